@@ -1,0 +1,2 @@
+//! The `regrow` command.
+fn main() {}

@@ -1,0 +1,19 @@
+//! Arrays without their elements' types: dtype, shape, region, strided copies, casts, statistics.
+//!
+//! All arithmetic is on 64 bits with overflow checks: shapes come from files. Bytes are little endian and,
+//! unless a type says otherwise, in C order.
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
+//! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
+//! | [`Array`] | dtype, shape, strides and shared bytes |
+//! | [`copy_region`] | moves a hyper-rectangle between two arrays |
+
+mod dtype;
+mod region;
+mod strided;
+
+pub use dtype::{Dtype, DtypeClass};
+pub use region::{Region, Shape};
+pub use strided::{Array, copy_region};

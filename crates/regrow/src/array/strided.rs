@@ -1,0 +1,302 @@
+//! An array in memory, and moving hyper-rectangles between arrays.
+
+use bytes::Bytes;
+
+use super::{Dtype, Region, Shape};
+use crate::error::{Error, Result};
+
+/// An array in memory: dtype, shape, and shared little-endian bytes.
+///
+/// C order unless it was made by [`with_strides`](Self::with_strides): a foreign array (Fortran order, a
+/// slice) is saved from where it lies, without a copy of its own.
+#[derive(Debug, Clone)]
+pub struct Array {
+    dtype: Dtype,
+    shape: Shape,
+    /// Bytes between neighbours on each axis, and the position of the first element in `data`; `None` for C order.
+    strides: Option<(Vec<i64>, usize)>,
+    data: Bytes,
+}
+
+impl Array {
+    /// A C-order array.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `data` is not exactly as long as dtype and shape say.
+    pub fn new(dtype: Dtype, shape: Shape, data: Bytes) -> Result<Self> {
+        let len = shape.len_bytes(dtype)?;
+        if data.len() as u64 != len {
+            return Err(Error::invalid(format!(
+                "an array of shape {shape} and dtype {dtype} has another size"
+            ))
+            .expected(format_args!("{len} bytes"), data.len()));
+        }
+        Ok(Self { dtype, shape, strides: None, data })
+    }
+
+    /// A C-order array of parts that belong together by construction.
+    pub(crate) fn from_parts(dtype: Dtype, shape: Shape, data: Bytes) -> Self {
+        debug_assert_eq!(shape.len_bytes(dtype).ok(), Some(data.len() as u64));
+        Self { dtype, shape, strides: None, data }
+    }
+
+    /// An array whose neighbours on axis `i` lie `strides_bytes[i]` apart, the first element at `first_byte`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if an element would lie outside `data`.
+    pub fn with_strides(
+        dtype: Dtype,
+        shape: Shape,
+        strides_bytes: Vec<i64>,
+        first_byte: usize,
+        data: Bytes,
+    ) -> Result<Self> {
+        let bad = || {
+            Error::invalid(format!("strides {strides_bytes:?} leave the memory of an array of shape {shape}"))
+        };
+        if strides_bytes.len() != shape.rank() {
+            return Err(bad());
+        }
+        if !shape.is_empty() {
+            let (mut low, mut high) = (first_byte as i128, first_byte as i128 + dtype.size_bytes() as i128);
+            for (&stride, &dim) in strides_bytes.iter().zip(shape.dims()) {
+                let reach = i128::from(stride) * (i128::from(dim) - 1);
+                if reach < 0 { low += reach } else { high += reach }
+            }
+            if low < 0 || high > data.len() as i128 {
+                return Err(bad());
+            }
+        }
+        let c_order = {
+            let mut expect = dtype.size_bytes() as i64;
+            let mut all = true;
+            for (&stride, &dim) in strides_bytes.iter().zip(shape.dims()).rev() {
+                all &= dim <= 1 || stride == expect;
+                expect = expect.saturating_mul(dim.max(1) as i64);
+            }
+            all
+        };
+        if c_order {
+            let len = shape.len_bytes(dtype)? as usize;
+            let data = if len == 0 { Bytes::new() } else { data.slice(first_byte..first_byte + len) };
+            return Self::new(dtype, shape, data);
+        }
+        Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data })
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Bytes of the array in C order.
+    pub fn len_bytes(&self) -> u64 {
+        self.shape.len_elements() * self.dtype.size_bytes() as u64
+    }
+
+    /// The bytes in C order, if they lie so; no copy.
+    pub fn c_order_bytes(&self) -> Option<&Bytes> {
+        self.strides.is_none().then_some(&self.data)
+    }
+
+    /// The bytes in C order; copies if they lie otherwise.
+    pub fn to_c_order(&self) -> Bytes {
+        if let Some(bytes) = self.c_order_bytes() {
+            return bytes.clone();
+        }
+        let mut out = vec![0; self.len_bytes() as usize];
+        self.copy_c_order(0, &mut out);
+        out.into()
+    }
+
+    /// Copies the C-order bytes from `offset_bytes` on into `out`: how a strided array is written piece by
+    /// piece through a small buffer. The piece may begin and end inside an element.
+    ///
+    /// # Panics
+    /// If the piece reaches beyond [`len_bytes`](Self::len_bytes).
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "with_strides has checked that every element lies inside the data"
+    )]
+    pub fn copy_c_order(&self, offset_bytes: u64, out: &mut [u8]) {
+        let Some((strides, first_byte)) = &self.strides else {
+            let offset = offset_bytes as usize;
+            out.copy_from_slice(&self.data[offset..offset + out.len()]);
+            return;
+        };
+        if out.is_empty() {
+            return;
+        }
+        let size = self.dtype.size_bytes() as u64;
+        let dims = self.shape.dims();
+        let mut element = offset_bytes / size;
+        let mut skip = (offset_bytes % size) as usize;
+        // The index of the first element, then counted up like an odometer.
+        let mut index = vec![0_u64; dims.len()];
+        for axis in (0..dims.len()).rev() {
+            index[axis] = element % dims[axis];
+            element /= dims[axis];
+        }
+        let mut at = *first_byte as i64;
+        for (&i, &stride) in index.iter().zip(strides) {
+            at += i as i64 * stride;
+        }
+        let mut written = 0;
+        while written < out.len() {
+            let part = &self.data[at as usize + skip..at as usize + size as usize];
+            let len = part.len().min(out.len() - written);
+            out[written..written + len].copy_from_slice(&part[..len]);
+            written += len;
+            skip = 0;
+            for axis in (0..dims.len()).rev() {
+                index[axis] += 1;
+                at += strides[axis];
+                if index[axis] < dims[axis] {
+                    break;
+                }
+                at -= strides[axis] * dims[axis] as i64;
+                index[axis] = 0;
+            }
+        }
+    }
+}
+
+/// Copies the hyper-rectangle `from` of a C-order array to the place `to_start` of another, row by row.
+///
+/// `src` and `dst` hold arrays of `src_shape` and `dst_shape` with elements of `size_bytes`.
+///
+/// # Errors
+/// `InvalidArgument` if a shape, a region and a slice do not fit each other.
+#[expect(clippy::indexing_slicing, reason = "the checks at the door bound every index")]
+pub fn copy_region(
+    size_bytes: usize,
+    src: &[u8],
+    src_shape: &Shape,
+    from: &Region,
+    dst: &mut [u8],
+    dst_shape: &Shape,
+    to_start: &[u64],
+) -> Result<()> {
+    let to = Region::new(to_start, from.lens())?;
+    let fits = |bytes: usize, shape: &Shape, region: &Region| {
+        region.is_inside(shape) && shape.len_elements().checked_mul(size_bytes as u64) == Some(bytes as u64)
+    };
+    if !fits(src.len(), src_shape, from) || !fits(dst.len(), dst_shape, &to) {
+        return Err(Error::invalid(format!(
+            "cannot copy {from} of an array of shape {src_shape} to {to} of one of shape {dst_shape}"
+        )));
+    }
+    if from.is_empty() {
+        return Ok(());
+    }
+    let rank = from.rank();
+    // Trailing axes that are whole on both sides merge into one run.
+    let mut inner = rank;
+    let mut run = size_bytes;
+    while inner > 0 {
+        let axis = inner - 1;
+        run *= from.lens()[axis] as usize;
+        inner = axis;
+        if from.lens()[axis] != src_shape.dims()[axis] || from.lens()[axis] != dst_shape.dims()[axis] {
+            break;
+        }
+    }
+    let strides = |shape: &Shape| -> Vec<usize> {
+        shape.strides_elements().into_iter().map(|stride| stride as usize * size_bytes).collect()
+    };
+    let (src_strides, dst_strides) = (strides(src_shape), strides(dst_shape));
+    let start = |starts: &[u64], strides: &[usize]| -> usize {
+        starts.iter().zip(strides).map(|(&start, &stride)| start as usize * stride).sum()
+    };
+    let mut src_at = start(from.starts(), &src_strides);
+    let mut dst_at = start(to.starts(), &dst_strides);
+    let mut index = vec![0_u64; inner];
+    loop {
+        dst[dst_at..dst_at + run].copy_from_slice(&src[src_at..src_at + run]);
+        let mut axis = inner;
+        loop {
+            if axis == 0 {
+                return Ok(());
+            }
+            axis -= 1;
+            index[axis] += 1;
+            src_at += src_strides[axis];
+            dst_at += dst_strides[axis];
+            if index[axis] < from.lens()[axis] {
+                break;
+            }
+            src_at -= src_strides[axis] * from.lens()[axis] as usize;
+            dst_at -= dst_strides[axis] * from.lens()[axis] as usize;
+            index[axis] = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shape(dims: &[u64]) -> Shape {
+        Shape::new(dims).unwrap()
+    }
+
+    #[test]
+    fn fortran_order_comes_out_in_c_order() {
+        let data = Bytes::from((0..6_u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+        let array = Array::with_strides(Dtype::UInt16, shape(&[2, 3]), vec![2, 4], 0, data).unwrap();
+        assert_eq!(&array.to_c_order()[..], &[0, 0, 2, 0, 4, 0, 1, 0, 3, 0, 5, 0]);
+        for split in 0..=12 {
+            let (mut a, mut b) = (vec![0; split], vec![0; 12 - split]);
+            array.copy_c_order(0, &mut a);
+            array.copy_c_order(split as u64, &mut b);
+            assert_eq!([a, b].concat(), &array.to_c_order()[..]);
+        }
+    }
+
+    #[test]
+    fn strides_may_not_leave_the_data() {
+        let data = Bytes::from(vec![0; 8]);
+        let make = |strides: Vec<i64>, first| {
+            Array::with_strides(Dtype::UInt8, shape(&[2, 4]), strides, first, data.clone())
+        };
+        assert!(make(vec![4, 1], 0).unwrap().c_order_bytes().is_some());
+        assert!(make(vec![4, 1], 1).is_err());
+        assert!(make(vec![-4, 1], 0).is_err());
+        assert!(make(vec![-4, 1], 4).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn copies_exactly_the_region(
+            dims in proptest::collection::vec((1_u64..5, 0_u64..4, 0_u64..4), 0..4),
+            seed: u8,
+        ) {
+            // Each axis: region length, and what the source and the target have before it.
+            let lens: Vec<u64> = dims.iter().map(|d| d.0).collect();
+            let (from, to): (Vec<u64>, Vec<u64>) = (dims.iter().map(|d| d.1).collect(), dims.iter().map(|d| d.2).collect());
+            let src_shape = shape(&dims.iter().map(|d| d.0 + d.1).collect::<Vec<_>>());
+            let dst_shape = shape(&dims.iter().map(|d| d.0 + d.2).collect::<Vec<_>>());
+            let src: Vec<u8> = (0..src_shape.len_elements()).map(|i| (i as u8).wrapping_add(seed)).collect();
+            let mut dst = vec![0xee; dst_shape.len_elements() as usize];
+            let region = Region::new(from.clone(), lens.clone()).unwrap();
+            copy_region(1, &src, &src_shape, &region, &mut dst, &dst_shape, &to).unwrap();
+            let (src_strides, dst_strides) = (src_shape.strides_elements(), dst_shape.strides_elements());
+            for (i, &byte) in dst.iter().enumerate() {
+                let mut rest = i as u64;
+                let point: Vec<u64> = dst_strides.iter().map(|s| { let x = rest / s; rest %= s; x }).collect();
+                let inside = point.iter().zip(&to).all(|(p, t)| p >= t);
+                let expect = if inside {
+                    let at: u64 = (0..point.len()).map(|a| (point[a] - to[a] + from[a]) * src_strides[a]).sum();
+                    src[at as usize]
+                } else { 0xee };
+                prop_assert_eq!(byte, expect);
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A slice that is read from front to back and knows how far it got, so that every error has an offset.
+
+use crate::error::{Error, Result};
+
+/// Reads a slice in file order. Each method names what it could not read, and where.
+///
+/// ```
+/// use regrow::bytes::Cursor;
+/// let mut input = Cursor::new(&[7, 0x81, 0x01]);
+/// assert_eq!(input.u8("height")?, 7);
+/// assert_eq!(input.varint("count")?, 129);
+/// assert_eq!(input.u8("more").unwrap_err().place().offset_bytes, Some(3));
+/// # Ok::<(), regrow::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// A cursor at the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Bytes read so far.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset as u64
+    }
+
+    /// Bytes not read yet.
+    pub fn remaining_bytes(&self) -> usize {
+        self.bytes.len() - self.offset
+    }
+
+    /// Whether everything has been read.
+    pub fn is_empty(&self) -> bool {
+        self.remaining_bytes() == 0
+    }
+
+    /// What has not been read yet, without reading it.
+    pub fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.offset..).unwrap_or_default()
+    }
+
+    /// The next `len_bytes` bytes.
+    pub fn take(&mut self, len_bytes: usize, what: &str) -> Result<&'a [u8]> {
+        let end = self.offset.checked_add(len_bytes);
+        let part = end.and_then(|end| self.bytes.get(self.offset..end));
+        let Some(part) = part else {
+            return Err(self
+                .corrupt(format!("the bytes end inside {what}"))
+                .expected(format_args!("{len_bytes} bytes"), format_args!("{}", self.remaining_bytes())));
+        };
+        self.offset += len_bytes;
+        Ok(part)
+    }
+
+    /// The next `N` bytes as an array.
+    pub fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N, what)?);
+        Ok(out)
+    }
+
+    /// One byte.
+    pub fn u8(&mut self, what: &str) -> Result<u8> {
+        Ok(self.array::<1>(what)?[0])
+    }
+
+    /// Four bytes, big endian (OCDBT's magic numbers only).
+    pub fn u32be(&mut self, what: &str) -> Result<u32> {
+        Ok(u32::from_be_bytes(self.array(what)?))
+    }
+
+    /// Four bytes, little endian.
+    pub fn u32le(&mut self, what: &str) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array(what)?))
+    }
+
+    /// Four bytes, little endian, signed.
+    pub fn i32le(&mut self, what: &str) -> Result<i32> {
+        Ok(i32::from_le_bytes(self.array(what)?))
+    }
+
+    /// Eight bytes, little endian.
+    pub fn u64le(&mut self, what: &str) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array(what)?))
+    }
+
+    /// An unsigned LEB128 number of up to 64 bits; needlessly long forms are refused.
+    pub fn varint(&mut self, what: &str) -> Result<u64> {
+        let start = self.offset;
+        let mut value = 0_u64;
+        for shift in (0..70).step_by(7) {
+            let byte = self.u8(what)?;
+            let bits = u64::from(byte & 0x7f);
+            let overflows = shift == 63 && bits > 1;
+            let overlong = shift > 0 && byte == 0;
+            if overflows || overlong {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        self.offset = start;
+        Err(self.corrupt(format!("{what} is no varint of at most 64 bits in its shortest form")))
+    }
+
+    /// A varint that may not pass `max`: 2^32-1 or 2^16-1 where the format says so, or a limit of ours.
+    pub fn varint_at_most(&mut self, max: u64, what: &str) -> Result<u64> {
+        let start = self.offset;
+        let value = self.varint(what)?;
+        if value > max {
+            self.offset = start;
+            return Err(self
+                .corrupt(format!("{what} is too large"))
+                .expected(format_args!("at most {max}"), value));
+        }
+        Ok(value)
+    }
+
+    /// A varint that counts things of which each takes at least `each_bytes` of what is left: no count can
+    /// ask for more memory than the input's own size justifies.
+    pub fn count(&mut self, each_bytes: usize, what: &str) -> Result<usize> {
+        let start = self.offset;
+        let count = self.varint(what)?;
+        let fits = self.remaining_bytes() / each_bytes.max(1);
+        match usize::try_from(count) {
+            Ok(count) if count <= fits => Ok(count),
+            _ => {
+                self.offset = start;
+                Err(self
+                    .corrupt(format!("{what} cannot fit in what is left"))
+                    .expected(format_args!("at most {fits}"), count))
+            }
+        }
+    }
+
+    /// An error of kind `Corrupt` at the current offset.
+    pub fn corrupt(&self, what: impl Into<String>) -> Error {
+        Error::corrupt(what).at_byte(self.offset as u64)
+    }
+
+    /// Errs unless everything has been read.
+    pub fn finish(&self, what: &str) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        Err(self.corrupt(format!("{} bytes are left over after {what}", self.remaining_bytes())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_varints_that_overflow_or_are_overlong() {
+        for bytes in [
+            &[0x81, 0x00][..],
+            &[0xff; 11],
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2],
+            &[0x80],
+        ] {
+            assert!(Cursor::new(bytes).varint("n").is_err(), "{bytes:x?}");
+        }
+        let max = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+        assert_eq!(Cursor::new(&max).varint("n").unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn a_count_meets_the_bytes_that_are_left() {
+        assert_eq!(Cursor::new(&[2, 0, 0, 0, 0]).count(2, "entries").unwrap(), 2);
+        let error = Cursor::new(&[3, 0, 0, 0, 0]).count(2, "entries").unwrap_err();
+        assert_eq!(error.place().offset_bytes, Some(0));
+    }
+
+    #[test]
+    fn says_where_the_bytes_end() {
+        let mut input = Cursor::new(&[1, 2, 3]);
+        input.u8("first").unwrap();
+        let error = input.u32le("checksum").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the bytes end inside checksum\n  at byte 1\n  expected 4 bytes, found 2"
+        );
+    }
+}

@@ -1,0 +1,26 @@
+//! The sizes regrow refuses to go beyond, whatever a file says. Each stands far above what real checkpoints
+//! hold; each keeps a hostile file from turning a few bytes into gigabytes of memory.
+
+/// Longest JSON document (a `_METADATA` of a million leaves is about 300 MiB).
+pub const JSON_LEN_MAX_BYTES: u64 = 1 << 30;
+
+/// Longest metadata document of one zarr array.
+pub const ZARR_DOCUMENT_LEN_MAX_BYTES: usize = 1 << 20;
+
+/// Longest decoded OCDBT manifest or node, whatever `max_decoded_node_bytes` says.
+pub const OCDBT_NODE_LEN_MAX_BYTES: u64 = 1 << 30;
+
+/// Most OCDBT nodes one traversal visits: shared subtrees can fan out without costing their author a byte.
+pub const OCDBT_NODES_MAX: u64 = 10_000_000;
+
+/// Longest safetensors header; safetensors itself refuses more.
+pub const SAFETENSORS_HEADER_LEN_MAX_BYTES: u64 = 100_000_000;
+
+/// Highest rank of an array; NumPy stops at 64.
+pub const RANK_MAX: usize = 64;
+
+/// Most containers inside each other.
+pub const TREE_DEPTH_MAX: usize = 100_000;
+
+/// Longest decoded chunk: one leaf as one chunk is legal, so this only excludes nonsense.
+pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 46;

@@ -1,0 +1,1 @@
+//! codecs (stub: the zarr room replaces it).

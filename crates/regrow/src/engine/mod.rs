@@ -1,0 +1,27 @@
+//! Open, save, load, verify: the calls that users make, and the threads and budgets behind them.
+//!
+//! | room | does |
+//! |---|---|
+//! | [`options`] | what a caller may ask for |
+//! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
+//! | `load` | selection, template, casts; views of the map or parallel reads |
+//! | `save` | stages, lets the format write, commits |
+//! | `verify` | reads everything once and reports all that is wrong |
+//! | `pool` | a few threads under one byte budget |
+//! | `overview` | the tree as a table for people |
+
+mod load;
+mod open;
+mod options;
+mod overview;
+mod save;
+mod template;
+mod verify;
+
+pub use load::{load, load_with};
+pub use open::{Checkpoint, open, open_with};
+pub use options::{Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions, SaveOptions};
+pub use overview::overview;
+pub use save::{SaveReport, save, save_with};
+pub use template::TemplateLeaf;
+pub use verify::{Finding, VerifyReport, verify};

@@ -1,0 +1,137 @@
+//! What a caller may ask for. Every field has a default that is right for most.
+
+use crate::array::{Dtype, Shape};
+use crate::tree::{PathPattern, Tree};
+
+use super::TemplateLeaf;
+
+/// How to open a checkpoint.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// The step to open in a folder of steps; the newest committed one if `None`.
+    pub step: Option<u64>,
+    /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
+    pub item: Option<String>,
+}
+
+/// How to load.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// How to open.
+    pub open: OpenOptions,
+    /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
+    /// in sequences.
+    pub only: Vec<PathPattern>,
+    /// Casts: the first pattern that matches a leaf decides.
+    pub cast: Vec<(PathPattern, Dtype)>,
+    /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
+    pub template: Option<Tree<TemplateLeaf>>,
+    /// With a template: leave out what the template has not, instead of an error.
+    pub partial: bool,
+    /// Do not check data against checksums. Never the default.
+    pub unverified: bool,
+    /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
+    pub budget_bytes: Option<u64>,
+}
+
+/// How to save.
+#[derive(Debug, Clone, Default)]
+pub struct SaveOptions {
+    /// Which layout to write.
+    pub layout: Layout,
+    /// Replace a checkpoint that is there; in one step where the system can.
+    pub overwrite: bool,
+    /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
+    pub not_durable: bool,
+    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for.
+    pub cast: Vec<(PathPattern, Dtype)>,
+    /// Compression of array data; the layout's own default if `None`.
+    pub compression: Option<Compression>,
+    /// The user's own metadata: any JSON value.
+    pub custom_metadata: Option<serde_json::Value>,
+    /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default layout only).
+    pub strict_orbax: bool,
+    /// Extra memory, in bytes; 64 MiB if `None`.
+    pub budget_bytes: Option<u64>,
+}
+
+/// The layouts that can be written.
+#[derive(Debug, Clone, Default)]
+pub enum Layout {
+    /// An Orbax checkpoint and safetensors files in one set of bytes.
+    #[default]
+    Regrow,
+    /// One of Orbax' own forms.
+    Orbax(OrbaxOptions),
+}
+
+/// Compression of array data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Raw bytes.
+    None,
+    /// zstd at a level, -131072 to 22.
+    Zstd(i32),
+}
+
+/// Orbax' own storage knobs, under Orbax' names.
+#[derive(Debug, Clone)]
+pub struct OrbaxOptions {
+    /// One database instead of a folder for each array.
+    pub use_ocdbt: bool,
+    /// zarr v3 instead of v2.
+    pub use_zarr3: bool,
+    /// Cut chunks down to at most this many bytes (greedy, divisors only).
+    pub chunk_byte_size: Option<u64>,
+    /// Cut these axes first, with `chunk_byte_size`.
+    pub shard_axes: Vec<usize>,
+    /// The outer chunk (zarr v3: the shard); must divide each array's shape.
+    pub write_chunk_shape: Option<Shape>,
+    /// The inner chunk (zarr v3 only); must divide the outer.
+    pub read_chunk_shape: Option<Shape>,
+    /// A new data file once one has reached this size (2 GiB if `None`).
+    pub ocdbt_target_data_file_size: Option<u64>,
+    /// Tuples and named tuples kept in `_METADATA` (`value_metadata_tree`).
+    pub rich_types: bool,
+    /// Write `_sharding`.
+    pub write_sharding: bool,
+    /// Write `array_metadatas/process_0`.
+    pub write_array_metadatas: bool,
+    /// The v1 API's folder: marker file, pytree in `state/`.
+    pub v1: bool,
+    /// Per-leaf overrides of chunking; the first pattern that matches decides.
+    pub per_leaf: Vec<(PathPattern, LeafChunking)>,
+}
+
+/// Chunking of some leaves, over that of [`OrbaxOptions`].
+#[derive(Debug, Clone, Default)]
+pub struct LeafChunking {
+    /// As [`OrbaxOptions::chunk_byte_size`].
+    pub chunk_byte_size: Option<u64>,
+    /// As [`OrbaxOptions::shard_axes`].
+    pub shard_axes: Vec<usize>,
+    /// As [`OrbaxOptions::write_chunk_shape`].
+    pub write_chunk_shape: Option<Shape>,
+    /// As [`OrbaxOptions::read_chunk_shape`].
+    pub read_chunk_shape: Option<Shape>,
+}
+
+impl Default for OrbaxOptions {
+    /// Orbax' own defaults (v0): OCDBT, zarr v2.
+    fn default() -> Self {
+        Self {
+            use_ocdbt: true,
+            use_zarr3: false,
+            chunk_byte_size: None,
+            shard_axes: Vec::new(),
+            write_chunk_shape: None,
+            read_chunk_shape: None,
+            ocdbt_target_data_file_size: None,
+            rich_types: false,
+            write_sharding: true,
+            write_array_metadatas: true,
+            v1: false,
+            per_leaf: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The layouts, a folder each on one floor plan (`mod` the story, `layout` the bytes, `reader`, `writer`),
+//! and the one list of them.
+//!
+//! Formats know bytes: they turn a folder into a tree of [`LeafInfo`] and leaves into byte ranges of files.
+//! Threads, budgets and templates are the engine's; renaming is [`commit`](crate::commit)'s.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::array::Region;
+use crate::commit::Staged;
+use crate::engine::{Finding, OpenOptions, SaveOptions};
+use crate::error::Result;
+use crate::tree::{Leaf, LeafInfo, Tree};
+
+pub mod orbax;
+pub mod regrow;
+pub mod safetensors;
+
+/// Every layout this build reads, in the order in which they are tried: the more particular first.
+pub fn builtin_formats() -> [&'static dyn Format; 3] {
+    [&regrow::Regrow, &orbax::Orbax, &safetensors::Safetensors]
+}
+
+/// One layout.
+pub trait Format: Debug + Sync {
+    /// Its name in `layout=`, in reports and in `Description`.
+    fn name(&self) -> &'static str;
+
+    /// Whether `path` (a file or a folder that exists) looks like this layout. Looks at names and first bytes only.
+    ///
+    /// # Errors
+    /// What the file system says; `Uncommitted` for a save that never ended.
+    fn recognise(&self, path: &Path) -> Result<bool>;
+
+    /// Reads the metadata of the checkpoint at `path`, no array data.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>>;
+
+    /// Writes all files of a checkpoint into the staged folder; the caller commits.
+    ///
+    /// # Errors
+    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()>;
+}
+
+/// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.
+pub trait Reader: Debug + Send + Sync {
+    /// What the checkpoint says of itself.
+    fn description(&self) -> &Description;
+
+    /// The structure, with what is known of each leaf.
+    fn tree(&self) -> &Tree<LeafInfo>;
+
+    /// The text of a leaf of kind `Str`.
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>>;
+
+    /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the chunks or byte
+    /// ranges that the region meets, and checks all that is checkable of them.
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
+
+    /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None` otherwise.
+    /// **Not checked**: [`check_view`](Self::check_view) does that.
+    fn view(&self, _leaf: usize) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
+    /// Checks the bytes that a view of this leaf shows against their stored checksums, each block once.
+    fn check_view(&self, _leaf: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Leaves in the order in which their bytes lie on disk, for reading them all.
+    fn read_order(&self) -> Vec<usize> {
+        (0..self.tree().len()).collect()
+    }
+
+    /// Checks everything that is not a leaf's data (indexes, small files): what is wrong, each with its place.
+    fn check_files(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
+    fn has_data_checksums(&self) -> bool {
+        false
+    }
+}
+
+/// What a checkpoint says of itself.
+#[derive(Debug, Clone, Default)]
+pub struct Description {
+    /// Name of the layout: `regrow`, `orbax`, `safetensors`.
+    pub layout: String,
+    /// The variant in words: `ocdbt, zarr v3`.
+    pub variant: String,
+    /// The step that was opened, for a folder of steps.
+    pub step: Option<u64>,
+    /// All committed steps, for a folder of steps.
+    pub steps: Vec<u64>,
+    /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a, b`).
+    pub items: Vec<(String, String)>,
+    /// The user's own metadata, if any.
+    pub custom_metadata: Option<serde_json::Value>,
+    /// Metrics saved with a step, if any.
+    pub metrics: Option<serde_json::Value>,
+    /// What a reader should be told, though it is no error: "never synced", "no checksums".
+    pub notes: Vec<String>,
+}

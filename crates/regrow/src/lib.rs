@@ -1,0 +1,44 @@
+//! Fast, verified, atomic pytree checkpoints.
+//!
+//! A checkpoint is what a pytree regrows from. This crate reads and writes the layouts that its users have on
+//! disk; its default layout is an Orbax checkpoint and safetensors files in one set of bytes.
+//!
+//! ```
+//! use regrow::{array::{Array, Dtype, Shape}, tree::{Key, Leaf, NodeKind, TreeBuilder}};
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("step_100");
+//! let kernel = Array::new(Dtype::Float32, Shape::new(vec![2, 1])?, vec![0; 8].into())?;
+//! let mut build = TreeBuilder::new();
+//! build.open(Key::Index(0), NodeKind::Dict)?;
+//! build.leaf(Key::dict("kernel"), Leaf::array(kernel))?;
+//! build.close()?;
+//!
+//! regrow::save(&path, &build.finish()?)?;
+//! let checkpoint = regrow::open(&path)?;          // metadata only
+//! assert_eq!(checkpoint.tree().len(), 1);
+//! let tree = regrow::load(&path)?;                // every block checked
+//! assert_eq!(tree.len(), 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The rooms: [`tree`] and [`array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
+//! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
+//! folder for each layout, [`engine`] opens, saves, loads and verifies, and [`commit`] is the only place that
+//! renames.
+
+pub mod array;
+pub mod bytes;
+pub mod codec;
+pub mod commit;
+pub mod engine;
+pub mod error;
+pub mod formats;
+pub mod store;
+pub mod tree;
+pub mod zarr;
+
+pub use engine::{
+    Checkpoint, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, load, load_with, open,
+    open_with, save, save_with, verify,
+};
+pub use error::{Error, ErrorKind, Place, Result};

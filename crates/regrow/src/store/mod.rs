@@ -1,0 +1,163 @@
+//! Kvstores: keys to byte values. A file system, memory, a prefix of another store, an OCDBT database.
+//!
+//! Stores know nothing of trees or arrays. Keys are bytes (OCDBT's may be any; a file system refuses those
+//! that are no safe relative path). Values are shared slices: a map, a buffer, a part of either.
+//!
+//! | store | keys are |
+//! |---|---|
+//! | [`LocalStore`] | paths below a folder; ranged reads, read-only maps, durable puts |
+//! | [`MemoryStore`] | anything; for tests and small things |
+//! | [`PrefixStore`] | those of another store below a prefix |
+//! | [`ocdbt::OcdbtStore`] | those of one version of an OCDBT database (read only) |
+
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::error::Result;
+
+mod local;
+mod memory;
+pub mod ocdbt;
+mod prefix;
+
+pub use local::{DirectWriter, LocalStore, WrittenFile};
+pub use memory::MemoryStore;
+pub use prefix::PrefixStore;
+
+/// Which bytes of a value are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ByteRange {
+    /// All of them.
+    Full,
+    /// `len_bytes` from `offset_bytes` on; an error of kind `Corrupt` if the value is shorter.
+    Span {
+        /// First byte.
+        offset_bytes: u64,
+        /// Number of bytes.
+        len_bytes: u64,
+    },
+    /// The last bytes; an error of kind `Corrupt` if the value is shorter.
+    Suffix(u64),
+}
+
+/// Where the value of a key lies, so that a reader can plan, coalesce and map.
+#[derive(Debug, Clone)]
+pub enum Located {
+    /// Here: it lay inside an index that has been read (and checked) already.
+    Inline(Bytes),
+    /// In a byte range of a value of a store further down.
+    At(Span),
+}
+
+impl Located {
+    /// Length of the value.
+    pub fn len_bytes(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::At(span) => span.len_bytes,
+        }
+    }
+}
+
+/// A byte range of the value at `key` in `store`.
+#[derive(Debug, Clone)]
+pub struct Span {
+    /// The store that holds the bytes themselves.
+    pub store: Arc<dyn Store>,
+    /// Its key.
+    pub key: Arc<[u8]>,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+}
+
+impl Span {
+    /// Reads the bytes.
+    ///
+    /// # Errors
+    /// `Corrupt` if the file is gone or too short.
+    pub fn read(&self) -> Result<Bytes> {
+        let range = ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.len_bytes };
+        match self.store.get(&self.key, range)? {
+            Some(bytes) => Ok(bytes),
+            None => Err(crate::Error::corrupt("a data file that the index refers to is missing")
+                .in_file(self.store.describe(&self.key))
+                .at_byte(self.offset_bytes)
+                .help("copy the whole checkpoint again, with all its folders")),
+        }
+    }
+}
+
+/// Keys to values. Implementors provide the least; [`StoreExt`] has the comfort.
+pub trait Store: Debug + Send + Sync {
+    /// The bytes of `range` at `key`, or `None` when the store has no such key.
+    fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>>;
+
+    /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
+    fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
+
+    /// Removes `key`; no error if it is not there.
+    fn delete(&self, key: &[u8]) -> Result<()>;
+
+    /// All keys that begin with `prefix`, sorted as bytes.
+    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Length of the value in bytes, or `None` when there is no such key.
+    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Where the value lies; `None` when there is no such key.
+    fn locate(&self, key: &[u8]) -> Result<Option<Located>>;
+
+    /// The whole value as a read-only map, where the store can; else `None`. The same map each time.
+    fn map(&self, _key: &[u8]) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
+    /// What a person would call the value: a path, for errors.
+    fn describe(&self, key: &[u8]) -> PathBuf;
+}
+
+/// Comfort for callers.
+pub trait StoreExt: Store {
+    /// The whole value.
+    fn get_whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.get(key, ByteRange::Full)
+    }
+
+    /// The whole value of a text key.
+    fn get_text_key(&self, key: &str) -> Result<Option<Bytes>> {
+        self.get(key.as_bytes(), ByteRange::Full)
+    }
+
+    /// Whether the key is there.
+    fn has(&self, key: &str) -> Result<bool> {
+        Ok(self.len_bytes(key.as_bytes())?.is_some())
+    }
+}
+impl<T: Store + ?Sized> StoreExt for T {}
+
+/// The part of `len_bytes` bytes that `range` means, as `start..end`.
+///
+/// # Errors
+/// `Corrupt` if the value is too short for it.
+pub(crate) fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops::Range<u64>> {
+    let too_short = |wanted: &dyn std::fmt::Display| {
+        crate::Error::corrupt("a stored value is too short")
+            .expected(wanted, format_args!("{len_bytes} bytes"))
+    };
+    match range {
+        ByteRange::Full => Ok(0..len_bytes),
+        ByteRange::Span { offset_bytes, len_bytes: len } => match offset_bytes.checked_add(len) {
+            Some(end) if end <= len_bytes => Ok(offset_bytes..end),
+            _ => Err(too_short(&format_args!("{len} bytes from byte {offset_bytes} on"))),
+        },
+        ByteRange::Suffix(len) => match len_bytes.checked_sub(len) {
+            Some(start) => Ok(start..len_bytes),
+            None => Err(too_short(&format_args!("at least {len} bytes"))),
+        },
+    }
+}

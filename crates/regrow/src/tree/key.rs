@@ -1,0 +1,171 @@
+//! Keys and key paths.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// One step from a pytree node to its child. `Index(0)`, `Dict("0")` and `DictInt(0)` stay different.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// The text key of a dict.
+    Dict(Arc<str>),
+    /// The integer key of a dict.
+    DictInt(i64),
+    /// The position in a list or tuple, or in a custom node registered without keys.
+    Index(usize),
+    /// The attribute of a named tuple, a dataclass or a custom node.
+    Attr(Arc<str>),
+}
+
+impl Key {
+    /// The text key of a dict.
+    pub fn dict(key: impl Into<Arc<str>>) -> Self {
+        Self::Dict(key.into())
+    }
+
+    /// The name of an attribute.
+    pub fn attr(name: impl Into<Arc<str>>) -> Self {
+        Self::Attr(name.into())
+    }
+
+    /// The bare text, without what kind of key it is: `kernel`, `0`. Ambiguous; for names, not for identity.
+    pub fn text(&self) -> std::borrow::Cow<'_, str> {
+        match self {
+            Self::Dict(text) | Self::Attr(text) => std::borrow::Cow::Borrowed(text),
+            Self::DictInt(number) => std::borrow::Cow::Owned(number.to_string()),
+            Self::Index(index) => std::borrow::Cow::Owned(index.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
+/// Where a leaf sits: the keys from the root down; empty for a pytree that is a single leaf.
+///
+/// Printed with `/` between the keys (`params/dense/0`), the root as `.`. The printed form is a view for
+/// people: a key that holds a `/` prints like two. Equality goes by the keys.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct KeyPath(Vec<Key>);
+
+impl KeyPath {
+    /// The path of the root.
+    pub fn root() -> Self {
+        Self(Vec::new())
+    }
+
+    /// The keys, from the root down.
+    pub fn keys(&self) -> &[Key] {
+        &self.0
+    }
+
+    /// Whether this is the root.
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no keys; the same as [`is_root`](Self::is_root).
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Goes one step down.
+    pub fn push(&mut self, key: Key) {
+        self.0.push(key);
+    }
+
+    /// Goes one step up.
+    pub fn pop(&mut self) -> Option<Key> {
+        self.0.pop()
+    }
+
+    /// The path of a child.
+    #[must_use]
+    pub fn child(&self, key: Key) -> Self {
+        let mut keys = Vec::with_capacity(self.0.len() + 1);
+        keys.extend_from_slice(&self.0);
+        keys.push(key);
+        Self(keys)
+    }
+
+    /// The bare texts of the keys with `separator` between them: `.` gives Orbax's and safetensors' names.
+    pub fn join(&self, separator: &str) -> String {
+        let mut out = String::new();
+        for (i, key) in self.0.iter().enumerate() {
+            if i > 0 {
+                out.push_str(separator);
+            }
+            match key {
+                Key::Dict(text) | Key::Attr(text) => out.push_str(text),
+                other => out.push_str(&other.text()),
+            }
+        }
+        out
+    }
+}
+
+impl FromIterator<Key> for KeyPath {
+    fn from_iter<I: IntoIterator<Item = Key>>(keys: I) -> Self {
+        Self(keys.into_iter().collect())
+    }
+}
+
+impl From<Vec<Key>> for KeyPath {
+    fn from(keys: Vec<Key>) -> Self {
+        Self(keys)
+    }
+}
+
+impl fmt::Display for KeyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_root() {
+            return f.write_str(".");
+        }
+        for (i, key) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("/")?;
+            }
+            // A control character in a key must not break a report's lines, nor reach a terminal.
+            for part in key.text().split_inclusive(char::is_control) {
+                match part.char_indices().next_back() {
+                    Some((at, c)) if c.is_control() => {
+                        write!(f, "{}{}", part.get(..at).unwrap_or_default(), c.escape_default())?;
+                    }
+                    _ => f.write_str(part)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_different_kinds_are_different() {
+        let keys = [Key::dict("0"), Key::DictInt(0), Key::Index(0), Key::attr("0")];
+        for (i, a) in keys.iter().enumerate() {
+            for (j, b) in keys.iter().enumerate() {
+                assert_eq!(a == b, i == j);
+            }
+            assert_eq!(a.text(), "0");
+        }
+    }
+
+    #[test]
+    fn prints_without_control_characters() {
+        let path = KeyPath::from_iter([Key::dict("a\n\u{1b}b"), Key::Index(3)]);
+        assert_eq!(path.to_string(), "a\\n\\u{1b}b/3");
+        assert_eq!(path.join("."), "a\n\u{1b}b.3");
+        assert_eq!(KeyPath::root().to_string(), ".");
+    }
+}

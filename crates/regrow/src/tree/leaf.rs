@@ -1,0 +1,156 @@
+//! Leaves: what they are ([`LeafInfo`]), and with their data ([`Leaf`]).
+
+use std::sync::Arc;
+
+use crate::array::{Array, Dtype, Shape};
+
+/// What a leaf was in the program that saved it, so that it comes back as that.
+///
+/// Everything but [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and [`Unknown`](Self::Unknown) is
+/// stored as an array: scalars with shape `[]`, bytes as `uint8` of shape `[length]`, a PRNG key as its
+/// `uint32` key data.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LeafKind {
+    /// A NumPy array.
+    NumpyArray,
+    /// A NumPy scalar such as `np.float32(1)`.
+    NumpyScalar,
+    /// A JAX array.
+    JaxArray,
+    /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`, `rbg`).
+    PrngKey(Option<Arc<str>>),
+    /// A Python bool, int, float or complex; its dtype tells which.
+    Scalar,
+    /// Text.
+    Str,
+    /// Bytes.
+    Bytes,
+    /// A leaf that was left out on purpose (the Python literal `...`).
+    Placeholder,
+    /// A leaf of a user's own type handler: named, never decoded.
+    Unknown(Arc<str>),
+}
+
+impl LeafKind {
+    /// A lower-case name for tables and JSON: `jax_array`, `scalar`, ...
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NumpyArray => "numpy_array",
+            Self::NumpyScalar => "numpy_scalar",
+            Self::JaxArray => "jax_array",
+            Self::PrngKey(_) => "prng_key",
+            Self::Scalar => "scalar",
+            Self::Str => "str",
+            Self::Bytes => "bytes",
+            Self::Placeholder => "placeholder",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+
+    /// Whether the leaf has array data behind it.
+    pub fn is_array(&self) -> bool {
+        !matches!(self, Self::Str | Self::Placeholder | Self::Unknown(_))
+    }
+}
+
+/// What is known of a leaf without touching its data.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeafInfo {
+    /// What the leaf is.
+    pub kind: LeafKind,
+    /// The type of its elements; `uint8` for text.
+    pub dtype: Dtype,
+    /// The shape; for text the length of its UTF-8 in bytes.
+    pub shape: Shape,
+    /// The name it is stored under (`params.dense.kernel`).
+    pub name: Arc<str>,
+    /// Shape of the smallest piece that is stored and decoded alone, where the layout cuts arrays.
+    pub chunk_shape: Option<Shape>,
+    /// Shape of one piece as it was written (of Orbax's `jax.Array` leaves).
+    pub write_shape: Option<Shape>,
+    /// How the array was spread over devices when it was saved: advice, as Orbax' JSON. Never needed to read.
+    pub sharding: Option<serde_json::Value>,
+    /// How its bytes are coded, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
+    pub coding: Arc<str>,
+}
+
+impl LeafInfo {
+    /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
+    pub fn len_bytes(&self) -> u64 {
+        self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
+    }
+}
+
+/// A Python or NumPy number that is no array.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scalar {
+    /// A bool.
+    Bool(bool),
+    /// A signed integer.
+    Int(i64),
+    /// An integer of at least 2^63.
+    UInt(u64),
+    /// A float.
+    Float(f64),
+    /// A complex number: real part, imaginary part.
+    Complex(f64, f64),
+}
+
+/// A leaf with its data.
+#[derive(Debug, Clone)]
+pub struct Leaf {
+    /// What the leaf is.
+    pub kind: LeafKind,
+    /// Its data.
+    pub data: LeafData,
+    /// How the array is spread over devices, as the JSON of Orbax' `_sharding`: advice for whoever restores.
+    pub sharding: Option<serde_json::Value>,
+}
+
+/// The data of a leaf.
+#[derive(Debug, Clone)]
+pub enum LeafData {
+    /// An array (scalars with shape `[]`).
+    Array(Array),
+    /// Text.
+    Text(Arc<str>),
+    /// Nothing: a placeholder, or a leaf of an unknown kind.
+    Absent,
+}
+
+impl Leaf {
+    /// A NumPy-kind array leaf.
+    pub fn array(array: Array) -> Self {
+        Self { kind: LeafKind::NumpyArray, data: LeafData::Array(array), sharding: None }
+    }
+
+    /// A text leaf.
+    pub fn text(text: impl Into<Arc<str>>) -> Self {
+        Self { kind: LeafKind::Str, data: LeafData::Text(text.into()), sharding: None }
+    }
+
+    /// A Python scalar, as a 0-d array of the dtype that Orbax would give it.
+    pub fn scalar(value: Scalar) -> Self {
+        let (dtype, bytes) = match value {
+            Scalar::Bool(v) => (Dtype::Bool, vec![u8::from(v)]),
+            Scalar::Int(v) => (Dtype::Int64, v.to_le_bytes().to_vec()),
+            Scalar::UInt(v) => (Dtype::UInt64, v.to_le_bytes().to_vec()),
+            Scalar::Float(v) => (Dtype::Float64, v.to_le_bytes().to_vec()),
+            Scalar::Complex(re, im) => (Dtype::Complex128, [re.to_le_bytes(), im.to_le_bytes()].concat()),
+        };
+        Self {
+            kind: LeafKind::Scalar,
+            data: LeafData::Array(Array::from_parts(dtype, Shape::scalar(), bytes.into())),
+            sharding: None,
+        }
+    }
+
+    /// The array behind the leaf, if there is one.
+    pub fn as_array(&self) -> Option<&Array> {
+        match &self.data {
+            LeafData::Array(array) => Some(array),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The pytree: the nested structure being saved, its keys, its leaves.
+//!
+//! A [`Tree`] is flat inside: its nodes in preorder, its leaves in the same order beside them. So walking,
+//! mapping and dropping a tree never recurses (a hundred thousand levels are as safe as one), and a million
+//! leaves are two vectors.
+//!
+//! | type | is |
+//! |---|---|
+//! | [`Key`], [`KeyPath`] | one step from a node to its child; the steps from the root to a leaf |
+//! | [`NodeKind`], [`Node`] | what a container is, so that it comes back as what it was |
+//! | [`Tree`], [`TreeBuilder`] | the structure with its leaves |
+//! | [`LeafKind`], [`LeafInfo`], [`Leaf`] | what a leaf is, without and with its data |
+//! | [`PathPattern`] | globs over key paths: `params/**` |
+//!
+//! Source: `jax.tree_util` key types (`DictKey`, `SequenceKey`, `GetAttrKey`, `FlattenedIndexKey`).
+
+mod key;
+mod leaf;
+mod node;
+mod pattern;
+
+pub use key::{Key, KeyPath};
+pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
+pub use node::{Node, NodeKind, Tree, TreeBuilder};
+pub use pattern::PathPattern;

@@ -1,0 +1,75 @@
+//! Globs over key paths.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use super::KeyPath;
+use crate::error::{Error, Result};
+
+/// A glob over printed key paths: `params/**`, `*/kernel`, `layers/[0-3]/w`.
+///
+/// `*` and `?` stay within one key, `**` spans keys. A pattern that names a container takes all leaves
+/// below it, so `params` means `params/**`.
+#[derive(Debug, Clone)]
+pub struct PathPattern {
+    matcher: GlobMatcher,
+    below: GlobMatcher,
+    text: String,
+}
+
+impl PathPattern {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the reason, for example an open bracket.
+    pub fn new(text: &str) -> Result<Self> {
+        let build = |glob: &str| {
+            GlobBuilder::new(glob)
+                .literal_separator(true)
+                .backslash_escape(true)
+                .build()
+                .map(|glob| glob.compile_matcher())
+        };
+        match (build(text), build(&format!("{text}/**"))) {
+            (Ok(matcher), Ok(below)) => Ok(Self { matcher, below, text: text.to_owned() }),
+            (Err(error), _) | (_, Err(error)) => {
+                Err(Error::invalid(format!("{text:?} is no pattern: {}", error.kind()))
+                    .help("use * within a key, ** across keys, and \\ before a character meant as itself"))
+            }
+        }
+    }
+
+    /// Whether the leaf at `path` is meant.
+    pub fn matches(&self, path: &KeyPath) -> bool {
+        let text = path.to_string();
+        self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.text
+    }
+
+    /// The pattern as it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Key;
+
+    fn path(text: &str) -> KeyPath {
+        text.split('/').map(Key::dict).collect()
+    }
+
+    #[test]
+    fn stars_stay_within_a_key() {
+        let all = PathPattern::new("params/**").unwrap();
+        assert!(all.matches(&path("params/dense/kernel")));
+        assert!(!all.matches(&path("opt/params")));
+        let one = PathPattern::new("*/kernel").unwrap();
+        assert!(one.matches(&path("a/kernel")));
+        assert!(!one.matches(&path("a/b/kernel")));
+        assert!(PathPattern::new("params").unwrap().matches(&path("params/a/b")));
+        assert!(!PathPattern::new("params").unwrap().matches(&path("params2/a")));
+        assert!(PathPattern::new("a[").is_err());
+        assert!(PathPattern::new("**").unwrap().matches(&KeyPath::root()));
+    }
+}

@@ -1,0 +1,1 @@
+//! zarr (stub: the zarr room replaces it).

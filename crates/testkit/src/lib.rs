@@ -1,0 +1,39 @@
+//! What every test needs and no user does: where the fixtures lie, and copies of them to damage.
+//!
+//! It does not depend on `regrow`, so that the engine's own unit tests can use it.
+
+use std::path::{Path, PathBuf};
+
+/// The folder `fixtures/` at the root of the repository.
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+/// The parsed `expected.json` of a fixture such as `orbax/sd_files_zarr2`.
+///
+/// # Panics
+/// If the fixture is not there or is no JSON: a test cannot go on without it.
+#[expect(clippy::panic, reason = "a test without its fixture must stop at once and say which one")]
+pub fn expected(fixture: &str) -> serde_json::Value {
+    let path = fixtures().join(fixture).join("expected.json");
+    let text = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Copies a folder, so that a test may damage the copy.
+///
+/// # Errors
+/// What the file system says.
+pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! regrow's Python extension: arguments in, core types through, views out.
