@@ -18,10 +18,10 @@ use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
 use crate::engine::{Compression, SaveOptions, pool};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::orbax::documents::{self, LeafDocument};
+use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
 use crate::formats::safetensors::layout::HeaderBuilder;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
-use crate::store::{DirectWriter, WrittenFile};
+use crate::store::{DirectWriter, WriteOptions, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
@@ -119,7 +119,8 @@ fn write_safetensors(
     let head = header.finish()?;
     let end = plan.place_raw(file, head.len() as u64);
     let name = file_name(file, plan.raw_files.len());
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, end, head.len() as u64, staged.is_durable())?;
+    let to = WriteOptions { expected_len_bytes: end, checksums_from: head.len() as u64, durable: staged.is_durable() };
+    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
     out.write(&head)?;
     for &leaf in &order {
         if let (Some(leaf), Some(LeafData::Array(array))) =
@@ -243,7 +244,8 @@ fn write_chunks(
         return Ok(None);
     }
     let name = random_data_file_name()?;
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, 0, 0, staged.is_durable())?;
+    let to = WriteOptions { expected_len_bytes: 0, checksums_from: 0, durable: staged.is_durable() };
+    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
     let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
     for (leaf, _, meta) in &arrays {
         let key = zarr_key(leaf.name(), meta.metadata_key()).into_bytes();
@@ -327,37 +329,39 @@ fn safetensors_index(plan: &Plan, files: &[DataFile]) -> Result<Vec<u8>> {
 
 /// What Orbax reads beside the arrays.
 fn orbax_documents(tree: &Tree<Leaf>, plan: &Plan, options: &SaveOptions) -> Result<Vec<(String, Vec<u8>)>> {
-    let leaves: Vec<LeafDocument> = plan.leaves.iter().map(|leaf| LeafDocument {
-        path: leaf.orbax_path.clone(),
-        value_type: orbax_value_type(leaf),
-        shape: leaf.info.shape.clone(),
-        chunk_shape: leaf.info.shape.clone(),
-        sharding: leaf.info.sharding.clone(),
-        key_implementation: match &leaf.info.kind {
-            LeafKind::PrngKey(name) => name.clone(),
-            _ => None,
-        },
-    }).collect();
-    documents::documents(tree, &leaves, &documents::Switches {
+    let entries: Vec<LeafEntry> = plan.leaves.iter().map(leaf_entry).collect();
+    let switches = Switches {
         use_ocdbt: true,
         use_zarr3: true,
         rich_types: false,
         write_sharding: true,
         write_array_metadatas: true,
-        custom_metadata: options.custom_metadata.clone(),
-    })
+        v1: false,
+        custom_metadata: options.custom_metadata.as_ref(),
+    };
+    documents::documents(tree, &entries, switches)
+}
+
+fn leaf_entry(leaf: &LeafPlan) -> LeafEntry {
+    let value_type = orbax_value_type(leaf);
+    let shape = (value_type == ValueType::JaxArray).then(|| leaf.info.shape.clone());
+    LeafEntry {
+        name: leaf.info.name.clone(),
+        path: (leaf.orbax_path != leaf.path).then(|| leaf.orbax_path.clone()),
+        value_type,
+        write_shape: shape.clone(),
+        chunk_shape: shape,
+    }
 }
 
 /// What Orbax is told a leaf is: the nearest thing that it can restore.
-fn orbax_value_type(leaf: &LeafPlan) -> &'static str {
+fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
     let info = &leaf.info;
+    if info.kind.is_array() && !leaf.has_elements() {
+        return ValueType::None;
+    }
     match info.kind {
-        LeafKind::Str => "string",
-        LeafKind::Placeholder | LeafKind::Unknown(_) => "placeholder",
-        _ if !leaf.has_elements() => "None",
-        LeafKind::JaxArray | LeafKind::PrngKey(_) => "jax.Array",
-        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => "np.ndarray",
-        LeafKind::Scalar | LeafKind::NumpyScalar => "scalar",
-        LeafKind::NumpyArray | LeafKind::Bytes => "np.ndarray",
+        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        _ => ValueType::of_leaf(&info.kind),
     }
 }
