@@ -13,7 +13,7 @@ use bytes::Bytes;
 use super::manifest::DataFile;
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
-use crate::store::{ByteRange, LocalStore, Located, Span, Store, resolve_range};
+use crate::store::{Access, ByteRange, LocalStore, Located, Span, Store, advise, resolve_range};
 
 /// Bytes that are asked of the kernel ahead of the check.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
@@ -115,7 +115,8 @@ impl CheckedStore {
                 continue;
             }
             if at + record.block_len_bytes > read_ahead_to && end - at > record.block_len_bytes {
-                self.0.base.will_need(&map, at, READ_AHEAD_BYTES.min(record.len_bytes - at));
+                let ahead = (at + READ_AHEAD_BYTES).min(end).min(record.len_bytes);
+                advise(map.get(at as usize..ahead as usize).unwrap_or_default(), Access::Soon);
                 read_ahead_to = at + READ_AHEAD_BYTES / 2;
             }
             let block_end = (at + record.block_len_bytes).min(record.len_bytes);
