@@ -14,6 +14,7 @@ pub mod metadata;
 pub mod rich;
 pub mod sharding;
 pub mod strings;
+pub(crate) mod writer;
 
 /// The orbax layout.
 #[derive(Debug)]
