@@ -9,7 +9,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use super::template::match_template;
-use super::{Checkpoint, LoadOptions, pool};
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
@@ -114,8 +114,10 @@ impl Checkpoint {
                 cut_into_bands(*leaf, info, buffer, &mut bands);
             }
         }
-        let threads = pool::thread_count();
-        pool::for_each_parallel(threads, bands, |band: Band<'_>| {
+        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        // Beside the result itself a chunk is held encoded and decoded.
+        let cost = |band: &Band<'_>| infos.get(band.leaf).map_or(0, |info| 2 * chunk_len_bytes(info));
+        pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
             reader.read_region(band.leaf, &band.region, band.out).at_leaf(path_of(band.leaf))
         })?;
         for (leaf, buffer) in buffers {
@@ -165,6 +167,12 @@ pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
     out.try_reserve_exact(len).map_err(|_| too_much())?;
     out.resize(len, 0);
     Ok(out)
+}
+
+/// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.
+pub(super) fn chunk_len_bytes(info: &LeafInfo) -> u64 {
+    let chunk = info.chunk_shape.as_ref().and_then(|shape| shape.len_bytes(info.dtype).ok());
+    chunk.unwrap_or(info.len_bytes()).min(i64::MAX as u64 / 4)
 }
 
 struct Band<'a> {

@@ -16,12 +16,12 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
-use crate::engine::{Compression, SaveOptions, pool};
+use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
 use crate::formats::safetensors::layout::HeaderBuilder;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
-use crate::store::{DirectWriter, WriteOptions, WrittenFile};
+use crate::store::{DirectWriter, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
@@ -33,9 +33,6 @@ const INLINE_LEN_MAX_BYTES: u64 = 128;
 
 /// The structure is left out of the safetensors file if it would take this much of the header.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
-
-/// Extra memory where the caller set no budget.
-const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
 
 pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
     let mut plan = Plan::new(tree, options)?;
@@ -119,8 +116,7 @@ fn write_safetensors(
     let head = header.finish()?;
     let end = plan.place_raw(file, head.len() as u64);
     let name = file_name(file, plan.raw_files.len());
-    let to = WriteOptions { expected_len_bytes: end, checksums_from: head.len() as u64, durable: staged.is_durable() };
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
+    let mut out = staged.writer(&name, end, head.len() as u64)?;
     out.write(&head)?;
     for &leaf in &order {
         if let (Some(leaf), Some(LeafData::Array(array))) =
@@ -244,8 +240,7 @@ fn write_chunks(
         return Ok(None);
     }
     let name = random_data_file_name()?;
-    let to = WriteOptions { expected_len_bytes: 0, checksums_from: 0, durable: staged.is_durable() };
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
+    let mut out = staged.writer(&name, 0, 0)?;
     let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
     for (leaf, _, meta) in &arrays {
         let key = zarr_key(leaf.name(), meta.metadata_key()).into_bytes();
