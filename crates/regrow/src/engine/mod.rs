@@ -24,4 +24,4 @@ pub use options::{Compression, Layout, LeafChunking, LoadOptions, OpenOptions, O
 pub use overview::overview;
 pub use save::{SaveReport, save, save_with};
 pub use template::TemplateLeaf;
-pub use verify::{Finding, VerifyReport, verify};
+pub use verify::{Finding, VerifyReport, verify, verify_with};
