@@ -32,11 +32,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     writeln!(out, "{len_mib} MiB into {}, GB/s", folder.display())?;
     writeln!(
         out,
-        "{:>6} {:>8} {:>12} {:>14} {:>15}",
-        "round", "direct", "direct, not", "with filler", "write + fsync"
-    )?;
-    writeln!(
-        out,
         "{:>6} {:>7} {:>7} {:>9} {:>7} {:>12}",
         "round", "limit", "direct", "unsynced", "filler", "write+fsync"
     )?;
