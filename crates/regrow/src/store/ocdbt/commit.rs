@@ -155,7 +155,9 @@ fn with_version(
         if let Some((first, last)) = inside.first().zip(inside.last()) {
             children.push(VersionChild {
                 generation: last.generation,
-                num_generations: inside.iter().fold(0, |sum, child| sum.saturating_add(child.num_generations)),
+                num_generations: inside
+                    .iter()
+                    .fold(0, |sum, child| sum.saturating_add(child.num_generations)),
                 commit_time_ns: first.commit_time_ns,
                 height,
                 reference: write(height, VersionContent::Children(inside.clone()))?,

@@ -10,7 +10,12 @@ use super::node::ENTRIES_MAX;
 
 /// Cuts a level whose entries have estimated sizes `sizes_bytes` into ranges of at least `least` entries
 /// (where there are so many) and at most [`ENTRIES_MAX`].
-pub(super) fn split(sizes_bytes: &[u64], common_len: u64, target_bytes: u64, least: usize) -> Vec<Range<usize>> {
+pub(super) fn split(
+    sizes_bytes: &[u64],
+    common_len: u64,
+    target_bytes: u64,
+    least: usize,
+) -> Vec<Range<usize>> {
     let target_bytes = target_bytes.max(1);
     // Each entry without the common prefix: a run is the sum of these, plus the prefix once.
     let own = |size: &u64| size.saturating_sub(common_len);

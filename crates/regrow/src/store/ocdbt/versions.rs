@@ -190,7 +190,11 @@ impl Arity {
 }
 
 /// Reads a version list.
-pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: Arity) -> Result<Vec<Version>> {
+pub(super) fn read_versions(
+    input: &mut Fields<'_>,
+    files: &[DataFile],
+    arity: Arity,
+) -> Result<Vec<Version>> {
     let count = input.v64("num_versions")?;
     if !(1..=arity.fan_out()).contains(&count) {
         return Err(input
@@ -208,7 +212,8 @@ pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: A
     for (((generation, root_height), reference), (stats, commit_time_ns)) in
         generations.into_iter().zip(heights).zip(references).zip(stats.into_iter().zip(times))
     {
-        let broken = |what: &str| input.fail(Rule::VersionTree, format_args!("generation {generation} {what}"));
+        let broken =
+            |what: &str| input.fail(Rule::VersionTree, format_args!("generation {generation} {what}"));
         let missing = reference.offset_bytes == MISSING && reference.len_bytes == MISSING;
         if missing && (root_height > 0 || stats != Stats::default()) {
             return Err(broken("has no root, yet a height or statistics"));
@@ -216,7 +221,12 @@ pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: A
         if !missing {
             check_range(input, reference.offset_bytes, reference.len_bytes)?;
         }
-        check_order(input, generation, commit_time_ns, versions.last().map(|v| (v.generation, v.commit_time_ns)))?;
+        check_order(
+            input,
+            generation,
+            commit_time_ns,
+            versions.last().map(|v| (v.generation, v.commit_time_ns)),
+        )?;
         let root = (!missing).then_some(reference);
         versions.push(Version { generation, commit_time_ns, root_height, root, stats });
     }
@@ -279,7 +289,13 @@ pub(super) fn read_children(
                 .fail(Rule::VersionTree, "num_generations is out of range")
                 .expected(format_args!("1 to {most}"), num_generations));
         }
-        children.push(VersionChild { generation, reference, num_generations, commit_time_ns, height: child_height });
+        children.push(VersionChild {
+            generation,
+            reference,
+            num_generations,
+            commit_time_ns,
+            height: child_height,
+        });
     }
     Ok(children)
 }
@@ -301,7 +317,12 @@ fn read_references(input: &mut Fields<'_>, files: &[DataFile], count: usize) -> 
 }
 
 /// Generation numbers and commit times strictly increase along a list, and no generation is 0.
-fn check_order(input: &Fields<'_>, generation: u64, commit_time_ns: u64, before: Option<(u64, u64)>) -> Result<()> {
+fn check_order(
+    input: &Fields<'_>,
+    generation: u64,
+    commit_time_ns: u64,
+    before: Option<(u64, u64)>,
+) -> Result<()> {
     if generation == 0 {
         return Err(input.fail(Rule::VersionTree, "a generation number is 0"));
     }
@@ -321,7 +342,12 @@ fn check_order(input: &Fields<'_>, generation: u64, commit_time_ns: u64, before:
     Ok(())
 }
 
-fn check_node_children(input: &Fields<'_>, arity: Arity, height: u8, children: &[VersionChild]) -> Result<()> {
+fn check_node_children(
+    input: &Fields<'_>,
+    arity: Arity,
+    height: u8,
+    children: &[VersionChild],
+) -> Result<()> {
     let stride = arity.span(height.saturating_sub(1));
     for child in children {
         check_multiple(input, child.generation, stride)?;
@@ -361,12 +387,17 @@ pub(super) fn check_manifest_children(
         };
         if !(*lo..=*hi).contains(&child.generation) {
             return Err(input
-                .fail(Rule::VersionTree, format_args!("the version tree node of height {} ends elsewhere", child.height))
+                .fail(
+                    Rule::VersionTree,
+                    format_args!("the version tree node of height {} ends elsewhere", child.height),
+                )
                 .expected(format_args!("generation {lo} to {hi}"), child.generation));
         }
     }
     if children.last().is_some_and(|child| child.commit_time_ns >= first.commit_time_ns) {
-        return Err(input.fail(Rule::VersionTree, "a version tree node is not older than the first inline version"));
+        return Err(
+            input.fail(Rule::VersionTree, "a version tree node is not older than the first inline version")
+        );
     }
     Ok(())
 }

@@ -115,7 +115,13 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn version(self, generation: u64, commit_time_ns: u64) -> Version {
-        Version { generation, commit_time_ns, root_height: self.height, root: self.reference, stats: self.stats }
+        Version {
+            generation,
+            commit_time_ns,
+            root_height: self.height,
+            root: self.reference,
+            stats: self.stats,
+        }
     }
 }
 
@@ -148,7 +154,11 @@ impl<'c> NodeSink<'c> {
 
     /// A reference to the `len_bytes` bytes that were written last.
     pub(super) fn last_written(&self, len_bytes: u64) -> NodeRef {
-        NodeRef { file: self.file.clone(), offset_bytes: self.end_bytes().saturating_sub(len_bytes), len_bytes }
+        NodeRef {
+            file: self.file.clone(),
+            offset_bytes: self.end_bytes().saturating_sub(len_bytes),
+            len_bytes,
+        }
     }
 
     fn end_bytes(&self) -> u64 {
@@ -161,10 +171,15 @@ impl<'c> NodeSink<'c> {
         for ((key, value), next) in entries.iter().zip(entries.iter().skip(1).map(Some).chain([None])) {
             check_entry(key, value)?;
             if next.is_some_and(|(next, _)| key == next) {
-                return Err(Error::new(ErrorKind::NameCollision, format!("the key {} is given twice", key.escape_ascii())));
+                return Err(Error::new(
+                    ErrorKind::NameCollision,
+                    format!("the key {} is given twice", key.escape_ascii()),
+                ));
             }
         }
-        let Some(((first, _), (last, _))) = entries.first().zip(entries.last()) else { return Ok(Root::default()) };
+        let Some(((first, _), (last, _))) = entries.first().zip(entries.last()) else {
+            return Ok(Root::default());
+        };
 
         let sizes: Vec<u64> = entries.iter().map(leaf_entry_estimate).collect();
         let ranges = self.split(&sizes, common_prefix_len(first, last), 1);
@@ -209,7 +224,8 @@ impl<'c> NodeSink<'c> {
         let mut used: Vec<u32> = ranks.iter().copied().flatten().collect();
         used.sort_unstable();
         used.dedup();
-        let files: Vec<_> = used.iter().filter_map(|&rank| names.sorted.get(rank as usize).copied()).collect();
+        let files: Vec<_> =
+            used.iter().filter_map(|&rank| names.sorted.get(rank as usize).copied()).collect();
 
         let mut body = vec![0];
         table::write(&mut body, &files);
@@ -258,7 +274,12 @@ impl<'c> NodeSink<'c> {
         Ok(level)
     }
 
-    fn write_interior<'k>(&mut self, children: &[Written<'k>], height: u8, is_root: bool) -> Result<Written<'k>> {
+    fn write_interior<'k>(
+        &mut self,
+        children: &[Written<'k>],
+        height: u8,
+        is_root: bool,
+    ) -> Result<Written<'k>> {
         let (first_key, last_first_key) = ends(children, |child| child.first_key);
         let last_key = children.last().map_or(first_key, |child| child.last_key);
         let excluded_len = if is_root {
