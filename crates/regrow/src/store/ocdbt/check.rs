@@ -175,7 +175,7 @@ impl<'d> Check<'d> {
         let Value::Indirect { file, offset_bytes, len_bytes } = value else { return };
         let files = self.database.files();
         let lens = &mut self.lens;
-        let mut len_of = |path: &Arc<[u8]>| -> Result<Option<u64>> {
+        let len_of = |path: &Arc<[u8]>| -> Result<Option<u64>> {
             if let Some(len) = lens.get(path) {
                 return Ok(*len);
             }
@@ -183,7 +183,7 @@ impl<'d> Check<'d> {
             lens.insert(path.clone(), len);
             Ok(len)
         };
-        if let Err(error) = files.check_range(file, offset_bytes, len_bytes, &mut len_of) {
+        if let Err(error) = files.check_range(file, offset_bytes, len_bytes, len_of) {
             self.report(error);
         }
     }

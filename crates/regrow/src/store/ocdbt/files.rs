@@ -146,13 +146,13 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// Errs unless the store has these bytes; reads none. `len_of` may remember lengths of files.
+    /// Errs unless the store has these bytes; reads none. `len_of` knows the lengths of files.
     pub(super) fn check_range(
         &self,
         file: &DataFile,
         offset_bytes: u64,
         len_bytes: u64,
-        len_of: &mut dyn FnMut(&Arc<[u8]>) -> Result<Option<u64>>,
+        len_of: impl FnOnce(&Arc<[u8]>) -> Result<Option<u64>>,
     ) -> Result<()> {
         if len_bytes == 0 {
             return Ok(());

@@ -12,13 +12,14 @@ use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::error::Result;
 use crate::store::{Store, StoreExt};
 
+use super::arity::Arity;
 use super::config::OcdbtConfig;
 use super::envelope::{Body, Structure, seal};
 use super::rule::Rule;
 use super::table;
 use super::versions::{
-    Arity, FileTable, Version, VersionChild, check_manifest_children, read_children, read_versions,
-    write_children, write_versions,
+    FileTable, Version, VersionChild, check_manifest_children, read_children, read_versions, write_children,
+    write_versions,
 };
 
 /// The file that makes a folder a database.

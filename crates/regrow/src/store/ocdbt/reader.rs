@@ -8,12 +8,13 @@ use bytes::Bytes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, Located, Span, Store, resolve_range};
 
+use super::arity::Arity;
 use super::config::OcdbtConfig;
 use super::files::Files;
 use super::manifest::{MANIFEST_KEY, Manifest};
 use super::node::Value;
 use super::rule::Rule;
-use super::versions::{Arity, Version, VersionChild, VersionContent};
+use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, Walk, prefix_end};
 
 /// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file list more.
