@@ -14,6 +14,7 @@ mod load;
 mod open;
 mod options;
 mod overview;
+pub mod pool;
 mod save;
 mod template;
 mod verify;

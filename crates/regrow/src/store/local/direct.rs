@@ -276,7 +276,7 @@ impl DirectWriter {
 
     fn advance(&mut self, len: usize) {
         self.filled += len;
-        if self.filled % PIECE_LEN_BYTES == 0 || self.filled == self.current.bytes().len() {
+        if self.filled.is_multiple_of(PIECE_LEN_BYTES) || self.filled == self.current.bytes().len() {
             self.sum_up_to(self.filled);
         }
     }
