@@ -3,7 +3,7 @@ use std::path::Path;
 
 use super::{Format, Reader};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
+use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
@@ -30,7 +30,10 @@ impl Format for Orbax {
     fn open(&self, _path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
         Err(Error::unsupported("stub"))
     }
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("stub"))
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        match &options.layout {
+            Layout::Orbax(orbax) => writer::write(tree, staged, options, orbax),
+            Layout::Regrow => writer::write(tree, staged, options, &OrbaxOptions::default()),
+        }
     }
 }
