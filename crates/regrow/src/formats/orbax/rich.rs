@@ -13,6 +13,9 @@
 //! It is the only place where Orbax tells tuples from lists and named tuples from dicts. A dict of the user's
 //! that has a member `category` of one of these texts cannot be told from them: Orbax' own ambiguity.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
@@ -53,14 +56,16 @@ impl RichNode {
         read_node(value, 0)
     }
 
-    /// The child that a key text leads to.
-    pub fn child(&self, key: &str) -> Option<&Self> {
+    /// The children by the text of their keys; sequences number them.
+    pub fn children(&self) -> HashMap<Cow<'_, str>, &Self> {
         match self {
-            Self::Leaf(_) => None,
+            Self::Leaf(_) => HashMap::new(),
             Self::Dict(entries) | Self::NamedTuple { entries, .. } => {
-                entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
+                entries.iter().map(|(key, node)| (Cow::Borrowed(key.as_str()), node)).collect()
             }
-            Self::List(items) | Self::Tuple(items) => items.get(key.parse::<usize>().ok()?),
+            Self::List(items) | Self::Tuple(items) => {
+                items.iter().enumerate().map(|(i, node)| (Cow::Owned(i.to_string()), node)).collect()
+            }
         }
     }
 
@@ -208,9 +213,9 @@ mod tests {
         ]);
         let value = serde_json::to_value(&node).unwrap();
         assert_eq!(RichNode::from_json(&value).unwrap(), node);
-        assert_eq!(node.child("n").unwrap().type_name().unwrap(), "m.n.C");
-        assert_eq!(node.child("a").unwrap().child("1").unwrap().child("0"), Some(&leaf("string")));
-        assert_eq!(node.child("a").unwrap().child("2"), None);
+        assert_eq!(node.children()["n"].type_name().unwrap(), "m.n.C");
+        assert_eq!(node.children()["a"].children()["1"].children()["0"], &leaf("string"));
+        assert_eq!(node.children()["a"].children().len(), 2);
     }
 
     #[test]
