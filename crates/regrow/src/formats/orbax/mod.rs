@@ -31,8 +31,8 @@ use std::path::Path;
 
 use super::{Format, Reader};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
+use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
+use crate::error::Result;
 use crate::tree::{Leaf, Tree};
 
 pub mod array_metadatas;
@@ -72,7 +72,10 @@ impl Format for Orbax {
         Ok(Box::new(reader::open(path, options)?))
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("stub"))
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        match &options.layout {
+            Layout::Orbax(orbax) => writer::write(tree, staged, options, orbax),
+            Layout::Regrow => writer::write(tree, staged, options, &OrbaxOptions::default()),
+        }
     }
 }
