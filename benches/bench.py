@@ -268,12 +268,19 @@ def peak_memory(workload: str, folder: Path, tool: str, operation: str) -> int:
 
 def child_peak(workload: str, folder: Path, tool: str, task: str) -> int:
     command = [sys.executable, __file__, "--folder", str(folder), "--child", workload, tool, task]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if child.returncode != 0:
         sys.exit(f"{tool}, {task}: the child process failed")
-    return usage.ru_maxrss * 1024
+    return int(child.stdout.splitlines()[-1])
+
+
+def own_peak() -> int:
+    """The highest resident size of this program, in bytes.
+
+    Not `ru_maxrss`: across fork and exec that one starts at the size of the parent, which is large here.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def run_child(folder: Path, workload: str, tool_name: str, task: str) -> None:
@@ -286,6 +293,7 @@ def run_child(folder: Path, workload: str, tool_name: str, task: str) -> None:
             tool.save(path, tree)
     elif task == "load":
         touch(tool.load(path))
+    print(own_peak())
 
 
 # ---- tables --------------------------------------------------------------------------------------------
