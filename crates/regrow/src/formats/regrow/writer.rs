@@ -16,12 +16,12 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
-use crate::engine::{Compression, SaveOptions, pool};
+use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
 use crate::formats::safetensors::layout::HeaderBuilder;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
-use crate::store::{DirectWriter, WriteOptions, WrittenFile};
+use crate::store::{DirectWriter, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
@@ -33,9 +33,6 @@ const INLINE_LEN_MAX_BYTES: u64 = 128;
 
 /// The structure is left out of the safetensors file if it would take this much of the header.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
-
-/// Extra memory where the caller set no budget.
-const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
 
 pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
     let mut plan = Plan::new(tree, options)?;
@@ -119,8 +116,7 @@ fn write_safetensors(
     let head = header.finish()?;
     let end = plan.place_raw(file, head.len() as u64);
     let name = file_name(file, plan.raw_files.len());
-    let to = WriteOptions { expected_len_bytes: end, checksums_from: head.len() as u64, durable: staged.is_durable() };
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
+    let mut out = staged.writer(&name, end, head.len() as u64)?;
     out.write(&head)?;
     for &leaf in &order {
         if let (Some(leaf), Some(LeafData::Array(array))) =
@@ -197,7 +193,9 @@ fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[DataFile]) -> Result<Vec
     let base: Arc<[u8]> = Arc::from(&b""[..]);
     for (plan, leaf) in plan.leaves.iter().zip(tree.leaves()) {
         let LeafPlace::Raw { file, offset_bytes } = plan.place else { continue };
-        let (Some(relative), LeafData::Array(array), true) = (names.get(file), &leaf.data, plan.has_elements()) else {
+        let (Some(relative), LeafData::Array(array), true) =
+            (names.get(file), &leaf.data, plan.has_elements())
+        else {
             continue;
         };
         let json = documents.raw(plan.info.dtype, &plan.info.shape).at_leaf(&plan.path)?;
@@ -237,27 +235,34 @@ fn write_chunks(
         let (LeafPlace::Chunks, LeafData::Array(array)) = (leaf.place, &source.data) else { continue };
         let dtype = stored_dtype(leaf.info.dtype);
         let chunk = chunk_shape(&leaf.info.shape, leaf.info.dtype)?;
-        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level)).at_leaf(&leaf.path)?;
+        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level))
+            .at_leaf(&leaf.path)?;
         arrays.push((leaf, array, meta));
     }
     if arrays.is_empty() {
         return Ok(None);
     }
     let name = random_data_file_name()?;
-    let to = WriteOptions { expected_len_bytes: 0, checksums_from: 0, durable: staged.is_durable() };
-    let mut out = DirectWriter::create_with(&staged.file(&name)?, &to)?;
+    let mut out = staged.writer(&name, 0, 0)?;
     let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
     for (leaf, _, meta) in &arrays {
         let key = zarr_key(leaf.name(), meta.metadata_key()).into_bytes();
         entries.push((key, EntryValue::Inline(meta.to_json().into())));
     }
     let tasks = arrays.iter().flat_map(|(leaf, array, meta)| {
-        meta.chunk_indices(&Region::whole(meta.shape()))
-            .map(move |(index, region)| ChunkTask { array, leaf, meta, index, region })
+        meta.chunk_indices(&Region::whole(meta.shape())).map(move |(index, region)| ChunkTask {
+            array,
+            leaf,
+            meta,
+            index,
+            region,
+        })
     });
     let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
     // A chunk is held raw and encoded at the same time.
-    let cost = |task: &ChunkTask<'_>| 2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2);
+    let cost = |task: &ChunkTask<'_>| {
+        2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2)
+    };
     pool::map_ordered(
         pool::thread_count(),
         tasks,
@@ -272,7 +277,8 @@ fn write_chunks(
             let offset_bytes = out.offset_bytes();
             out.write(&encoded)?;
             let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
-            entries.push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
+            entries
+                .push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
             Ok(())
         },
     )?;
@@ -361,7 +367,9 @@ fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
         return ValueType::None;
     }
     match info.kind {
-        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {
+            ValueType::NumpyArray
+        }
         _ => ValueType::of_leaf(&info.kind),
     }
 }
