@@ -28,7 +28,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let opened = start.elapsed();
         let start = Instant::now();
         let loaded = checkpoint.load(&Default::default())?;
-        println!("round {round}: save {saved:?}, open {opened:?}, load {:?}, {} leaves", start.elapsed(), loaded.len());
+        println!(
+            "round {round}: save {saved:?}, open {opened:?}, load {:?}, {} leaves",
+            start.elapsed(),
+            loaded.len()
+        );
     }
     Ok(())
 }

@@ -67,7 +67,10 @@ impl ZarrArray {
     /// chunk that is missing (with [`Missing::Error`]) or damaged, with `out` partly written.
     pub fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         if !region.is_inside(self.meta.shape()) {
-            return Err(Error::invalid(format!("region {region} leaves an array of shape {}", self.meta.shape())));
+            return Err(Error::invalid(format!(
+                "region {region} leaves an array of shape {}",
+                self.meta.shape()
+            )));
         }
         let mut destination = Destination::new(self.meta.dtype(), region, out)?;
         for (index, part) in self.meta.chunk_indices(region) {
@@ -139,7 +142,9 @@ impl ZarrArray {
     fn is_missing(&self, key: &[u8]) -> Error {
         Error::corrupt(format!("chunk {} is missing", String::from_utf8_lossy(key)))
             .in_file(self.store.describe(key))
-            .help("the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves")
+            .help(
+                "the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves",
+            )
     }
 
     /// Says of which chunk an error is, unless the chunk is not at fault.
@@ -192,7 +197,12 @@ impl ByteSource for Stored {
         self.0.len_bytes()
     }
 
-    fn visit(&self, offset_bytes: u64, len_bytes: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn visit(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         match self.part(offset_bytes, len_bytes) {
             Located::Inline(bytes) => each(&bytes).map_err(|error| error.shift(offset_bytes)),
             Located::At(span) => each(&span.read()?).map_err(|error| {
@@ -283,6 +293,7 @@ fn read_raw_run(
 ) -> Result<()> {
     let local = run.relative_to(chunk.starts())?;
     let range = local.contiguous_bytes(&chunk.shape(), chain.dtype());
-    let (offset, len) = range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is no run")))?;
+    let (offset, len) =
+        range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is no run")))?;
     stored.visit(offset, len, &mut |bytes| destination.put_raw(run, bytes))
 }

@@ -62,7 +62,9 @@ impl<'p, 'a> Queue<'p, 'a> {
 
 /// Raw bytes of all arrays.
 fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
-    arrays.iter().fold(0, |sum, array| sum.saturating_add(array.array.shape().len_elements().saturating_mul(array.dtype.size_bytes() as u64)))
+    arrays.iter().fold(0, |sum, array| {
+        sum.saturating_add(array.array.shape().len_elements().saturating_mul(array.dtype.size_bytes() as u64))
+    })
 }
 
 /// What to reserve on disk for the file of a lane; 0 where compression leaves it open.

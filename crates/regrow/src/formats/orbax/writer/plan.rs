@@ -76,7 +76,8 @@ impl<'a> Plan<'a> {
             plan.entries.push(entry);
         }
         check_siblings(tree, &mut refusals);
-        let stored = paths.iter().zip(&plan.entries).map(|(path, entry)| (path, &*entry.name, entry.value_type));
+        let stored =
+            paths.iter().zip(&plan.entries).map(|(path, entry)| (path, &*entry.name, entry.value_type));
         let with_data = stored.filter(|(.., value_type)| *value_type != ValueType::Placeholder);
         check_distinct(with_data.clone().map(|(path, name, _)| (path, name)), &mut refusals);
         if !orbax.use_ocdbt {
@@ -90,10 +91,10 @@ impl<'a> Plan<'a> {
 
 fn no_data(kind: &LeafKind) -> Error {
     match kind {
-        LeafKind::Unknown(handler) => {
-            Error::unsupported(format!("a leaf of the type handler {handler:?} has no data that could be written"))
-                .help("replace the leaf by an array, a number or a text")
-        }
+        LeafKind::Unknown(handler) => Error::unsupported(format!(
+            "a leaf of the type handler {handler:?} has no data that could be written"
+        ))
+        .help("replace the leaf by an array, a number or a text"),
         kind => Error::invalid(format!("a leaf of kind {} has no data of that kind", kind.name()))
             .help("load the leaf before saving it, or make it a placeholder"),
     }
@@ -110,13 +111,20 @@ fn plan_array<'a>(
     let dtype = match &leaf.kind {
         // Key data are bits: any other dtype would be another key.
         LeafKind::PrngKey(_) => array.dtype(),
-        _ => options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map_or(array.dtype(), |(_, to)| *to),
+        _ => options
+            .cast
+            .iter()
+            .find(|(pattern, _)| pattern.matches(path))
+            .map_or(array.dtype(), |(_, to)| *to),
     };
     check_kind(&leaf.kind, dtype, array.shape())?;
     check_dtype(dtype)?;
     if array.shape().is_empty() {
-        return Err(Error::unsupported(format!("an array of shape {} has no elements, and Orbax stores none such", array.shape()))
-            .help("leave it out, or save in the regrow layout"));
+        return Err(Error::unsupported(format!(
+            "an array of shape {} has no elements, and Orbax stores none such",
+            array.shape()
+        ))
+        .help("leave it out, or save in the regrow layout"));
     }
     let default_level = if orbax.use_zarr3 { ZARR3_LEVEL } else { ZARR2_LEVEL };
     let compression = options.compression.unwrap_or(Compression::Zstd(default_level));
@@ -140,8 +148,10 @@ fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
             Err(Error::unsupported("Orbax cannot store a complex Python number")
                 .help(format!("make it np.complex128, or {KEEP_IT}")))
         }
-        LeafKind::NumpyScalar if dtype == Dtype::Bool => Err(Error::unsupported("Orbax cannot store np.bool_")
-            .help(format!("make it a bool, or {KEEP_IT}"))),
+        LeafKind::NumpyScalar if dtype == Dtype::Bool => {
+            Err(Error::unsupported("Orbax cannot store np.bool_")
+                .help(format!("make it a bool, or {KEEP_IT}")))
+        }
         LeafKind::Scalar | LeafKind::NumpyScalar if shape.rank() > 0 => {
             Err(Error::invalid("a number has no axes").expected("shape []", shape))
         }

@@ -69,7 +69,8 @@ impl<'a> ChunkSource<'a> {
         let widest = from.size_bytes().max(self.dtype.size_bytes());
         let piece_elements = ((PIECE_LEN_BYTES / widest) as u64).min(self.region.len_elements());
         let mut raw = vec![0; piece_elements as usize * from.size_bytes()];
-        let mut cast = vec![0; if from == self.dtype { 0 } else { piece_elements as usize * self.dtype.size_bytes() }];
+        let mut cast =
+            vec![0; if from == self.dtype { 0 } else { piece_elements as usize * self.dtype.size_bytes() }];
         let mut runs = Runs::new(self.array, self.region);
         let mut left = self.region.len_elements();
         while left > 0 {
@@ -117,7 +118,13 @@ impl<'a> Runs<'a> {
                 break;
             }
         }
-        let outer = region.lens().iter().zip(&strides).take(inner).map(|(&len, stride)| (len, stride * size)).collect();
+        let outer = region
+            .lens()
+            .iter()
+            .zip(&strides)
+            .take(inner)
+            .map(|(&len, stride)| (len, stride * size))
+            .collect();
         Self { array, outer, index: vec![0; inner], run_start_bytes: start, run_len_bytes, done_bytes: 0 }
     }
 
