@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 /// `InvalidArgument` if `src` is no whole number of elements or `out` has not room for exactly as many.
 pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<()> {
     let count = src.len() / from.size_bytes();
-    if src.len() % from.size_bytes() != 0 || out.len() != count.saturating_mul(to.size_bytes()) {
+    if !src.len().is_multiple_of(from.size_bytes()) || out.len() != count.saturating_mul(to.size_bytes()) {
         return Err(Error::invalid(format!("{} bytes of {from} do not cast to {to} one to one", src.len()))
             .expected(format_args!("{} bytes of room", count.saturating_mul(to.size_bytes())), out.len()));
     }
@@ -121,10 +121,10 @@ macro_rules! float_numbers {
         impl Number for $float {
             fn to_i32(self) -> i32 {
                 let cut = self.trunc();
-                if cut >= -2_147_483_648.0 && cut < 2_147_483_648.0 { cut as i32 } else { i32::MIN }
+                if (-2_147_483_648.0..2_147_483_648.0).contains(&cut) { cut as i32 } else { i32::MIN }
             }
             fn to_i64(self) -> i64 {
-                let fits = self >= -9_223_372_036_854_775_808.0 && self < 9_223_372_036_854_775_808.0;
+                let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&self);
                 if fits { self as i64 } else { i64::MIN }
             }
             fn to_u64(self) -> u64 {
