@@ -1,4 +1,5 @@
 //! safetensors (stub).
+pub mod layout;
 use std::path::Path;
 
 use super::{Format, Reader};
