@@ -161,8 +161,10 @@ impl BytesCodec {
         match self {
             Self::Zstd(codec) => codec.encode(bytes),
             Self::Deflate(codec) => codec.encode(bytes),
-            Self::Blosc(_) => Err(Error::unsupported("regrow reads the codec \"blosc\" but does not write it")
-                .help("write with zstd or without compression")),
+            Self::Blosc(_) => {
+                Err(Error::unsupported("regrow reads the codec \"blosc\" but does not write it")
+                    .help("write with zstd or without compression"))
+            }
             Self::Crc32c => Ok(crc32c::append(bytes)),
         }
     }
