@@ -118,6 +118,32 @@ fn tensorstore_arrays_of_every_dtype_codec_and_fill_value() {
     assert!(arrays.len() > 100, "{} arrays", arrays.len());
 }
 
+/// Damage to what TensorStore wrote ends in a value or an error; what a checksum covers, in an error.
+#[test]
+fn damaged_chunks_of_tensorstore_never_panic() {
+    let arrays = regrow_testkit::expected("zarr");
+    for expected in arrays["arrays"].as_array().unwrap() {
+        let name = expected["name"].as_str().unwrap();
+        let values = expected["store"].as_object().unwrap();
+        let document = |key: &str| values.get(key).map(|value| bytes_of_hex(value.as_str().unwrap()));
+        let meta = match (document(".zarray"), document("zarr.json")) {
+            (Some(text), _) => ArrayMeta::parse_v2(&text).unwrap(),
+            (_, text) => ArrayMeta::parse_v3(&text.unwrap()).unwrap(),
+        };
+        let chunk = values.iter().find(|(key, _)| !key.ends_with(".zarray") && !key.ends_with("zarr.json"));
+        let Some((_, stored)) = chunk else { continue };
+        let stored = bytes_of_hex(stored.as_str().unwrap());
+        for step in 0..64 {
+            let at = ((step * 2_654_435_761_usize) >> 3) % stored.len();
+            assert!(meta.decode_chunk(&stored[..at]).is_err(), "{name} cut at {at}");
+            let mut flipped = stored.clone();
+            flipped[at] ^= 1 << (step % 8);
+            let decoded = meta.decode_chunk(&flipped);
+            assert!(decoded.is_err() || !meta.coding().ends_with("crc32c"), "{name} flipped at {at}");
+        }
+    }
+}
+
 /// Chunks spelled out in bytes: what Orbax stores for the examples of its users.
 #[test]
 fn chunks_byte_by_byte() {
