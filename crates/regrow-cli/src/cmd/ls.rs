@@ -7,7 +7,7 @@ use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
 use serde_json::{Value, json};
 
-use super::{data_bytes, has_data, leaf_json};
+use super::{data_bytes, dtype_text, has_data, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align};
