@@ -12,11 +12,9 @@
 //!
 //! Checked against NumPy 2.4 and ml_dtypes 0.6 for all pairs: `fixtures/casts/make.py`.
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
-use super::small_float::{SmallFloat, Top};
-use super::{Dtype, DtypeClass};
+use super::Dtype;
+use super::float16::{bf16_to_f32, f16_to_f32, f16_to_f64, f32_to_bf16, f32_to_f16, f64_to_f16};
+use super::small_float::SmallFloat;
 use crate::error::{Error, Result};
 
 /// Casts the elements in `src` to another dtype, into `out`. Little endian on both sides.
@@ -25,7 +23,7 @@ use crate::error::{Error, Result};
 /// `InvalidArgument` if `src` is no whole number of elements or `out` has not room for exactly as many.
 pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<()> {
     let count = src.len() / from.size_bytes();
-    if src.len() % from.size_bytes() != 0 || out.len() != count.saturating_mul(to.size_bytes()) {
+    if !src.len().is_multiple_of(from.size_bytes()) || out.len() != count.saturating_mul(to.size_bytes()) {
         return Err(Error::invalid(format!("{} bytes of {from} do not cast to {to} one to one", src.len()))
             .expected(format_args!("{} bytes of room", count.saturating_mul(to.size_bytes())), out.len()));
     }
@@ -44,10 +42,13 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
         D::UInt16 => cast_numbers(src, to, out, |b| i64::from(u16::from_le_bytes(b))),
         D::UInt32 => cast_numbers(src, to, out, |b| i64::from(u32::from_le_bytes(b))),
         D::UInt64 => cast_numbers(src, to, out, u64::from_le_bytes),
-        D::BFloat16 => cast_numbers(src, to, out, |b| bf16::from_le_bytes(b).to_f32()),
-        D::Float16 if to == D::Float32 => widen_halves(src, out),
-        D::Float16 => cast_numbers(src, to, out, |b| f16::from_le_bytes(b).to_f32()),
-        D::Float32 if to == D::Float16 => narrow_to_halves(src, out),
+        D::BFloat16 if to == D::Float16 => convert(src, out, |b| {
+            // ml_dtypes keeps a NaN's sign here, and nothing else of it.
+            let value = bf16_to_f32(u16::from_le_bytes(b));
+            f32_to_f16(if value.is_nan() { f32::NAN.copysign(value) } else { value }).to_le_bytes()
+        }),
+        D::BFloat16 => cast_numbers(src, to, out, |b| bf16_to_f32(u16::from_le_bytes(b))),
+        D::Float16 => cast_numbers(src, to, out, |b| Half(u16::from_le_bytes(b))),
         D::Float32 => cast_numbers(src, to, out, f32::from_le_bytes),
         D::Float64 => cast_numbers(src, to, out, f64::from_le_bytes),
         D::Complex64 => cast_complex(src, to, out, f32::from_le_bytes),
@@ -58,7 +59,7 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
         D::UInt4 => cast_by_table(src, to, out, |b| i64::from(b & 15)),
         _ => {
             if let Some(format) = SmallFloat::of(from) {
-                cast_by_table(src, to, out, |b| format.decode(b));
+                cast_by_table(src, to, out, |b| Small(format.decode(b)));
             }
         }
     }
@@ -67,30 +68,49 @@ pub fn cast_bytes(src: &[u8], from: Dtype, to: Dtype, out: &mut [u8]) -> Result<
 
 /// A number in a register, and what it becomes.
 trait Number: Copy {
-    fn is_nonzero(self) -> bool;
-    /// The low 32 bits that a conversion gives; narrower integers are cut from it.
     fn to_i32(self) -> i32;
     fn to_i64(self) -> i64;
+    fn to_u32(self) -> u32 {
+        self.to_i64() as u32
+    }
     fn to_u64(self) -> u64;
+    /// Its low bits become integers of 2 and 4 bits.
+    fn to_sub_byte(self) -> i8 {
+        self.to_i8()
+    }
+    fn to_i8(self) -> i8 {
+        self.to_i32() as i8
+    }
+    fn to_u8(self) -> u8 {
+        self.to_i32() as u8
+    }
+    fn to_i16(self) -> i16 {
+        self.to_i32() as i16
+    }
+    fn to_u16(self) -> u16 {
+        self.to_i32() as u16
+    }
+    /// Every narrower float but float16 is rounded from this.
     fn to_f32(self) -> f32;
     fn to_f64(self) -> f64;
-    fn to_f16(self) -> f16;
-    /// For [`SmallFloat::encode`].
-    fn to_exact(self) -> f64;
+    fn to_f16(self) -> u16 {
+        f32_to_f16(self.to_f32())
+    }
+    fn to_bf16(self) -> u16 {
+        f32_to_bf16(self.to_f32())
+    }
+    fn is_nonzero(self) -> bool;
 }
 
 macro_rules! integer_numbers {
     ($($int:ty),*) => {$(
         impl Number for $int {
-            fn is_nonzero(self) -> bool { self != 0 }
             fn to_i32(self) -> i32 { self as i32 }
             fn to_i64(self) -> i64 { self as i64 }
             fn to_u64(self) -> u64 { self as u64 }
             fn to_f32(self) -> f32 { self as f32 }
             fn to_f64(self) -> f64 { self as f64 }
-            // NumPy and ml_dtypes go through float32 here, and so round twice.
-            fn to_f16(self) -> f16 { f16::from_f32(self as f32) }
-            fn to_exact(self) -> f64 { f64::from(self as f32) }
+            fn is_nonzero(self) -> bool { self != 0 }
         }
     )*};
 }
@@ -99,27 +119,78 @@ integer_numbers!(i32, i64, u64);
 macro_rules! float_numbers {
     ($($float:ty, $to_f16:path);*) => {$(
         impl Number for $float {
-            fn is_nonzero(self) -> bool { self != 0.0 }
             fn to_i32(self) -> i32 {
                 let cut = self.trunc();
-                if cut >= -2_147_483_648.0 && cut < 2_147_483_648.0 { cut as i32 } else { i32::MIN }
+                if (-2_147_483_648.0..2_147_483_648.0).contains(&cut) { cut as i32 } else { i32::MIN }
             }
             fn to_i64(self) -> i64 {
-                let in_range = self >= -9_223_372_036_854_775_808.0 && self < 9_223_372_036_854_775_808.0;
-                if in_range { self as i64 } else { i64::MIN }
+                let fits = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&self);
+                if fits { self as i64 } else { i64::MIN }
             }
             fn to_u64(self) -> u64 {
                 const TOP: $float = 9_223_372_036_854_775_808.0;
                 if self >= TOP { ((self - TOP).to_i64() as u64) ^ (1 << 63) } else { self.to_i64() as u64 }
             }
+            // ml_dtypes compares with the largest int32 before it cuts the fraction off.
+            fn to_sub_byte(self) -> i8 { if self > i32::MAX as $float { 0 } else { self.to_i8() } }
             fn to_f32(self) -> f32 { self as f32 }
             fn to_f64(self) -> f64 { self.into() }
-            fn to_f16(self) -> f16 { $to_f16(self) }
-            fn to_exact(self) -> f64 { self.into() }
+            fn to_f16(self) -> u16 { $to_f16(self) }
+            fn is_nonzero(self) -> bool { self != 0.0 }
         }
     )*};
 }
-float_numbers!(f32, f16::from_f32; f64, f16::from_f64);
+float_numbers!(f32, f32_to_f16; f64, f64_to_f16);
+
+/// A float16, whose NaNs NumPy keeps as they are on the way to float64.
+#[derive(Clone, Copy)]
+struct Half(u16);
+
+impl Number for Half {
+    fn to_i32(self) -> i32 {
+        self.to_f32().to_i32()
+    }
+    fn to_i64(self) -> i64 {
+        self.to_f32().to_i64()
+    }
+    fn to_u64(self) -> u64 {
+        self.to_f32().to_u64()
+    }
+    fn to_f32(self) -> f32 {
+        f16_to_f32(self.0)
+    }
+    fn to_f64(self) -> f64 {
+        f16_to_f64(self.0)
+    }
+    fn is_nonzero(self) -> bool {
+        self.0 & 0x7fff != 0
+    }
+}
+
+/// A float of at most 8 bits: ml_dtypes bounds its infinities on the way to an integer, and makes NaN zero.
+#[derive(Clone, Copy)]
+struct Small(f32);
+
+macro_rules! small_to_integers {
+    ($($name:ident, $int:ident);*) => {$(
+        fn $name(self) -> $int {
+            if self.0.is_finite() { self.0.$name() } else { self.0 as $int }
+        }
+    )*};
+}
+
+impl Number for Small {
+    small_to_integers!(to_i8, i8; to_u8, u8; to_i16, i16; to_u16, u16; to_i32, i32; to_u32, u32; to_i64, i64; to_u64, u64);
+    fn to_f32(self) -> f32 {
+        self.0
+    }
+    fn to_f64(self) -> f64 {
+        self.0.into()
+    }
+    fn is_nonzero(self) -> bool {
+        self.0 != 0.0
+    }
+}
 
 /// One loop for each target.
 fn cast_numbers<N: Number, const S: usize>(
@@ -131,17 +202,19 @@ fn cast_numbers<N: Number, const S: usize>(
     use Dtype as D;
     match to {
         D::Bool => convert(src, out, |b| [u8::from(read(b).is_nonzero())]),
-        D::Int2 => convert(src, out, |b| [((read(b).to_i32() as i8) << 6 >> 6) as u8]),
-        D::Int4 => convert(src, out, |b| [((read(b).to_i32() as i8) << 4 >> 4) as u8]),
-        D::UInt2 => convert(src, out, |b| [read(b).to_i32() as u8 & 3]),
-        D::UInt4 => convert(src, out, |b| [read(b).to_i32() as u8 & 15]),
-        D::Int8 | D::UInt8 => convert(src, out, |b| [read(b).to_i32() as u8]),
-        D::Int16 | D::UInt16 => convert(src, out, |b| (read(b).to_i32() as u16).to_le_bytes()),
+        D::Int2 => convert(src, out, |b| [(read(b).to_sub_byte() << 6 >> 6) as u8]),
+        D::Int4 => convert(src, out, |b| [(read(b).to_sub_byte() << 4 >> 4) as u8]),
+        D::UInt2 => convert(src, out, |b| [read(b).to_sub_byte() as u8 & 3]),
+        D::UInt4 => convert(src, out, |b| [read(b).to_sub_byte() as u8 & 15]),
+        D::Int8 => convert(src, out, |b| read(b).to_i8().to_le_bytes()),
+        D::UInt8 => convert(src, out, |b| [read(b).to_u8()]),
+        D::Int16 => convert(src, out, |b| read(b).to_i16().to_le_bytes()),
+        D::UInt16 => convert(src, out, |b| read(b).to_u16().to_le_bytes()),
         D::Int32 => convert(src, out, |b| read(b).to_i32().to_le_bytes()),
-        D::UInt32 => convert(src, out, |b| (read(b).to_i64() as u32).to_le_bytes()),
+        D::UInt32 => convert(src, out, |b| read(b).to_u32().to_le_bytes()),
         D::Int64 => convert(src, out, |b| read(b).to_i64().to_le_bytes()),
         D::UInt64 => convert(src, out, |b| read(b).to_u64().to_le_bytes()),
-        D::BFloat16 => convert(src, out, |b| nearest_bf16(read(b).to_f32()).to_le_bytes()),
+        D::BFloat16 => convert(src, out, |b| read(b).to_bf16().to_le_bytes()),
         D::Float16 => convert(src, out, |b| read(b).to_f16().to_le_bytes()),
         D::Float32 => convert(src, out, |b| read(b).to_f32().to_le_bytes()),
         D::Float64 => convert(src, out, |b| read(b).to_f64().to_le_bytes()),
@@ -149,7 +222,7 @@ fn cast_numbers<N: Number, const S: usize>(
         D::Complex128 => convert(src, out, |b| complex128(read(b).to_f64(), 0.0)),
         _ => {
             if let Some(format) = SmallFloat::of(to) {
-                convert(src, out, |b| [format.encode(read(b).to_exact())]);
+                convert(src, out, |b| [format.encode(read(b).to_f32())]);
             }
         }
     }
@@ -195,6 +268,9 @@ fn cast_complex<N: Number, const S: usize>(
     }
 }
 
+/// Real parts that are gathered on the stack before they are cast.
+const BLOCK: usize = 512;
+
 /// Casts all 256 patterns once, then looks every element up.
 fn cast_by_table<N: Number>(src: &[u8], to: Dtype, out: &mut [u8], decode: impl Fn(u8) -> N) {
     let mut table = [0; 256 * 16];
@@ -231,45 +307,6 @@ fn complex64(re: f32, im: f32) -> [u8; 8] {
 fn complex128(re: f64, im: f64) -> [u8; 16] {
     let bits = u128::from(re.to_bits()) | u128::from(im.to_bits()) << 64;
     bits.to_le_bytes()
-}
-
-/// Without branches, so that it runs in vectors; NaN becomes the quiet one with its sign, as in ml_dtypes.
-fn nearest_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    let nan = (bits >> 16) as u16 & 0x8000 | 0x7fc0;
-    if value.is_nan() { nan } else { rounded }
-}
-
-/// Elements that a block on the stack holds.
-const BLOCK: usize = 512;
-
-/// float32 to float16 in blocks, so that the processor's own instruction does eight at once.
-fn narrow_to_halves(src: &[u8], out: &mut [u8]) {
-    let (mut wide, mut narrow) = ([0.0_f32; BLOCK], [f16::ZERO; BLOCK]);
-    for (src, out) in src.as_chunks::<4>().0.chunks(BLOCK).zip(out.as_chunks_mut::<2>().0.chunks_mut(BLOCK)) {
-        for (value, bytes) in wide.iter_mut().zip(src) {
-            *value = f32::from_le_bytes(*bytes);
-        }
-        narrow.convert_from_f32_slice(&wide);
-        for (bytes, value) in out.iter_mut().zip(&narrow) {
-            *bytes = value.to_le_bytes();
-        }
-    }
-}
-
-/// float16 to float32, likewise.
-fn widen_halves(src: &[u8], out: &mut [u8]) {
-    let (mut narrow, mut wide) = ([f16::ZERO; BLOCK], [0.0_f32; BLOCK]);
-    for (src, out) in src.as_chunks::<2>().0.chunks(BLOCK).zip(out.as_chunks_mut::<4>().0.chunks_mut(BLOCK)) {
-        for (value, bytes) in narrow.iter_mut().zip(src) {
-            *value = f16::from_le_bytes(*bytes);
-        }
-        narrow.convert_to_f32_slice(&mut wide);
-        for (bytes, value) in out.iter_mut().zip(&wide) {
-            *bytes = value.to_le_bytes();
-        }
-    }
 }
 
 #[cfg(test)]

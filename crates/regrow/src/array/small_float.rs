@@ -75,6 +75,11 @@ impl SmallFloat {
         }
     }
 
+    /// The largest finite value.
+    pub(super) fn largest(self) -> f32 {
+        self.decode(self.largest_code() as u8)
+    }
+
     /// The value of a pattern; bits above the format's own are ignored. Exact.
     pub(super) fn decode(self, pattern: u8) -> f32 {
         if self.top == Top::Scale {
@@ -90,7 +95,7 @@ impl SmallFloat {
         let mantissa = code & ((1 << self.mantissa_bits) - 1);
         let magnitude = match self.top {
             Top::Fnuz if negative && code == 0 => return f32::from_bits(0xffc0_0000),
-            Top::Ieee | Top::Fn if code > self.largest() => match code == self.infinity() {
+            Top::Ieee | Top::Fn if code > self.largest_code() => match code == self.infinity() {
                 true => f32::INFINITY,
                 false => f32::NAN,
             },
@@ -104,7 +109,7 @@ impl SmallFloat {
     }
 
     /// The pattern nearest to a value, ties to even.
-    pub(super) fn encode(self, value: f64) -> u8 {
+    pub(super) fn encode(self, value: f32) -> u8 {
         if self.top == Top::Scale {
             return encode_scale(value);
         }
@@ -112,7 +117,7 @@ impl SmallFloat {
         if value.is_nan() {
             return self.nan(sign) as u8;
         }
-        let magnitude = value.abs();
+        let magnitude = f64::from(value.abs());
         let lowest = 1 - self.bias;
         let exponent = (((magnitude.to_bits() >> 52) as i32) - 1023).max(lowest);
         let code = if exponent > self.bias + 1 {
@@ -122,10 +127,10 @@ impl SmallFloat {
             // A carry out of the mantissa moves on into the exponent by itself.
             (((exponent - lowest) as u32) << self.mantissa_bits) + quanta.round_ties_even() as u32
         };
-        if code > self.largest() {
+        if code > self.largest_code() {
             return match self.top {
                 Top::Ieee => sign | self.infinity(),
-                Top::Finite => sign | self.largest(),
+                Top::Finite => sign | self.largest_code(),
                 _ => self.nan(sign),
             } as u8;
         }
@@ -140,8 +145,9 @@ impl SmallFloat {
     }
 
     /// The highest pattern, without sign, that is a number.
-    fn largest(self) -> u32 {
+    fn largest_code(self) -> u32 {
         match self.top {
+            Top::Scale => 0xfe,
             Top::Ieee => self.infinity() - 1,
             Top::Fn => self.sign_bit() - 2,
             _ => self.sign_bit() - 1,
@@ -156,26 +162,28 @@ impl SmallFloat {
         }
     }
 
-    /// What NaN becomes: the quiet one; -0 where there is none.
+    /// What NaN becomes: the quiet one of its sign; where there is none, a zero of the other sign.
     fn nan(self, sign: u32) -> u32 {
         match self.top {
             Top::Ieee => sign | self.infinity() | 1 << (self.mantissa_bits - 1),
             Top::Fn => sign | (self.sign_bit() - 1),
-            _ => self.sign_bit(),
+            Top::Fnuz => self.sign_bit(),
+            _ => self.sign_bit() - sign,
         }
     }
 }
 
-/// Powers of two round to nearest, ties to the even exponent; what has no power of two near it becomes NaN.
-fn encode_scale(value: f64) -> u8 {
-    if value.is_nan() || value <= 0.0 {
-        return 0xff;
-    }
+/// The nearest power of two, ties up (subnormals: any above 2^-127 are 2^-126); NaN for what is not positive.
+fn encode_scale(value: f32) -> u8 {
+    const TWO_TO_MINUS_127: u32 = 1 << 22;
     let bits = value.to_bits();
-    let exponent = (bits >> 52) as i32 - 1023 + 127;
-    let mantissa = bits & ((1 << 52) - 1);
-    let up = mantissa > 1 << 51 || (mantissa == 1 << 51 && exponent & 1 == 1);
-    (exponent + i32::from(up)).clamp(0, 0xff) as u8
+    match bits {
+        0 => 0xff,
+        1..=TWO_TO_MINUS_127 => 0,
+        0x8000_0000.. => 0xff,
+        _ if bits < 1 << 23 => 1,
+        _ => ((bits + (1 << 22)) >> 23).min(0xff) as u8,
+    }
 }
 
 /// 2^n for the n of normal doubles.
@@ -198,7 +206,7 @@ mod tests {
             for pattern in 0..patterns {
                 let value = format.decode(pattern as u8);
                 if !value.is_nan() {
-                    assert_eq!(u32::from(format.encode(value.into())), pattern, "{dtype} {value}");
+                    assert_eq!(u32::from(format.encode(value)), pattern, "{dtype} {value}");
                 }
             }
         }
@@ -206,10 +214,7 @@ mod tests {
 
     #[test]
     fn the_largest_values_are_those_of_the_specifications() {
-        let largest = |dtype| {
-            let format = SmallFloat::of(dtype).unwrap();
-            format.decode(format.largest() as u8)
-        };
+        let largest = |dtype| SmallFloat::of(dtype).unwrap().largest();
         assert_eq!(largest(Dtype::Float4E2m1fn), 6.0);
         assert_eq!(largest(Dtype::Float6E2m3fn), 7.5);
         assert_eq!(largest(Dtype::Float6E3m2fn), 28.0);

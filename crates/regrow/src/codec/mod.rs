@@ -18,7 +18,7 @@
 //! | `blosc` (and `blosclz`) | compression, as zarr v2 had it by default | no |
 //! | `crc32c` | checksum at the end | yes |
 //!
-//! [`CodecChain`] holds the steps of one array. A new codec is a file and a line in [`BytesCodec`].
+//! `CodecChain` holds the steps of one array. A new codec is a file and a line in `BytesCodec`.
 //! Source: zarr v3 core, "Codecs", and the specification of each codec.
 
 use serde_json::{Map, Value, json};

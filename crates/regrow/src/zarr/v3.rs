@@ -300,7 +300,7 @@ mod tests {
                 "chunk shape",
             ),
             (r#"{"chunk_shape":[3,4]},"#, r#"{"chunk_shape":[4611686018427387904,4]},"#, Limit, "shape"),
-            (r#"{"chunk_shape":[3,4]},"#, r#"{"chunk_shape":[4611686018427387903,1]},"#, Limit, "bytes"),
+            (r#"{"chunk_shape":[3,4]},"#, r#"{"chunk_shape":[864691128455135232,4]},"#, Limit, "shard"),
             (
                 r#""name":"sharding_indexed"}"#,
                 r#""name":"sharding_indexed"},{"name":"crc32c"}"#,
