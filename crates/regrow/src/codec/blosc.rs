@@ -201,7 +201,7 @@ fn unshuffle(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
 /// elements come in eights, and leaves a block alone otherwise.
 fn unshuffle_bits(typesize: usize, shuffled: &[u8], out: &mut [u8]) {
     let count = out.len() / typesize;
-    if count % 8 != 0 {
+    if !count.is_multiple_of(8) {
         out.copy_from_slice(shuffled);
         return;
     }

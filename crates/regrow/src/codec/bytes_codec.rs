@@ -34,7 +34,8 @@ impl Endian {
             Some(other) => return Err(configuration.bad("endian", "\"little\" or \"big\"", &other)),
         };
         configuration.finish()?;
-        Ok(endian)
+        // One byte has no order; so that equal arrays have equal metadata, it is called little.
+        Ok(if word_bytes == 1 { Self::Little } else { endian })
     }
 
     /// As a codec of a zarr v3 document; one-byte dtypes need no configuration.

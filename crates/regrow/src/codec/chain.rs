@@ -98,7 +98,8 @@ impl CodecChain {
     /// # Errors
     /// `Unsupported` for unknown codecs, `Corrupt` for lists that are no chain.
     pub(crate) fn from_v3(codecs: &Value, decoded: Decoded) -> Result<Self> {
-        let no_chain = |what: &str| Error::corrupt(format!("the codecs of a zarr array are no chain: {what}"));
+        let no_chain =
+            |what: &str| Error::corrupt(format!("the codecs of a zarr array are no chain: {what}"));
         let list = codecs.as_array().ok_or_else(|| no_chain("they are no list"))?;
         let (mut transposes, mut array_codec, mut bytes_codecs) = (Vec::new(), None, Vec::new());
         let mut encoded_shape = decoded.shape.clone();
@@ -115,7 +116,8 @@ impl CodecChain {
                     array_codec = Some(ArrayCodec::Bytes(endian));
                 }
                 ("sharding_indexed", None) => {
-                    let sharding = Sharding::from_v3(configuration, decoded.with_shape(encoded_shape.clone()))?;
+                    let sharding =
+                        Sharding::from_v3(configuration, decoded.with_shape(encoded_shape.clone()))?;
                     array_codec = Some(ArrayCodec::Sharding(Box::new(sharding)));
                 }
                 ("transpose" | "bytes" | "sharding_indexed", Some(_)) => {
@@ -216,9 +218,13 @@ impl CodecChain {
             steps.push("transpose".to_owned());
         }
         match &self.array_codec {
-            ArrayCodec::Bytes(Endian::Big) if self.dtype().word_bytes() > 1 => steps.push("big endian".to_owned()),
+            ArrayCodec::Bytes(Endian::Big) if self.dtype().word_bytes() > 1 => {
+                steps.push("big endian".to_owned())
+            }
             ArrayCodec::Bytes(_) => {}
-            ArrayCodec::Sharding(sharding) => steps.push(format!("sharding_indexed({})", sharding.inner().coding())),
+            ArrayCodec::Sharding(sharding) => {
+                steps.push(format!("sharding_indexed({})", sharding.inner().coding()))
+            }
         }
         steps.extend(self.bytes_codecs.iter().map(|codec| codec.name().to_owned()));
         steps.join(", ")
@@ -307,8 +313,10 @@ impl CodecChain {
         let at_most = |len, codec: &BytesCodec| codec.decoded_len_max_bytes(len);
         let at_most = self.bytes_codecs.iter().rev().fold(stored.len() as u64, at_most);
         if at_most < self.len_bytes {
-            return Err(Error::corrupt("it is too short to hold a chunk of this shape")
-                .expected(format_args!("{} bytes decoded", self.len_bytes), format_args!("{} bytes stored", stored.len())));
+            return Err(Error::corrupt("it is too short to hold a chunk of this shape").expected(
+                format_args!("{} bytes decoded", self.len_bytes),
+                format_args!("{} bytes stored", stored.len()),
+            ));
         }
         Ok(())
     }

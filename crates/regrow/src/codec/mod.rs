@@ -18,7 +18,7 @@
 //! | `blosc` (and `blosclz`) | compression, as zarr v2 had it by default | no |
 //! | `crc32c` | checksum at the end | yes |
 //!
-//! [`CodecChain`] holds the steps of one array. A new codec is a file and a line in [`BytesCodec`].
+//! `CodecChain` holds the steps of one array. A new codec is a file and a line in `BytesCodec`.
 //! Source: zarr v3 core, "Codecs", and the specification of each codec.
 
 use serde_json::{Map, Value, json};
@@ -161,8 +161,10 @@ impl BytesCodec {
         match self {
             Self::Zstd(codec) => codec.encode(bytes),
             Self::Deflate(codec) => codec.encode(bytes),
-            Self::Blosc(_) => Err(Error::unsupported("regrow reads the codec \"blosc\" but does not write it")
-                .help("write with zstd or without compression")),
+            Self::Blosc(_) => {
+                Err(Error::unsupported("regrow reads the codec \"blosc\" but does not write it")
+                    .help("write with zstd or without compression"))
+            }
             Self::Crc32c => Ok(crc32c::append(bytes)),
         }
     }

@@ -36,7 +36,12 @@ pub(crate) trait ByteSource {
 
     /// Reads a part, which must lie inside the value, and shows it to `each`. An error of `each` comes back
     /// with its offset counted from the start of the value, or of the file around it where that is known.
-    fn visit(&self, offset_bytes: u64, len_bytes: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
+    fn visit(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()>;
 }
 
 impl ByteSource for &[u8] {
@@ -44,7 +49,12 @@ impl ByteSource for &[u8] {
         self.len() as u64
     }
 
-    fn visit(&self, offset_bytes: u64, len_bytes: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn visit(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let end = offset_bytes.saturating_add(len_bytes);
         let part = (*self).get(offset_bytes as usize..end as usize);
         let part = part.ok_or_else(|| Error::corrupt("a stored value is too short").at_byte(offset_bytes))?;
@@ -80,7 +90,12 @@ impl Sharding {
 
     fn with_index(outer_shape: Shape, inner: CodecChain, index: IndexLayout) -> Result<Self> {
         let grid = ChunkGrid::new(outer_shape, inner.shape().clone())?;
-        let divides = grid.shape().dims().iter().zip(grid.chunk_shape().dims()).all(|(outer, inner)| outer % inner == 0);
+        let divides = grid
+            .shape()
+            .dims()
+            .iter()
+            .zip(grid.chunk_shape().dims())
+            .all(|(outer, inner)| outer % inner == 0);
         if !divides {
             return Err(Error::corrupt("the inner chunks of a shard do not divide it evenly")
                 .expected(format_args!("divisors of {}", grid.shape()), grid.chunk_shape()));
@@ -175,11 +190,14 @@ impl Sharding {
         let index = self.read_index(source)?;
         for (place, _) in self.grid.chunks(&wanted) {
             let local = self.grid.chunk(&place)?;
-            let starts: Vec<u64> = local.starts().iter().zip(origin).map(|(start, base)| start + base).collect();
+            let starts: Vec<u64> =
+                local.starts().iter().zip(origin).map(|(start, base)| start + base).collect();
             let region = Region::new(starts, local.lens())?;
             match index.entry(self.linear(&place))? {
                 Some((offset, len)) => source.visit(offset, len, &mut |stored| {
-                    destination.put_chunk(&region, &self.inner, stored, missing).map_err(|error| error.at_byte(0))
+                    destination
+                        .put_chunk(&region, &self.inner, stored, missing)
+                        .map_err(|error| error.at_byte(0))
                 })?,
                 None if missing == Missing::Fill => destination.fill(&region, self.inner.fill())?,
                 None => {
@@ -244,7 +262,12 @@ impl Sharding {
             entries = if self.index.has_crc32c { crc32c::strip(stored)? } else { stored }.to_vec();
             Ok(())
         })?;
-        Ok(ShardIndex { entries, endian: self.index.endian, offset_bytes: offset, shard_len_bytes: shard_len })
+        Ok(ShardIndex {
+            entries,
+            endian: self.index.endian,
+            offset_bytes: offset,
+            shard_len_bytes: shard_len,
+        })
     }
 
     /// The position of an inner chunk in the index.

@@ -37,7 +37,8 @@ impl Order {
             _ => Vec::new(),
         };
         let given = value.as_array().map_or(rank, Vec::len);
-        let is_permutation = given == rank && axes.len() == rank && (0..rank).all(|axis| axes.contains(&axis));
+        let is_permutation =
+            given == rank && axes.len() == rank && (0..rank).all(|axis| axes.contains(&axis));
         if !is_permutation {
             return Err(Error::corrupt("the order of the codec \"transpose\" is no permutation of the axes")
                 .expected(format_args!("the numbers below {rank}, each once"), brief(&value)));
@@ -71,7 +72,13 @@ impl Order {
     }
 
     /// Writes the decoded chunk of `shape` into `out`.
-    pub(crate) fn decode_into(&self, dtype: Dtype, shape: &Shape, encoded: Vec<u8>, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn decode_into(
+        &self,
+        dtype: Dtype,
+        shape: &Shape,
+        encoded: Vec<u8>,
+        out: &mut [u8],
+    ) -> Result<()> {
         let encoded_strides = strides_bytes(&self.encoded_shape(shape)?, dtype);
         let mut strides = vec![0; shape.rank()];
         for (&axis, &stride) in self.0.iter().zip(&encoded_strides) {
@@ -122,7 +129,9 @@ mod tests {
 
     #[test]
     fn refuses_what_is_no_permutation() {
-        for value in [json!([0]), json!([0, 0]), json!([0, 2]), json!([0, 1, 1]), json!([0, -1]), json!("K"), json!(1)] {
+        for value in
+            [json!([0]), json!([0, 0]), json!([0, 2]), json!([0, 1, 1]), json!([0, -1]), json!("K"), json!(1)]
+        {
             assert!(order(value.clone(), 2).is_err(), "{value}");
         }
     }

@@ -57,7 +57,8 @@ impl Zstd {
         let level = members.integer("level", default_level)?;
         let checksum = members.boolean("checksum", false)?;
         let level = i32::try_from(level).ok().filter(|level| LEVELS.contains(level));
-        let level = level.ok_or_else(|| Error::corrupt("the codec \"zstd\" has a level that zstd has not"))?;
+        let level =
+            level.ok_or_else(|| Error::corrupt("the codec \"zstd\" has a level that zstd has not"))?;
         Ok(Self { level, checksum })
     }
 
@@ -128,7 +129,8 @@ fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
 }
 
 fn decompress(stored: &[u8], out: &mut [u8]) -> Result<usize> {
-    let failed = |error: std::io::Error| Error::corrupt(format!("its zstd frame does not decompress: {error}"));
+    let failed =
+        |error: std::io::Error| Error::corrupt(format!("its zstd frame does not decompress: {error}"));
     DECOMPRESSOR.with_borrow_mut(|kept| {
         let decompressor = match kept {
             Some(decompressor) => decompressor,

@@ -2,28 +2,24 @@
 //!
 //! | chunks are | what is read |
 //! |---|---|
-//! | raw | the rows, in pieces of at most [`RAW_PIECE_LEN_MAX_BYTES`] |
+//! | raw | the rows, in pieces of at most 8 MiB |
 //! | shards of several inner chunks | the index, then the inner chunks that are met, each by its range |
+//! | shards with one raw inner chunk | the index, then as raw chunks |
 //! | anything else | the whole value |
 //!
 //! Extra memory is one stored and one decoded (inner) chunk, none of the latter where it fills a run of the result.
 
 use std::sync::Arc;
 
+use super::raw::read_raw;
 use super::{ArrayMeta, Destination};
 use crate::array::Region;
-use crate::codec::{ByteSource, CodecChain, Sharding, bytes_codec};
+use crate::codec::{ByteSource, Sharding, bytes_codec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Span, Store};
 
-/// Longest range of a raw chunk that is read at once, so that memory stays bounded whatever a chunk's size.
-const RAW_PIECE_LEN_MAX_BYTES: u64 = 8 << 20;
-
-/// Rows that lie this near to each other are read with what is between them: about what one more read costs.
-const RAW_PIECE_LEN_MIN_BYTES: u64 = 64 << 10;
-
-/// How much more than what is wanted may be read to save reads.
-const RAW_OVERREAD_MAX: u64 = 4;
+/// Longest shard of several inner chunks that is read at once where all of it is wanted.
+const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// What a chunk, or an inner chunk of a shard, that is not stored means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +63,10 @@ impl ZarrArray {
     /// chunk that is missing (with [`Missing::Error`]) or damaged, with `out` partly written.
     pub fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         if !region.is_inside(self.meta.shape()) {
-            return Err(Error::invalid(format!("region {region} leaves an array of shape {}", self.meta.shape())));
+            return Err(Error::invalid(format!(
+                "region {region} leaves an array of shape {}",
+                self.meta.shape()
+            )));
         }
         let mut destination = Destination::new(self.meta.dtype(), region, out)?;
         for (index, part) in self.meta.chunk_indices(region) {
@@ -115,7 +114,7 @@ impl ZarrArray {
         let Some(stored) = self.stored(&key)? else { return destination.fill(part, chain.fill()) };
         let read = match chain.sharding() {
             _ if chain.is_raw() => read_raw(&stored, chain, &chunk, part, destination),
-            Some(sharding) => read_shard(&stored, sharding, &chunk, destination, self.missing),
+            Some(sharding) => read_shard(&stored, sharding, &chunk, part, destination, self.missing),
             None => stored.visit(0, stored.len_bytes(), &mut |bytes| {
                 destination.put_chunk(&chunk, chain, bytes, self.missing)
             }),
@@ -139,7 +138,9 @@ impl ZarrArray {
     fn is_missing(&self, key: &[u8]) -> Error {
         Error::corrupt(format!("chunk {} is missing", String::from_utf8_lossy(key)))
             .in_file(self.store.describe(key))
-            .help("the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves")
+            .help(
+                "the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves",
+            )
     }
 
     /// Says of which chunk an error is, unless the chunk is not at fault.
@@ -192,7 +193,12 @@ impl ByteSource for Stored {
         self.0.len_bytes()
     }
 
-    fn visit(&self, offset_bytes: u64, len_bytes: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    fn visit(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         match self.part(offset_bytes, len_bytes) {
             Located::Inline(bytes) => each(&bytes).map_err(|error| error.shift(offset_bytes)),
             Located::At(span) => each(&span.read()?).map_err(|error| {
@@ -202,87 +208,31 @@ impl ByteSource for Stored {
     }
 }
 
-/// Reads a shard: as a whole where it has but one inner chunk, so that index and data take one read.
+/// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it is not too
+/// long, so that index and data take one read; the one raw inner chunk of a shard is read like a raw chunk.
 fn read_shard(
     stored: &Stored,
     sharding: &Sharding,
     chunk: &Region,
+    part: &Region,
     destination: &mut Destination<'_>,
     missing: Missing,
 ) -> Result<()> {
-    if sharding.inner_count() > 1 || sharding.inner().is_raw() {
-        return sharding.read_into(stored, chunk.starts(), destination, missing);
-    }
-    stored.visit(0, stored.len_bytes(), &mut |bytes| {
-        sharding.read_into(&bytes, chunk.starts(), destination, missing)
-    })
-}
-
-/// Reads what is wanted of a raw chunk, once it is sure that the chunk has its full size.
-fn read_raw(
-    stored: &Stored,
-    chain: &CodecChain,
-    chunk: &Region,
-    part: &Region,
-    destination: &mut Destination<'_>,
-) -> Result<()> {
-    if stored.len_bytes() != chain.len_bytes() {
-        return Err(crate::codec::wrong_len(chain.len_bytes(), stored.len_bytes()));
-    }
-    match destination.region().intersect(part) {
-        None => Ok(()),
-        Some(wanted) => read_raw_part(stored, chain, chunk, &wanted, destination),
-    }
-}
-
-/// Reads `wanted` in one go if it is a run, or nearly one, of bearable length; else in two halves.
-fn read_raw_part(
-    stored: &Stored,
-    chain: &CodecChain,
-    chunk: &Region,
-    wanted: &Region,
-    destination: &mut Destination<'_>,
-) -> Result<()> {
-    let Some(axis) = wanted.lens().iter().position(|&len| len > 1) else {
-        return read_raw_run(stored, chain, chunk, wanted, destination);
-    };
-    // The run around what is wanted: all of the later axes.
-    let mut starts = wanted.starts().to_vec();
-    let mut lens = wanted.lens().to_vec();
-    let later = chunk.starts().iter().zip(chunk.lens()).zip(starts.iter_mut().zip(&mut lens)).skip(axis + 1);
-    for ((&chunk_start, &chunk_len), (start, len)) in later {
-        (*start, *len) = (chunk_start, chunk_len);
-    }
-    let run = Region::new(starts.clone(), lens.clone())?;
-    let size = chain.dtype().size_bytes() as u64;
-    let (run_len, wanted_len) = (run.len_elements() * size, wanted.len_elements() * size);
-    let is_near = run_len / RAW_OVERREAD_MAX <= wanted_len || run_len <= RAW_PIECE_LEN_MIN_BYTES;
-    if run_len <= RAW_PIECE_LEN_MAX_BYTES && is_near {
-        return read_raw_run(stored, chain, chunk, &run, destination);
-    }
-    let (mut starts, mut lens) = (wanted.starts().to_vec(), wanted.lens().to_vec());
-    if let (Some(start), Some(len)) = (starts.get_mut(axis), lens.get_mut(axis)) {
-        let half = *len / 2;
-        let first = {
-            let mut lens = wanted.lens().to_vec();
-            lens.splice(axis..=axis, [half]);
-            Region::new(wanted.starts(), lens)?
+    let is_single = sharding.inner_count() == 1;
+    if is_single && sharding.inner().is_raw() {
+        return match sharding.only_inner(stored)? {
+            Some((offset, len)) => {
+                let inner = Stored(stored.part(offset, len));
+                read_raw(&inner, sharding.inner(), chunk, part, destination)
+            }
+            None => sharding.read_into(stored, chunk.starts(), destination, missing),
         };
-        (*start, *len) = (*start + half, *len - half);
-        read_raw_part(stored, chain, chunk, &first, destination)?;
     }
-    read_raw_part(stored, chain, chunk, &Region::new(starts, lens)?, destination)
-}
-
-fn read_raw_run(
-    stored: &Stored,
-    chain: &CodecChain,
-    chunk: &Region,
-    run: &Region,
-    destination: &mut Destination<'_>,
-) -> Result<()> {
-    let local = run.relative_to(chunk.starts())?;
-    let range = local.contiguous_bytes(&chunk.shape(), chain.dtype());
-    let (offset, len) = range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is no run")))?;
-    stored.visit(offset, len, &mut |bytes| destination.put_raw(run, bytes))
+    let is_whole = destination.region().intersect(part).as_ref() == Some(part);
+    if is_single || (is_whole && stored.len_bytes() <= SHARD_READ_WHOLE_LEN_MAX_BYTES) {
+        return stored.visit(0, stored.len_bytes(), &mut |bytes| {
+            sharding.read_into(&bytes, chunk.starts(), destination, missing)
+        });
+    }
+    sharding.read_into(stored, chunk.starts(), destination, missing)
 }

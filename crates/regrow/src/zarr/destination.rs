@@ -34,8 +34,10 @@ impl<'a> Destination<'a> {
         let shape = region.shape();
         let len_bytes = shape.len_bytes(dtype)?;
         if out.len() as u64 != len_bytes {
-            return Err(Error::invalid(format!("the slice for region {region} of dtype {dtype} has another size"))
-                .expected(format_args!("{len_bytes} bytes"), out.len()));
+            return Err(Error::invalid(format!(
+                "the slice for region {region} of dtype {dtype} has another size"
+            ))
+            .expected(format_args!("{len_bytes} bytes"), out.len()));
         }
         Ok(Self { dtype, region, shape, out, buffer: Vec::new() })
     }
@@ -46,7 +48,13 @@ impl<'a> Destination<'a> {
     }
 
     /// Decodes the piece that holds `piece`, and keeps what is wanted of it.
-    pub(crate) fn put_chunk(&mut self, piece: &Region, chain: &CodecChain, stored: &[u8], missing: Missing) -> Result<()> {
+    pub(crate) fn put_chunk(
+        &mut self,
+        piece: &Region,
+        chain: &CodecChain,
+        stored: &[u8],
+        missing: Missing,
+    ) -> Result<()> {
         let Some(common) = self.region.intersect(piece) else { return Ok(()) };
         if common == *piece
             && let Some(slot) = slot(&common, self.region, &self.shape, self.dtype, self.out)?

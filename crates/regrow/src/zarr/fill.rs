@@ -56,7 +56,14 @@ const SMALL_FLOATS: [SmallFloat; 7] = [
     small(Dtype::Float4E2m1fn, 2, 1, 1, Specials::Finite, 0),
 ];
 
-const fn small(dtype: Dtype, exponent: u32, mantissa: u32, bias: i32, specials: Specials, nan: u8) -> SmallFloat {
+const fn small(
+    dtype: Dtype,
+    exponent: u32,
+    mantissa: u32,
+    bias: i32,
+    specials: Specials,
+    nan: u8,
+) -> SmallFloat {
     SmallFloat { dtype, exponent_bits: exponent, mantissa_bits: mantissa, bias, specials, nan }
 }
 
@@ -82,7 +89,9 @@ pub(crate) fn parse(value: &Value, dtype: Dtype, spelling: Spelling) -> Result<V
             other => Err(bad(other, dtype)),
         },
         DtypeClass::Signed | DtypeClass::Unsigned => {
-            let number = integer(value).filter(|n| integer_range(dtype).contains(n)).ok_or_else(|| bad(value, dtype))?;
+            let number = integer(value)
+                .filter(|n| integer_range(dtype).contains(n))
+                .ok_or_else(|| bad(value, dtype))?;
             let mut bytes = number.to_le_bytes().get(..size).unwrap_or_default().to_vec();
             crate::codec::bytes_codec::clear_unused_bits(dtype, &mut bytes);
             Ok(bytes)
@@ -315,7 +324,12 @@ mod tests {
             (D::Float4E2m1fn, json!(1.5), &[3], json!(1.5)),
             (D::Float8E4m3fn, json!(0.1), &[0x1d], json!(0.1015625)),
             (D::Float8E5m2, json!("Infinity"), &[0x7c], json!("Infinity")),
-            (D::Complex64, json!(["0x7fc00001", 1]), &[1, 0, 0xc0, 0x7f, 0, 0, 0x80, 0x3f], json!(["0x7fc00001", 1.0])),
+            (
+                D::Complex64,
+                json!(["0x7fc00001", 1]),
+                &[1, 0, 0xc0, 0x7f, 0, 0, 0x80, 0x3f],
+                json!(["0x7fc00001", 1.0]),
+            ),
             (D::Int4, json!(-8), &[8], json!(-8)),
             (D::Int2, json!(-1), &[3], json!(-1)),
             (D::UInt64, json!(u64::MAX), &[0xff; 8], json!(u64::MAX)),
@@ -375,7 +389,11 @@ mod tests {
         ] {
             let float = small_float(dtype).unwrap();
             let values: Vec<f64> = (0..float.sign_bit()).map(|code| float.value(code)).collect();
-            assert_eq!(values.iter().copied().filter(|v| v.is_finite()).fold(0.0, f64::max), largest, "{dtype}");
+            assert_eq!(
+                values.iter().copied().filter(|v| v.is_finite()).fold(0.0, f64::max),
+                largest,
+                "{dtype}"
+            );
             assert_eq!(float.value(1), smallest, "{dtype}");
             assert_eq!(float.nearest(1.0), Some(one), "{dtype}");
             for code in 0..=float.sign_bit() | (float.sign_bit() - 1) {

@@ -50,7 +50,12 @@ impl ChunkGrid {
 
     /// Chunks along each axis; none along an axis of length 0.
     pub fn counts(&self) -> Vec<u64> {
-        self.shape.dims().iter().zip(self.chunk_shape.dims()).map(|(dim, chunk)| dim.div_ceil(*chunk)).collect()
+        self.shape
+            .dims()
+            .iter()
+            .zip(self.chunk_shape.dims())
+            .map(|(dim, chunk)| dim.div_ceil(*chunk))
+            .collect()
     }
 
     /// The whole of chunk `index` in the array's coordinates; at the upper edge it reaches beyond the array.
@@ -62,7 +67,8 @@ impl ChunkGrid {
         if !inside {
             return Err(Error::invalid(format!("an array of shape {} has no chunk {index:?}", self.shape)));
         }
-        let starts: Vec<u64> = index.iter().zip(self.chunk_shape.dims()).map(|(i, chunk)| i * chunk).collect();
+        let starts: Vec<u64> =
+            index.iter().zip(self.chunk_shape.dims()).map(|(i, chunk)| i * chunk).collect();
         Region::new(starts, self.chunk_shape.dims())
     }
 
@@ -72,7 +78,9 @@ impl ChunkGrid {
         let inside = region.intersect(&Region::whole(&self.shape));
         let (mut first, mut last) = (Vec::new(), Vec::new());
         if let Some(inside) = &inside {
-            for ((start, len), chunk) in inside.starts().iter().zip(inside.lens()).zip(self.chunk_shape.dims()) {
+            for ((start, len), chunk) in
+                inside.starts().iter().zip(inside.lens()).zip(self.chunk_shape.dims())
+            {
                 first.push(start / chunk);
                 last.push((start + len - 1) / chunk);
             }

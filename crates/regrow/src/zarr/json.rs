@@ -112,7 +112,9 @@ impl Members {
         let what = what.into();
         match value {
             Value::Object(map) => Ok(Self { map, what }),
-            other => Err(Error::corrupt(format!("{what} is no JSON object")).expected("an object", brief(&other))),
+            other => {
+                Err(Error::corrupt(format!("{what} is no JSON object")).expected("an object", brief(&other)))
+            }
         }
     }
 
@@ -156,7 +158,10 @@ impl Members {
         let value = self.required(name)?;
         let list = value.as_array().and_then(|items| {
             let dim = |item| integer(item).filter(|&n| n >= min.into() && n <= i64::MAX.into());
-            items.iter().map(|item| dim(item).and_then(|n| u64::try_from(n).ok())).collect::<Option<Vec<u64>>>()
+            items
+                .iter()
+                .map(|item| dim(item).and_then(|n| u64::try_from(n).ok()))
+                .collect::<Option<Vec<u64>>>()
         });
         list.ok_or_else(|| self.bad(name, &format!("a list of integers of at least {min}"), &value))
     }

@@ -16,7 +16,7 @@
 //! | `mod` | [`ArrayMeta`]: all that a document says, checked |
 //! | `v2`, `v3`, `fill`, `json` | the two kinds of document, fill values in them, their JSON |
 //! | `grid` | [`ChunkGrid`] and [`ChunkKeys`]: which chunks there are, and their keys |
-//! | `array` | [`ZarrArray`]: reads regions of an array in a store |
+//! | `array`, `raw` | [`ZarrArray`]: reads regions of an array in a store |
 //! | `destination` | where decoded pieces are put together |
 //!
 //! Source: zarr v2 and v3 core specifications; TensorStore 0.1.86 under Orbax 0.12.8 as observed.
@@ -31,9 +31,12 @@ mod destination;
 mod fill;
 mod grid;
 pub(crate) mod json;
+mod raw;
 mod v2;
 mod v3;
 
+#[cfg(test)]
+mod array_tests;
 #[cfg(test)]
 mod fixture_tests;
 
