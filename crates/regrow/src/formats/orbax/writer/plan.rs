@@ -153,16 +153,20 @@ fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
                 .help(format!("make it a bool, or {KEEP_IT}")))
         }
         LeafKind::Scalar | LeafKind::NumpyScalar if shape.rank() > 0 => {
-            Err(Error::invalid("a number has no axes").expected("shape []", shape))
+            Err(Error::invalid("a number has no axes")
+                .expected("shape []", shape)
+                .help("make the leaf an array"))
         }
         LeafKind::PrngKey(_) if dtype != Dtype::UInt32 => {
-            Err(Error::invalid("the data of a PRNG key has another dtype").expected(Dtype::UInt32, dtype))
+            Err(Error::invalid("the data of a PRNG key has another dtype")
+                .expected(Dtype::UInt32, dtype)
+                .help("store what jax.random.key_data gives"))
         }
         _ => Ok(()),
     }
 }
 
-fn check_dtype(dtype: Dtype) -> Result<()> {
+pub(super) fn check_dtype(dtype: Dtype) -> Result<()> {
     match dtype {
         Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {
             Err(Error::unsupported(format!("TensorStore, and so Orbax, has no dtype {dtype}"))
