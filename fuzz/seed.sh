@@ -39,7 +39,7 @@ seed fuzz_msgpack '' 0 0 "${files[@]}"
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 cargo run --quiet --manifest-path ../Cargo.toml -p regrow-cli -- demo --keep "$made/demo" >/dev/null
-seed fuzz_regrow_json '' 22 0 "$made/demo/step_1/regrow.json"
+seed fuzz_regrow_json '' 21 0 "$made/demo/step_1/regrow.json"
 mkdir -p corpus/fuzz_safetensors_header
 header='{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}'
 { printf '%b' "\\x$(printf %02x $((8 + ${#header} + 8)))\\0\\0\\0\\0\\0\\0\\0"; printf %s "$header"; } \

@@ -10,7 +10,7 @@ fuzz_target!(|body: &[u8]| {
     let mut document = format!("{{\"crc32c\":\"{:08x}\",", crc32c(body)).into_bytes();
     document.extend_from_slice(body);
     if let Ok(manifest) = Manifest::parse(&document) {
-        let leaf_count = manifest.structure.decode().map_or(3, |tree| tree.len());
+        let leaf_count = manifest.structure.regrow().map_or(3, |regrown| regrown.tree.len());
         let _ = manifest.places(leaf_count);
     }
 });
