@@ -1,5 +1,6 @@
 //! Exit codes and where reports go: 0 fine, 1 found something wrong, 2 wrong usage, 3 could not read.
 
+#[cfg(test)]
 mod common;
 
 use std::fs;

@@ -1,5 +1,6 @@
 //! `ls` and `overview`: what they print, to the byte.
 
+#[cfg(test)]
 mod common;
 
 use common::{orbax, regrow, saved, text};
