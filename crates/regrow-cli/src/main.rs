@@ -11,6 +11,7 @@ mod cmd;
 mod exit;
 mod out;
 mod slice;
+mod values;
 
 use cmd::{cat::Cat, completions::Completions, demo::Demo, ls::Ls, overview::Overview, verify::Verify};
 use exit::{Exit, Failure};
