@@ -1,2 +1,96 @@
-//! The `regrow` command.
-fn main() {}
+//! The `regrow` command: look into checkpoints, verify them, see a demonstration.
+//!
+//! A command is a file in [`cmd`] that calls the library. Data goes to stdout through [`out`], reports go to
+//! stderr, and [`exit`] says which number a failure ends with.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod cmd;
+mod exit;
+mod out;
+mod slice;
+
+use cmd::{cat::Cat, completions::Completions, demo::Demo, ls::Ls, overview::Overview, verify::Verify};
+use exit::{Exit, Failure};
+use regrow::OpenOptions;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
+slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
+
+/// Look into pytree checkpoints, verify them, see what regrow does.
+///
+/// Reads Orbax checkpoints of every kind, safetensors files, and regrow's own layout, which is both at once.
+#[derive(Debug, Parser)]
+#[command(name = "regrow", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command understands.
+#[derive(Debug, clap::Args)]
+pub struct Globals {
+    /// Print JSON: the result on stdout, an error on stderr.
+    #[arg(long, global = true)]
+    json: bool,
+    /// The step to open in a folder of steps; the newest committed one if not given.
+    #[arg(long, global = true, value_name = "N")]
+    step: Option<u64>,
+    /// The item to open in a checkpoint of several.
+    #[arg(long, global = true, value_name = "NAME")]
+    item: Option<String>,
+}
+
+impl Globals {
+    /// How to open a checkpoint.
+    fn open_options(&self) -> OpenOptions {
+        OpenOptions { step: self.step, item: self.item.clone(), ..OpenOptions::default() }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ls(Ls),
+    Overview(Overview),
+    Cat(Cat),
+    Verify(Verify),
+    Demo(Demo),
+    Completions(Completions),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version are no failure; clap knows which stream each belongs to. A closed pipe is fine.
+            let _ = usage.print();
+            return if usage.use_stderr() { Exit::WrongUsage.into() } else { Exit::Fine.into() };
+        }
+    };
+    match run(&cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.report(cli.globals.json);
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Exit, Failure> {
+    let mut out = out::stdout();
+    let exit = match &cli.command {
+        Command::Ls(ls) => ls.run(&cli.globals, &mut out),
+        Command::Overview(overview) => overview.run(&cli.globals, &mut out),
+        Command::Cat(cat) => cat.run(&cli.globals, &mut out),
+        Command::Verify(verify) => verify.run(&cli.globals, &mut out),
+        Command::Demo(demo) => demo.run(&cli.globals, &mut out),
+        Command::Completions(completions) => completions.run(&mut out),
+    }?;
+    std::io::Write::flush(&mut out)?;
+    Ok(exit)
+}

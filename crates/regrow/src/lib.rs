@@ -39,6 +39,6 @@ pub mod zarr;
 
 pub use engine::{
     Checkpoint, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, load, load_with, open,
-    open_with, save, save_with, verify,
+    open_with, save, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};

@@ -164,6 +164,31 @@ impl Array {
             }
         }
     }
+
+    /// Copies a hyper-rectangle into `out`, in C order, wherever the elements lie.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the region leaves the array or `out` has another size.
+    pub fn copy_region_c_order(&self, region: &Region, out: &mut [u8]) -> Result<()> {
+        let target = region.shape();
+        let Some((strides, first_byte)) = &self.strides else {
+            let origin = vec![0; region.rank()];
+            let size = self.dtype.size_bytes();
+            return copy_region(size, &self.data, &self.shape, region, out, &target, &origin);
+        };
+        if !region.is_inside(&self.shape) {
+            return Err(Error::invalid(format!("region {region} leaves an array of shape {}", self.shape)));
+        }
+        if target.len_bytes(self.dtype)? != out.len() as u64 {
+            return Err(Error::invalid("the destination has another size than the region"));
+        }
+        // The region is itself a strided array over the same bytes.
+        let moved: i64 = region.starts().iter().zip(strides).map(|(&start, &stride)| start as i64 * stride).sum();
+        let first = if region.is_empty() { 0 } else { *first_byte as i64 + moved };
+        let part = Self::with_strides(self.dtype, target, strides.clone(), first as usize, self.data.clone())?;
+        part.copy_c_order(0, out);
+        Ok(())
+    }
 }
 
 /// Copies the hyper-rectangle `from` of a C-order array to the place `to_start` of another, row by row.
@@ -257,6 +282,19 @@ mod tests {
             array.copy_c_order(split as u64, &mut b);
             assert_eq!([a, b].concat(), &array.to_c_order()[..]);
         }
+    }
+
+    #[test]
+    fn regions_of_strided_arrays_come_out_in_c_order() {
+        let data = Bytes::from((0..12_u8).collect::<Vec<u8>>());
+        // Shape [3,4] in Fortran order: element (i,j) is i + 3j.
+        let array = Array::with_strides(Dtype::UInt8, shape(&[3, 4]), vec![1, 3], 0, data).unwrap();
+        let region = Region::new(vec![1, 2], vec![2, 2]).unwrap();
+        let mut out = [0; 4];
+        array.copy_region_c_order(&region, &mut out).unwrap();
+        assert_eq!(out, [7, 10, 8, 11]);
+        assert!(array.copy_region_c_order(&region, &mut [0; 3]).is_err());
+        assert!(array.copy_region_c_order(&Region::new(vec![2, 2], vec![2, 2]).unwrap(), &mut [0; 4]).is_err());
     }
 
     #[test]

@@ -1,24 +1,298 @@
 //! Loading: all of it, or a selection.
+//!
+//! What is stored raw and whole comes back as a view of the map, checked first, in the order in which it lies
+//! on disk. Everything else is decoded straight into its destination by a few threads; an array of many
+//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy.
 
 use std::path::Path;
 
-use super::LoadOptions;
-use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use bytes::Bytes;
+
+use super::template::match_template;
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
+use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
+
+/// Arrays above this size are read in bands by several threads.
+const BAND_LEN_BYTES: u64 = 8 << 20;
 
 /// Loads the whole checkpoint at `path`, every block checked.
+///
+/// # Errors
+/// As [`open`](super::open), and `Corrupt` with file, leaf and offset.
 pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
     load_with(path, &LoadOptions::default())
 }
 
 /// Loads what `options` select.
+///
+/// # Errors
+/// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<Leaf>> {
     super::open_with(path, &options.open)?.load(options)
 }
 
-impl super::Checkpoint {
+impl Checkpoint {
     /// Loads what `options` select.
-    pub fn load(&self, _options: &LoadOptions) -> Result<Tree<Leaf>> {
-        Err(Error::unsupported("stub"))
+    ///
+    /// # Errors
+    /// As [`load_with`].
+    pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+        let cast_for = |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
+        match &options.template {
+            Some(template) => {
+                let matches = match_template(self.tree(), template, options.partial, |path| cast_for(path).is_some())
+                    .map_err(|error| error.in_file(self.path()))?;
+                let wanted: Vec<usize> = matches.iter().flatten().copied().collect();
+                let mut leaves: Vec<Option<Leaf>> = self.read_all(&wanted, options)?;
+                let placed = matches.into_iter().map(|leaf| {
+                    leaf.and_then(|leaf| leaves.get_mut(leaf).and_then(Option::take)).unwrap_or_else(placeholder)
+                });
+                template.with_leaves(placed.collect())
+            }
+            None if options.only.is_empty() => {
+                let wanted: Vec<usize> = (0..self.tree().len()).collect();
+                let leaves = self.read_all(&wanted, options)?;
+                self.tree().with_leaves(leaves.into_iter().map(|leaf| leaf.unwrap_or_else(placeholder)).collect())
+            }
+            None => {
+                let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
+                let wanted: Vec<usize> =
+                    self.paths().iter().enumerate().filter(|(_, path)| chosen(path)).map(|(leaf, _)| leaf).collect();
+                if wanted.is_empty() {
+                    return Err(nothing_selected(self, &options.only));
+                }
+                prune(self.tree(), self.read_all(&wanted, options)?)
+            }
+        }
     }
+
+    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint.
+    fn read_all(&self, wanted: &[usize], options: &LoadOptions) -> Result<Vec<Option<Leaf>>> {
+        let reader = self.reader();
+        let infos = self.tree().leaves();
+        let paths = self.paths();
+        let root = KeyPath::root();
+        let path_of = |leaf: usize| paths.get(leaf).unwrap_or(&root);
+        let mut is_wanted = vec![false; infos.len()];
+        for &leaf in wanted {
+            if let Some(slot) = is_wanted.get_mut(leaf) {
+                *slot = true;
+            }
+        }
+        let order: Vec<usize> =
+            reader.read_order().into_iter().filter(|&leaf| is_wanted.get(leaf) == Some(&true)).collect();
+        let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
+        let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
+        for &leaf in &order {
+            let Some(info) = infos.get(leaf) else { continue };
+            let found = match info.kind {
+                LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).at_leaf(path_of(leaf))?)),
+                LeafKind::Placeholder => Some(LeafData::Absent),
+                LeafKind::Unknown(_) => Some(LeafData::Absent),
+                _ => match reader.view(leaf).at_leaf(path_of(leaf))? {
+                    Some(view) => {
+                        if !options.unverified {
+                            reader.check_view(leaf).at_leaf(path_of(leaf))?;
+                        }
+                        Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
+                    }
+                    None => {
+                        buffers.push((leaf, allocate(info.len_bytes()).at_leaf(path_of(leaf))?));
+                        None
+                    }
+                },
+            };
+            if let Some(slot) = data.get_mut(leaf) {
+                *slot = found;
+            }
+        }
+        let mut bands = Vec::new();
+        for (leaf, buffer) in &mut buffers {
+            if let Some(info) = infos.get(*leaf) {
+                cut_into_bands(*leaf, info, buffer, &mut bands);
+            }
+        }
+        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        // Beside the result itself a chunk is held encoded and decoded.
+        let cost = |band: &Band<'_>| infos.get(band.leaf).map_or(0, |info| 2 * chunk_len_bytes(info));
+        pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
+            reader.read_region(band.leaf, &band.region, band.out).at_leaf(path_of(band.leaf))
+        })?;
+        for (leaf, buffer) in buffers {
+            if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
+                *slot = Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), Bytes::from(buffer))?));
+            }
+        }
+        let mut leaves = Vec::with_capacity(infos.len());
+        for (leaf, (info, data)) in infos.iter().zip(data).enumerate() {
+            let Some(mut data) = data else {
+                leaves.push(None);
+                continue;
+            };
+            if let LeafData::Array(array) = &data
+                && !options.cast.is_empty()
+                && let Some((_, to)) = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)))
+            {
+                data = LeafData::Array(cast_array(array, *to).at_leaf(path_of(leaf))?);
+            }
+            leaves.push(Some(Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() }));
+        }
+        Ok(leaves)
+    }
+}
+
+/// The array with its elements as `to`, as NumPy's `astype` gives them; the same array if they are that already.
+///
+/// # Errors
+/// `Limit` if the result is beyond memory.
+pub(crate) fn cast_array(array: &Array, to: Dtype) -> Result<Array> {
+    if array.dtype() == to {
+        return Ok(array.clone());
+    }
+    let mut out = allocate(array.shape().len_bytes(to)?)?;
+    cast_bytes(&array.to_c_order(), array.dtype(), to, &mut out)?;
+    Array::new(to, array.shape().clone(), out.into())
+}
+
+/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
+pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
+    let too_much = || {
+        Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
+            .help("read it in parts, by slices")
+    };
+    let len = usize::try_from(len_bytes).map_err(|_| too_much())?;
+    let mut out = Vec::new();
+    out.try_reserve_exact(len).map_err(|_| too_much())?;
+    out.resize(len, 0);
+    Ok(out)
+}
+
+/// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.
+pub(super) fn chunk_len_bytes(info: &LeafInfo) -> u64 {
+    let chunk = info.chunk_shape.as_ref().and_then(|shape| shape.len_bytes(info.dtype).ok());
+    chunk.unwrap_or(info.len_bytes()).min(i64::MAX as u64 / 4)
+}
+
+struct Band<'a> {
+    leaf: usize,
+    region: Region,
+    out: &'a mut [u8],
+}
+
+/// Cuts a leaf into bands of whole chunk rows along its first axis; their bytes follow each other in `out`.
+fn cut_into_bands<'a>(leaf: usize, info: &LeafInfo, out: &'a mut [u8], bands: &mut Vec<Band<'a>>) {
+    let dims = info.shape.dims();
+    let chunk_rows = info.chunk_shape.as_ref().and_then(|shape| shape.dims().first().copied());
+    let (Some(&rows), Some(chunk_rows)) = (dims.first(), chunk_rows) else {
+        bands.push(Band { leaf, region: Region::whole(&info.shape), out });
+        return;
+    };
+    let row_bytes = if rows == 0 { 0 } else { out.len() as u64 / rows };
+    let wanted_rows = (BAND_LEN_BYTES / row_bytes.max(1)).max(1);
+    // Whole chunks only, or two bands would decode the same one.
+    let band_rows = wanted_rows.div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));
+    let mut rest = out;
+    let mut start = 0;
+    while start < rows || (rows == 0 && start == 0) {
+        let len = band_rows.min(rows - start);
+        let (band, after) = rest.split_at_mut((len * row_bytes) as usize);
+        rest = after;
+        let mut starts = vec![0; dims.len()];
+        let mut lens = dims.to_vec();
+        if let (Some(first), Some(count)) = (starts.first_mut(), lens.first_mut()) {
+            (*first, *count) = (start, len);
+        }
+        if let Ok(region) = Region::new(starts, lens) {
+            bands.push(Band { leaf, region, out: band });
+        }
+        if rows == 0 {
+            break;
+        }
+        start += len;
+    }
+}
+
+fn placeholder() -> Leaf {
+    Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
+}
+
+/// The tree with only the leaves that are there: others vanish from dicts (with dicts that become empty), and
+/// become placeholders in sequences, so that positions keep their meaning.
+fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>> {
+    let nodes = tree.nodes();
+    // Whether a node has a chosen leaf below: children come after their parent, so go from the back.
+    let mut keeps = vec![false; nodes.len()];
+    let mut sizes = vec![1_usize; nodes.len()];
+    let mut next_leaf = leaves.len();
+    for (at, node) in nodes.iter().enumerate().rev() {
+        let mut child = at + 1;
+        let mut keep = false;
+        if node.kind == NodeKind::Leaf {
+            next_leaf -= 1;
+            keep = leaves.get(next_leaf).is_some_and(Option::is_some);
+        }
+        for _ in 0..node.child_count {
+            keep |= keeps.get(child) == Some(&true);
+            child += sizes.get(child).copied().unwrap_or(1);
+        }
+        if let (Some(k), Some(s)) = (keeps.get_mut(at), sizes.get_mut(at)) {
+            (*k, *s) = (keep, child - at);
+        }
+    }
+    let mut build = TreeBuilder::new();
+    let mut leaves = leaves.into_iter();
+    // For each open container: children still to come, and whether it is a sequence.
+    let mut open: Vec<(usize, bool)> = Vec::new();
+    let mut at = 0;
+    while let Some(node) = nodes.get(at) {
+        while let Some((0, _)) = open.last() {
+            open.pop();
+            build.close()?;
+        }
+        let in_sequence = open.last_mut().is_some_and(|(left, sequence)| {
+            *left -= 1;
+            *sequence
+        });
+        let keep = keeps.get(at) == Some(&true);
+        let size = sizes.get(at).copied().unwrap_or(1);
+        if !keep {
+            // Skip the whole subtree, and its leaves.
+            let below = nodes.get(at..at + size).unwrap_or_default();
+            for _ in below.iter().filter(|node| node.kind == NodeKind::Leaf) {
+                leaves.next();
+            }
+            if in_sequence {
+                build.leaf(node.key.clone(), placeholder())?;
+            }
+            at += size;
+            continue;
+        }
+        if node.kind == NodeKind::Leaf {
+            let leaf = leaves.next().flatten().unwrap_or_else(placeholder);
+            build.leaf(node.key.clone(), leaf)?;
+        } else {
+            build.open(node.key.clone(), node.kind.clone())?;
+            let sequence = !matches!(node.kind, NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict);
+            open.push((node.child_count, sequence));
+        }
+        at += 1;
+    }
+    for _ in open {
+        build.close()?;
+    }
+    if build.is_empty() {
+        build.open(Key::Index(0), NodeKind::Dict)?;
+        build.close()?;
+    }
+    build.finish()
+}
+
+fn nothing_selected(checkpoint: &Checkpoint, only: &[PathPattern]) -> Error {
+    let patterns: Vec<&str> = only.iter().map(PathPattern::as_str).collect();
+    let first: Vec<String> = checkpoint.paths().iter().take(5).map(ToString::to_string).collect();
+    Error::new(ErrorKind::NotFound, format!("no leaf matches {}", patterns.join(" or ")))
+        .in_file(checkpoint.path())
+        .help(format!("key paths look like {}", first.join(", ")))
 }

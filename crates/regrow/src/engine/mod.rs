@@ -14,14 +14,15 @@ mod load;
 mod open;
 mod options;
 mod overview;
+pub mod pool;
 mod save;
 mod template;
 mod verify;
 
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
-pub use options::{Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions, SaveOptions};
-pub use overview::overview;
+pub use options::{BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions, SaveOptions};
+pub use overview::{format_bytes, overview};
 pub use save::{SaveReport, save, save_with};
 pub use template::TemplateLeaf;
-pub use verify::{Finding, VerifyReport, verify};
+pub use verify::{Finding, VerifyReport, verify, verify_with};

@@ -1,63 +1,241 @@
 //! Opening: find the layout, read the metadata, hand out lazy leaves.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
 use crate::array::{Array, Region};
-use crate::error::{Error, Result};
-use crate::formats::{Description, Reader};
-use crate::tree::{KeyPath, Leaf, LeafInfo, Tree};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::{Description, Reader, builtin_formats};
+use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
+///
+/// Leaves go by their position in flatten order; [`find`](Self::find) turns a printed key path into one.
 #[derive(Debug, Clone)]
-pub struct Checkpoint {
+pub struct Checkpoint(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     path: PathBuf,
-    reader: Arc<dyn Reader>,
+    reader: Box<dyn Reader>,
+    paths: OnceLock<Vec<KeyPath>>,
+    by_text: OnceLock<HashMap<String, Match>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Match {
+    One(usize),
+    Several,
 }
 
 /// Opens the checkpoint at `path`, whatever its layout: metadata only.
+///
+/// # Errors
+/// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
+/// `Unsupported`.
 pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
 
 /// Opens a step or an item of the checkpoint at `path`.
-pub fn open_with(_path: impl AsRef<Path>, _options: &OpenOptions) -> Result<Checkpoint> {
-    Err(Error::unsupported("stub"))
+///
+/// # Errors
+/// As [`open`]; `NotFound` also for a step or an item that is not there.
+pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint> {
+    let path = path.as_ref();
+    std::fs::metadata(path).map_err(|source| Error::io("cannot open the checkpoint", path, source))?;
+    for format in builtin_formats() {
+        if format.recognise(path)? {
+            let reader = format.open(path, options)?;
+            let inner = Inner { path: path.to_owned(), reader, paths: OnceLock::new(), by_text: OnceLock::new() };
+            return Ok(Checkpoint(Arc::new(inner)));
+        }
+    }
+    Err(not_a_checkpoint(path))
 }
 
 impl Checkpoint {
     /// Where it was opened.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.0.path
     }
+
     /// The reader of its layout.
     pub fn reader(&self) -> &dyn Reader {
-        &*self.reader
+        &*self.0.reader
     }
+
     /// What the checkpoint says of itself.
     pub fn description(&self) -> &Description {
-        self.reader.description()
+        self.0.reader.description()
     }
+
     /// The structure, with what is known of each leaf.
     pub fn tree(&self) -> &Tree<LeafInfo> {
-        self.reader.tree()
+        self.0.reader.tree()
     }
-    /// The position in flatten order of the leaf whose printed key path is `path` (`params/dense/kernel`), or
-    /// whose stored name is (`params.dense.kernel`).
-    pub fn find(&self, _path: &str) -> Result<usize> {
-        Err(Error::unsupported("stub"))
+
+    /// The key path of every leaf, in flatten order; made at the first call.
+    pub fn paths(&self) -> &[KeyPath] {
+        self.0.paths.get_or_init(|| self.tree().paths())
     }
+
+    /// The position of the leaf whose printed key path is `text` (`params/dense/kernel`), or whose stored name
+    /// is (`params.dense.kernel`).
+    ///
+    /// # Errors
+    /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither name decides.
+    pub fn find(&self, text: &str) -> Result<usize> {
+        let by_text = self.0.by_text.get_or_init(|| self.index_texts());
+        match by_text.get(text) {
+            Some(Match::One(leaf)) => Ok(*leaf),
+            Some(Match::Several) => Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
+                .in_file(self.path())
+                .help("use the stored name that `ls --long` shows")),
+            None => {
+                let near = self.near(text);
+                let error = Error::new(ErrorKind::NotFound, format!("no leaf has the key path {text:?}"))
+                    .in_file(self.path());
+                Err(match near.is_empty() {
+                    true => error,
+                    false => error.help(format!("there are {}", near.join(", "))),
+                })
+            }
+        }
+    }
+
+    /// What is known of a leaf.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are not that many leaves.
+    pub fn info(&self, leaf: usize) -> Result<&LeafInfo> {
+        self.tree().leaves().get(leaf).ok_or_else(|| {
+            Error::invalid("no such leaf").expected(format_args!("a position below {}", self.tree().len()), leaf)
+        })
+    }
+
     /// The key path of a leaf.
-    pub fn key_path(&self, _leaf: usize) -> Result<KeyPath> {
-        Err(Error::unsupported("stub"))
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are not that many leaves.
+    pub fn key_path(&self, leaf: usize) -> Result<KeyPath> {
+        self.info(leaf)?;
+        Ok(self.paths().get(leaf).cloned().unwrap_or_default())
     }
+
     /// Reads one leaf, checked; a view of the map where it can be one.
-    pub fn read(&self, _leaf: usize) -> Result<Leaf> {
-        Err(Error::unsupported("stub"))
+    ///
+    /// # Errors
+    /// `Corrupt` with file, leaf and offset.
+    pub fn read(&self, leaf: usize) -> Result<Leaf> {
+        let info = self.info(leaf)?;
+        self.read_leaf(leaf, info).at_leaf(&self.key_path(leaf)?)
     }
+
     /// Reads a hyper-rectangle of one leaf: only the chunks or byte ranges it meets.
-    pub fn region(&self, _leaf: usize, _region: &Region) -> Result<Array> {
-        Err(Error::unsupported("stub"))
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no array or the region leaves it; `Corrupt` as for [`read`](Self::read).
+    pub fn region(&self, leaf: usize, region: &Region) -> Result<Array> {
+        let info = self.info(leaf)?;
+        let path = self.key_path(leaf)?;
+        if !info.kind.is_array() {
+            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())).at_leaf(&path));
+        }
+        if !region.is_inside(&info.shape) {
+            return Err(Error::invalid("the region leaves the array").expected(&info.shape, region).at_leaf(&path));
+        }
+        let len_bytes = region.shape().len_bytes(info.dtype)?;
+        let mut out = super::load::allocate(len_bytes).at_leaf(&path)?;
+        self.reader().read_region(leaf, region, &mut out).at_leaf(&path)?;
+        Array::new(info.dtype, region.shape(), out.into())
     }
+
+    /// Reads one whole array leaf into `out`, in C order: `out` is exactly the leaf's bytes long.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `out` has another length; `Corrupt`, with `out` partly written.
+    pub fn read_into(&self, leaf: usize, out: &mut [u8]) -> Result<()> {
+        let info = self.info(leaf)?;
+        if !info.kind.is_array() || info.len_bytes() != out.len() as u64 {
+            return Err(Error::invalid("the destination has another size than the leaf")
+                .expected(format_args!("{} bytes", info.len_bytes()), out.len())
+                .at_leaf(&self.key_path(leaf)?));
+        }
+        self.reader().read_region(leaf, &Region::whole(&info.shape), out).map_err(|error| {
+            error.at_leaf(self.paths().get(leaf).unwrap_or(&KeyPath::root()))
+        })
+    }
+
+    fn read_leaf(&self, leaf: usize, info: &LeafInfo) -> Result<Leaf> {
+        let data = match info.kind {
+            LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
+            LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+            _ => {
+                let bytes = match self.reader().view(leaf)? {
+                    Some(view) => {
+                        self.reader().check_view(leaf)?;
+                        view
+                    }
+                    None => {
+                        let mut out = super::load::allocate(info.len_bytes())?;
+                        self.reader().read_region(leaf, &Region::whole(&info.shape), &mut out)?;
+                        out.into()
+                    }
+                };
+                LeafData::Array(Array::new(info.dtype, info.shape.clone(), bytes)?)
+            }
+        };
+        Ok(Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
+    }
+
+    fn index_texts(&self) -> HashMap<String, Match> {
+        let mut by_text = HashMap::with_capacity(2 * self.tree().len());
+        for (leaf, path) in self.paths().iter().enumerate() {
+            by_text.entry(path.to_string()).and_modify(|found| *found = Match::Several).or_insert(Match::One(leaf));
+        }
+        // Names come second: a key path is what people see first, and names are unique by themselves.
+        for (leaf, info) in self.tree().leaves().iter().enumerate() {
+            let found = by_text.entry(info.name.to_string()).or_insert(Match::One(leaf));
+            if matches!(found, Match::Several) {
+                *found = Match::One(leaf);
+            }
+        }
+        by_text
+    }
+
+    /// Key paths that share their last key or their beginning with `text`: at most five.
+    fn near(&self, text: &str) -> Vec<String> {
+        let last = text.rsplit(['/', '.']).next().unwrap_or(text);
+        let printed = self.paths().iter().map(ToString::to_string);
+        let mut near: Vec<String> =
+            printed.filter(|path| path.ends_with(last) || path.starts_with(text)).take(5).collect();
+        if near.is_empty() {
+            near = self.paths().iter().take(5).map(ToString::to_string).collect();
+        }
+        near
+    }
+}
+
+fn not_a_checkpoint(path: &Path) -> Error {
+    const SHOWN_MAX: usize = 8;
+    let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays \
+                      or *.safetensors";
+    let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(path);
+    let found = match std::fs::read_dir(path) {
+        Ok(entries) => {
+            let mut names: Vec<String> =
+                entries.flatten().map(|entry| format!("{:?}", entry.file_name())).take(SHOWN_MAX + 1).collect();
+            names.sort();
+            match names.len() {
+                0 => "an empty folder".to_owned(),
+                n if n > SHOWN_MAX => format!("{} and more", names.get(..SHOWN_MAX).unwrap_or_default().join(", ")),
+                _ => names.join(", "),
+            }
+        }
+        Err(_) => "a file of another kind".to_owned(),
+    };
+    error.expected(looked_for, found).help("name the folder that holds these files, or the folder of steps above it")
 }

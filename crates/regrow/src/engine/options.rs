@@ -5,6 +5,9 @@ use crate::tree::{PathPattern, Tree};
 
 use super::TemplateLeaf;
 
+/// Extra memory of a save or a load where the caller sets no budget.
+pub const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
+
 /// How to open a checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {

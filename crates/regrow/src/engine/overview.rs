@@ -1,8 +1,91 @@
-//! The tree as a table for people.
+//! The tree as text for people: one line a leaf, then the totals.
+
+use std::fmt::Write as _;
 
 use super::Checkpoint;
+use crate::tree::LeafKind;
 
-/// The leaves as a table: key path, dtype, shape, bytes; then the totals.
-pub fn overview(_checkpoint: &Checkpoint) -> String {
-    String::new()
+/// `1536` as `1.5 KiB`.
+pub fn format_bytes(len_bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = len_bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    if unit == 0 { format!("{len_bytes} {name}") } else { format!("{value:.1} {name}") }
+}
+
+/// The checkpoint in a few lines, then its leaves as a table: key path, dtype, shape, bytes; then the totals.
+///
+/// ```text
+/// step_100: regrow, one safetensors file
+///   params/dense/bias    float32   [10]        40 B
+///   params/dense/kernel  float32   [64,10]  2.5 KiB
+///   2 leaves, 2.5 KiB
+/// ```
+pub fn overview(checkpoint: &Checkpoint) -> String {
+    let description = checkpoint.description();
+    let mut text = format!("{}: {}", checkpoint.path().display(), description.layout);
+    if !description.variant.is_empty() {
+        let _ = write!(text, ", {}", description.variant);
+    }
+    if let Some(step) = description.step {
+        let _ = write!(text, ", step {step} of {:?}", description.steps);
+    }
+    text.push('\n');
+    for (name, kind) in &description.items {
+        let _ = writeln!(text, "  item {name}: {kind}");
+    }
+    if let Some(metadata) = description.custom_metadata.as_ref().filter(|value| !value.is_null()) {
+        let _ = writeln!(text, "  metadata {metadata}");
+    }
+    if let Some(metrics) = &description.metrics {
+        let _ = writeln!(text, "  metrics {metrics}");
+    }
+    let rows: Vec<[String; 4]> = checkpoint.paths().iter().zip(checkpoint.tree().leaves()).map(row).collect();
+    let mut widths = [0; 4];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let [path_width, dtype_width, shape_width, bytes_width] = widths;
+    for [path, dtype, shape, bytes] in &rows {
+        let _ = writeln!(
+            text,
+            "  {path:path_width$}  {dtype:dtype_width$}  {shape:shape_width$}  {bytes:>bytes_width$}"
+        );
+    }
+    let total = checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
+    let _ = writeln!(text, "  {} leaves, {}", checkpoint.tree().len(), format_bytes(total));
+    for note in &description.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    text
+}
+
+fn row((path, info): (&crate::tree::KeyPath, &crate::tree::LeafInfo)) -> [String; 4] {
+    let dtype = match &info.kind {
+        LeafKind::Str => "str".to_owned(),
+        LeafKind::Bytes => "bytes".to_owned(),
+        LeafKind::Placeholder => "placeholder".to_owned(),
+        LeafKind::Unknown(name) => format!("unknown {name}"),
+        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>"),
+        _ => info.dtype.to_string(),
+    };
+    [path.to_string(), dtype, info.shape.to_string(), format_bytes(info.len_bytes())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        let texts = [0, 1023, 1024, 1536, 1 << 30].map(format_bytes);
+        assert_eq!(texts, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 GiB"]);
+    }
 }

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::SaveOptions;
+use super::{Layout, SaveOptions};
+use crate::commit::Staged;
 use crate::error::{Error, Result};
+use crate::formats::{Format, orbax::Orbax, regrow::Regrow};
 use crate::tree::{Leaf, Tree};
 
 /// What a save did.
@@ -17,12 +19,46 @@ pub struct SaveReport {
     pub leaf_count: usize,
 }
 
-/// Saves `tree` at `path` in the default layout.
+/// Saves `tree` at `path` in the default layout: all of it or nothing, synced to disk.
+///
+/// # Errors
+/// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths. Whatever
+/// the error, nothing that was there before has changed and no temporary file is left.
 pub fn save(path: impl AsRef<Path>, tree: &Tree<Leaf>) -> Result<SaveReport> {
     save_with(path, tree, &SaveOptions::default())
 }
 
 /// Saves `tree` at `path`.
-pub fn save_with(_path: impl AsRef<Path>, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<SaveReport> {
-    Err(Error::unsupported("stub"))
+///
+/// # Errors
+/// As [`save`].
+pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
+    let path = path.as_ref();
+    let format: &dyn Format = match &options.layout {
+        Layout::Regrow => &Regrow,
+        Layout::Orbax(_) => &Orbax,
+    };
+    let staged = Staged::create(path, options.overwrite)?.durable(!options.not_durable);
+    format.write(tree, &staged, options)?;
+    let stored_bytes = folder_len_bytes(staged.folder())?;
+    let path = staged.commit()?;
+    Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
+}
+
+fn folder_len_bytes(folder: &Path) -> Result<u64> {
+    let mut total = 0;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |source| Error::io("cannot list", &folder, source);
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else {
+                total += metadata.len();
+            }
+        }
+    }
+    Ok(total)
 }

@@ -1,6 +1,14 @@
-//! Restoring into a template: which stored leaf goes where, and every way in which they differ.
+//! Restoring into a template: which stored leaf goes where, and every way in which the two differ.
+//!
+//! Leaves are matched by key path. An exact match of keys comes first; else the keys' texts decide, since
+//! Orbax cannot tell an attribute from a dict key nor `1` from `"1"`.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
 
 use crate::array::{Dtype, Shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::{KeyPath, LeafInfo, Tree};
 
 /// What a template wants of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,4 +19,80 @@ pub struct TemplateLeaf {
     pub shape: Option<Shape>,
     /// Not to be read (`...` in Python).
     pub skip: bool,
+}
+
+/// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
+///
+/// Leaves for which `casts` says true may differ in dtype. With `partial`, stored leaves that the template
+/// lacks are no difference.
+///
+/// # Errors
+/// `Mismatch`, with every difference on a line of its own.
+pub(super) fn match_template(
+    stored: &Tree<LeafInfo>,
+    template: &Tree<TemplateLeaf>,
+    partial: bool,
+    casts: impl Fn(&KeyPath) -> bool,
+) -> Result<Vec<Option<usize>>> {
+    let stored_paths = stored.paths();
+    let mut exact: HashMap<&KeyPath, usize> = HashMap::with_capacity(stored_paths.len());
+    let mut loose: HashMap<String, Option<usize>> = HashMap::with_capacity(stored_paths.len());
+    for (leaf, path) in stored_paths.iter().enumerate() {
+        exact.insert(path, leaf);
+        // Two stored paths with the same texts: only an exact match can tell them apart.
+        loose.entry(loose_text(path)).and_modify(|found| *found = None).or_insert(Some(leaf));
+    }
+    let mut used = vec![false; stored.len()];
+    let mut differences = Vec::new();
+    let mut matches = Vec::with_capacity(template.len());
+    for (path, want) in template.iter() {
+        let found = exact.get(&path).copied().or_else(|| loose.get(&loose_text(&path)).copied().flatten());
+        if let Some(used) = found.and_then(|leaf| used.get_mut(leaf)) {
+            *used = true;
+        }
+        let info = found.and_then(|leaf| stored.leaves().get(leaf));
+        match info {
+            _ if want.skip => {}
+            None => differences.push(format!("missing   {path}: the template has it, the checkpoint has not")),
+            Some(info) => {
+                if let Some(shape) = &want.shape
+                    && *shape != info.shape
+                {
+                    differences.push(format!("shape     {path}: template {shape}, stored {}", info.shape));
+                }
+                if let Some(dtype) = want.dtype
+                    && dtype != info.dtype
+                    && !casts(&path)
+                {
+                    differences.push(format!("dtype     {path}: template {dtype}, stored {}", info.dtype));
+                }
+            }
+        }
+        matches.push(if want.skip { None } else { found });
+    }
+    if !partial {
+        for (path, _) in stored_paths.iter().zip(used).filter(|(_, used)| !used) {
+            differences.push(format!("extra     {path}: the checkpoint has it, the template has not"));
+        }
+    }
+    if differences.is_empty() { Ok(matches) } else { Err(mismatch(&differences)) }
+}
+
+fn loose_text(path: &KeyPath) -> String {
+    // No key can hold a separator of its own here: lengths come first.
+    let mut text = String::new();
+    for key in path.keys() {
+        let key = key.text();
+        let _ = write!(text, "{}:{key}", key.len());
+    }
+    text
+}
+
+fn mismatch(differences: &[String]) -> Error {
+    let mut what = format!("the template does not fit the checkpoint in {} places", differences.len());
+    for difference in differences {
+        let _ = write!(what, "\n    {difference}");
+    }
+    Error::new(ErrorKind::Mismatch, what)
+        .help("change the template, ask for a cast where only dtypes differ, or for a partial load to leave out extras")
 }

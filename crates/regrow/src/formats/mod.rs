@@ -13,7 +13,7 @@ use bytes::Bytes;
 use crate::array::Region;
 use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod orbax;
@@ -47,6 +47,30 @@ pub trait Format: Debug + Sync {
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()>;
+}
+
+/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
+pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
+
+/// Refuses a folder that is still being written, or whose writer was killed.
+pub(crate) fn refuse_uncommitted(path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if !name.contains(UNCOMMITTED_MARK) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
+        .in_file(path)
+        .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
+}
+
+/// Refuses a step or an item where a layout has neither.
+pub(crate) fn refuse_step_and_item(path: &Path, options: &OpenOptions) -> Result<()> {
+    let asked = match (options.step, &options.item) {
+        (Some(step), _) => format!("step {step}"),
+        (None, Some(item)) => format!("item {item:?}"),
+        (None, None) => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint")).in_file(path))
 }
 
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.

@@ -18,12 +18,12 @@ use bytes::Bytes;
 
 use crate::error::Result;
 
-mod local;
+pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub use local::{DirectWriter, LocalStore, WrittenFile};
+pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 

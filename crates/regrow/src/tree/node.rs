@@ -269,6 +269,11 @@ impl<L> TreeBuilder<L> {
         }
     }
 
+    /// Whether nothing has been added yet.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Number of containers that are open.
     pub fn depth(&self) -> usize {
         self.open.len()

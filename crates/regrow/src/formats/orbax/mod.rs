@@ -7,6 +7,15 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
+pub mod array_metadatas;
+pub mod checkpoint_metadata;
+mod json_text;
+pub mod metadata;
+pub mod rich;
+pub mod sharding;
+pub mod strings;
+pub(crate) mod writer;
+
 /// The orbax layout.
 #[derive(Debug)]
 pub struct Orbax;

@@ -1,13 +1,47 @@
-//! regrow (stub).
+//! The default layout: one set of bytes that is an Orbax checkpoint and safetensors files at once.
+//!
+//! An OCDBT B+tree may point at any byte range of any file below its folder, and a zarr v3 array whose only
+//! codec is `bytes` is stored as its plain C-order bytes. So the data file is a valid safetensors file, the
+//! OCDBT database beside it refers to the tensors inside it, and a leaf can be mapped without a copy.
+//!
+//! ```text
+//! step_100/
+//!   _METADATA  _CHECKPOINT_METADATA  _sharding  _strings.json  array_metadatas/   as Orbax writes them
+//!   commit_success.txt
+//!   manifest.ocdbt  d/<hex>        NAME/zarr.json inline, NAME/c/0/0 by reference into
+//!   model.safetensors              header padded to a page, then the arrays, raw
+//!   regrow.json                    the exact pytree, and a crc32c for every byte of every other file
+//! ```
+//!
+//! Compressed leaves, when asked for, lie as zstd chunks in data files under `d/` instead.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`structure`] | the exact pytree in column form |
+//! | [`manifest`] | `regrow.json` |
+//! | `plan` | names, order and offsets of a save |
+//! | `writer`, `reader` | the two directions |
+//! | `checked` | data files whose blocks are checked before they are handed out |
+//!
+//! Source: `docs/formats/regrow-layout.md`.
+
 use std::path::Path;
 
 use super::{Format, Reader};
+use crate::array::Dtype;
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tree::{Leaf, Tree};
 
-/// The regrow layout.
+mod checked;
+pub mod manifest;
+mod plan;
+mod reader;
+pub mod structure;
+mod writer;
+
+/// The default layout.
 #[derive(Debug)]
 pub struct Regrow;
 
@@ -15,13 +49,35 @@ impl Format for Regrow {
     fn name(&self) -> &'static str {
         "regrow"
     }
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        Ok(path.join(manifest::FILE_NAME).is_file())
     }
-    fn open(&self, _path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("stub"))
+
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(path)?;
+        super::refuse_step_and_item(path, options)?;
+        Ok(Box::new(reader::RegrowReader::open(path)?))
     }
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("stub"))
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options)
+    }
+}
+
+/// The database key of an array's part: a bare leaf has the empty name and no `/`.
+fn zarr_key(name: &str, part: &str) -> String {
+    if name.is_empty() { part.to_owned() } else { format!("{name}/{part}") }
+}
+
+/// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the real one.
+fn stored_dtype(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::UInt2
+        | Dtype::UInt4
+        | Dtype::Float6E2m3fn
+        | Dtype::Float6E3m2fn
+        | Dtype::Float8E4m3 => Dtype::UInt8,
+        other => other,
     }
 }

@@ -1,80 +1,60 @@
-//! OCDBT (stub: the OCDBT room replaces it).
-use std::path::PathBuf;
-use std::sync::Arc;
+//! OCDBT: the kvstore inside a folder that Orbax keeps its checkpoints in.
+//!
+//! A manifest, a copy-on-write B+tree of keys, and data files that are written once:
+//!
+//! ```text
+//! manifest.ocdbt ──> versions (newest last) ──> B+tree root ──> ... ──> leaves ──> values
+//!               └──> version tree nodes ──> older versions ──> their roots
+//!
+//! manifest.ocdbt                     config, versions                     replaced by each commit
+//! manifest.<16 hex digits>           versions, where manifests are numbered
+//! d/<32 hex digits>                  | values ... | B+tree leaves ... | interior nodes ... | root |
+//! ```
+//!
+//! Manifests and nodes carry a crc32c, and so do keys and small values, which lie inside them. Larger values
+//! are byte ranges of data files without a checksum: what they hold is for their own format to verify. Names
+//! of data files are arbitrary relative paths; one database may point into another below it, as the parent
+//! that Orbax merges points into `ocdbt.process_*`.
+//!
+//! | room | is about |
+//! |---|---|
+//! | `envelope`, `fields` | the frame of every structure, and the fields in it |
+//! | `config`, `manifest` | the manifest, single or numbered |
+//! | `table` | data file names, and which of them are safe to follow |
+//! | `node` | B+tree nodes |
+//! | `versions` | the version tree |
+//! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
+//! | `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
+//! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
+//!
+//! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's configuration
+//! the root is one leaf with every key), each later one is a binary search.
+//!
+//! Source: TensorStore's `ocdbt` kvstore, format version 0, as TensorStore 0.1.86 writes it.
 
-use bytes::Bytes;
+mod check;
+mod commit;
+mod config;
+mod envelope;
+mod fields;
+mod files;
+mod manifest;
+mod node;
+mod reader;
+mod rule;
+mod split;
+mod table;
+mod versions;
+mod walk;
+mod writer;
 
-use super::{ByteRange, Located, Store};
-use crate::error::{Error, Result};
+#[cfg(test)]
+mod tests;
 
-/// One version of an OCDBT database, read only.
-#[derive(Debug)]
-pub struct OcdbtStore {}
-
-impl OcdbtStore {
-    /// Opens the newest version of the database whose `manifest.ocdbt` lies at the root of `base`.
-    pub fn open(_base: Arc<dyn Store>) -> Result<Self> {
-        Err(Error::unsupported("stub"))
-    }
-    /// Every key with where its value lies, in key order; reads each node once.
-    pub fn entries(&self) -> Result<Vec<(Vec<u8>, Located)>> {
-        Err(Error::unsupported("stub"))
-    }
-}
-
-impl Store for OcdbtStore {
-    fn get(&self, _key: &[u8], _range: ByteRange) -> Result<Option<Bytes>> {
-        Err(Error::unsupported("stub"))
-    }
-    fn put(&self, _key: &[u8], _value: Bytes) -> Result<()> {
-        Err(Error::unsupported("stub"))
-    }
-    fn delete(&self, _key: &[u8]) -> Result<()> {
-        Err(Error::unsupported("stub"))
-    }
-    fn list(&self, _prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-        Err(Error::unsupported("stub"))
-    }
-    fn len_bytes(&self, _key: &[u8]) -> Result<Option<u64>> {
-        Err(Error::unsupported("stub"))
-    }
-    fn locate(&self, _key: &[u8]) -> Result<Option<Located>> {
-        Err(Error::unsupported("stub"))
-    }
-    fn describe(&self, key: &[u8]) -> PathBuf {
-        PathBuf::from(String::from_utf8_lossy(key).as_ref())
-    }
-}
-
-/// How nodes and manifests are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OcdbtConfig {
-    /// Values up to this size lie inside the nodes.
-    pub max_inline_value_bytes: u32,
-    /// Target size for splitting nodes.
-    pub max_decoded_node_bytes: u32,
-    /// zstd level of nodes and manifests; `None` for no compression.
-    pub zstd_level: Option<i32>,
-    /// Log2 of the version tree's arity.
-    pub version_tree_arity_log2: u8,
-    /// Numbered manifests instead of a single one.
-    pub numbered: bool,
-}
-
-/// A value handed to [`write_database`].
-#[derive(Debug, Clone)]
-pub enum EntryValue {
-    /// Put inside the node.
-    Inline(Bytes),
-    /// A byte range of a file: `base` + `relative` is its path below the database.
-    Indirect {
-        /// First part of the path (`ocdbt.process_0/`, often empty).
-        base: Arc<[u8]>,
-        /// The rest of the path (`d/<hex>`, `model.safetensors`).
-        relative: Arc<[u8]>,
-        /// First byte.
-        offset_bytes: u64,
-        /// Number of bytes.
-        len_bytes: u64,
-    },
-}
+pub use check::check;
+pub use commit::commit_version;
+pub use config::OcdbtConfig;
+pub use reader::OcdbtStore;
+pub use rule::Rule;
+pub use versions::Version;
+pub use writer::{Database, EntryValue, random_data_file_name, write_database};

@@ -1,0 +1,145 @@
+# make help says what there is. Every target installs what it needs, here: .venv for Python, .tools for cargo's.
+# Nothing outside this folder is changed; a second run finds everything in place and starts at once.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+CARGO ?= cargo
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+TOOLS := $(CURDIR)/.tools
+SAY := @printf '==> %s\n'
+# maturin and cargo find the interpreter by these.
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PYO3_PYTHON := $(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Judges, not the judged: JAX prints no hints about accelerators it does not find.
+export JAX_PLATFORMS ?= cpu
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
+NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
+PYTHON_DIRS := python/regrow python/tests $(wildcard python/demo) benches
+
+.PHONY: help demo test test-rust test-python check docs bench bench-quick fuzz
+.PHONY: prerequisites rust-prerequisites python-prerequisites develop develop-release clean
+
+help: ## Say what there is
+	@printf 'regrow: what make can do\n\n'
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	printf '\nNeeds: a Rust toolchain (rustup.rs), Python 3.11 or newer with venv, a C compiler, GNU make.\n'
+
+demo: develop-release ## Train, save, restore with three tools, compare: into demo-output/
+	$(SAY) "demo"
+	$(BIN)/python examples/demo.py
+
+test: test-rust test-python ## All tests: engine, command, Python
+
+test-rust: rust-prerequisites $(NEXTEST)
+	$(SAY) "tests of the engine and the command"
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --workspace --exclude regrow-python --no-fail-fast
+	printf '==> %s\n' "examples in the documentation"
+	$(CARGO) test --quiet --doc -p regrow
+
+test-python: develop
+	$(SAY) "tests of the Python package"
+	$(BIN)/python -m pytest python/tests
+
+check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
+	$(SAY) "cargo fmt"
+	$(CARGO) fmt --all --check
+	printf '==> %s\n' "cargo clippy"
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	printf '==> %s\n' "cargo deny"
+	$(TOOLS)/bin/cargo-deny check licenses bans sources
+	printf '==> %s\n' "ruff"
+	$(BIN)/ruff check $(PYTHON_DIRS) examples
+	$(BIN)/ruff format --check $(PYTHON_DIRS) examples
+	printf '==> %s\n' "mypy"
+	$(BIN)/mypy --strict python/regrow
+
+docs: rust-prerequisites ## The Rust API's documentation: into docs/api/
+	$(SAY) "cargo doc"
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
+	rm -rf docs/api
+	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
+	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
+
+bench: develop-release ## Save and load against Orbax and safetensors (some minutes, 6 GiB of disk)
+	$(SAY) "benchmark"
+	$(BIN)/python benches/bench.py $(BENCH)
+
+bench-quick: develop-release ## The same with small data
+	$(SAY) "benchmark, quick"
+	$(BIN)/python benches/bench.py --quick $(BENCH)
+
+FUZZ_SECONDS ?= 20
+fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random bytes, FUZZ_SECONDS=20 each
+	@cd fuzz
+	export RUSTC_BOOTSTRAP=1 # the sanitizers' flags are not stable; the toolchain is
+	for target in $$(sed -n 's/^name = "\(fuzz_.*\)"/\1/p' Cargo.toml); do
+		printf '==> %s\n' "fuzz $$target for $(FUZZ_SECONDS) s"
+		mkdir -p corpus/$$target
+		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . $$target corpus/$$target $$(test -d seeds/$$target && echo seeds/$$target) -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -max_len=65536 -print_final_stats=1 -verbosity=0
+	done
+
+clean: ## Remove all that make has built
+	@rm -rf target fuzz/target $(VENV) .tools demo-output docs/api
+
+# ---- what the targets stand on ------------------------------------------------------------------------------
+
+rust-prerequisites:
+	@command -v $(CARGO) >/dev/null || {
+		echo "make: cargo is not on PATH; install a Rust toolchain from https://rustup.rs" >&2; exit 1; }
+	need=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+	have=$$($(CARGO) --version | cut -d' ' -f2)
+	if [ "$$(printf '%s\n%s\n' "$$need" "$$have" | sort -V | head -n1)" != "$$need" ]; then
+		echo "make: cargo is $$have, regrow needs $$need or newer; run: rustup update stable" >&2; exit 1
+	fi
+
+python-prerequisites:
+	@command -v $(PYTHON) >/dev/null || {
+		echo "make: $(PYTHON) is not on PATH; install Python 3.11 or newer, or say make PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+		echo "make: $$($(PYTHON) --version) is too old, regrow needs 3.11 or newer; say make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || {
+		echo "make: $(PYTHON) has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+$(VENV)/.installed: requirements-dev.txt | python-prerequisites
+	$(SAY) "Python packages into $(VENV) (once, some minutes)"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+# Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.
+develop: $(VENV)/.installed rust-prerequisites
+	$(SAY) "the Python extension, dev profile"
+	cd python && $(BIN)/maturin develop --quiet --locked
+	rm -f $(CURDIR)/$(VENV)/.release
+
+develop-release: rust-prerequisites $(VENV)/.release
+
+$(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
+	$(SAY) "the Python extension, release profile (some minutes the first time)"
+	cd python && $(BIN)/maturin develop --quiet --locked --release
+	touch $(CURDIR)/$@
+
+# `cargo install` does not look at rust-version by itself, hence the variable.
+INSTALL := CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
+
+$(TOOLS)/bin/cargo-nextest: | rust-prerequisites
+	$(SAY) "cargo-nextest into .tools (once, some minutes)"
+	$(INSTALL) cargo-nextest --version 0.9.143
+
+$(TOOLS)/bin/cargo-deny: | rust-prerequisites
+	$(SAY) "cargo-deny into .tools (once, some minutes)"
+	$(INSTALL) cargo-deny --version 0.20.2
+
+$(TOOLS)/bin/cargo-fuzz: | rust-prerequisites
+	$(SAY) "cargo-fuzz into .tools (once)"
+	$(INSTALL) cargo-fuzz --version 0.13.2

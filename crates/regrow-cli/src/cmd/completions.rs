@@ -1,0 +1,28 @@
+//! `regrow completions`: completion scripts for shells.
+
+use std::io::Write;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::Cli;
+use crate::exit::{Exit, Failure};
+
+/// Print a completion script for a shell.
+///
+/// For bash: `regrow completions bash > ~/.local/share/bash-completion/completions/regrow`.
+#[derive(Debug, clap::Args)]
+pub struct Completions {
+    /// The shell to write for.
+    shell: Shell,
+}
+
+impl Completions {
+    pub fn run(&self, out: &mut impl Write) -> Result<Exit, Failure> {
+        // `generate` panics where it cannot write, so it gets a buffer that always can.
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "regrow", &mut script);
+        out.write_all(&script)?;
+        Ok(Exit::Fine)
+    }
+}

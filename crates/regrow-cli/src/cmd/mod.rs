@@ -1,0 +1,48 @@
+//! A file for each command.
+
+use regrow::tree::{Key, KeyPath, LeafInfo, LeafKind};
+use serde_json::{Value, json};
+
+pub mod cat;
+pub mod completions;
+pub mod demo;
+pub mod ls;
+pub mod overview;
+pub mod verify;
+
+/// A leaf as JSON, one form in every command. `keys` is exact where `key_path` is for people.
+fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
+    let keys: Vec<Value> = path.keys().iter().map(key_json).collect();
+    json!({
+        "key_path": path.to_string(),
+        "keys": keys,
+        "name": &*leaf.name,
+        "kind": leaf.kind.name(),
+        "dtype": leaf.dtype.name(),
+        "shape": leaf.shape.dims(),
+        "bytes": data_bytes(leaf),
+        "coding": &*leaf.coding,
+        "chunk_shape": leaf.chunk_shape.as_ref().map(|shape| shape.dims()),
+        "write_shape": leaf.write_shape.as_ref().map(|shape| shape.dims()),
+        "sharding": leaf.sharding,
+    })
+}
+
+/// Whether there are bytes behind the leaf.
+fn has_data(leaf: &LeafInfo) -> bool {
+    !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_))
+}
+
+/// Bytes of the decoded leaf; none for a leaf that has no data.
+fn data_bytes(leaf: &LeafInfo) -> u64 {
+    if has_data(leaf) { leaf.len_bytes() } else { 0 }
+}
+
+fn key_json(key: &Key) -> Value {
+    match key {
+        Key::Dict(text) => json!({ "dict": &**text }),
+        Key::DictInt(number) => json!({ "dict": number }),
+        Key::Index(index) => json!({ "index": index }),
+        Key::Attr(name) => json!({ "attr": &**name }),
+    }
+}

@@ -1,0 +1,182 @@
+//! `regrow overview`: what a checkpoint is, on one page.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use regrow::Checkpoint;
+use regrow::tree::{KeyPath, LeafInfo};
+use serde_json::{Value, json};
+
+use super::{data_bytes, leaf_json};
+use crate::Globals;
+use crate::exit::{Exit, Failure};
+use crate::out::{self, Align};
+
+/// As many of the largest leaves as an overview shows.
+const LARGEST_SHOWN: usize = 5;
+
+/// As many top-level keys as an overview shows: a root with 10,000 keys is no page.
+const TOP_LEVEL_SHOWN: usize = 20;
+
+/// Show what a checkpoint is: layout, steps, sizes, largest leaves.
+#[derive(Debug, clap::Args)]
+pub struct Overview {
+    /// The checkpoint.
+    path: PathBuf,
+}
+
+impl Overview {
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let checkpoint = regrow::open_with(&self.path, &globals.open_options())?;
+        let summary = Summary::of(&checkpoint);
+        if globals.json {
+            out::json(out, &summary.as_json(&checkpoint))?;
+        } else {
+            summary.print(out, &checkpoint)?;
+        }
+        Ok(Exit::Fine)
+    }
+}
+
+/// Leaves and bytes of a part of the tree.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    leaf_count: usize,
+    bytes: u64,
+}
+
+impl Share {
+    fn add(&mut self, leaf: &LeafInfo) {
+        self.leaf_count += 1;
+        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
+    }
+
+    fn as_json(self) -> Value {
+        json!({ "leaf_count": self.leaf_count, "bytes": self.bytes })
+    }
+}
+
+/// What one walk over the leaves tells.
+struct Summary<'a> {
+    all: Share,
+    by_dtype: BTreeMap<&'static str, Share>,
+    /// In the order in which the keys come.
+    by_top_level: Vec<(String, Share)>,
+    largest: Vec<(KeyPath, &'a LeafInfo)>,
+}
+
+impl<'a> Summary<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Self {
+        let mut all = Share::default();
+        let mut by_dtype = BTreeMap::<_, Share>::new();
+        let mut by_top_level: Vec<(String, Share)> = Vec::new();
+        let mut largest: Vec<(KeyPath, &LeafInfo)> = Vec::new();
+        for (path, leaf) in checkpoint.tree().iter() {
+            all.add(leaf);
+            by_dtype.entry(leaf.dtype.name()).or_default().add(leaf);
+            // Flatten order keeps the leaves of one top-level key together.
+            let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
+            match by_top_level.last_mut() {
+                Some((key, share)) if *key == top => share.add(leaf),
+                _ => {
+                    let mut share = Share::default();
+                    share.add(leaf);
+                    by_top_level.push((top, share));
+                }
+            }
+            let rank = largest.partition_point(|(_, other)| data_bytes(other) >= data_bytes(leaf));
+            if rank < LARGEST_SHOWN {
+                largest.insert(rank, (path, leaf));
+                largest.truncate(LARGEST_SHOWN);
+            }
+        }
+        Self { all, by_dtype, by_top_level, largest }
+    }
+
+    fn print(&self, out: &mut impl Write, checkpoint: &Checkpoint) -> io::Result<()> {
+        let about = checkpoint.description();
+        let layout = match about.variant.as_str() {
+            "" => about.layout.clone(),
+            variant => format!("{} ({variant})", about.layout),
+        };
+        let mut facts = vec![
+            ["path".to_owned(), checkpoint.path().display().to_string()],
+            ["layout".to_owned(), layout],
+        ];
+        if let Some(step) = about.step {
+            let steps: Vec<String> = about.steps.iter().map(u64::to_string).collect();
+            facts.push(["step".to_owned(), format!("{step} of {}", steps.join(", "))]);
+        }
+        facts.extend(about.items.iter().map(|(name, kind)| ["item".to_owned(), format!("{name}: {kind}")]));
+        if let Some(custom) = &about.custom_metadata {
+            facts.push(["metadata".to_owned(), custom.to_string()]);
+        }
+        if let Some(metrics) = &about.metrics {
+            facts.push(["metrics".to_owned(), metrics.to_string()]);
+        }
+        let leaves = out::count(self.all.leaf_count, "leaf", "leaves");
+        facts.push(["pytree".to_owned(), format!("{leaves}, {} bytes ({})", self.all.bytes, out::size(self.all.bytes))]);
+        out::columns(out, "", None, [Align::Left, Align::Left], &facts)?;
+
+        let dtypes: Vec<_> = self.by_dtype.iter().map(|(name, share)| share_row(name, *share)).collect();
+        table(out, "by dtype", &dtypes)?;
+        let shown = self.by_top_level.iter().take(TOP_LEVEL_SHOWN);
+        table(out, "by top-level key", &shown.map(|(key, share)| share_row(key, *share)).collect::<Vec<_>>())?;
+        if let Some(more @ 1..) = self.by_top_level.len().checked_sub(TOP_LEVEL_SHOWN) {
+            writeln!(out, "  ... and {more} more")?;
+        }
+        let largest = self.largest.iter().map(|(path, leaf)| {
+            let what = format!("{} {}", leaf.dtype.name(), leaf.shape);
+            [path.to_string(), what, out::size(data_bytes(leaf))]
+        });
+        table(out, "largest leaves", &largest.collect::<Vec<_>>())?;
+        if !about.notes.is_empty() {
+            writeln!(out, "\nnotes")?;
+            about.notes.iter().try_for_each(|note| writeln!(out, "  {}", out::harmless(note)))?;
+        }
+        Ok(())
+    }
+
+    fn as_json(&self, checkpoint: &Checkpoint) -> Value {
+        let about = checkpoint.description();
+        let items: Vec<Value> =
+            about.items.iter().map(|(name, kind)| json!({ "name": name, "kind": kind })).collect();
+        let by_dtype: serde_json::Map<String, Value> =
+            self.by_dtype.iter().map(|(name, share)| ((*name).to_owned(), share.as_json())).collect();
+        let by_top_level: Vec<Value> = self
+            .by_top_level
+            .iter()
+            .map(|(key, share)| json!({ "key": key, "leaf_count": share.leaf_count, "bytes": share.bytes }))
+            .collect();
+        let largest: Vec<Value> = self.largest.iter().map(|(path, leaf)| leaf_json(path, leaf)).collect();
+        json!({
+            "path": checkpoint.path().to_string_lossy(),
+            "layout": about.layout,
+            "variant": about.variant,
+            "step": about.step,
+            "steps": about.steps,
+            "items": items,
+            "custom_metadata": about.custom_metadata,
+            "metrics": about.metrics,
+            "leaf_count": self.all.leaf_count,
+            "bytes": self.all.bytes,
+            "by_dtype": by_dtype,
+            "by_top_level_key": by_top_level,
+            "largest_leaves": largest,
+            "notes": about.notes,
+        })
+    }
+}
+
+fn share_row(name: &str, share: Share) -> [String; 3] {
+    [name.to_owned(), out::count(share.leaf_count, "leaf", "leaves"), out::size(share.bytes)]
+}
+
+fn table(out: &mut impl Write, title: &str, rows: &[[String; 3]]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}")?;
+    out::columns(out, "  ", None, [Align::Left, Align::Left, Align::Right], rows)
+}

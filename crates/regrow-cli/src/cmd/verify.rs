@@ -1,0 +1,95 @@
+//! `regrow verify`: everything read once, everything that is wrong.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use regrow::{ErrorKind, VerifyReport};
+use serde_json::{Value, json};
+
+use crate::Globals;
+use crate::exit::{self, Exit, Failure};
+use crate::out;
+
+/// Read a checkpoint from end to end and report all that is wrong.
+///
+/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on stderr.
+#[derive(Debug, clap::Args)]
+pub struct Verify {
+    /// The checkpoints.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+}
+
+impl Verify {
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let mut worst = Exit::Fine;
+        let mut results = Vec::new();
+        for path in &self.paths {
+            let exit = match regrow::verify_with(path, &globals.open_options()) {
+                Ok(report) => {
+                    if globals.json {
+                        results.push(as_json(path, &report));
+                    } else {
+                        print(out, path, &report)?;
+                    }
+                    if report.findings.is_empty() { Exit::Fine } else { Exit::FoundWrong }
+                }
+                // One path that cannot be opened is no reason to leave the others unverified.
+                Err(error) => {
+                    if globals.json {
+                        let error = exit::error_json(&error);
+                        results.push(json!({ "path": path.to_string_lossy(), "sound": false, "error": error }));
+                    } else {
+                        let verdict = if error.kind() == ErrorKind::Corrupt { "damaged" } else { "not read" };
+                        verdict_line(out, path, verdict)?;
+                        exit::report(&error, false);
+                    }
+                    Failure::Engine(error).exit()
+                }
+            };
+            worst = worst.max(exit);
+        }
+        if globals.json {
+            out::json(out, &Value::Array(results))?;
+        }
+        Ok(worst)
+    }
+}
+
+fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) -> std::io::Result<()> {
+    let leaves = out::count(report.leaf_count, "leaf", "leaves");
+    let read = out::size(report.checked_bytes);
+    if report.findings.is_empty() {
+        verdict_line(out, path, &format!("sound: {leaves}, {read} read"))?;
+    } else {
+        let found = out::count(report.findings.len(), "finding", "findings");
+        verdict_line(out, path, &format!("damaged: {found}; {leaves}, {read} read"))?;
+    }
+    if !report.has_data_checksums {
+        out::warn(&format!(
+            "note: {} stores no checksum for some of its array data; a flipped bit in that data would go unseen",
+            path.display()
+        ));
+    }
+    report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
+    Ok(())
+}
+
+/// Flushed at once, so that verdicts and the findings on stderr keep their order.
+fn verdict_line(out: &mut impl Write, path: &std::path::Path, verdict: &str) -> std::io::Result<()> {
+    writeln!(out, "{}: {verdict}", out::harmless(&path.to_string_lossy()))?;
+    out.flush()
+}
+
+fn as_json(path: &std::path::Path, report: &VerifyReport) -> Value {
+    let findings: Vec<Value> =
+        report.findings.iter().map(|finding| exit::error_json(&finding.error)).collect();
+    json!({
+        "path": path.to_string_lossy(),
+        "sound": report.findings.is_empty(),
+        "leaf_count": report.leaf_count,
+        "checked_bytes": report.checked_bytes,
+        "has_data_checksums": report.has_data_checksums,
+        "findings": findings,
+    })
+}

@@ -1,0 +1,146 @@
+//! How a command ends: four numbers, and which failure gets which.
+
+use std::io;
+use std::process::ExitCode;
+
+use regrow::{Error, ErrorKind};
+use serde_json::{Value, json};
+
+use crate::out;
+
+/// The numbers a command can end with; scripts may rely on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exit {
+    /// Nothing to complain about.
+    Fine = 0,
+    /// The command ran, and what it looked at is damaged or different.
+    FoundWrong = 1,
+    /// The command line makes no sense for this checkpoint, or at all.
+    WrongUsage = 2,
+    /// There was nothing that could be read.
+    CouldNotRead = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command stopped.
+#[derive(Debug)]
+pub enum Failure {
+    /// The engine says no; its kind decides the number.
+    Engine(Error),
+    /// What the user asked for is not in this checkpoint, whatever the kind: a leaf's name, a glob without match.
+    Usage(Error),
+    /// Stdout cannot be written.
+    Output(io::Error),
+}
+
+impl Failure {
+    /// The number to end with.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Engine(error) => exit_of(error.kind()),
+            Self::Usage(_) => Exit::WrongUsage,
+            // Whoever read our output has seen enough: `regrow ls x | head`.
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Fine,
+            Self::Output(_) => Exit::CouldNotRead,
+        }
+    }
+
+    /// Says on stderr what happened.
+    pub fn report(&self, as_json: bool) {
+        match self {
+            Self::Engine(error) | Self::Usage(error) => report(error, as_json),
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            Self::Output(error) => out::warn(&format!("error: cannot write to stdout: {error}")),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+/// Says an error on stderr, for people or as one line of JSON.
+pub fn report(error: &Error, as_json: bool) {
+    if as_json {
+        out::warn(&json!({ "error": error_json(error) }).to_string());
+    } else {
+        out::warn(&format!("error: {error}"));
+    }
+}
+
+/// An error as JSON: its kind's name and its parts; `null` where a part is not known.
+pub fn error_json(error: &Error) -> Value {
+    let place = error.place();
+    let (expected, found) = error.expected_found().unzip();
+    json!({
+        "kind": error.kind().name(),
+        "what": error.what(),
+        "file": place.file.as_ref().map(|file| file.to_string_lossy()),
+        "leaf": place.leaf.as_ref().map(ToString::to_string),
+        "offset_bytes": place.offset_bytes,
+        "expected": expected,
+        "found": found,
+        "help": error.help_text(),
+    })
+}
+
+fn exit_of(kind: ErrorKind) -> Exit {
+    match kind {
+        ErrorKind::Corrupt | ErrorKind::Mismatch | ErrorKind::NameCollision => Exit::FoundWrong,
+        ErrorKind::InvalidArgument | ErrorKind::AlreadyExists => Exit::WrongUsage,
+        ErrorKind::NotFound
+        | ErrorKind::NotACheckpoint
+        | ErrorKind::Uncommitted
+        | ErrorKind::Unsupported
+        | ErrorKind::Limit
+        | ErrorKind::PermissionDenied
+        | ErrorKind::StorageFull
+        | ErrorKind::Io => Exit::CouldNotRead,
+        // `ErrorKind` may grow; what this build does not know, it could not read.
+        _ => Exit::CouldNotRead,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_is_fine_and_a_full_disk_is_not() {
+        assert_eq!(Failure::Output(io::ErrorKind::BrokenPipe.into()).exit(), Exit::Fine);
+        assert_eq!(Failure::Output(io::ErrorKind::StorageFull.into()).exit(), Exit::CouldNotRead);
+    }
+
+    #[test]
+    fn damage_and_absence_end_differently() {
+        assert_eq!(Failure::from(Error::corrupt("x")).exit(), Exit::FoundWrong);
+        assert_eq!(Failure::from(Error::invalid("x")).exit(), Exit::WrongUsage);
+        assert_eq!(Failure::from(Error::new(ErrorKind::NotFound, "x")).exit(), Exit::CouldNotRead);
+        assert_eq!(Failure::Usage(Error::new(ErrorKind::NotFound, "x")).exit(), Exit::WrongUsage);
+    }
+
+    #[test]
+    fn json_names_every_part() {
+        let error = Error::corrupt("bad").at_byte(7).in_file("d/x").expected("1", "2").help("copy");
+        let json = error_json(&error);
+        assert_eq!(json["kind"], "corrupt");
+        assert_eq!(json["file"], "d/x");
+        assert_eq!(json["offset_bytes"], 7);
+        assert_eq!(json["expected"], "1");
+        assert_eq!(json["found"], "2");
+        assert!(json["leaf"].is_null());
+    }
+}

@@ -1,0 +1,128 @@
+//! Writing for people: stdout that minds closed pipes, aligned columns, sizes, and text that cannot steer a
+//! terminal.
+//!
+//! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
+//! [`Failure`](crate::exit::Failure) decides.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+/// Stdout, buffered: flush it before the end.
+pub fn stdout() -> BufWriter<StdoutLock<'static>> {
+    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+}
+
+/// One report on stderr. If even that cannot be written, there is nobody left to tell.
+pub fn warn(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
+}
+
+/// The text with its control characters escaped, line feeds excepted: file names and foreign texts may hold
+/// what would move a terminal's cursor or recolour it.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.contains(|c: char| c.is_control() && c != '\n') {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if c.is_control() && c != '\n' {
+            safe.extend(c.escape_default());
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+/// A value as pretty JSON and a line feed.
+pub fn json(out: &mut impl Write, value: &serde_json::Value) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
+
+/// Which edge a column's cells stand at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows as aligned columns, two spaces apart, without trailing spaces; `header` first unless it is empty.
+pub fn columns<const N: usize>(
+    out: &mut impl Write,
+    indent: &str,
+    header: Option<[&str; N]>,
+    align: [Align; N],
+    rows: &[[String; N]],
+) -> io::Result<()> {
+    let mut widths = header.map_or([0; N], |header| header.map(|cell| cell.chars().count()));
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut line = String::new();
+    let mut print = |cells: [&str; N]| {
+        line.clear();
+        line.push_str(indent);
+        for (i, ((cell, width), align)) in cells.iter().zip(widths).zip(align).enumerate() {
+            let gap = if i > 0 { "  " } else { "" };
+            // Writing to a `String` cannot fail.
+            let _ = match align {
+                Align::Left => write!(line, "{gap}{cell:<width$}"),
+                Align::Right => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        writeln!(out, "{}", harmless(line.trim_end()))
+    };
+    if let Some(header) = header {
+        print(header)?;
+    }
+    rows.iter().try_for_each(|row| print(row.each_ref().map(String::as_str)))
+}
+
+/// Bytes in the unit that people think in: `512 B`, `1.5 MiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut name = "B";
+    for unit in UNITS {
+        // 1023.95 would print as 1024.0.
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        name = unit;
+    }
+    if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
+}
+
+/// `1 leaf`, `2 leaves`.
+pub fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well() {
+        let sizes = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
+    }
+
+    #[test]
+    fn columns_line_up_and_stay_on_their_line() {
+        let mut out = Vec::new();
+        let rows = [["a".to_owned(), "10".to_owned()], ["b\u{1b}[31m".to_owned(), "9".to_owned()]];
+        columns(&mut out, "", Some(["key", "n"]), [Align::Left, Align::Right], &rows).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("b\\u{1b}[31m"));
+        assert!(text.starts_with("key"));
+        assert!(!text.contains(" \n"));
+    }
+}

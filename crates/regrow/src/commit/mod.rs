@@ -1,0 +1,398 @@
+//! Staged to committed: a checkpoint is written under a temporary name, and gets its own when it is whole.
+//!
+//! ```text
+//! create   parent/step_100.orbax-checkpoint-tmp-<pid>-<random>/     a locked folder beside the target
+//! write    ...  files
+//! commit   fsync files and folders  ->  rename to parent/step_100  ->  fsync parent
+//!          with overwrite: exchange the two names  ->  fsync parent  ->  remove the old one
+//! ```
+//! Killed before the rename, a writer leaves a folder that nobody takes for a checkpoint; the lock on it dies
+//! with the writer, and the next save to the same target removes it. Killed after, the new checkpoint is there.
+//! Where the file system cannot exchange two names in one step, an overwrite takes two renames; between them the
+//! target is missing, and the next save puts the old one back if the writer died there.
+//!
+//! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`, Lustre's
+//! `localflock`), two machines must not save to the same target at once.
+//!
+//! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
+//! (0.4 ms each against one flush).
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
+use crate::store::{DirectWriter, WriteOptions};
+
+mod leftovers;
+mod rename;
+
+use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
+use rename::{exchange, rename_new, replace_in_two_steps};
+
+/// Names of which a folder must hold one for `overwrite` to replace it (or be empty).
+pub const CHECKPOINT_MARKERS: [&str; 8] = [
+    "_METADATA",
+    "_CHECKPOINT_METADATA",
+    "regrow.json",
+    "orbax.checkpoint",
+    "manifest.ocdbt",
+    ".zarray",
+    "zarr.json",
+    "checkpoint",
+];
+
+/// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
+const SYNC_EACH_MAX: usize = 64;
+
+/// Files from this length on are synced by their writer; shorter ones by `commit`, together.
+const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;
+
+/// How often the target may change under an overwrite before it gives up.
+const TRIES: usize = 64;
+
+/// A checkpoint under its temporary name. Dropped uncommitted, it leaves no trace.
+#[derive(Debug)]
+pub struct Staged {
+    own: OwnFolder,
+    kind: Kind,
+    /// As the caller gave it, and as an absolute path.
+    target: PathBuf,
+    absolute: PathBuf,
+    overwrite: bool,
+    durable: bool,
+    made_parents: Vec<PathBuf>,
+    /// Files that are not synced yet.
+    unsynced: Mutex<Vec<PathBuf>>,
+    /// Which process may remove the folder: not a fork's child.
+    pid: u32,
+    committed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    File,
+}
+
+impl Staged {
+    /// Makes the temporary folder beside `target`, and the folders above it that are missing; removes what killed
+    /// writers of the same target have left.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is set and the
+    /// target is a file, or a folder that holds something but no checkpoint; `PermissionDenied` if the folder
+    /// above cannot be written to. Nothing that was there has changed.
+    pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
+        Self::of_kind(Kind::Folder, target, overwrite)
+    }
+
+    /// The same for a checkpoint that is a single file: [`single_file`](Self::single_file) is to be written,
+    /// and becomes the target.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); `InvalidArgument` if the target is a folder and `overwrite` is set.
+    pub fn for_file(target: &Path, overwrite: bool) -> Result<Self> {
+        Self::of_kind(Kind::File, target, overwrite)
+    }
+
+    fn of_kind(kind: Kind, target: &Path, overwrite: bool) -> Result<Self> {
+        let absolute = resolve(target, overwrite)?;
+        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            return Err(no_name(target));
+        };
+        let made_parents =
+            make_folders(parent).map_err(|error| Error::io("cannot make the folder", parent, error))?;
+        let undo = |error| {
+            remove_made(&made_parents);
+            error
+        };
+        sweep(parent, name);
+        check_target(kind, &absolute, overwrite).map_err(undo)?;
+        let own = OwnFolder::make(parent, name).map_err(undo)?;
+        Ok(Self {
+            own,
+            kind,
+            target: target.to_owned(),
+            absolute,
+            overwrite,
+            durable: true,
+            made_parents,
+            unsynced: Mutex::default(),
+            pid: std::process::id(),
+            committed: false,
+        })
+    }
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
+    /// Without, a killed process still costs nothing.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.durable = durable;
+        self
+    }
+
+    /// Whether `commit` syncs.
+    pub fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    /// The target, as it was given.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// The folders above the target that had to be made, outermost first.
+    pub fn made_parents(&self) -> &[PathBuf] {
+        &self.made_parents
+    }
+
+    /// The temporary folder.
+    pub fn folder(&self) -> &Path {
+        &self.own.path
+    }
+
+    /// Where to write the one file of a checkpoint that is a single file.
+    pub fn single_file(&self) -> PathBuf {
+        self.own.path.join(self.absolute.file_name().unwrap_or_default())
+    }
+
+    /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name leads out of the folder.
+    pub fn file(&self, name: &str) -> Result<PathBuf> {
+        let path = self.own.path.join(relative_path(name.as_bytes())?);
+        if let Some(folder) = path.parent().filter(|folder| *folder != self.own.path) {
+            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        }
+        Ok(path)
+    }
+
+    /// Writes one small file below the temporary folder; makes its folders. `commit` syncs it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it was written before; what the file system says.
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.file(name)?;
+        let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes));
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => written_twice(&path),
+            _ => Error::io("cannot write", &path, error),
+        })?;
+        self.sync_later(path);
+        Ok(())
+    }
+
+    /// A [`DirectWriter`] of a file below the temporary folder, as durable as the whole. The arguments are those
+    /// of [`DirectWriter::create`].
+    ///
+    /// # Errors
+    /// As there, and as [`file`](Self::file).
+    pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+        let path = self.file(name)?;
+        let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
+        let durable = self.durable && !small;
+        let writer =
+            DirectWriter::create_with(&path, &WriteOptions { expected_len_bytes, checksums_from, durable })?;
+        if small {
+            self.sync_later(path);
+        }
+        Ok(writer)
+    }
+
+    fn sync_later(&self, path: PathBuf) {
+        if self.durable {
+            self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+        }
+    }
+
+    /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or none of it.
+    /// Gives the target as it was given. An old checkpoint that it replaces is removed; whatever of that cannot
+    /// be removed stays under a temporary name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
+    /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
+    /// removed.
+    pub fn commit(mut self) -> Result<PathBuf> {
+        if self.durable {
+            self.sync_tree()?;
+        }
+        let replaced = self.take_name()?;
+        self.committed = true;
+        if self.durable {
+            let parent = self.absolute.parent().unwrap_or(&self.absolute);
+            let synced = sync_folder(parent).and_then(|()| sync_made(&self.made_parents));
+            synced.map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        }
+        if let Some(old) = replaced {
+            let _ = fs::remove_dir_all(old);
+        }
+        Ok(self.target.clone())
+    }
+
+    /// Gives the target its name; what is to be removed afterwards, if anything.
+    fn take_name(&self) -> Result<Option<PathBuf>> {
+        let target = &self.absolute;
+        let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
+        let source = match self.kind {
+            Kind::Folder => self.own.path.clone(),
+            Kind::File => self.single_file(),
+        };
+        let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
+        for _ in 0..TRIES {
+            match rename_new(&source, target) {
+                Ok(()) => return Ok(emptied),
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(cannot_commit(error));
+                }
+                Err(_) => check_target(self.kind, target, self.overwrite)?,
+            }
+            let replaced = match self.kind {
+                Kind::File => fs::rename(&source, target).map(|()| emptied.clone()),
+                Kind::Folder => self.replace_folder(),
+            };
+            match replaced {
+                Ok(to_remove) => return Ok(to_remove),
+                // Somebody took it away in between; the name is free now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {}
+                Err(error) => return Err(cannot_commit(error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
+    }
+
+    fn replace_folder(&self) -> io::Result<Option<PathBuf>> {
+        if exchange(&self.own.path, &self.absolute)? {
+            return Ok(Some(self.own.path.clone()));
+        }
+        let (Some(parent), Some(name)) = (self.absolute.parent(), self.absolute.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
+        // Held so that nobody takes it for a leftover while it lies aside.
+        let _lock: Lock = lock(&self.absolute)?;
+        replace_in_two_steps(&self.own.path, &self.absolute, &aside)?;
+        Ok(Some(aside))
+    }
+
+    fn sync_tree(&self) -> Result<()> {
+        let mut folders = vec![self.own.path.clone()];
+        let mut next = 0;
+        while let Some(folder) = folders.get(next).cloned() {
+            let cannot_list = |error| Error::io("cannot list", &folder, error);
+            for entry in fs::read_dir(&folder).map_err(cannot_list)? {
+                let entry = entry.map_err(cannot_list)?;
+                if entry.file_type().map_err(cannot_list)?.is_dir() {
+                    folders.push(entry.path());
+                }
+            }
+            next += 1;
+        }
+        let files = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
+        if files.len() + folders.len() > SYNC_EACH_MAX {
+            let flush = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(&self.own.path)?)?) };
+            return flush().map_err(|error| Error::io("cannot sync", &self.own.path, error));
+        }
+        for file in &files {
+            let synced = File::open(file).and_then(|file| file.sync_all());
+            synced.map_err(|error| Error::io("cannot sync", file, error))?;
+        }
+        for folder in folders.iter().rev() {
+            sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.committed && self.pid == std::process::id() {
+            let _ = fs::remove_dir_all(&self.own.path);
+            remove_made(&self.made_parents);
+        }
+    }
+}
+
+/// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
+fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(target));
+    };
+    let absolute = parent.join(name);
+    match fs::symlink_metadata(&absolute) {
+        Ok(found) if found.is_symlink() && overwrite => fs::canonicalize(&absolute)
+            .map_err(|error| Error::io("cannot follow the link to be overwritten", &absolute, error)),
+        _ => Ok(absolute),
+    }
+}
+
+fn no_name(target: &Path) -> Error {
+    Error::invalid(format!(
+        "{:?} names no file or folder that a checkpoint could be",
+        target.display().to_string()
+    ))
+    .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
+}
+
+fn written_twice(path: &Path) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(path)
+}
+
+/// Errs unless the target may be taken.
+fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
+    let found = match fs::symlink_metadata(target) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("cannot look at the target", target, error)),
+    };
+    if !overwrite {
+        return Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
+            .in_file(target)
+            .help("choose another path, or ask for it to be replaced (`overwrite`)"));
+    }
+    match kind {
+        Kind::File if found.is_file() => Ok(()),
+        Kind::File => Err(Error::invalid("the target is no file, and this layout is one")
+            .in_file(target)
+            .help("choose another path, or remove it yourself")),
+        Kind::Folder if !found.is_dir() => {
+            Err(Error::invalid("the target is a file, and this layout is a folder")
+                .in_file(target)
+                .help("choose another path, or remove the file yourself"))
+        }
+        Kind::Folder => check_replaceable(target),
+    }
+}
+
+fn check_replaceable(folder: &Path) -> Result<()> {
+    let is_marked =
+        || CHECKPOINT_MARKERS.iter().any(|marker| fs::symlink_metadata(folder.join(marker)).is_ok());
+    if is_marked() {
+        return Ok(());
+    }
+    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        // Asked again: another writer may have exchanged and removed the one that was looked at first.
+        Ok(false) if is_marked() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io("cannot look into the target", folder, error)),
+        Ok(false) => Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+            .in_file(folder)
+            .help("overwriting would remove all of it; choose another path, or remove it yourself")),
+    }
+}
+
+/// Removes folders that were made for nothing, unless somebody uses them.
+fn remove_made(made: &[PathBuf]) {
+    for folder in made.iter().rev() {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests;

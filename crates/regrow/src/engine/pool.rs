@@ -1,0 +1,313 @@
+//! A few threads under one byte budget.
+//!
+//! ```text
+//! items ──admit──▶ | queue | ──▶ worker ─┐
+//!   ▲ while cost    |       | ──▶ worker ─┴─▶ results ──▶ consume, on the calling thread
+//!   └──────────────── the cost is given back when the result is consumed ───┘
+//! ```
+//!
+//! An item is admitted when its cost fits into what is left of the budget; one that is larger than the whole
+//! budget is admitted alone. Threads live within one call, so nothing of them is left for a fork to break.
+//!
+//! An item passes two queues (about 1 us): small ones are better handed over in batches.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
+
+use crossbeam_channel::unbounded;
+
+use crate::error::{Error, Result};
+
+/// More threads than this do not make one disk faster.
+const THREADS_MAX: usize = 8;
+
+/// Items in flight for each thread, however little they cost: bounds what waits for its turn.
+const ITEMS_PER_THREAD_MAX: usize = 64;
+
+/// Threads to use where the caller has no wish: those of the machine, 8 at most.
+pub fn thread_count() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX)
+}
+
+/// Does `work` on all items, in any order, on `threads` threads; together the items in work cost at most
+/// `budget_bytes`.
+///
+/// # Errors
+/// The first error that happens. Items in work are finished, and each thread may begin one more.
+pub fn for_each_parallel<T: Send>(
+    threads: usize,
+    items: impl IntoIterator<Item = T>,
+    budget_bytes: u64,
+    cost: impl Fn(&T) -> u64,
+    work: impl Fn(T) -> Result<()> + Sync,
+) -> Result<()> {
+    run(Order::Any, threads, items, budget_bytes, cost, work, |()| Ok(()))
+}
+
+/// Does `work` on the items on `threads` threads, and `consume`s the results on the calling thread in the order
+/// of the items; items in work and results that wait for their turn cost at most `budget_bytes` together.
+///
+/// # Errors
+/// The error of the first item, in order, that has one; the results before it have been consumed.
+pub fn map_ordered<T: Send, R: Send>(
+    threads: usize,
+    items: impl IntoIterator<Item = T>,
+    budget_bytes: u64,
+    cost: impl Fn(&T) -> u64,
+    work: impl Fn(T) -> Result<R> + Sync,
+    consume: impl FnMut(R) -> Result<()>,
+) -> Result<()> {
+    run(Order::Items, threads, items, budget_bytes, cost, work, consume)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Items,
+    Any,
+}
+
+/// What became of an item: a result, an error, or a panic to be passed on.
+type Outcome<R> = std::result::Result<Result<R>, Box<dyn Any + Send>>;
+
+fn run<T: Send, R: Send>(
+    order: Order,
+    threads: usize,
+    items: impl IntoIterator<Item = T>,
+    budget_bytes: u64,
+    cost: impl Fn(&T) -> u64,
+    work: impl Fn(T) -> Result<R> + Sync,
+    mut consume: impl FnMut(R) -> Result<()>,
+) -> Result<()> {
+    let mut items = items.into_iter().peekable();
+    let Some(first) = items.next() else { return Ok(()) };
+    if threads <= 1 || items.peek().is_none() {
+        return std::iter::once(first).chain(items).try_for_each(|item| consume(work(item)?));
+    }
+    let mut items = std::iter::once(first).chain(items).peekable();
+    let threads = threads.min(THREADS_MAX);
+    let (queue, to_do) = unbounded::<(u64, T)>();
+    let (done, results) = unbounded::<(u64, Outcome<R>)>();
+    let work = &work;
+    thread::scope(|scope| {
+        // Moved in, so that every way out of here closes the queue and ends the workers.
+        let queue = queue;
+        let results = results;
+        for _ in 0..threads {
+            let (to_do, done) = (to_do.clone(), done.clone());
+            let worker = move || {
+                for (index, item) in to_do {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| work(item)));
+                    let failed = !matches!(outcome, Ok(Ok(_)));
+                    if done.send((index, outcome)).is_err() || failed && order == Order::Any {
+                        break;
+                    }
+                }
+            };
+            let name = "regrow-pool".to_owned();
+            let spawned = thread::Builder::new().name(name).spawn_scoped(scope, worker);
+            spawned.map_err(|error| {
+                Error::new(crate::ErrorKind::Io, format!("cannot start a thread: {error}"))
+            })?;
+        }
+        drop((to_do, done));
+
+        let mut admitted = Admitted::default();
+        let mut next_index = 0;
+        let mut waiting = BTreeMap::new();
+        let mut next_in_turn = 0;
+        let mut stopped = false;
+        loop {
+            while let Some(item) = items.peek().filter(|_| !stopped) {
+                let cost_bytes = cost(item);
+                if !admitted.has_room(cost_bytes, budget_bytes, threads) {
+                    break;
+                }
+                let Some(item) = items.next() else { break };
+                admitted.add(next_index, cost_bytes);
+                if queue.send((next_index, item)).is_err() {
+                    break;
+                }
+                next_index += 1;
+            }
+            if admitted.is_empty() {
+                return Ok(());
+            }
+            let Ok((index, outcome)) = results.recv() else { return Ok(()) };
+            let result = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+            if order == Order::Any {
+                consume(result?)?;
+                admitted.remove(index);
+                continue;
+            }
+            stopped |= result.is_err();
+            waiting.insert(index, result);
+            while let Some(result) = waiting.remove(&next_in_turn) {
+                consume(result?)?;
+                admitted.remove(next_in_turn);
+                next_in_turn += 1;
+            }
+        }
+    })
+}
+
+/// The items between admission and consumption, and what they cost.
+#[derive(Default)]
+struct Admitted {
+    cost_bytes: u64,
+    costs: BTreeMap<u64, u64>,
+}
+
+impl Admitted {
+    fn has_room(&self, cost_bytes: u64, budget_bytes: u64, threads: usize) -> bool {
+        let fits = self.cost_bytes.checked_add(cost_bytes).is_some_and(|sum| sum <= budget_bytes);
+        self.is_empty() || fits && self.costs.len() < threads * ITEMS_PER_THREAD_MAX
+    }
+
+    fn add(&mut self, index: u64, cost_bytes: u64) {
+        self.cost_bytes = self.cost_bytes.saturating_add(cost_bytes);
+        self.costs.insert(index, cost_bytes);
+    }
+
+    fn remove(&mut self, index: u64) {
+        self.cost_bytes -= self.costs.remove(&index).unwrap_or(0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.costs.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn results_come_in_order_and_under_the_budget(
+            costs in prop::collection::vec(0_u64..100, 0..80),
+            budget in 0_u64..150,
+            threads in 0_usize..6,
+            failing in prop::option::of(0_usize..100),
+        ) {
+            let in_flight = AtomicU64::new(0);
+            let items = costs.iter().copied().enumerate();
+            let mut seen = Vec::new();
+            let result = map_ordered(threads, items, budget, |(_, cost)| *cost, |(index, cost)| {
+                let sum = in_flight.fetch_add(cost, Ordering::SeqCst) + cost;
+                assert!(sum <= budget || sum == cost, "{sum} of {budget}");
+                if index % 7 == 0 {
+                    thread::yield_now();
+                }
+                if Some(index) == failing { Err(Error::corrupt(index.to_string())) } else { Ok((index, cost)) }
+            }, |(index, cost)| {
+                in_flight.fetch_sub(cost, Ordering::SeqCst);
+                seen.push(index);
+                Ok(())
+            });
+            let fails = failing.filter(|index| *index < costs.len());
+            prop_assert_eq!(result.map_err(|error| error.what().to_owned()), match fails {
+                Some(index) => Err(index.to_string()),
+                None => Ok(()),
+            });
+            prop_assert_eq!(seen, (0..fails.unwrap_or(costs.len())).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_first_of_two_errors_in_order_is_told() {
+        let work = |index: u64| -> Result<u64> {
+            // The later one is sure to happen first.
+            if index == 3 {
+                thread::sleep(Duration::from_millis(20));
+            }
+            if index == 3 || index == 5 { Err(Error::corrupt(index.to_string())) } else { Ok(index) }
+        };
+        let mut seen = Vec::new();
+        let error = map_ordered(
+            4,
+            0..1000,
+            1 << 20,
+            |_| 1,
+            work,
+            |index| {
+                seen.push(index);
+                Ok(())
+            },
+        );
+        assert_eq!(error.unwrap_err().what(), "3");
+        assert_eq!(seen, [0, 1, 2]);
+    }
+
+    #[test]
+    fn all_items_are_worked_on_by_several_threads() {
+        let sum = AtomicU64::new(0);
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for_each_parallel(
+            4,
+            1..=100_u64,
+            3,
+            |_| 1,
+            |item| {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                thread::sleep(Duration::from_micros(300));
+                sum.fetch_add(item, Ordering::SeqCst);
+                now.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            },
+        )
+        .unwrap();
+        assert_eq!(sum.into_inner(), 5050);
+        let most = most.into_inner();
+        assert!((2..=3).contains(&most), "{most}");
+    }
+
+    #[test]
+    fn an_error_stops_the_rest() {
+        let begun = AtomicUsize::new(0);
+        let error = for_each_parallel(
+            2,
+            0..100_000,
+            u64::MAX,
+            |_| 0,
+            |item| {
+                begun.fetch_add(1, Ordering::SeqCst);
+                if item == 10 { Err(Error::corrupt("ten")) } else { Ok(()) }
+            },
+        );
+        assert_eq!(error.unwrap_err().what(), "ten");
+        assert!(begun.into_inner() < 1000);
+        let error = map_ordered(
+            2,
+            0..100_000,
+            64,
+            |_| 1,
+            Ok,
+            |item: i32| {
+                if item == 10 { Err(Error::corrupt("full")) } else { Ok(()) }
+            },
+        );
+        assert_eq!(error.unwrap_err().what(), "full");
+    }
+
+    #[test]
+    #[should_panic(expected = "a bug in the work")]
+    fn a_panic_is_passed_on_and_hangs_nobody() {
+        let _ = map_ordered(
+            3,
+            0..100,
+            10,
+            |_| 1,
+            |item| if item == 20 { panic!("a bug in the work") } else { Ok(item) },
+            |_| Ok(()),
+        );
+    }
+}

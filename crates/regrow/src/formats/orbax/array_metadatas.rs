@@ -1,0 +1,97 @@
+//! `array_metadatas/process_<N>`: what else is known of each `jax.Array`.
+//!
+//! ```text
+//! {"array_metadatas": [{"array_metadata": {"param_name": "k", "write_shape": [2], "chunk_shape": [2],
+//!                                          "ext_metadata": {"random_key_impl": "threefry2x32"}}}, …]}
+//! ```
+//!
+//! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere else.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::json_text;
+use crate::error::Result;
+
+/// Name of the folder.
+pub const ARRAY_METADATAS_FOLDER: &str = "array_metadatas";
+
+/// Name of the file of a process, below the folder.
+pub fn process_file(process: usize) -> String {
+    format!("process_{process}")
+}
+
+/// One leaf.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ArrayMetadata {
+    /// Its stored name.
+    pub param_name: String,
+    /// Shape of one written piece.
+    pub write_shape: Vec<u64>,
+    /// Shape of the smallest piece that is decoded alone.
+    pub chunk_shape: Vec<u64>,
+    /// What type handlers add; of typed PRNG keys `random_key_impl`.
+    #[serde(default)]
+    pub ext_metadata: Option<Value>,
+}
+
+impl ArrayMetadata {
+    /// The implementation of a typed PRNG key.
+    pub fn random_key_impl(&self) -> Option<&str> {
+        self.ext_metadata.as_ref()?.get("random_key_impl")?.as_str()
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    array_metadatas: Vec<Wrapped>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wrapped {
+    array_metadata: ArrayMetadata,
+}
+
+/// Parses the file of one process.
+///
+/// # Errors
+/// `Corrupt` with file and offset.
+pub fn parse(bytes: &[u8]) -> Result<Vec<ArrayMetadata>> {
+    let document: Document = json_text::parse(bytes, Path::new(ARRAY_METADATAS_FOLDER))?;
+    Ok(document.array_metadatas.into_iter().map(|wrapped| wrapped.array_metadata).collect())
+}
+
+/// The file of one process, as Orbax writes it.
+///
+/// # Errors
+/// None for JSON values with string keys.
+pub fn to_json(leaves: Vec<ArrayMetadata>) -> Result<Vec<u8>> {
+    let array_metadatas = leaves.into_iter().map(|array_metadata| Wrapped { array_metadata }).collect();
+    json_text::to_python_json(&Document { array_metadatas })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_what_orbax_wrote() {
+        let path = regrow_testkit::fixtures().join("orbax/prng_keys/ckpt/array_metadatas/process_0");
+        let bytes = std::fs::read(path).unwrap();
+        let leaves = parse(&bytes).unwrap();
+        let keys: Vec<_> =
+            leaves.iter().map(|leaf| (leaf.param_name.as_str(), leaf.random_key_impl())).collect();
+        assert_eq!(keys[0], ("k", Some("threefry2x32")));
+        assert_eq!(keys[1], ("other", None));
+        assert_eq!(to_json(leaves).unwrap(), bytes);
+    }
+
+    #[test]
+    fn refuses_other_documents() {
+        for bytes in [&b"{}"[..], b"", b"{\"array_metadatas\": [{}]}"] {
+            assert!(parse(bytes).is_err());
+        }
+    }
+}

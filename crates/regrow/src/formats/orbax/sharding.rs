@@ -1,0 +1,130 @@
+//! `_sharding`: how each `jax.Array` was spread over devices when it was saved. Advice: no byte depends on it.
+//!
+//! ```text
+//! {"Ymln":"{\"sharding_type\": \"NamedSharding\", \"shape\": [4, 2], …}","aw==":""}
+//!    │        └ a string that holds JSON (Python's spacing), or an empty one
+//!    └ url-safe base64 of the param name, with padding; the bare name before October 2023
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::json_text;
+use crate::error::{Error, Result};
+
+/// Name of the file.
+pub const SHARDING_FILE: &str = "_sharding";
+
+/// A document that was read: entries by their stored names, parsed when asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Shardings(HashMap<String, String>);
+
+impl Shardings {
+    /// Parses the document. Entries that are no strings are left out.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let file = Path::new(SHARDING_FILE);
+        let members: Map<String, Value> = json_text::parse(bytes, file)?;
+        let text = |value| match value {
+            Value::String(text) => Some(text),
+            _ => None,
+        };
+        Ok(Self(members.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()))
+    }
+
+    /// The entry of a leaf, as JSON; `None` if there is none, or none that can be read.
+    pub fn get(&self, param_name: &str) -> Option<Value> {
+        let text = self.0.get(&base64url(param_name.as_bytes())).or_else(|| self.0.get(param_name))?;
+        serde_json::from_str(text).ok().filter(Value::is_object)
+    }
+}
+
+/// The document for leaves with their shardings (`None` for a leaf whose sharding Orbax does not write).
+///
+/// # Errors
+/// None for JSON values with string keys.
+pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>) -> Result<Vec<u8>> {
+    let mut members = BTreeMap::new();
+    for (name, sharding) in shardings {
+        let text = match sharding {
+            None => String::new(),
+            Some(value) => String::from_utf8(json_text::to_python_json(value)?)
+                .map_err(|_| Error::invalid("a sharding is no text"))?,
+        };
+        members.insert(base64url(name.as_bytes()), text);
+    }
+    json_text::to_compact_json(&members)
+}
+
+/// The entry that makes Orbax place an array on the first CPU device.
+pub fn single_device() -> Value {
+    serde_json::json!({"sharding_type": "SingleDeviceSharding", "device_str": "cpu:0"})
+}
+
+/// URL-safe base64 with padding (RFC 4648, section 5).
+pub fn base64url(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let byte = |i: usize| u32::from(group.get(i).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for i in 0..4 {
+            let sextet = (bits >> (18 - 6 * i) & 63) as usize;
+            let symbol = ALPHABET.get(sextet).copied().unwrap_or(b'=');
+            out.push(if i <= group.len() { char::from(symbol) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodes_as_rfc_4648() {
+        for (plain, coded) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("\u{fffff}", "87-_vw=="),
+        ] {
+            assert_eq!(base64url(plain.as_bytes()), coded);
+        }
+    }
+
+    #[test]
+    fn writes_what_orbax_wrote() {
+        for fixture in ["md8_ocdbt_zarr2", "sd_files_zarr2", "weird_keys_ocdbt"] {
+            let folder = regrow_testkit::fixtures().join("orbax").join(fixture);
+            let bytes = std::fs::read(folder.join("ckpt/_sharding")).unwrap();
+            let read = Shardings::parse(&bytes).unwrap();
+            let expected = regrow_testkit::expected(&format!("orbax/{fixture}"));
+            let names: Vec<&str> = expected["items"][""]["leaves"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|leaf| leaf["value_type"] == "jax.Array")
+                .map(|leaf| leaf["param_name"].as_str().unwrap())
+                .collect();
+            let values: Vec<Option<Value>> = names.iter().map(|name| read.get(name)).collect();
+            assert!(values.iter().all(Option::is_some));
+            let ours = to_json(names.iter().copied().zip(values.iter().map(Option::as_ref))).unwrap();
+            assert_eq!(ours, bytes, "{fixture}");
+        }
+    }
+
+    #[test]
+    fn takes_older_and_broken_entries() {
+        let text = br#"{"plain.name": "{\"sharding_type\": \"X\"}", "YQ==": "", "Yg==": "{", "Yw==": 5}"#;
+        let read = Shardings::parse(text).unwrap();
+        assert_eq!(read.get("plain.name").unwrap()["sharding_type"], "X");
+        assert!(["a", "b", "c", "d"].iter().all(|name| read.get(name).is_none()));
+    }
+}

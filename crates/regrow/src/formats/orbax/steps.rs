@@ -1,0 +1,277 @@
+//! Steps: the folders of a `CheckpointManager`, and which of them were committed.
+//!
+//! ```text
+//! ROOT/
+//!   100/  or  step_100/  or  00000100/      [prefix_]number, plain or zero-padded to one width
+//!   200.orbax-checkpoint-tmp/               a save in progress, or one that was killed
+//!   metadata/_ROOT_METADATA                 {"internal_metadata": {}, "custom_metadata": {…}}
+//!   trash/99/                               moved aside by the manager: no step
+//! ```
+//!
+//! A local save is committed by its rename, so the name alone tells. Old releases put a timestamp or a counter
+//! behind the suffix. Orbax itself lists an empty folder `7` as step 7; here it is left out, with a note.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::files::{Listed, list, read_small};
+use super::{checkpoint_metadata, json_text, metadata};
+use crate::error::{Error, ErrorKind, Result};
+
+/// In the name of everything that is not committed.
+pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
+
+/// Orbax' commit marker; on local disks only a courtesy to copies in buckets.
+pub const COMMIT_SUCCESS_FILE: &str = "commit_success.txt";
+
+/// The empty file that marks the v1 layout.
+pub const V1_MARKER_FILE: &str = "orbax.checkpoint";
+
+/// The msgpack file of the oldest layouts.
+pub const AGGREGATE_FILE: &str = "checkpoint";
+
+const ROOT_METADATA_FOLDER: &str = "metadata";
+const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
+
+/// A committed step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Its number.
+    pub number: u64,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
+/// What a folder of steps holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Committed steps, by number.
+    pub committed: Vec<Step>,
+    /// Names of those that are not.
+    pub uncommitted: Vec<String>,
+    /// What looked like a step and is none.
+    pub notes: Vec<String>,
+}
+
+impl Steps {
+    /// The step of this number, or the newest.
+    ///
+    /// # Errors
+    /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has.
+    pub fn pick(&self, number: Option<u64>, root: &Path) -> Result<&Step> {
+        let found = match number {
+            Some(number) => self.committed.iter().find(|step| step.number == number),
+            None => self.committed.last(),
+        };
+        if let Some(step) = found {
+            return Ok(step);
+        }
+        let temporary = self.uncommitted.iter().find(|name| match number {
+            Some(number) => name.split(TMP_MARK).next().and_then(step_number) == Some(number),
+            None => true,
+        });
+        if let Some(name) = temporary {
+            return Err(uncommitted(&root.join(name)));
+        }
+        let numbers: Vec<String> = self.committed.iter().map(|step| step.number.to_string()).collect();
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!("there is no step {}", number.map_or_else(String::new, |n| n.to_string())),
+        )
+        .in_file(root)
+        .help(format!("the committed steps are: {}", numbers.join(", "))))
+    }
+}
+
+/// The error for a save that never ended.
+pub(super) fn uncommitted(path: &Path) -> Error {
+    Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is still temporary")
+        .in_file(path)
+        .help("a save is in progress or was killed; wait for it, or restore an earlier checkpoint and delete this folder")
+}
+
+/// Whether a path lies in something that is not committed. A symbolic link may be called as it likes.
+pub(super) fn is_temporary(path: &Path) -> bool {
+    path.ancestors().any(|part| {
+        part.file_name().is_some_and(|name| name.to_string_lossy().contains(TMP_MARK)) && !part.is_symlink()
+    })
+}
+
+/// The number in a step's name: `[prefix_]digits`.
+pub fn step_number(name: &str) -> Option<u64> {
+    parse_name(name).map(|(_, digits)| digits).and_then(|digits| digits.parse().ok())
+}
+
+fn parse_name(name: &str) -> Option<(&str, &str)> {
+    let (prefix, digits) = match name.rsplit_once('_') {
+        Some((prefix, digits)) if !prefix.is_empty() => (prefix, digits),
+        Some(_) => return None,
+        None => ("", name),
+    };
+    let all_digits = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all_digits.then_some((prefix, digits))
+}
+
+/// The steps below `root`, given what is in it.
+///
+/// Where names of several forms stand side by side, the form of most of them counts, and a note says so.
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn find(root: &Path, listed: &[Listed]) -> Result<Steps> {
+    let mut steps = Steps::default();
+    let mut forms: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
+    for entry in listed.iter().filter(|entry| entry.is_dir) {
+        if entry.name.contains(TMP_MARK) && !entry.is_link {
+            if entry.name.split(TMP_MARK).next().and_then(step_number).is_some() {
+                steps.uncommitted.push(entry.name.clone());
+            }
+            continue;
+        }
+        let Some((prefix, digits)) = parse_name(&entry.name) else { continue };
+        let Ok(number) = digits.parse::<u64>() else { continue };
+        let inside = list(&root.join(&entry.name))?;
+        if holds_checkpoint(&root.join(&entry.name), &inside)? {
+            forms.entry(prefix).or_default().push((&entry.name, number));
+        } else if inside.is_empty() {
+            steps.notes.push(format!("the folder {} is empty: it is no step", entry.name));
+        }
+    }
+    // Among equals the plain numbers win: their prefix sorts first.
+    let mut chosen: Option<(&str, Vec<(&str, u64)>)> = None;
+    for (prefix, names) in forms {
+        match &mut chosen {
+            Some((_, best)) if best.len() >= names.len() => left_out(&mut steps.notes, &names),
+            _ => {
+                if let Some((_, beaten)) = chosen.replace((prefix, names)) {
+                    left_out(&mut steps.notes, &beaten);
+                }
+            }
+        }
+    }
+    let (prefix, mut names) = chosen.unwrap_or_default();
+    let digits_of = |name: &str| name.len() - if prefix.is_empty() { 0 } else { prefix.len() + 1 };
+    let is_padded = |name: &str| {
+        digits_of(name) > 1 && name.get(name.len() - digits_of(name)..).is_some_and(|text| text.starts_with('0'))
+    };
+    let widths: Vec<usize> = names.iter().filter(|(name, _)| is_padded(name)).map(|(name, _)| digits_of(name)).collect();
+    let one_width = widths.first().is_none_or(|&width| {
+        widths.iter().all(|&other| other == width) && names.iter().all(|(name, _)| digits_of(name) >= width)
+    });
+    if !one_width {
+        let (padded, plain): (Vec<_>, Vec<_>) = names.into_iter().partition(|(name, _)| is_padded(name));
+        left_out(&mut steps.notes, &padded);
+        names = plain;
+    }
+    steps.committed =
+        names.into_iter().map(|(name, number)| Step { number, folder: root.join(name) }).collect();
+    steps.committed.sort_by_key(|step| step.number);
+    Ok(steps)
+}
+
+fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
+    let names: Vec<&str> = names.iter().take(4).map(|(name, _)| *name).collect();
+    notes.push(format!("folders named unlike the other steps are left out: {}", names.join(", ")));
+}
+
+/// Whether a folder is a checkpoint of any age, by the names in it and one level below.
+pub(super) fn holds_checkpoint(folder: &Path, listed: &[Listed]) -> Result<bool> {
+    if listed.iter().any(is_mark) {
+        return Ok(true);
+    }
+    for entry in listed.iter().filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK)) {
+        if list(&folder.join(&entry.name))?.iter().any(is_mark) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_mark(entry: &Listed) -> bool {
+    let marks = [
+        metadata::METADATA_FILE,
+        checkpoint_metadata::CHECKPOINT_METADATA_FILE,
+        COMMIT_SUCCESS_FILE,
+        V1_MARKER_FILE,
+        AGGREGATE_FILE,
+        "manifest.ocdbt",
+    ];
+    !entry.is_dir && marks.contains(&entry.name.as_str())
+}
+
+/// The user's metadata of a folder of steps.
+///
+/// # Errors
+/// `Corrupt` with file and offset.
+pub(super) fn root_metadata(root: &Path) -> Result<Option<Value>> {
+    for name in ROOT_METADATA_FILES {
+        let path = root.join(ROOT_METADATA_FOLDER).join(name);
+        let Some(bytes) = read_small(&path)? else { continue };
+        let mut members = match json_text::parse(&bytes, &path)? {
+            Value::Object(members) => members,
+            _ => return Err(Error::corrupt("the metadata of the steps is no JSON object").in_file(&path)),
+        };
+        members.remove("internal_metadata");
+        let mut custom = match members.remove("custom_metadata") {
+            Some(Value::Object(custom)) => custom,
+            _ => serde_json::Map::new(),
+        };
+        custom.append(&mut members);
+        return Ok((!custom.is_empty()).then_some(Value::Object(custom)));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root_of(names: &[&str]) -> (tempfile::TempDir, Result<Steps>) {
+        let root = tempfile::tempdir().unwrap();
+        for name in names {
+            std::fs::create_dir_all(root.path().join(name)).unwrap();
+            std::fs::write(root.path().join(name).join(metadata::METADATA_FILE), "{}").unwrap();
+        }
+        let steps = find(root.path(), &list(root.path()).unwrap());
+        (root, steps)
+    }
+
+    fn numbers(names: &[&str]) -> Vec<u64> {
+        root_of(names).1.unwrap().committed.iter().map(|step| step.number).collect()
+    }
+
+    #[test]
+    fn reads_numbers_in_all_their_forms() {
+        assert_eq!(numbers(&["0", "10", "9", "notes", "-3", "010", "x"]), [0, 9, 10]);
+        assert_eq!(numbers(&["step_2", "step_10", "5"]), [2, 10]);
+        assert_eq!(numbers(&["0001", "0020", "12345"]), [1, 20, 12345]);
+        assert_eq!(numbers(&["a_b_000", "a_b_001", "_7"]), [0, 1]);
+        assert_eq!(numbers(&["99999999999999999999999"]), [0; 0]);
+    }
+
+    #[test]
+    fn leaves_out_the_temporary_and_the_empty() {
+        let (root, steps) = root_of(&["1", "2.orbax-checkpoint-tmp", "3.orbax-checkpoint-tmp-1699"]);
+        std::fs::create_dir(root.path().join("7")).unwrap();
+        let steps = {
+            steps.unwrap();
+            find(root.path(), &list(root.path()).unwrap()).unwrap()
+        };
+        assert_eq!(steps.committed.len(), 1);
+        assert_eq!(steps.uncommitted.len(), 2);
+        assert!(steps.notes[0].contains('7'));
+        assert_eq!(steps.pick(None, root.path()).unwrap().number, 1);
+        assert_eq!(steps.pick(Some(3), root.path()).unwrap_err().kind(), ErrorKind::Uncommitted);
+        let missing = steps.pick(Some(9), root.path()).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        assert!(missing.help_text().unwrap().ends_with("are: 1"));
+    }
+
+    #[test]
+    fn knows_a_temporary_path() {
+        assert!(is_temporary(Path::new("/x/5.orbax-checkpoint-tmp/default")));
+        assert!(!is_temporary(Path::new("/x/5/default")));
+    }
+}

@@ -1,0 +1,5 @@
+//! Writing Orbax checkpoints.
+mod chunking;
+pub(crate) mod documents;
+pub(crate) mod names;
+pub(crate) mod refusals;

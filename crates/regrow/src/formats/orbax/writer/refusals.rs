@@ -1,0 +1,84 @@
+//! All that keeps a tree from being written, in one report: found before the first byte is.
+
+use std::fmt::Write;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::KeyPath;
+
+/// Leaves named in one report; further ones are counted.
+const NAMED_MAX: usize = 20;
+
+/// Errors of single leaves, gathered.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    named: Vec<Error>,
+    count: usize,
+}
+
+impl Refusals {
+    /// Takes the error of the leaf at `path`.
+    pub(crate) fn add(&mut self, path: &KeyPath, error: Error) {
+        self.count += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(error.at_leaf(path));
+        }
+    }
+
+    /// The value of `result`, or `None` with its error gathered.
+    pub(crate) fn keep<T>(&mut self, path: &KeyPath, result: Result<T>) -> Option<T> {
+        result.map_err(|error| self.add(path, error)).ok()
+    }
+
+    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason.
+    ///
+    /// # Errors
+    /// The kind that all have in common, or `Unsupported`.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if self.count <= 1 {
+            return self.named.pop().map_or(Ok(()), Err);
+        }
+        let kind = self.named.first().map_or(ErrorKind::Unsupported, Error::kind);
+        let kind =
+            if self.named.iter().all(|error| error.kind() == kind) { kind } else { ErrorKind::Unsupported };
+        let mut what = format!("{} leaves cannot be written as Orbax writes them", self.count);
+        let mut help: Vec<&str> = Vec::new();
+        for error in &self.named {
+            let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
+            // Writing into a String has no way to fail.
+            let _ = write!(what, "\n  {path}: {}", error.what());
+            if let Some((expected, found)) = error.expected_found() {
+                let _ = write!(what, " (expected {expected}, found {found})");
+            }
+            help.extend(error.help_text().filter(|text| !help.contains(text)));
+        }
+        if self.count > self.named.len() {
+            let _ = write!(what, "\n  and {} more", self.count - self.named.len());
+        }
+        let error = Error::new(kind, what);
+        Err(if help.is_empty() { error } else { error.help(help.join("; ")) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Key;
+
+    #[test]
+    fn one_report_names_all() {
+        assert!(Refusals::default().finish().is_ok());
+        let mut one = Refusals::default();
+        let path = |i: usize| KeyPath::from_iter([Key::Index(i)]);
+        one.add(&path(0), Error::invalid("too small").help("grow it"));
+        assert_eq!(one.finish().unwrap_err().to_string(), "too small\n  leaf 0\n  help: grow it");
+        let mut many = Refusals::default();
+        for i in 0..25 {
+            many.add(&path(i), Error::invalid("too small").expected(2, 1).help("grow it"));
+        }
+        let error = many.finish().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let text = error.to_string();
+        assert!(text.contains("25 leaves") && text.contains("\n  19: too small (expected 2, found 1)"));
+        assert!(text.ends_with("and 5 more\n  help: grow it"), "{text}");
+    }
+}

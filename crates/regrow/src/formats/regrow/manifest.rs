@@ -1,0 +1,241 @@
+//! `regrow.json`: what neither Orbax' files nor safetensors can say.
+//!
+//! ```text
+//! {"crc32c":"1b2e9a40",                      of all bytes after this member's comma
+//!  "format":"regrow","version":1,"writer":"regrow 0.1.0","created_unix_ns":...,
+//!  "custom_metadata":...,
+//!  "structure":{...}                         the exact pytree, see `structure`
+//!  "data_files":[{"name":"model.safetensors","len_bytes":...,"data_offset":4096,"head_crc32c":"...",
+//!                 "block_len_bytes":1048576,"block_crc32c":"1b2e9a40..."}]     8 hex digits a block
+//!  "leaf_files":[0,0,-1,...]                 into data_files; -1 zarr chunks in the database; -2 no data
+//!  "leaf_offsets":[4096,...]                 from the start of the file
+//!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"..."}]                every other file
+//! }
+//! ```
+//!
+//! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax would.
+
+use serde::{Deserialize, Serialize};
+
+use super::structure::Structure;
+use crate::bytes::checksum::crc32c;
+use crate::error::{Error, Result};
+
+/// Name of the file.
+pub const FILE_NAME: &str = "regrow.json";
+
+/// The only version there is.
+pub const VERSION: u32 = 1;
+
+const OPENING: &str = "{\"crc32c\":\"";
+const CRC_HEX_LEN: usize = 8;
+const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;
+
+/// Where a leaf's bytes are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeafPlace {
+    /// Raw in a data file, at a byte.
+    Raw {
+        /// Into `data_files`.
+        file: usize,
+        /// From the start of the file.
+        offset_bytes: u64,
+    },
+    /// As zarr chunks in the OCDBT database.
+    Chunks,
+    /// It has no array data.
+    Nowhere,
+}
+
+const CHUNKS: i64 = -1;
+const NOWHERE: i64 = -2;
+
+/// See the module's story.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Always `regrow`.
+    pub format: String,
+    /// [`VERSION`].
+    pub version: u32,
+    /// Program and version that wrote the checkpoint.
+    pub writer: String,
+    /// When, in nanoseconds since 1970-01-01 UTC.
+    pub created_unix_ns: u64,
+    /// The user's own metadata.
+    #[serde(default)]
+    pub custom_metadata: Option<serde_json::Value>,
+    /// The exact pytree.
+    pub structure: Structure,
+    /// Files with array data.
+    pub data_files: Vec<DataFile>,
+    leaf_files: Vec<i64>,
+    leaf_offsets: Vec<u64>,
+    /// Every other file.
+    pub files: Vec<SmallFile>,
+}
+
+/// A file with array data, and a checksum for each of its blocks.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DataFile {
+    /// Path below the checkpoint.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// Where blocks begin; before it lies the header.
+    pub data_offset: u64,
+    /// CRC-32C of the bytes before `data_offset`.
+    #[serde(with = "hex32")]
+    pub head_crc32c: u32,
+    /// Bytes a block; the last may be shorter.
+    pub block_len_bytes: u64,
+    /// CRC-32C of each block.
+    #[serde(with = "hex32_list")]
+    pub block_crc32c: Vec<u32>,
+}
+
+/// A file that is read whole.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SmallFile {
+    /// Path below the checkpoint.
+    pub name: String,
+    /// Its length.
+    pub len_bytes: u64,
+    /// CRC-32C of all of it.
+    #[serde(with = "hex32")]
+    pub crc32c: u32,
+}
+
+impl Manifest {
+    /// A manifest for a checkpoint that is being written now.
+    pub fn new(structure: Structure, custom_metadata: Option<serde_json::Value>, places: &[LeafPlace]) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let (mut leaf_files, mut leaf_offsets) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
+        for place in places {
+            let (file, offset) = match *place {
+                LeafPlace::Raw { file, offset_bytes } => (file as i64, offset_bytes),
+                LeafPlace::Chunks => (CHUNKS, 0),
+                LeafPlace::Nowhere => (NOWHERE, 0),
+            };
+            leaf_files.push(file);
+            leaf_offsets.push(offset);
+        }
+        Self {
+            format: "regrow".to_owned(),
+            version: VERSION,
+            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
+            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+            custom_metadata,
+            structure,
+            data_files: Vec::new(),
+            leaf_files,
+            leaf_offsets,
+            files: Vec::new(),
+        }
+    }
+
+    /// The file's bytes.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_json(&self) -> Result<Vec<u8>> {
+        let body = serde_json::to_vec(self).map_err(|error| Error::invalid(format!("no JSON: {error}")))?;
+        let rest = body.get(1..).unwrap_or_default();
+        let mut out = Vec::with_capacity(body.len() + BODY_OFFSET);
+        out.extend_from_slice(OPENING.as_bytes());
+        out.extend_from_slice(format!("{:08x}\",", crc32c(rest)).as_bytes());
+        out.extend_from_slice(rest);
+        Ok(out)
+    }
+
+    /// Parses and checks the file's bytes.
+    ///
+    /// # Errors
+    /// `Unsupported` for a later version; `Corrupt` for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let stored = bytes
+            .strip_prefix(OPENING.as_bytes())
+            .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
+            .and_then(|hex| u32::from_str_radix(hex, 16).ok());
+        let (Some(stored), Some(body)) = (stored, bytes.get(BODY_OFFSET..)) else {
+            return Err(Error::corrupt("regrow.json does not begin with its checksum").at_byte(0).help(WITHOUT_IT));
+        };
+        let found = crc32c(body);
+        if found != stored {
+            return Err(Error::corrupt("regrow.json fails its crc32c")
+                .at_byte(BODY_OFFSET as u64)
+                .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
+                .help(WITHOUT_IT));
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let bad = |error: serde_json::Error| Error::corrupt(format!("regrow.json cannot be read: {error}"));
+        let Version { version } = serde_json::from_slice(bytes).map_err(bad)?;
+        if version != VERSION {
+            return Err(Error::unsupported(format!("this checkpoint is of layout version {version}"))
+                .expected(format_args!("version {VERSION}"), version)
+                .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it"));
+        }
+        serde_json::from_slice(bytes).map_err(bad)
+    }
+
+    /// Where the bytes of each of `leaf_count` leaves are.
+    ///
+    /// # Errors
+    /// `Corrupt` if that contradicts the structure or the data files.
+    pub fn places(&self, leaf_count: usize) -> Result<Vec<LeafPlace>> {
+        if self.leaf_files.len() != leaf_count || self.leaf_offsets.len() != leaf_count {
+            return Err(Error::corrupt("regrow.json does not place every leaf").expected(leaf_count, self.leaf_files.len()));
+        }
+        let place = |(&file, &offset_bytes): (&i64, &u64)| match file {
+            CHUNKS => Ok(LeafPlace::Chunks),
+            NOWHERE => Ok(LeafPlace::Nowhere),
+            _ => match usize::try_from(file) {
+                Ok(file) if file < self.data_files.len() => Ok(LeafPlace::Raw { file, offset_bytes }),
+                _ => Err(Error::corrupt(format!("regrow.json places a leaf in data file {file}"))
+                    .expected(format_args!("a number below {}", self.data_files.len()), file)),
+            },
+        };
+        self.leaf_files.iter().zip(&self.leaf_offsets).map(place).collect()
+    }
+}
+
+const WITHOUT_IT: &str = "copy the checkpoint again; if that cannot be done, take regrow.json away: \
+                          the folder then opens as a plain Orbax checkpoint, without regrow's checksums";
+
+mod hex32 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&format!("{value:08x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
+        u32::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
+mod hex32_list {
+    use std::fmt::Write as _;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    pub fn serialize<S: Serializer>(values: &[u32], to: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(values.len() * 8);
+        for value in values {
+            let _ = write!(text, "{value:08x}");
+        }
+        to.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
+        let parse = |part: &[u8]| {
+            std::str::from_utf8(part).ok().filter(|part| part.len() == 8).and_then(|part| u32::from_str_radix(part, 16).ok())
+        };
+        let parts: Option<Vec<u32>> = text.as_bytes().chunks(8).map(parse).collect();
+        parts.ok_or_else(|| D::Error::custom("a checksum list is 8 hex digits a block"))
+    }
+}

@@ -1,0 +1,229 @@
+//! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::checked::CheckedStore;
+use super::manifest::{self, LeafPlace, Manifest, SmallFile};
+use crate::array::{Region, copy_region};
+use crate::bytes::checksum::crc32c;
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use crate::engine::Finding;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::{Description, Reader};
+use crate::store::ocdbt::OcdbtStore;
+use crate::store::{LocalStore, Store, StoreExt};
+use crate::tree::{LeafInfo, Tree};
+use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+
+/// An opened checkpoint in the default layout.
+#[derive(Debug)]
+pub struct RegrowReader {
+    description: Description,
+    tree: Tree<LeafInfo>,
+    texts: HashMap<usize, Arc<str>>,
+    places: Vec<LeafPlace>,
+    store: CheckedStore,
+    small_files: Vec<SmallFile>,
+    /// Opened when the first compressed leaf is read.
+    database: OnceLock<Arc<OcdbtStore>>,
+}
+
+impl RegrowReader {
+    /// Reads `regrow.json`.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`.
+    pub fn open(path: &Path) -> Result<Self> {
+        let base = LocalStore::new(path);
+        let file = path.join(manifest::FILE_NAME);
+        let len_bytes = base.len_bytes(manifest::FILE_NAME.as_bytes())?.unwrap_or(0);
+        if len_bytes > JSON_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "regrow.json is too large")
+                .in_file(&file)
+                .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
+        }
+        let bytes = base.get_text_key(manifest::FILE_NAME)?.unwrap_or_default();
+        Self::from_manifest(&bytes, base).in_file(file)
+    }
+
+    fn from_manifest(bytes: &[u8], base: LocalStore) -> Result<Self> {
+        let manifest = Manifest::parse(bytes)?;
+        let mut regrown = manifest.structure.regrow()?;
+        let places = manifest.places(regrown.tree.len())?;
+        let (raw, chunks): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("zstd"));
+        for (info, place) in regrown.tree.leaves_mut().iter_mut().zip(&places) {
+            match *place {
+                LeafPlace::Raw { file, offset_bytes } => {
+                    let end = offset_bytes.checked_add(info.len_bytes());
+                    let inside = manifest.data_files.get(file).zip(end).is_some_and(|(file, end)| {
+                        offset_bytes >= file.data_offset && end <= file.len_bytes
+                    });
+                    if !inside {
+                        return Err(Error::corrupt(format!("regrow.json places {} outside its data file", info.name)));
+                    }
+                    info.coding = raw.clone();
+                }
+                LeafPlace::Chunks => info.coding = chunks.clone(),
+                LeafPlace::Nowhere => {}
+            }
+        }
+        let store = CheckedStore::new(base, &manifest.data_files)?;
+        let variant = match manifest.data_files.len() {
+            1 => "one data file".to_owned(),
+            n => format!("{n} data files"),
+        };
+        let description = Description {
+            layout: "regrow".to_owned(),
+            variant,
+            custom_metadata: manifest.custom_metadata,
+            ..Description::default()
+        };
+        Ok(Self {
+            description,
+            tree: regrown.tree,
+            texts: regrown.texts,
+            places,
+            store,
+            small_files: manifest.files,
+            database: OnceLock::new(),
+        })
+    }
+
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, LeafPlace)> {
+        let place = self.places.get(leaf).copied();
+        self.tree.leaves().get(leaf).zip(place).ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
+    }
+
+    /// A compressed leaf, as the zarr array that Orbax would read.
+    fn chunks(&self, info: &LeafInfo) -> Result<ZarrArray> {
+        let database = match self.database.get() {
+            Some(database) => database.clone(),
+            None => {
+                let opened = Arc::new(OcdbtStore::open(Arc::new(self.store.clone()))?);
+                self.database.get_or_init(|| opened).clone()
+            }
+        };
+        let key = super::zarr_key(&info.name, "zarr.json");
+        let Some(json) = database.get_text_key(&key)? else {
+            return Err(Error::corrupt(format!("the database has no {key}")));
+        };
+        let meta = Arc::new(ArrayMeta::parse_v3(&json)?);
+        if meta.shape() != &info.shape || meta.dtype() != super::stored_dtype(info.dtype) {
+            return Err(Error::corrupt("zarr.json and regrow.json differ")
+                .in_file(database.describe(key.as_bytes()))
+                .expected(format_args!("{} {}", info.dtype, info.shape), format_args!("{} {}", meta.dtype(), meta.shape())));
+        }
+        Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
+    }
+}
+
+impl Reader for RegrowReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
+        self.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, place) = self.leaf(leaf)?;
+        match place {
+            LeafPlace::Chunks => self.chunks(info)?.read_region(region, out),
+            LeafPlace::Nowhere => Err(Error::invalid("the leaf has no elements")),
+            LeafPlace::Raw { file, offset_bytes } => {
+                if region.is_empty() {
+                    return Ok(());
+                }
+                // Only the span from the region's first byte to its last is checked, and so read.
+                let (first, end) = span_bytes(info, region);
+                self.store.check(file, offset_bytes + first, end - first)?;
+                let view = self.store.view(file, offset_bytes, info.len_bytes())?;
+                let (origin, target) = (vec![0; region.rank()], region.shape());
+                copy_region(info.dtype.size_bytes(), &view, &info.shape, region, out, &target, &origin)
+            }
+        }
+    }
+
+    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
+        match self.leaf(leaf)? {
+            (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() > 0 => {
+                self.store.view(file, offset_bytes, info.len_bytes()).map(Some)
+            }
+            (info, LeafPlace::Raw { .. }) if info.len_bytes() == 0 => Ok(Some(Bytes::new())),
+            _ => Ok(None),
+        }
+    }
+
+    fn check_view(&self, leaf: usize) -> Result<()> {
+        match self.leaf(leaf)? {
+            (info, LeafPlace::Raw { file, offset_bytes }) => self.store.check(file, offset_bytes, info.len_bytes()),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.tree.len()).collect();
+        order.sort_by_key(|&leaf| match self.places.get(leaf) {
+            Some(&LeafPlace::Raw { file, offset_bytes }) => (file, offset_bytes),
+            _ => (usize::MAX, leaf as u64),
+        });
+        order
+    }
+
+    fn check_files(&self) -> Result<Vec<Finding>> {
+        let mut findings: Vec<Finding> = self.store.check_heads().into_iter().map(|error| Finding { error }).collect();
+        for file in &self.small_files {
+            if let Some(error) = check_small_file(&self.store, file)? {
+                findings.push(Finding { error });
+            }
+        }
+        Ok(findings)
+    }
+
+    fn has_data_checksums(&self) -> bool {
+        true
+    }
+}
+
+/// First byte of the region within the leaf, and the byte after its last.
+fn span_bytes(info: &LeafInfo, region: &Region) -> (u64, u64) {
+    let size = info.dtype.size_bytes() as u64;
+    let strides = info.shape.strides_elements();
+    let at = |point: &mut dyn Iterator<Item = u64>| -> u64 { point.zip(&strides).map(|(i, stride)| i * stride).sum() };
+    let first = at(&mut region.starts().iter().copied());
+    let last = at(&mut region.starts().iter().zip(region.lens()).map(|(start, len)| start + len - 1));
+    (first * size, (last + 1) * size)
+}
+
+fn check_small_file(store: &CheckedStore, file: &SmallFile) -> Result<Option<Error>> {
+    let path = store.describe(file.name.as_bytes());
+    let Some(bytes) = store.get_text_key(&file.name)? else {
+        return Ok(Some(
+            Error::corrupt("a file of the checkpoint is missing")
+                .in_file(path)
+                .help("Orbax needs it; copy the checkpoint again"),
+        ));
+    };
+    let found = crc32c(&bytes);
+    if bytes.len() as u64 == file.len_bytes && found == file.crc32c {
+        return Ok(None);
+    }
+    Ok(Some(
+        Error::corrupt("a file of the checkpoint has changed since it was written")
+            .in_file(path)
+            .expected(
+                format_args!("{} bytes, crc32c {:08x}", file.len_bytes, file.crc32c),
+                format_args!("{} bytes, crc32c {found:08x}", bytes.len()),
+            )
+            .help("copy the file again; regrow itself reads the arrays without it"),
+    ))
+}

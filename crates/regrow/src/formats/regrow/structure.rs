@@ -1,0 +1,451 @@
+//! The exact pytree in column form: one array for each field, repeated strings once.
+//!
+//! It stands in `regrow.json`, and again in the `__metadata__` of the first safetensors file, so that this file
+//! alone regrows its tree.
+//!
+//! ```text
+//! {"version":1,
+//!  "strings":["params","kernel",...]         every key and type name, once
+//!  "nodes":"dDll..."                         a letter for each node in preorder (NODE_LETTERS)
+//!  "key_kinds":"xss..."                      s dict text, i dict integer, x position, a attribute
+//!  "keys":[0,1,...]                          s and a: into strings; i: the integer; x: 0, the position is implied
+//!  "child_counts":[2,...]                    one for each container
+//!  "type_names":[7,...]                      one for each N, D and C: into strings
+//!  "leaves":"jjns..."                        a letter for each leaf (LEAF_LETTERS)
+//!  "dtypes":["float32",...], "leaf_dtypes":[0,...]
+//!  "shapes":[[64,10],...],   "leaf_shapes":[0,...]
+//!  "texts":["adam",...]                      one for each text leaf
+//!  "key_implementations":["rbg",...]         one for each PRNG key
+//!  "names":{"3":"a%2Eb"}                     stored names that are not the key path joined by dots
+//!  "shardings":{"0":{...}}}                  Orbax' sharding entries
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::array::{Dtype, Shape};
+use crate::error::{Error, Result};
+use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// The only version there is.
+pub const STRUCTURE_VERSION: u32 = 1;
+
+const LEAF_LETTER: char = 'l';
+
+/// See the module's story.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Structure {
+    version: u32,
+    strings: Vec<String>,
+    nodes: String,
+    key_kinds: String,
+    keys: Vec<i64>,
+    child_counts: Vec<usize>,
+    type_names: Vec<usize>,
+    leaves: String,
+    dtypes: Vec<String>,
+    leaf_dtypes: Vec<usize>,
+    shapes: Vec<Vec<u64>>,
+    leaf_shapes: Vec<usize>,
+    texts: Vec<String>,
+    key_implementations: Vec<Option<String>>,
+    #[serde(default)]
+    names: BTreeMap<usize, String>,
+    #[serde(default)]
+    shardings: BTreeMap<usize, serde_json::Value>,
+}
+
+/// What [`Structure`] says of the tree.
+#[derive(Debug)]
+pub struct Regrown {
+    /// The tree; `coding` is empty and is left to the caller.
+    pub tree: Tree<LeafInfo>,
+    /// The text of each leaf of kind `Str`, by its position in flatten order.
+    pub texts: HashMap<usize, Arc<str>>,
+}
+
+impl Structure {
+    /// Puts a tree into columns. `text` gives the text of a `Str` leaf.
+    ///
+    /// # Errors
+    /// `Unsupported` for a leaf that cannot be stored.
+    pub fn of(tree: &Tree<LeafInfo>, text: impl Fn(usize) -> Arc<str>) -> Result<Self> {
+        let mut strings = Interner::default();
+        let mut out = Self {
+            version: STRUCTURE_VERSION,
+            strings: Vec::new(),
+            nodes: String::new(),
+            key_kinds: String::new(),
+            keys: Vec::new(),
+            child_counts: Vec::new(),
+            type_names: Vec::new(),
+            leaves: String::new(),
+            dtypes: Vec::new(),
+            leaf_dtypes: Vec::new(),
+            shapes: Vec::new(),
+            leaf_shapes: Vec::new(),
+            texts: Vec::new(),
+            key_implementations: Vec::new(),
+            names: BTreeMap::new(),
+            shardings: BTreeMap::new(),
+        };
+        for node in tree.nodes() {
+            out.nodes.push(node_letter(&node.kind));
+            let (kind, key) = match &node.key {
+                Key::Dict(text) => ('s', strings.index(text) as i64),
+                Key::Attr(text) => ('a', strings.index(text) as i64),
+                Key::DictInt(number) => ('i', *number),
+                Key::Index(_) => ('x', 0),
+            };
+            out.key_kinds.push(kind);
+            out.keys.push(key);
+            if !matches!(node.kind, NodeKind::Leaf | NodeKind::None) {
+                out.child_counts.push(node.child_count);
+            }
+            if let Some(name) = node.kind.type_name() {
+                out.type_names.push(strings.index(name));
+            }
+        }
+        let mut dtypes = HashMap::new();
+        let mut shapes = HashMap::new();
+        for (leaf, (path, info)) in tree.iter().enumerate() {
+            out.leaves.push(leaf_letter(&info.kind).map_err(|error| error.at_leaf(&path))?);
+            let dtype = *dtypes.entry(info.dtype).or_insert_with(|| {
+                out.dtypes.push(info.dtype.name().to_owned());
+                out.dtypes.len() - 1
+            });
+            out.leaf_dtypes.push(dtype);
+            let shape = *shapes.entry(&info.shape).or_insert_with(|| {
+                out.shapes.push(info.shape.dims().to_vec());
+                out.shapes.len() - 1
+            });
+            out.leaf_shapes.push(shape);
+            match &info.kind {
+                LeafKind::Str => out.texts.push(text(leaf).to_string()),
+                LeafKind::PrngKey(name) => out.key_implementations.push(name.as_ref().map(ToString::to_string)),
+                _ => {}
+            }
+            if *info.name != *path.join(".") {
+                out.names.insert(leaf, info.name.to_string());
+            }
+            if let Some(sharding) = &info.sharding {
+                out.shardings.insert(leaf, sharding.clone());
+            }
+        }
+        out.strings = strings.texts;
+        Ok(out)
+    }
+
+    /// As JSON text.
+    ///
+    /// # Errors
+    /// None in practice: there is nothing in it that JSON cannot say.
+    pub fn to_json(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| Error::invalid(format!("the structure is no JSON: {error}")))
+    }
+
+    /// Parses JSON text.
+    ///
+    /// # Errors
+    /// `Corrupt`, or `Unsupported` for a later version.
+    pub fn from_json(text: &str) -> Result<Self> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let bad = |error: serde_json::Error| Error::corrupt(format!("the stored structure cannot be read: {error}"));
+        let Version { version } = serde_json::from_str(text).map_err(bad)?;
+        check_version(version)?;
+        serde_json::from_str(text).map_err(bad)
+    }
+
+    /// Puts the columns together to a tree again.
+    ///
+    /// # Errors
+    /// `Corrupt` if they do not fit each other; `Unsupported` for a later version.
+    pub fn regrow(&self) -> Result<Regrown> {
+        check_version(self.version)?;
+        let node_count = self.nodes.len();
+        if self.key_kinds.len() != node_count || self.keys.len() != node_count {
+            return Err(bad_columns("nodes, key_kinds and keys have different lengths"));
+        }
+        let strings: Vec<Arc<str>> = self.strings.iter().map(|text| Arc::from(text.as_str())).collect();
+        let string = |at: i64| {
+            usize::try_from(at).ok().and_then(|at| strings.get(at)).cloned().ok_or_else(|| bad_columns("a key is not in strings"))
+        };
+        let mut type_names = self.type_names.iter();
+        let mut type_name = || match type_names.next() {
+            Some(&at) => string(at as i64),
+            None => Err(bad_columns("type_names is too short")),
+        };
+        let mut leaves = self.leaf_infos()?.into_iter();
+        let mut child_counts = self.child_counts.iter();
+        let mut build = TreeBuilder::new();
+        // For each open container: children still to come, and the position of the next.
+        let mut open: Vec<(usize, usize)> = Vec::new();
+        for ((letter, key_kind), &key) in self.nodes.chars().zip(self.key_kinds.chars()).zip(&self.keys) {
+            while let Some((0, _)) = open.last() {
+                open.pop();
+                build.close()?;
+            }
+            let position = match open.last_mut() {
+                Some((left, position)) => {
+                    *left -= 1;
+                    *position += 1;
+                    *position - 1
+                }
+                None => 0,
+            };
+            let key = match key_kind {
+                's' => Key::Dict(string(key)?),
+                'a' => Key::Attr(string(key)?),
+                'i' => Key::DictInt(key),
+                'x' => Key::Index(position),
+                other => return Err(bad_columns(&format!("{other:?} is no kind of key"))),
+            };
+            let kind = match letter {
+                LEAF_LETTER => {
+                    let leaf = leaves.next().ok_or_else(|| bad_columns("there are more leaf nodes than leaves"))?;
+                    build.leaf(key, leaf)?;
+                    continue;
+                }
+                'n' => {
+                    build.open(key, NodeKind::None)?;
+                    build.close()?;
+                    continue;
+                }
+                'd' => NodeKind::Dict,
+                'o' => NodeKind::OrderedDict,
+                'f' => NodeKind::DefaultDict,
+                'L' => NodeKind::List,
+                't' => NodeKind::Tuple,
+                'N' => NodeKind::NamedTuple(type_name()?),
+                'D' => NodeKind::Dataclass(type_name()?),
+                'C' => NodeKind::Custom(type_name()?),
+                other => return Err(bad_columns(&format!("{other:?} is no kind of node"))),
+            };
+            let count = child_counts.next().ok_or_else(|| bad_columns("child_counts is too short"))?;
+            build.open(key, kind)?;
+            open.push((*count, 0));
+        }
+        for (left, _) in open.into_iter().rev() {
+            if left > 0 {
+                return Err(bad_columns("the last nodes lack children"));
+            }
+            build.close()?;
+        }
+        if leaves.next().is_some() {
+            return Err(bad_columns("there are more leaves than leaf nodes"));
+        }
+        let mut tree = build.finish().map_err(|_| bad_columns("the nodes are no tree"))?;
+        let mut names: Vec<Arc<str>> = tree.iter().map(|(path, _)| Arc::from(path.join("."))).collect();
+        for (&leaf, name) in &self.names {
+            if let Some(slot) = names.get_mut(leaf) {
+                *slot = Arc::from(name.as_str());
+            }
+        }
+        for (info, name) in tree.leaves_mut().iter_mut().zip(names) {
+            info.name = name;
+        }
+        for (&leaf, sharding) in &self.shardings {
+            if let Some(info) = tree.leaves_mut().get_mut(leaf) {
+                info.sharding = Some(sharding.clone());
+            }
+        }
+        let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);
+        let texts = text_leaves.map(|(leaf, _)| leaf).zip(self.texts.iter().map(|text| Arc::from(text.as_str()))).collect();
+        Ok(Regrown { tree, texts })
+    }
+
+    fn leaf_infos(&self) -> Result<Vec<LeafInfo>> {
+        let count = self.leaves.len();
+        if self.leaf_dtypes.len() != count || self.leaf_shapes.len() != count {
+            return Err(bad_columns("leaves, leaf_dtypes and leaf_shapes have different lengths"));
+        }
+        let dtypes = self.dtypes.iter().map(|name| name.parse::<Dtype>()).collect::<Result<Vec<_>>>()?;
+        let shapes = self.shapes.iter().map(|dims| Shape::new(dims.as_slice())).collect::<Result<Vec<_>>>()?;
+        let mut implementations = self.key_implementations.iter();
+        let text_count = self.leaves.chars().filter(|&letter| letter == 't').count();
+        if text_count != self.texts.len() {
+            return Err(bad_columns("there are not as many texts as text leaves"));
+        }
+        let (name, coding): (Arc<str>, Arc<str>) = (Arc::from(""), Arc::from(""));
+        let columns = self.leaves.chars().zip(&self.leaf_dtypes).zip(&self.leaf_shapes);
+        let mut infos = Vec::with_capacity(count);
+        for ((letter, &dtype), &shape) in columns {
+            let kind = match letter {
+                'a' => LeafKind::NumpyArray,
+                'n' => LeafKind::NumpyScalar,
+                'j' => LeafKind::JaxArray,
+                's' => LeafKind::Scalar,
+                't' => LeafKind::Str,
+                'b' => LeafKind::Bytes,
+                '.' => LeafKind::Placeholder,
+                'k' => match implementations.next() {
+                    Some(name) => LeafKind::PrngKey(name.as_deref().map(Arc::from)),
+                    None => return Err(bad_columns("key_implementations is too short")),
+                },
+                other => return Err(bad_columns(&format!("{other:?} is no kind of leaf"))),
+            };
+            let (Some(&dtype), Some(shape)) = (dtypes.get(dtype), shapes.get(shape)) else {
+                return Err(bad_columns("a leaf's dtype or shape is not in its table"));
+            };
+            // The product is checked here once, so that later sizes cannot overflow.
+            shape.len_bytes(dtype)?;
+            infos.push(LeafInfo {
+                kind,
+                dtype,
+                shape: shape.clone(),
+                name: name.clone(),
+                chunk_shape: None,
+                write_shape: None,
+                sharding: None,
+                coding: coding.clone(),
+            });
+        }
+        Ok(infos)
+    }
+}
+
+#[derive(Default)]
+struct Interner {
+    texts: Vec<String>,
+    index: HashMap<Arc<str>, usize>,
+}
+
+impl Interner {
+    fn index(&mut self, text: &str) -> usize {
+        if let Some(&at) = self.index.get(text) {
+            return at;
+        }
+        self.texts.push(text.to_owned());
+        self.index.insert(Arc::from(text), self.texts.len() - 1);
+        self.texts.len() - 1
+    }
+}
+
+fn node_letter(kind: &NodeKind) -> char {
+    match kind {
+        NodeKind::Leaf => LEAF_LETTER,
+        NodeKind::None => 'n',
+        NodeKind::Dict => 'd',
+        NodeKind::OrderedDict => 'o',
+        NodeKind::DefaultDict => 'f',
+        NodeKind::List => 'L',
+        NodeKind::Tuple => 't',
+        NodeKind::NamedTuple(_) => 'N',
+        NodeKind::Dataclass(_) => 'D',
+        NodeKind::Custom(_) => 'C',
+    }
+}
+
+fn leaf_letter(kind: &LeafKind) -> Result<char> {
+    Ok(match kind {
+        LeafKind::NumpyArray => 'a',
+        LeafKind::NumpyScalar => 'n',
+        LeafKind::JaxArray => 'j',
+        LeafKind::Scalar => 's',
+        LeafKind::Str => 't',
+        LeafKind::Bytes => 'b',
+        LeafKind::Placeholder => '.',
+        LeafKind::PrngKey(_) => 'k',
+        LeafKind::Unknown(name) => {
+            return Err(Error::unsupported(format!("a leaf of the unknown type {name:?} cannot be stored")));
+        }
+    })
+}
+
+fn check_version(version: u32) -> Result<()> {
+    if version == STRUCTURE_VERSION {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("this structure is of version {version}"))
+        .expected(format_args!("version {STRUCTURE_VERSION}"), version)
+        .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read the arrays"))
+}
+
+fn bad_columns(why: &str) -> Error {
+    Error::corrupt(format!("the stored structure contradicts itself: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(kind: LeafKind, name: &str) -> LeafInfo {
+        LeafInfo {
+            kind,
+            dtype: Dtype::BFloat16,
+            shape: Shape::new(vec![3, 0]).unwrap(),
+            name: Arc::from(name),
+            chunk_shape: None,
+            write_shape: None,
+            sharding: None,
+            coding: Arc::from(""),
+        }
+    }
+
+    fn sample() -> Tree<LeafInfo> {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.open(Key::DictInt(-3), NodeKind::Tuple).unwrap();
+        build.leaf(Key::Index(0), info(LeafKind::JaxArray, "-3.0")).unwrap();
+        build.open(Key::Index(1), NodeKind::None).unwrap();
+        build.close().unwrap();
+        build.leaf(Key::Index(2), info(LeafKind::Str, "renamed")).unwrap();
+        build.close().unwrap();
+        build.open(Key::dict("state"), NodeKind::NamedTuple(Arc::from("optax.Adam"))).unwrap();
+        build.leaf(Key::attr("mu"), info(LeafKind::PrngKey(Some(Arc::from("rbg"))), "state.mu")).unwrap();
+        build.open(Key::attr("nu"), NodeKind::Dict).unwrap();
+        build.close().unwrap();
+        build.close().unwrap();
+        build.close().unwrap();
+        build.finish().unwrap()
+    }
+
+    #[test]
+    fn comes_back_exactly() {
+        let tree = sample();
+        let text = Structure::of(&tree, |_| Arc::from("hello")).unwrap().to_json().unwrap();
+        let regrown = Structure::from_json(&text).unwrap().regrow().unwrap();
+        assert_eq!(regrown.tree, tree);
+        assert_eq!(regrown.texts.into_iter().collect::<Vec<_>>(), [(1, Arc::from("hello"))]);
+    }
+
+    #[test]
+    fn a_later_version_is_named() {
+        let text = Structure::of(&sample(), |_| Arc::from("")).unwrap().to_json().unwrap();
+        let later = text.replace("\"version\":1", "\"version\":2");
+        let error = Structure::from_json(&later).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("version 2"));
+    }
+
+    #[test]
+    fn any_cut_or_changed_column_is_an_error_and_never_a_panic() {
+        let text = Structure::of(&sample(), |_| Arc::from("hello")).unwrap().to_json().unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let members: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        let mut refused = 0;
+        for member in &members {
+            for change in ["[]", "\"\"", "[7]", "[-1]", "{}", "\"zzzzzzzzz\"", "[18446744073709551615]", "[[9223372036854775807,4]]"] {
+                let mut changed = value.clone();
+                changed[member] = serde_json::from_str(change).unwrap();
+                if changed == value {
+                    continue;
+                }
+                if let Ok(structure) = Structure::from_json(&changed.to_string())
+                    && structure.regrow().is_ok()
+                {
+                    // Only the two optional members may be emptied.
+                    assert!(["names", "shardings"].contains(&member.as_str()), "{member} = {change}");
+                } else {
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 80, "{refused}");
+    }
+}

@@ -1,0 +1,362 @@
+//! Writing a checkpoint in the default layout.
+//!
+//! 1. plan names, order and offsets; 2. stream the raw leaves into the safetensors file(s), copying and
+//! checksumming in one pass; 3. compressed leaves, if any, into a data file of their own; 4. the database that
+//! refers to both; 5. Orbax' documents; 6. `regrow.json` last, with a checksum for every byte of the others.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
+use super::plan::{LeafPlan, Plan, chunk_shape};
+use super::structure::Structure;
+use super::{stored_dtype, zarr_key};
+use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
+use crate::bytes::checksum::crc32c;
+use crate::commit::Staged;
+use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
+use crate::formats::safetensors::layout::HeaderBuilder;
+use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
+use crate::store::{DirectWriter, WrittenFile};
+use crate::tree::{Leaf, LeafData, LeafKind, Tree};
+use crate::zarr::ArrayMeta;
+
+/// Bytes that are cast at a time on their way to the file.
+const CAST_PIECE_LEN_BYTES: u64 = 1 << 20;
+
+/// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
+const INLINE_LEN_MAX_BYTES: u64 = 128;
+
+/// The structure is left out of the safetensors file if it would take this much of the header.
+const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
+
+pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    let mut plan = Plan::new(tree, options)?;
+    let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
+    let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
+    let mut data_files = Vec::new();
+    for file in 0..plan.raw_files.len() {
+        data_files.push(write_safetensors(tree, &mut plan, file, &structure, staged)?);
+    }
+    let mut entries = raw_entries(tree, &plan, &data_files)?;
+    if let Some(Compression::Zstd(level)) = options.compression {
+        data_files.extend(write_chunks(tree, &plan, level, staged, options, &mut entries)?);
+    }
+    let places: Vec<LeafPlace> = plan.leaves.iter().map(|leaf| leaf.place).collect();
+    let mut manifest = Manifest::new(structure, options.custom_metadata.clone(), &places);
+    let mut small = Small { staged, files: Vec::new() };
+    if data_files.iter().filter(|file| file.name.ends_with(".safetensors")).count() > 1 {
+        small.write("model.safetensors.index.json", &safetensors_index(&plan, &data_files)?)?;
+    }
+    if !entries.is_empty() {
+        write_index(entries, &mut small)?;
+    }
+    for (name, bytes) in orbax_documents(tree, &plan, options)? {
+        small.write(&name, &bytes)?;
+    }
+    manifest.data_files = data_files;
+    manifest.files = small.files;
+    staged.write(manifest::FILE_NAME, &manifest.to_json()?)
+}
+
+/// Writes files that are read whole, and remembers their checksums.
+struct Small<'a> {
+    staged: &'a Staged,
+    files: Vec<SmallFile>,
+}
+
+impl Small<'_> {
+    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.staged.write(name, bytes)?;
+        let file = SmallFile { name: name.to_owned(), len_bytes: bytes.len() as u64, crc32c: crc32c(bytes) };
+        self.files.push(file);
+        Ok(())
+    }
+}
+
+fn text_of(tree: &Tree<Leaf>, leaf: usize) -> Arc<str> {
+    match tree.leaves().get(leaf).map(|leaf| &leaf.data) {
+        Some(LeafData::Text(text)) => text.clone(),
+        _ => Arc::from(""),
+    }
+}
+
+fn file_name(file: usize, count: usize) -> String {
+    match count {
+        1 => "model.safetensors".to_owned(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
+    }
+}
+
+fn write_safetensors(
+    tree: &Tree<Leaf>,
+    plan: &mut Plan,
+    file: usize,
+    structure: &Structure,
+    staged: &Staged,
+) -> Result<DataFile> {
+    let order = plan.raw_files.get(file).cloned().unwrap_or_default();
+    let mut header = HeaderBuilder::new();
+    header.metadata("format", "np");
+    if file == 0 {
+        let structure = structure.to_json()?;
+        if structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
+            header.metadata("regrow", &structure);
+        }
+    }
+    for &leaf in &order {
+        if let Some(leaf) = plan.leaves.get(leaf) {
+            header.tensor(leaf.name(), leaf.info.dtype, &leaf.info.shape).at_leaf(&leaf.path)?;
+        }
+    }
+    let head = header.finish()?;
+    let end = plan.place_raw(file, head.len() as u64);
+    let name = file_name(file, plan.raw_files.len());
+    let mut out = staged.writer(&name, end, head.len() as u64)?;
+    out.write(&head)?;
+    for &leaf in &order {
+        if let (Some(leaf), Some(LeafData::Array(array))) =
+            (plan.leaves.get(leaf), tree.leaves().get(leaf).map(|leaf| &leaf.data))
+        {
+            write_array(&mut out, array, leaf.info.dtype).at_leaf(&leaf.path)?;
+        }
+    }
+    let written = out.finish()?;
+    Ok(data_file(name, head.len() as u64, crc32c(&head), written))
+}
+
+fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenFile) -> DataFile {
+    DataFile {
+        name,
+        len_bytes: written.len_bytes,
+        data_offset,
+        head_crc32c,
+        block_len_bytes: DirectWriter::BLOCK_LEN_BYTES,
+        block_crc32c: written.block_crc32c,
+    }
+}
+
+/// Streams an array in C order; what is strided or to be cast goes through a small buffer, piece by piece.
+fn write_array(out: &mut DirectWriter, array: &Array, to: Dtype) -> Result<()> {
+    if array.dtype() == to {
+        return match array.c_order_bytes() {
+            Some(bytes) => out.write(bytes),
+            None => out.write_with(array.len_bytes(), &mut |offset, piece| {
+                array.copy_c_order(offset, piece);
+                Ok(())
+            }),
+        };
+    }
+    let from_size = array.dtype().size_bytes() as u64;
+    let elements = array.shape().len_elements();
+    let step = (CAST_PIECE_LEN_BYTES / from_size).max(1);
+    let mut source = Vec::new();
+    let mut cast = Vec::new();
+    let mut at = 0;
+    while at < elements {
+        let count = step.min(elements - at);
+        source.resize((count * from_size) as usize, 0);
+        cast.resize(count as usize * to.size_bytes(), 0);
+        array.copy_c_order(at * from_size, &mut source);
+        cast_bytes(&source, array.dtype(), to, &mut cast)?;
+        out.write(&cast)?;
+        at += count;
+    }
+    Ok(())
+}
+
+/// The zarr documents, made once for each dtype and shape.
+#[derive(Default)]
+struct Documents(HashMap<(Dtype, Shape), Bytes>);
+
+impl Documents {
+    fn raw(&mut self, dtype: Dtype, shape: &Shape) -> Result<Bytes> {
+        let dtype = stored_dtype(dtype);
+        if let Some(json) = self.0.get(&(dtype, shape.clone())) {
+            return Ok(json.clone());
+        }
+        let json = Bytes::from(ArrayMeta::v3_raw(shape.clone(), dtype)?.to_json());
+        self.0.insert((dtype, shape.clone()), json.clone());
+        Ok(json)
+    }
+}
+
+/// The database's entries for raw leaves: a document inline, the one chunk by reference (or inline, if tiny).
+fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[DataFile]) -> Result<Vec<(Vec<u8>, EntryValue)>> {
+    let mut documents = Documents::default();
+    let mut entries = Vec::with_capacity(2 * plan.leaves.len());
+    let names: Vec<Arc<[u8]>> = files.iter().map(|file| Arc::from(file.name.as_bytes())).collect();
+    let base: Arc<[u8]> = Arc::from(&b""[..]);
+    for (plan, leaf) in plan.leaves.iter().zip(tree.leaves()) {
+        let LeafPlace::Raw { file, offset_bytes } = plan.place else { continue };
+        let (Some(relative), LeafData::Array(array), true) = (names.get(file), &leaf.data, plan.has_elements()) else {
+            continue;
+        };
+        let json = documents.raw(plan.info.dtype, &plan.info.shape).at_leaf(&plan.path)?;
+        entries.push((zarr_key(plan.name(), "zarr.json").into_bytes(), EntryValue::Inline(json)));
+        let len_bytes = plan.info.len_bytes();
+        let value = if len_bytes <= INLINE_LEN_MAX_BYTES && array.dtype() == plan.info.dtype {
+            EntryValue::Inline(array.to_c_order())
+        } else {
+            EntryValue::Indirect { base: base.clone(), relative: relative.clone(), offset_bytes, len_bytes }
+        };
+        let chunk = format!("c{}", "/0".repeat(plan.info.shape.rank()));
+        entries.push((zarr_key(plan.name(), &chunk).into_bytes(), value));
+    }
+    Ok(entries)
+}
+
+/// One chunk of a compressed leaf, before it is encoded.
+struct ChunkTask<'a> {
+    array: &'a Array,
+    leaf: &'a LeafPlan,
+    meta: &'a ArrayMeta,
+    index: Vec<u64>,
+    region: Region,
+}
+
+/// Writes the compressed leaves as zstd chunks into one data file; adds their entries.
+fn write_chunks(
+    tree: &Tree<Leaf>,
+    plan: &Plan,
+    level: i32,
+    staged: &Staged,
+    options: &SaveOptions,
+    entries: &mut Vec<(Vec<u8>, EntryValue)>,
+) -> Result<Option<DataFile>> {
+    let mut arrays = Vec::new();
+    for (leaf, source) in plan.leaves.iter().zip(tree.leaves()) {
+        let (LeafPlace::Chunks, LeafData::Array(array)) = (leaf.place, &source.data) else { continue };
+        let dtype = stored_dtype(leaf.info.dtype);
+        let chunk = chunk_shape(&leaf.info.shape, leaf.info.dtype)?;
+        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level)).at_leaf(&leaf.path)?;
+        arrays.push((leaf, array, meta));
+    }
+    if arrays.is_empty() {
+        return Ok(None);
+    }
+    let name = random_data_file_name()?;
+    let mut out = staged.writer(&name, 0, 0)?;
+    let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
+    for (leaf, _, meta) in &arrays {
+        let key = zarr_key(leaf.name(), meta.metadata_key()).into_bytes();
+        entries.push((key, EntryValue::Inline(meta.to_json().into())));
+    }
+    let tasks = arrays.iter().flat_map(|(leaf, array, meta)| {
+        meta.chunk_indices(&Region::whole(meta.shape()))
+            .map(move |(index, region)| ChunkTask { array, leaf, meta, index, region })
+    });
+    let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+    // A chunk is held raw and encoded at the same time.
+    let cost = |task: &ChunkTask<'_>| 2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2);
+    pool::map_ordered(
+        pool::thread_count(),
+        tasks,
+        budget_bytes,
+        cost,
+        |task| {
+            let chunk = chunk_bytes(&task).at_leaf(&task.leaf.path)?;
+            let encoded = task.meta.encode_chunk(&chunk).at_leaf(&task.leaf.path)?;
+            Ok((zarr_key(task.leaf.name(), &task.meta.chunk_key(&task.index)), encoded))
+        },
+        |(key, encoded)| {
+            let offset_bytes = out.offset_bytes();
+            out.write(&encoded)?;
+            let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
+            entries.push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
+            Ok(())
+        },
+    )?;
+    Ok(Some(data_file(name, 0, crc32c(b""), out.finish()?)))
+}
+
+/// One chunk in C order, cast, zeros beyond the array's edge.
+fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
+    let array = task.array;
+    let to = task.leaf.info.dtype;
+    let inside = task.region.shape();
+    let mut part = vec![0; inside.len_bytes(array.dtype())? as usize];
+    array.copy_region_c_order(&task.region, &mut part)?;
+    if array.dtype() != to {
+        let mut cast = vec![0; inside.len_bytes(to)? as usize];
+        cast_bytes(&part, array.dtype(), to, &mut cast)?;
+        part = cast;
+    }
+    let chunk_shape = task.meta.chunk_shape();
+    if inside == *chunk_shape {
+        return Ok(part);
+    }
+    let mut chunk = vec![0; chunk_shape.len_bytes(to)? as usize];
+    let origin = vec![0; inside.rank()];
+    copy_region(to.size_bytes(), &part, &inside, &Region::whole(&inside), &mut chunk, chunk_shape, &origin)?;
+    Ok(chunk)
+}
+
+/// Writes the database: its nodes in one file under `d/`, its manifest last.
+fn write_index(entries: Vec<(Vec<u8>, EntryValue)>, small: &mut Small<'_>) -> Result<()> {
+    let node_file = random_data_file_name()?;
+    let database = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
+    small.write(&node_file, &database.nodes)?;
+    for (name, bytes) in &database.manifests {
+        small.write(name, bytes)?;
+    }
+    Ok(())
+}
+
+fn safetensors_index(plan: &Plan, files: &[DataFile]) -> Result<Vec<u8>> {
+    let mut weight_map = serde_json::Map::new();
+    let mut total_size = 0;
+    for leaf in &plan.leaves {
+        if let LeafPlace::Raw { file, .. } = leaf.place
+            && let Some(file) = files.get(file)
+        {
+            weight_map.insert(leaf.name().to_owned(), file.name.clone().into());
+            total_size += leaf.info.len_bytes();
+        }
+    }
+    let index = serde_json::json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
+    serde_json::to_vec(&index).map_err(|error| Error::invalid(format!("no JSON: {error}")))
+}
+
+/// What Orbax reads beside the arrays.
+fn orbax_documents(tree: &Tree<Leaf>, plan: &Plan, options: &SaveOptions) -> Result<Vec<(String, Vec<u8>)>> {
+    let entries: Vec<LeafEntry> = plan.leaves.iter().map(leaf_entry).collect();
+    let switches = Switches {
+        use_ocdbt: true,
+        use_zarr3: true,
+        rich_types: false,
+        write_sharding: true,
+        write_array_metadatas: true,
+        v1: false,
+        custom_metadata: options.custom_metadata.as_ref(),
+    };
+    documents::documents(tree, &entries, switches)
+}
+
+fn leaf_entry(leaf: &LeafPlan) -> LeafEntry {
+    let value_type = orbax_value_type(leaf);
+    let shape = (value_type == ValueType::JaxArray).then(|| leaf.info.shape.clone());
+    LeafEntry {
+        name: leaf.info.name.clone(),
+        path: (leaf.orbax_path != leaf.path).then(|| leaf.orbax_path.clone()),
+        value_type,
+        write_shape: shape.clone(),
+        chunk_shape: shape,
+    }
+}
+
+/// What Orbax is told a leaf is: the nearest thing that it can restore.
+fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
+    let info = &leaf.info;
+    if info.kind.is_array() && !leaf.has_elements() {
+        return ValueType::None;
+    }
+    match info.kind {
+        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        _ => ValueType::of_leaf(&info.kind),
+    }
+}

@@ -1,0 +1,89 @@
+//! Checksums of fixed-length blocks of a file, over bytes that arrive in pieces of any length.
+//!
+//! ```text
+//! | not under a checksum | block 0 | block 1 | ... | last, shorter |
+//! 0                      from      from + 1 MiB
+//! ```
+
+use crate::bytes::checksum::{Crc32c, crc32c};
+
+/// Bytes each checksum covers.
+pub(super) const BLOCK_LEN_BYTES: usize = 1 << 20;
+
+/// CRC-32C of every block from a given byte on.
+pub(super) struct BlockChecksums {
+    skip_bytes: u64,
+    in_block_bytes: usize,
+    block: Crc32c,
+    done: Vec<u32>,
+}
+
+impl BlockChecksums {
+    /// Blocks are counted from byte `from` on.
+    pub(super) fn from_byte(from: u64) -> Self {
+        Self { skip_bytes: from, in_block_bytes: 0, block: Crc32c::new(), done: Vec::new() }
+    }
+
+    /// Takes in the next bytes of the file.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        let skip = usize::try_from(self.skip_bytes).unwrap_or(usize::MAX).min(bytes.len());
+        self.skip_bytes -= skip as u64;
+        let mut rest = bytes.get(skip..).unwrap_or_default();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_LEN_BYTES - self.in_block_bytes));
+            if now.len() == BLOCK_LEN_BYTES {
+                self.done.push(crc32c(now));
+            } else {
+                self.block.update(now);
+                self.in_block_bytes += now.len();
+                if self.in_block_bytes == BLOCK_LEN_BYTES {
+                    self.close();
+                }
+            }
+            rest = later;
+        }
+    }
+
+    /// The checksums, that of the shorter last block included.
+    pub(super) fn finish(&mut self) -> Vec<u32> {
+        if self.in_block_bytes > 0 {
+            self.close();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    fn close(&mut self) {
+        self.done.push(self.block.value());
+        self.block = Crc32c::new();
+        self.in_block_bytes = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn pieces_do_not_matter(
+            len in 0_usize..3 * BLOCK_LEN_BYTES,
+            from in 0_usize..BLOCK_LEN_BYTES,
+            cuts in prop::collection::vec(1_usize..2 * BLOCK_LEN_BYTES, 0..6),
+        ) {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+            let mut sums = BlockChecksums::from_byte(from as u64);
+            let mut rest = bytes.as_slice();
+            for cut in cuts {
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                sums.update(now);
+                rest = later;
+            }
+            sums.update(rest);
+            let expected: Vec<u32> =
+                bytes.get(from..).unwrap_or_default().chunks(BLOCK_LEN_BYTES).map(crc32c).collect();
+            prop_assert_eq!(sums.finish(), expected);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Open files, kept for the next read: a hundred thousand ranged reads of one file open it once.
+//!
+//! A file stays the one that was opened: if another process renames a new one over it, its old bytes are
+//! still read, whole and consistent, until this store writes the key itself or opens too many others. Reads
+//! are `pread`s, so a file that shrinks gives an error and never a signal.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use rustix::buffer::spare_capacity;
+use rustix::fs::OFlags;
+
+use super::map::map_file;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{ByteRange, resolve_range};
+
+/// Files that one store keeps open.
+const OPEN_FILES_MAX: usize = 64;
+
+/// The open files of one store, the least recently used closed first.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles(Mutex<Slots>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    by_key: HashMap<Box<[u8]>, (Arc<OpenFile>, u64)>,
+    clock: u64,
+}
+
+impl OpenFiles {
+    /// The file at `path`, known as `key`; `None` if there is no regular file.
+    pub(super) fn open(&self, key: &[u8], path: &Path) -> Result<Option<Arc<OpenFile>>> {
+        if let Some(file) = self.known(key) {
+            return Ok(Some(file));
+        }
+        let Some(file) = OpenFile::open(path).map_err(|error| Error::io("cannot open", path, error))? else {
+            return Ok(None);
+        };
+        let file = Arc::new(file);
+        let mut slots = self.slots();
+        if slots.by_key.len() >= OPEN_FILES_MAX {
+            let oldest = slots.by_key.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
+            oldest.and_then(|key| slots.by_key.remove(&key));
+        }
+        slots.clock += 1;
+        let used = slots.clock;
+        slots.by_key.insert(key.into(), (Arc::clone(&file), used));
+        Ok(Some(file))
+    }
+
+    /// The file known as `key`, if it is open.
+    pub(super) fn known(&self, key: &[u8]) -> Option<Arc<OpenFile>> {
+        let mut slots = self.slots();
+        slots.clock += 1;
+        let now = slots.clock;
+        let (file, used) = slots.by_key.get_mut(key)?;
+        *used = now;
+        Some(Arc::clone(file))
+    }
+
+    /// Closes the file known as `key`: there will be another, or none.
+    pub(super) fn forget(&self, key: &[u8]) {
+        self.slots().by_key.remove(key);
+    }
+
+    // A panic elsewhere cannot leave the map half changed: every change is one call on it.
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A regular file, open for reading.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    file: File,
+    map: OnceLock<Bytes>,
+}
+
+impl OpenFile {
+    fn open(path: &Path) -> io::Result<Option<Self>> {
+        // Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+            Ok(file) if file.metadata()?.is_file() => Ok(Some(Self { file, map: OnceLock::new() })),
+            Ok(_) => Ok(None),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// Reads exactly `range`; the length meets that of the file before it becomes an allocation.
+    pub(super) fn read(&self, range: ByteRange) -> Result<Bytes> {
+        let len_bytes = self.len_bytes().map_err(io_error)?;
+        let part = resolve_range(range, len_bytes)?;
+        let too_large = || Error::new(ErrorKind::Limit, "a stored value does not fit in memory");
+        let wanted = usize::try_from(part.end - part.start).map_err(|_| too_large())?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(wanted).map_err(|_| too_large())?;
+        while bytes.len() < wanted {
+            let offset = part.start + bytes.len() as u64;
+            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), offset) {
+                Ok(0) => {
+                    return Err(Error::corrupt("the file became shorter while it was read")
+                        .at_byte(offset)
+                        .expected(format_args!("{len_bytes} bytes"), format_args!("{offset} bytes"))
+                        .help("something else is writing to it; wait for that, or copy it again"));
+                }
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io_error(error.into()).at_byte(offset)),
+            }
+        }
+        bytes.truncate(wanted);
+        Ok(bytes.into())
+    }
+
+    /// The whole file as a map, the same each time; `None` where the file system has no maps.
+    pub(super) fn map(&self) -> io::Result<Option<Bytes>> {
+        if let Some(map) = self.map.get() {
+            return Ok(Some(map.clone()));
+        }
+        match map_file(&self.file, self.len_bytes()?) {
+            Ok(map) => Ok(Some(self.map.get_or_init(|| map).clone())),
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether the error only says that there is no such file.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
+}
+
+// The store adds the file's name.
+fn io_error(error: io::Error) -> Error {
+    Error::io("cannot read", Path::new(""), error)
+}

@@ -1,0 +1,119 @@
+//! Folders and the names in them: which keys are safe paths, making folders, syncing them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Names that end so are TensorStore's locks and our own unfinished puts: never a value.
+pub(crate) const LOCK_SUFFIX: &str = ".__lock";
+
+/// `key` as a path that stays below the folder it is joined to.
+///
+/// # Errors
+/// `InvalidArgument` if it is empty, has a NUL, begins with `/`, or has an empty, `.` or `..` component.
+pub(crate) fn relative_path(key: &[u8]) -> Result<&Path> {
+    let safe = !key.contains(&0) && key.split(|&byte| byte == b'/').all(is_name);
+    if !safe {
+        return Err(Error::invalid(format!(
+            "key {:?} is no safe relative path",
+            String::from_utf8_lossy(key)
+        ))
+        .help("a key in a folder must not be empty, absolute, or have `.`, `..` or empty parts"));
+    }
+    Ok(Path::new(OsStr::from_bytes(key)))
+}
+
+fn is_name(part: &[u8]) -> bool {
+    !matches!(part, b"" | b"." | b"..")
+}
+
+/// Makes `folder` and those above it that are missing; gives those it made, outermost first.
+pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut missing = Vec::new();
+    let mut above = Some(folder);
+    while let Some(path) = above.filter(|path| !path.as_os_str().is_empty()) {
+        match fs::create_dir(path) {
+            Ok(()) => {
+                missing.push(path.to_owned());
+                break;
+            }
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && path.parent().is_some_and(|above| !above.as_os_str().is_empty()) =>
+            {
+                missing.push(path.to_owned());
+            }
+            Err(error) => match fs::metadata(path) {
+                Ok(found) if found.is_dir() => break,
+                Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
+                Err(_) => return Err(error),
+            },
+        }
+        above = path.parent();
+    }
+    missing.reverse();
+    for path in &missing {
+        match fs::create_dir(path) {
+            Err(error) if !path.is_dir() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(missing)
+}
+
+/// Makes the names in `folder` survive a power cut.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // Some network file systems have nothing to sync in a folder, and say so like this.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        other => other,
+    }
+}
+
+/// Makes the names of folders that were just made survive a power cut.
+pub(crate) fn sync_made(made: &[PathBuf]) -> io::Result<()> {
+    made.iter().filter_map(|folder| folder.parent()).try_for_each(sync_folder)
+}
+
+/// Sixteen random hex digits, for names that nobody else uses.
+pub(crate) fn random_name() -> Result<String> {
+    match getrandom::u64() {
+        Ok(number) => Ok(format!("{number:016x}")),
+        Err(error) => {
+            Err(Error::new(crate::ErrorKind::Io, format!("the system gives no random bytes: {error}")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_cannot_leave_the_folder() {
+        for key in ["", "/", "/etc/passwd", "..", "a/../b", "a//b", "a/", "./a", "a\0b", "a/."] {
+            let error = relative_path(key.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument, "{key:?}");
+        }
+        for key in ["a", "a/b", "..a", "a..", "params['w'].0/ü #1", ".zarray", "a/ b"] {
+            relative_path(key.as_bytes()).unwrap();
+        }
+    }
+
+    #[test]
+    fn says_which_folders_it_made() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b/c");
+        let expected: Vec<_> = ["a", "a/b", "a/b/c"].iter().map(|name| root.path().join(name)).collect();
+        assert_eq!(make_folders(&deep).unwrap(), expected);
+        assert!(deep.is_dir());
+        assert!(make_folders(&deep).unwrap().is_empty());
+        fs::write(root.path().join("file"), b"").unwrap();
+        assert!(make_folders(&root.path().join("file/x")).is_err());
+        assert!(make_folders(&root.path().join("file")).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! What a folder owes as a store.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::error::ErrorKind;
+use crate::store::StoreExt;
+
+fn store() -> (tempfile::TempDir, LocalStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = LocalStore::new(folder.path().join("root"));
+    (folder, store)
+}
+
+fn span(offset_bytes: u64, len_bytes: u64) -> ByteRange {
+    ByteRange::Span { offset_bytes, len_bytes }
+}
+
+#[test]
+fn what_is_put_is_got() {
+    let (_folder, store) = store();
+    assert_eq!(store.get_whole(b"a/b").unwrap(), None);
+    assert_eq!(store.list(b"").unwrap(), Vec::<Vec<u8>>::new());
+    store.put(b"a/b", Bytes::from_static(b"0123456789")).unwrap();
+    assert_eq!(store.get_whole(b"a/b").unwrap().unwrap(), "0123456789");
+    assert_eq!(store.get(b"a/b", span(2, 3)).unwrap().unwrap(), "234");
+    assert_eq!(store.get(b"a/b", span(10, 0)).unwrap().unwrap(), "");
+    assert_eq!(store.get(b"a/b", ByteRange::Suffix(2)).unwrap().unwrap(), "89");
+    assert_eq!(store.len_bytes(b"a/b").unwrap(), Some(10));
+    store.put(b"a/b", Bytes::from_static(b"new")).unwrap();
+    assert_eq!(store.get_whole(b"a/b").unwrap().unwrap(), "new");
+    store.delete(b"a/b").unwrap();
+    store.delete(b"a/b").unwrap();
+    assert_eq!(store.get_whole(b"a/b").unwrap(), None);
+    assert_eq!(store.len_bytes(b"a/b").unwrap(), None);
+}
+
+#[test]
+fn folders_and_names_that_cannot_be_are_no_values() {
+    let (_folder, store) = store();
+    store.put(b"a/b", Bytes::from_static(b"x")).unwrap();
+    let long = vec![b'n'; 300];
+    for key in [&b"a"[..], b"a/b/c", &long] {
+        assert_eq!(store.get_whole(key).unwrap(), None);
+        assert_eq!(store.len_bytes(key).unwrap(), None);
+        assert!(store.locate(key).unwrap().is_none());
+        assert!(store.map(key).unwrap().is_none());
+        store.delete(key).unwrap();
+    }
+    assert!(store.put(b"a", Bytes::new()).is_err());
+    assert_eq!(store.list(b"").unwrap(), [b"a/b"]);
+}
+
+#[test]
+fn a_range_beyond_the_end_is_corrupt_and_allocates_nothing() {
+    let (_folder, store) = store();
+    store.put(b"a", Bytes::from_static(b"0123")).unwrap();
+    for range in [span(0, 5), span(u64::MAX, 2), span(0, 1 << 60), ByteRange::Suffix(5)] {
+        let error = store.get(b"a", range).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.place().file.as_deref(), Some(store.describe(b"a").as_path()));
+    }
+}
+
+#[test]
+fn a_vast_sparse_file_is_refused_not_allocated() {
+    let (_folder, store) = store();
+    store.put(b"a", Bytes::new()).unwrap();
+    let file = OpenOptions::new().write(true).open(store.describe(b"a")).unwrap();
+    if file.set_len(1 << 43).is_ok() {
+        assert_eq!(store.get_whole(b"a").unwrap_err().kind(), ErrorKind::Limit);
+        assert_eq!(store.get(b"a", span((1 << 43) - 2, 2)).unwrap().unwrap(), &[0, 0][..]);
+    }
+}
+
+#[test]
+fn keys_that_leave_the_folder_are_refused_by_every_call() {
+    let (_folder, store) = store();
+    for key in [&b""[..], b"/etc/passwd", b"../x", b"a/../../x", b"a\0"] {
+        let kinds = [
+            store.get_whole(key).unwrap_err().kind(),
+            store.put(key, Bytes::new()).unwrap_err().kind(),
+            store.delete(key).unwrap_err().kind(),
+            store.len_bytes(key).unwrap_err().kind(),
+            store.locate(key).unwrap_err().kind(),
+            store.map(key).unwrap_err().kind(),
+        ];
+        assert_eq!(kinds, [ErrorKind::InvalidArgument; 6], "{key:?}");
+    }
+    assert_eq!(store.list(b"../").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(store.put(b"x.__lock", Bytes::new()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn lists_files_sorted_as_bytes_below_any_prefix() {
+    let (_folder, store) = store();
+    for key in ["b", "a/c", "a.d", "a/b/x", "a0", "ab/c"] {
+        store.put(key.as_bytes(), Bytes::new()).unwrap();
+    }
+    fs::write(store.root().join("a/left.__lock"), b"").unwrap();
+    let list = |prefix: &str| -> Vec<String> {
+        let keys = store.list(prefix.as_bytes()).unwrap();
+        keys.into_iter().map(|key| String::from_utf8(key).unwrap()).collect()
+    };
+    assert_eq!(list(""), ["a.d", "a/b/x", "a/c", "a0", "ab/c", "b"]);
+    assert_eq!(list("a"), ["a.d", "a/b/x", "a/c", "a0", "ab/c"]);
+    assert_eq!(list("a/"), ["a/b/x", "a/c"]);
+    assert_eq!(list("a/b"), ["a/b/x"]);
+    assert_eq!(list("a/b/x"), ["a/b/x"]);
+    assert!(list("nothing/here").is_empty());
+}
+
+#[test]
+fn lists_links_to_files_inside_only() {
+    let (folder, store) = store();
+    store.put(b"d/real", Bytes::from_static(b"x")).unwrap();
+    fs::create_dir(folder.path().join("outside")).unwrap();
+    fs::write(folder.path().join("outside/secret"), b"y").unwrap();
+    symlink("d/real", store.root().join("inside")).unwrap();
+    symlink("../outside/secret", store.root().join("out")).unwrap();
+    symlink("../outside", store.root().join("out_folder")).unwrap();
+    symlink(".", store.root().join("loop")).unwrap();
+    symlink("nowhere", store.root().join("dangling")).unwrap();
+    assert_eq!(store.list(b"").unwrap(), [&b"d/real"[..], b"inside"]);
+    assert_eq!(store.get_whole(b"inside").unwrap().unwrap(), "x");
+    assert_eq!(store.get_whole(b"dangling").unwrap(), None);
+}
+
+#[test]
+fn a_named_pipe_is_no_value_and_blocks_nobody() {
+    let (_folder, store) = store();
+    fs::create_dir(store.root()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(store.root().join("pipe")).status();
+    assert!(made.unwrap().success());
+    assert_eq!(store.get_whole(b"pipe").unwrap(), None);
+    assert!(store.list(b"").unwrap().is_empty());
+}
+
+#[test]
+fn many_files_and_many_reads() {
+    let (_folder, store) = store();
+    fs::create_dir(store.root()).unwrap();
+    for i in 0..200_u8 {
+        fs::write(store.root().join(format!("f{i}")), [i; 16]).unwrap();
+    }
+    for round in 0..3_u64 {
+        for i in 0..200_u8 {
+            let got = store.get(format!("f{i}").as_bytes(), span(round, 2)).unwrap().unwrap();
+            assert_eq!(got, &[i; 2][..]);
+        }
+    }
+    let open = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
+        .filter(|path| path.starts_with(store.root()))
+        .count();
+    assert_eq!(open, 64);
+}
+
+#[test]
+fn a_file_that_shrinks_or_is_replaced_gives_an_error_or_the_old_bytes() {
+    let (_folder, store) = store();
+    store.put(b"a", Bytes::from(vec![7; 8192])).unwrap();
+    assert_eq!(store.get(b"a", span(0, 1)).unwrap().unwrap(), &[7][..]);
+    fs::write(store.root().join("b"), b"new").unwrap();
+    fs::rename(store.root().join("b"), store.describe(b"a")).unwrap();
+    assert_eq!(store.get_whole(b"a").unwrap().unwrap().len(), 8192);
+    let fresh = LocalStore::new(store.root());
+    assert_eq!(fresh.get_whole(b"a").unwrap().unwrap(), "new");
+    OpenOptions::new().write(true).open(store.describe(b"a")).unwrap().set_len(1).unwrap();
+    assert_eq!(fresh.get(b"a", span(0, 3)).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn maps_are_shared_and_outlive_the_store() {
+    let (_folder, store) = store();
+    store.put(b"a", Bytes::from(vec![3; 300_000])).unwrap();
+    store.put(b"empty", Bytes::new()).unwrap();
+    let map = store.map(b"a").unwrap().unwrap();
+    assert_eq!(store.clone().map(b"a").unwrap().unwrap().as_ptr(), map.as_ptr());
+    advise(&map, Access::Sequential);
+    advise(&map[1..], Access::Soon);
+    assert_eq!(store.map(b"empty").unwrap().unwrap(), "");
+    assert!(store.map(b"none").unwrap().is_none());
+    store.delete(b"a").unwrap();
+    drop(store);
+    assert!(map.iter().all(|&byte| byte == 3));
+}
+
+#[test]
+fn located_values_can_be_read_where_they_lie() {
+    let (_folder, store) = store();
+    store.put(b"a/b", Bytes::from_static(b"0123")).unwrap();
+    let Some(Located::At(place)) = store.locate(b"a/b").unwrap() else { panic!("not a span") };
+    assert_eq!((place.offset_bytes, place.len_bytes), (0, 4));
+    assert_eq!(place.read().unwrap(), "0123");
+    assert!(store.locate(b"a").unwrap().is_none());
+}
+
+#[test]
+fn a_failed_put_leaves_the_old_value_and_no_litter() {
+    let (_folder, store) = store();
+    store.put(b"a/b", Bytes::from_static(b"x")).unwrap();
+    assert!(store.put(b"a", Bytes::from_static(b"y")).is_err());
+    assert_eq!(fs::read_dir(store.root()).unwrap().count(), 1);
+}

@@ -1,0 +1,150 @@
+//! Key ranges: which children of a node can hold keys of a range, and the walk through them in key order.
+//!
+//! All bounds are relative to the node at hand, like its keys. On the way down into a child that leaves out a
+//! prefix, each bound either loses that prefix too, or turns out to exclude nothing, or to exclude the child.
+
+use std::ops::Range;
+
+use crate::bytes::limits::OCDBT_NODES_MAX;
+use crate::error::Result;
+
+use super::files::Files;
+use super::node::{Node, NodeRef};
+use super::rule::Rule;
+use super::versions::Version;
+
+/// Bounds on the relative keys of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Bounds<'k> {
+    /// Wanted: this key and later ones.
+    pub(super) from: &'k [u8],
+    /// Wanted: earlier keys than this one; `None` for no end.
+    pub(super) to: Option<&'k [u8]>,
+    /// Promised by the parent: this key and later ones.
+    pub(super) min_key: &'k [u8],
+    /// Promised by the next sibling of the node, or of one above it: earlier keys than this one.
+    pub(super) limit: Option<&'k [u8]>,
+}
+
+impl<'k> Bounds<'k> {
+    /// Every key.
+    pub(super) const ALL: Self = Self { from: b"", to: None, min_key: b"", limit: None };
+
+    /// These bounds without `common`, for a child all of whose keys begin with it; `None` if none is wanted.
+    pub(super) fn below(self, common: &[u8]) -> Option<Self> {
+        let from = match self.from.strip_prefix(common) {
+            Some(rest) => rest,
+            None if self.from < common => b"",
+            None => return None,
+        };
+        let to = match self.to {
+            None => None,
+            Some(to) => match to.strip_prefix(common) {
+                Some(b"") => return None,
+                Some(rest) => Some(rest),
+                None if to > common => None,
+                None => return None,
+            },
+        };
+        // The parent's own keys are in order, so its promises never exclude the child as a whole.
+        let min_key = self.min_key.strip_prefix(common).unwrap_or_default();
+        let limit = self.limit.and_then(|limit| limit.strip_prefix(common));
+        Some(Self { from, to, min_key, limit })
+    }
+}
+
+/// The bounds of keys that begin with `prefix`: from it to its successor, which this returns.
+pub(super) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut end = prefix.get(..=last)?.to_vec();
+    *end.last_mut()? += 1;
+    Some(end)
+}
+
+/// What a walk does with a leaf: it gets the prefix K of its keys, the leaf, and the wanted entries.
+pub(super) type Visit<'v> = dyn FnMut(&[u8], &Node, Range<usize>) -> Result<()> + 'v;
+
+/// One pass through a version in key order.
+pub(super) struct Walk<'w, 'v> {
+    files: &'w Files,
+    visit: &'w mut Visit<'v>,
+    prefix: Vec<u8>,
+    nodes: u64,
+}
+
+impl<'w, 'v> Walk<'w, 'v> {
+    /// Calls `visit` for each leaf of `version` that may hold wanted keys, in key order.
+    pub(super) fn run(files: &'w Files, version: &Version, wanted: Bounds<'_>, visit: &'w mut Visit<'v>) -> Result<()> {
+        let Some(root) = &version.root else { return Ok(()) };
+        let mut walk = Self { files, visit, prefix: Vec::new(), nodes: 0 };
+        walk.node(root, version.root_height, wanted)
+    }
+
+    fn node(&mut self, reference: &NodeRef, height: u8, bounds: Bounds<'_>) -> Result<()> {
+        self.nodes += 1;
+        if self.nodes > OCDBT_NODES_MAX {
+            let error = Rule::Limit.error("the database has too many B+tree nodes");
+            return Err(error.expected(format_args!("at most {OCDBT_NODES_MAX}"), "more"));
+        }
+        let node = self.files.node(reference, height, bounds.min_key, self.prefix.len())?;
+        check_limit(&node, bounds.limit).map_err(|error| self.files.blame(reference, error))?;
+        let end = bounds.to.map_or(node.len(), |to| node.count_below(to));
+        if height == 0 {
+            let start = node.count_below(bounds.from);
+            return if start < end { (self.visit)(&self.prefix, &node, start..end) } else { Ok(()) };
+        }
+        let start = node.count_up_to(bounds.from).saturating_sub(1);
+        for i in start..end {
+            let Some(child) = node.child(i) else { break };
+            let limit = if i + 1 < node.len() { Some(node.key(i + 1)) } else { bounds.limit };
+            let bounds = Bounds { min_key: child.key, limit, ..bounds };
+            let Some(bounds) = bounds.below(child.common) else { continue };
+            let prefix_len = self.prefix.len();
+            self.prefix.extend_from_slice(child.common);
+            self.node(&child.reference, height - 1, bounds)?;
+            self.prefix.truncate(prefix_len);
+        }
+        Ok(())
+    }
+}
+
+/// Errs where the keys of `node` reach into its next sibling.
+pub(super) fn check_limit(node: &Node, limit: Option<&[u8]>) -> Result<()> {
+    match limit {
+        Some(limit) if node.last_key() >= limit => Err(Rule::Ref
+            .error("the last key of a B+tree node reaches into its next sibling")
+            .expected(format_args!("below {}", limit.escape_ascii()), node.last_key().escape_ascii())),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_successor_of_a_prefix() {
+        assert_eq!(prefix_end(b"a/"), Some(b"a0".to_vec()));
+        assert_eq!(prefix_end(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(prefix_end(b"\xff"), None);
+        assert_eq!(prefix_end(b""), None);
+    }
+
+    proptest! {
+        /// Asking the relative bounds about a relative key is asking the bounds about the key.
+        #[test]
+        fn bounds_below_a_prefix_want_the_same_keys(
+            from in "[ab]{0,3}", to in proptest::option::of("[ab]{1,3}"),
+            common in "[ab]{0,3}", rest in "[ab]{0,3}",
+        ) {
+            let bounds = Bounds { from: from.as_bytes(), to: to.as_deref().map(str::as_bytes), ..Bounds::ALL };
+            let wants = |bounds: Bounds<'_>, key: &str| {
+                key.as_bytes() >= bounds.from && bounds.to.is_none_or(|to| key.as_bytes() < to)
+            };
+            let key = format!("{common}{rest}");
+            let below = bounds.below(common.as_bytes()).is_some_and(|bounds| wants(bounds, &rest));
+            prop_assert_eq!(below, wants(bounds, &key));
+        }
+    }
+}
