@@ -135,3 +135,24 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
     cls.__module__ = module or "regrow"
     cls.__regrow_type__ = type_name
     return cls
+
+
+@functools.cache
+def register_with_jax() -> None:
+    """Makes `Node` a pytree node of JAX, so that ``jax.tree.map`` goes through what was loaded."""
+    import jax
+
+    def flatten(node: Node) -> tuple[list[Any], tuple[Any, ...]]:
+        get = object.__getattribute__
+        return list(node.values()), (type_name_of(node), tuple(node), get(node, "_kind"), get(node, "_key_kinds"))
+
+    def flatten_with_keys(node: Node) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        children, definition = flatten(node)
+        keys = [jax.tree_util.GetAttrKey(str(key)) for key in node]
+        return list(zip(keys, children, strict=True)), definition
+
+    def unflatten(definition: tuple[Any, ...], children: Any) -> Node:
+        type_name, keys, kind, key_kinds = definition
+        return Node(type_name, dict(zip(keys, children, strict=True)), kind, key_kinds)
+
+    jax.tree_util.register_pytree_with_keys(Node, flatten_with_keys, unflatten, flatten)
