@@ -1,18 +1,24 @@
-//! How fast a file gets onto the disk: `DirectWriter` against ordinary writes with one fsync.
+//! How fast a file gets onto the disk: `DirectWriter` against ordinary writes with one fsync, and against the
+//! disk's own limit (direct writes of one buffer, without copy, checksum or thread).
 //!
 //!     cargo run --release --example direct_write -- [folder] [MiB] [rounds]
 //!
-//! The two take turns in one run, since disks and machines vary more between runs than they differ. The source
+//! They take turns in one run, since disks and machines vary more between runs than they differ. The source
 //! is touched first: fresh memory would be measured instead of the disk.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+
+use memmap2::MmapMut;
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 
 use regrow::store::{DirectWriter, WriteOptions};
 
 const MIB: usize = 1 << 20;
+const LIMIT_WRITE_LEN_BYTES: usize = 8 * MIB;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -26,16 +32,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     writeln!(out, "{len_mib} MiB into {}, GB/s", folder.display())?;
     writeln!(
         out,
-        "{:>6} {:>8} {:>12} {:>14} {:>15}",
-        "round", "direct", "direct, not", "with filler", "write + fsync"
+        "{:>6} {:>7} {:>7} {:>9} {:>7} {:>12}",
+        "round", "limit", "direct", "unsynced", "filler", "write+fsync"
     )?;
-    writeln!(out, "{:>6} {:>8} {:>12} {:>14} {:>15}", "", "", "synced", "", "1 MiB each")?;
+    let mut buffer = MmapMut::map_anon(LIMIT_WRITE_LEN_BYTES)?;
+    buffer.fill(1);
     for round in 1..=rounds {
-        let direct = timed(&path, source.len(), || direct(&path, &source, true))?;
-        let unsynced = timed(&path, source.len(), || direct_unsynced(&path, &source))?;
-        let filled = timed(&path, source.len(), || filled(&path, &source))?;
+        let limit = timed(&path, source.len(), || limit(&path, &buffer, source.len()))?;
+        let direct = timed(&path, source.len(), || write(&path, &source, true))?;
+        let unsynced = timed(&path, source.len(), || write(&path, &source, false))?;
+        let filler = timed(&path, source.len(), || filled(&path, &source))?;
         let buffered = timed(&path, source.len(), || buffered(&path, &source))?;
-        writeln!(out, "{round:>6} {direct:>8.2} {unsynced:>12.2} {filled:>14.2} {buffered:>15.2}")?;
+        writeln!(
+            out,
+            "{round:>6} {limit:>7.2} {direct:>7.2} {unsynced:>9.2} {filler:>7.2} {buffered:>12.2}"
+        )?;
     }
     Ok(())
 }
@@ -48,24 +59,32 @@ fn timed(path: &Path, len_bytes: usize, act: impl FnOnce() -> regrow::Result<()>
     Ok(len_bytes as f64 / 1e9 / seconds)
 }
 
-fn direct(path: &Path, source: &[u8], durable: bool) -> regrow::Result<()> {
+fn write(path: &Path, source: &[u8], durable: bool) -> regrow::Result<()> {
     let options = WriteOptions { expected_len_bytes: source.len() as u64, checksums_from: 0, durable };
     let mut writer = DirectWriter::create_with(path, &options)?;
     writer.write(source)?;
     writer.finish().map(drop)
 }
 
-fn direct_unsynced(path: &Path, source: &[u8]) -> regrow::Result<()> {
-    direct(path, source, false)
+fn limit(path: &Path, buffer: &[u8], len_bytes: usize) -> regrow::Result<()> {
+    let write = || -> io::Result<()> {
+        let flags = OFlags::DIRECT.bits().cast_signed();
+        let file = File::options().write(true).create_new(true).custom_flags(flags).open(path)?;
+        fallocate(&file, FallocateFlags::empty(), 0, len_bytes as u64)?;
+        for offset in (0..len_bytes).step_by(buffer.len()) {
+            file.write_all_at(buffer, offset as u64)?;
+        }
+        file.sync_all()
+    };
+    write().map_err(|error| regrow::Error::io("cannot write", path, error))
 }
 
 fn filled(path: &Path, source: &[u8]) -> regrow::Result<()> {
     let mut writer = DirectWriter::create(path, source.len() as u64, 0)?;
     writer.write_with(source.len() as u64, &mut |offset, piece| {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (to, from) in piece.iter_mut().zip(source.get(start..).unwrap_or_default()) {
-            *to = *from;
-        }
+        let from = source.get(start..).unwrap_or_default();
+        piece.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         Ok(())
     })?;
     writer.finish().map(drop)

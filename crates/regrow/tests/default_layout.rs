@@ -47,7 +47,10 @@ fn everything() -> Tree<Leaf> {
     let leaves = [
         Leaf { kind: LeafKind::JaxArray, ..Leaf::array(array(Dtype::BFloat16, &[64, 64], 1)) },
         Leaf { kind: LeafKind::NumpyScalar, ..Leaf::array(array(Dtype::Float16, &[], 2)) },
-        Leaf { kind: LeafKind::PrngKey(Some(Arc::from("rbg"))), ..Leaf::array(array(Dtype::UInt32, &[2, 4], 3)) },
+        Leaf {
+            kind: LeafKind::PrngKey(Some(Arc::from("rbg"))),
+            ..Leaf::array(array(Dtype::UInt32, &[2, 4], 3))
+        },
         Leaf { kind: LeafKind::Bytes, ..Leaf::array(array(Dtype::UInt8, &[7], 4)) },
         Leaf { kind: LeafKind::Bytes, ..Leaf::array(array(Dtype::UInt8, &[0], 4)) },
         Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None },
@@ -115,7 +118,8 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 fn names_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -201,7 +205,8 @@ fn a_selection_keeps_the_rest_of_the_structure() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
     regrow::save(&path, &everything()).unwrap();
-    let only = |glob: &str| LoadOptions { only: vec![PathPattern::new(glob).unwrap()], ..LoadOptions::default() };
+    let only =
+        |glob: &str| LoadOptions { only: vec![PathPattern::new(glob).unwrap()], ..LoadOptions::default() };
     let tree = regrow::load_with(&path, &only("kinds/8")).unwrap();
     assert_eq!(tree.len(), 14, "positions in a tuple keep their meaning");
     assert_eq!(tree.leaves().iter().filter(|leaf| leaf.kind == LeafKind::Placeholder).count(), 13);
@@ -250,7 +255,8 @@ fn a_template_that_does_not_fit_is_told_everything_at_once() {
         ("c", leaf(Dtype::Int8, &[4])),
         ("y", leaf(Dtype::Int8, &[3])),
     ]);
-    let error = regrow::load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() }).unwrap_err();
+    let error = regrow::load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() })
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
     let text = error.to_string();
     for part in ["4 places", "dtype     b", "shape     c", "missing   y", "extra     x"] {
@@ -278,7 +284,9 @@ fn a_flipped_bit_anywhere_is_found() {
             damaged[at] ^= 1 << (at % 8);
             std::fs::write(&file, damaged).unwrap();
             let named = match regrow::verify(&copy) {
-                Ok(report) => report.findings.iter().any(|found| found.error.place().file.as_ref() == Some(&file)),
+                Ok(report) => {
+                    report.findings.iter().any(|found| found.error.place().file.as_ref() == Some(&file))
+                }
                 Err(error) => error.place().file.as_ref() == Some(&file),
             };
             assert!(named, "byte {at} of {}", file.display());
@@ -344,7 +352,8 @@ fn an_existing_target_is_kept_unless_overwrite_is_asked_for() {
 fn a_save_that_cannot_be_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
-    let unknown = Leaf { kind: LeafKind::Unknown(Arc::from("my.Type")), data: LeafData::Absent, sharding: None };
+    let unknown =
+        Leaf { kind: LeafKind::Unknown(Arc::from("my.Type")), data: LeafData::Absent, sharding: None };
     let error = regrow::save(&path, &Tree::single(unknown)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("my.Type"));
@@ -374,7 +383,7 @@ fn a_later_layout_version_is_named() {
     let file = path.join("regrow.json");
     let text = std::fs::read_to_string(&file).unwrap();
     // The document after its checksum, with another version and a checksum that fits.
-    let body = text[22..].replacen("\"version\":1", "\"version\":7", 1);
+    let body = text[21..].replacen("\"version\":1", "\"version\":7", 1);
     let crc = regrow::bytes::checksum::crc32c(body.as_bytes());
     std::fs::write(&file, format!("{{\"crc32c\":\"{crc:08x}\",{body}")).unwrap();
     let error = regrow::open(&path).unwrap_err();

@@ -2,6 +2,8 @@
 //!
 //! With the right to mount, on small file systems in memory; without it, on what every Linux has.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -2,6 +2,8 @@
 //!
 //! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random moments.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -86,7 +86,10 @@ fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failur
     let tree = sample()?;
     let data: u64 = tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
     let leaves = out::count(tree.len(), "leaf", "leaves");
-    story.say(&format!("a pytree of {leaves}, {}: a small model, its optimizer, a step counter", out::size(data)))?;
+    story.say(&format!(
+        "a pytree of {leaves}, {}: a small model, its optimizer, a step counter",
+        out::size(data)
+    ))?;
 
     let orbax = SaveOptions { layout: Layout::Orbax(OrbaxOptions::default()), ..SaveOptions::default() };
     for (name, layout, options) in
@@ -109,7 +112,8 @@ fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failur
         )?;
         let same = same_bytes(&tree, &regrow::load(&path)?);
         let words = if same { "every leaf is bit-identical" } else { "IT DIFFERS from what was saved" };
-        story.step(&format!("loaded   {name:13} {words}"), json!({ "did": "load", "bit_identical": same }))?;
+        story
+            .step(&format!("loaded   {name:13} {words}"), json!({ "did": "load", "bit_identical": same }))?;
         let report = regrow::verify(&path)?;
         let sound = report.findings.is_empty();
         let words = if sound { "sound" } else { "DAMAGED" };
@@ -137,7 +141,10 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
         *byte ^= FLIPPED_BIT;
     }
     fs::write(&file, bytes).map_err(|error| cannot("cannot write", &file, error))?;
-    story.say(&format!("\nflipped one bit of a copy, in byte {at} of {}; loading that says:\n", file.display()))?;
+    story.say(&format!(
+        "\nflipped one bit of a copy, in byte {at} of {}; loading that says:\n",
+        file.display()
+    ))?;
     match regrow::load(&copy) {
         Err(error) => {
             story.step(&error.to_string(), json!({ "did": "damage", "error": exit::error_json(&error) }))?;

@@ -8,9 +8,9 @@ use regrow::{Checkpoint, Error, ErrorKind};
 use serde_json::{Value, json};
 
 use super::{data_bytes, has_data, leaf_json};
+use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align};
-use crate::Globals;
 
 /// List the leaves of a checkpoint without reading their data.
 ///
@@ -77,13 +77,7 @@ fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> s
 
 fn row(path: &KeyPath, leaf: &LeafInfo) -> [String; 5] {
     let bytes = if has_data(leaf) { leaf.len_bytes().to_string() } else { "-".to_owned() };
-    [
-        path.to_string(),
-        leaf.dtype.name().to_owned(),
-        leaf.shape.to_string(),
-        bytes,
-        leaf.coding.to_string(),
-    ]
+    [path.to_string(), leaf.dtype.name().to_owned(), leaf.shape.to_string(), bytes, leaf.coding.to_string()]
 }
 
 fn total_bytes(leaves: &[(KeyPath, &LeafInfo)]) -> u64 {

@@ -100,10 +100,8 @@ impl<'a> Summary<'a> {
             "" => about.layout.clone(),
             variant => format!("{} ({variant})", about.layout),
         };
-        let mut facts = vec![
-            ["path".to_owned(), checkpoint.path().display().to_string()],
-            ["layout".to_owned(), layout],
-        ];
+        let mut facts =
+            vec![["path".to_owned(), checkpoint.path().display().to_string()], ["layout".to_owned(), layout]];
         if let Some(step) = about.step {
             let steps: Vec<String> = about.steps.iter().map(u64::to_string).collect();
             facts.push(["step".to_owned(), format!("{step} of {}", steps.join(", "))]);
@@ -116,13 +114,20 @@ impl<'a> Summary<'a> {
             facts.push(["metrics".to_owned(), metrics.to_string()]);
         }
         let leaves = out::count(self.all.leaf_count, "leaf", "leaves");
-        facts.push(["pytree".to_owned(), format!("{leaves}, {} bytes ({})", self.all.bytes, out::size(self.all.bytes))]);
+        facts.push([
+            "pytree".to_owned(),
+            format!("{leaves}, {} bytes ({})", self.all.bytes, out::size(self.all.bytes)),
+        ]);
         out::columns(out, "", None, [Align::Left, Align::Left], &facts)?;
 
         let dtypes: Vec<_> = self.by_dtype.iter().map(|(name, share)| share_row(name, *share)).collect();
         table(out, "by dtype", &dtypes)?;
         let shown = self.by_top_level.iter().take(TOP_LEVEL_SHOWN);
-        table(out, "by top-level key", &shown.map(|(key, share)| share_row(key, *share)).collect::<Vec<_>>())?;
+        table(
+            out,
+            "by top-level key",
+            &shown.map(|(key, share)| share_row(key, *share)).collect::<Vec<_>>(),
+        )?;
         if let Some(more @ 1..) = self.by_top_level.len().checked_sub(TOP_LEVEL_SHOWN) {
             writeln!(out, "  ... and {more} more")?;
         }

@@ -38,7 +38,8 @@ impl Verify {
                 Err(error) => {
                     if globals.json {
                         let error = exit::error_json(&error);
-                        results.push(json!({ "path": path.to_string_lossy(), "sound": false, "error": error }));
+                        results
+                            .push(json!({ "path": path.to_string_lossy(), "sound": false, "error": error }));
                     } else {
                         let verdict = if error.kind() == ErrorKind::Corrupt { "damaged" } else { "not read" };
                         verdict_line(out, path, verdict)?;

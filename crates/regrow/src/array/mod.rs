@@ -8,12 +8,19 @@
 //! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
 //! | [`Array`] | dtype, shape, strides and shared bytes |
+//! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
 
+mod cast;
 mod dtype;
+mod float16;
+mod lossless;
 mod region;
+mod small_float;
 mod strided;
 
+pub use cast::cast_bytes;
 pub use dtype::{Dtype, DtypeClass};
+pub use lossless::is_lossless;
 pub use region::{Region, Shape};
 pub use strided::{Array, copy_region};

@@ -183,9 +183,11 @@ impl Array {
             return Err(Error::invalid("the destination has another size than the region"));
         }
         // The region is itself a strided array over the same bytes.
-        let moved: i64 = region.starts().iter().zip(strides).map(|(&start, &stride)| start as i64 * stride).sum();
+        let moved: i64 =
+            region.starts().iter().zip(strides).map(|(&start, &stride)| start as i64 * stride).sum();
         let first = if region.is_empty() { 0 } else { *first_byte as i64 + moved };
-        let part = Self::with_strides(self.dtype, target, strides.clone(), first as usize, self.data.clone())?;
+        let part =
+            Self::with_strides(self.dtype, target, strides.clone(), first as usize, self.data.clone())?;
         part.copy_c_order(0, out);
         Ok(())
     }
@@ -294,7 +296,9 @@ mod tests {
         array.copy_region_c_order(&region, &mut out).unwrap();
         assert_eq!(out, [7, 10, 8, 11]);
         assert!(array.copy_region_c_order(&region, &mut [0; 3]).is_err());
-        assert!(array.copy_region_c_order(&Region::new(vec![2, 2], vec![2, 2]).unwrap(), &mut [0; 4]).is_err());
+        assert!(
+            array.copy_region_c_order(&Region::new(vec![2, 2], vec![2, 2]).unwrap(), &mut [0; 4]).is_err()
+        );
     }
 
     #[test]

@@ -12,7 +12,9 @@ use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder};
+use crate::tree::{
+    Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
+};
 
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
@@ -39,27 +41,36 @@ impl Checkpoint {
     /// # Errors
     /// As [`load_with`].
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
-        let cast_for = |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
+        let cast_for =
+            |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
         match &options.template {
             Some(template) => {
-                let matches = match_template(self.tree(), template, options.partial, |path| cast_for(path).is_some())
-                    .map_err(|error| error.in_file(self.path()))?;
+                let matches =
+                    match_template(self.tree(), template, options.partial, |path| cast_for(path).is_some())
+                        .map_err(|error| error.in_file(self.path()))?;
                 let wanted: Vec<usize> = matches.iter().flatten().copied().collect();
                 let mut leaves: Vec<Option<Leaf>> = self.read_all(&wanted, options)?;
                 let placed = matches.into_iter().map(|leaf| {
-                    leaf.and_then(|leaf| leaves.get_mut(leaf).and_then(Option::take)).unwrap_or_else(placeholder)
+                    leaf.and_then(|leaf| leaves.get_mut(leaf).and_then(Option::take))
+                        .unwrap_or_else(placeholder)
                 });
                 template.with_leaves(placed.collect())
             }
             None if options.only.is_empty() => {
                 let wanted: Vec<usize> = (0..self.tree().len()).collect();
                 let leaves = self.read_all(&wanted, options)?;
-                self.tree().with_leaves(leaves.into_iter().map(|leaf| leaf.unwrap_or_else(placeholder)).collect())
+                self.tree()
+                    .with_leaves(leaves.into_iter().map(|leaf| leaf.unwrap_or_else(placeholder)).collect())
             }
             None => {
                 let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
-                let wanted: Vec<usize> =
-                    self.paths().iter().enumerate().filter(|(_, path)| chosen(path)).map(|(leaf, _)| leaf).collect();
+                let wanted: Vec<usize> = self
+                    .paths()
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, path)| chosen(path))
+                    .map(|(leaf, _)| leaf)
+                    .collect();
                 if wanted.is_empty() {
                     return Err(nothing_selected(self, &options.only));
                 }
@@ -122,7 +133,8 @@ impl Checkpoint {
         })?;
         for (leaf, buffer) in buffers {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
-                *slot = Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), Bytes::from(buffer))?));
+                *slot =
+                    Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), Bytes::from(buffer))?));
             }
         }
         let mut leaves = Vec::with_capacity(infos.len());
@@ -274,7 +286,8 @@ fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>>
             build.leaf(node.key.clone(), leaf)?;
         } else {
             build.open(node.key.clone(), node.kind.clone())?;
-            let sequence = !matches!(node.kind, NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict);
+            let sequence =
+                !matches!(node.kind, NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict);
             open.push((node.child_count, sequence));
         }
         at += 1;

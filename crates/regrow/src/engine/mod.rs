@@ -21,7 +21,10 @@ mod verify;
 
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
-pub use options::{BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions, SaveOptions};
+pub use options::{
+    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
+    SaveOptions,
+};
 pub use overview::{format_bytes, overview};
 pub use save::{SaveReport, save, save_with};
 pub use template::TemplateLeaf;

@@ -49,7 +49,8 @@ pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkp
     for format in builtin_formats() {
         if format.recognise(path)? {
             let reader = format.open(path, options)?;
-            let inner = Inner { path: path.to_owned(), reader, paths: OnceLock::new(), by_text: OnceLock::new() };
+            let inner =
+                Inner { path: path.to_owned(), reader, paths: OnceLock::new(), by_text: OnceLock::new() };
             return Ok(Checkpoint(Arc::new(inner)));
         }
     }
@@ -91,9 +92,11 @@ impl Checkpoint {
         let by_text = self.0.by_text.get_or_init(|| self.index_texts());
         match by_text.get(text) {
             Some(Match::One(leaf)) => Ok(*leaf),
-            Some(Match::Several) => Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
-                .in_file(self.path())
-                .help("use the stored name that `ls --long` shows")),
+            Some(Match::Several) => {
+                Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
+                    .in_file(self.path())
+                    .help("use the stored name that `ls --long` shows"))
+            }
             None => {
                 let near = self.near(text);
                 let error = Error::new(ErrorKind::NotFound, format!("no leaf has the key path {text:?}"))
@@ -112,7 +115,8 @@ impl Checkpoint {
     /// `InvalidArgument` if there are not that many leaves.
     pub fn info(&self, leaf: usize) -> Result<&LeafInfo> {
         self.tree().leaves().get(leaf).ok_or_else(|| {
-            Error::invalid("no such leaf").expected(format_args!("a position below {}", self.tree().len()), leaf)
+            Error::invalid("no such leaf")
+                .expected(format_args!("a position below {}", self.tree().len()), leaf)
         })
     }
 
@@ -142,10 +146,14 @@ impl Checkpoint {
         let info = self.info(leaf)?;
         let path = self.key_path(leaf)?;
         if !info.kind.is_array() {
-            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())).at_leaf(&path));
+            return Err(
+                Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())).at_leaf(&path)
+            );
         }
         if !region.is_inside(&info.shape) {
-            return Err(Error::invalid("the region leaves the array").expected(&info.shape, region).at_leaf(&path));
+            return Err(Error::invalid("the region leaves the array")
+                .expected(&info.shape, region)
+                .at_leaf(&path));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
         let mut out = super::load::allocate(len_bytes).at_leaf(&path)?;
@@ -164,9 +172,9 @@ impl Checkpoint {
                 .expected(format_args!("{} bytes", info.len_bytes()), out.len())
                 .at_leaf(&self.key_path(leaf)?));
         }
-        self.reader().read_region(leaf, &Region::whole(&info.shape), out).map_err(|error| {
-            error.at_leaf(self.paths().get(leaf).unwrap_or(&KeyPath::root()))
-        })
+        self.reader()
+            .read_region(leaf, &Region::whole(&info.shape), out)
+            .map_err(|error| error.at_leaf(self.paths().get(leaf).unwrap_or(&KeyPath::root())))
     }
 
     fn read_leaf(&self, leaf: usize, info: &LeafInfo) -> Result<Leaf> {
@@ -194,7 +202,10 @@ impl Checkpoint {
     fn index_texts(&self) -> HashMap<String, Match> {
         let mut by_text = HashMap::with_capacity(2 * self.tree().len());
         for (leaf, path) in self.paths().iter().enumerate() {
-            by_text.entry(path.to_string()).and_modify(|found| *found = Match::Several).or_insert(Match::One(leaf));
+            by_text
+                .entry(path.to_string())
+                .and_modify(|found| *found = Match::Several)
+                .or_insert(Match::One(leaf));
         }
         // Names come second: a key path is what people see first, and names are unique by themselves.
         for (leaf, info) in self.tree().leaves().iter().enumerate() {
@@ -226,16 +237,23 @@ fn not_a_checkpoint(path: &Path) -> Error {
     let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(path);
     let found = match std::fs::read_dir(path) {
         Ok(entries) => {
-            let mut names: Vec<String> =
-                entries.flatten().map(|entry| format!("{:?}", entry.file_name())).take(SHOWN_MAX + 1).collect();
+            let mut names: Vec<String> = entries
+                .flatten()
+                .map(|entry| format!("{:?}", entry.file_name()))
+                .take(SHOWN_MAX + 1)
+                .collect();
             names.sort();
             match names.len() {
                 0 => "an empty folder".to_owned(),
-                n if n > SHOWN_MAX => format!("{} and more", names.get(..SHOWN_MAX).unwrap_or_default().join(", ")),
+                n if n > SHOWN_MAX => {
+                    format!("{} and more", names.get(..SHOWN_MAX).unwrap_or_default().join(", "))
+                }
                 _ => names.join(", "),
             }
         }
         Err(_) => "a file of another kind".to_owned(),
     };
-    error.expected(looked_for, found).help("name the folder that holds these files, or the folder of steps above it")
+    error
+        .expected(looked_for, found)
+        .help("name the folder that holds these files, or the folder of steps above it")
 }

@@ -59,7 +59,8 @@ pub fn overview(checkpoint: &Checkpoint) -> String {
             "  {path:path_width$}  {dtype:dtype_width$}  {shape:shape_width$}  {bytes:>bytes_width$}"
         );
     }
-    let total = checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
+    let total =
+        checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
     let _ = writeln!(text, "  {} leaves, {}", checkpoint.tree().len(), format_bytes(total));
     for note in &description.notes {
         let _ = writeln!(text, "  note: {note}");

@@ -53,7 +53,9 @@ pub(super) fn match_template(
         let info = found.and_then(|leaf| stored.leaves().get(leaf));
         match info {
             _ if want.skip => {}
-            None => differences.push(format!("missing   {path}: the template has it, the checkpoint has not")),
+            None => {
+                differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
+            }
             Some(info) => {
                 if let Some(shape) = &want.shape
                     && *shape != info.shape

@@ -72,7 +72,9 @@ impl Checkpoint {
             // A view of a map takes no memory; everything else is decoded piece by piece.
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());
             let info = self.tree().leaves().get(leaf).filter(|_| !is_view);
-            info.map_or(0, |info| info.len_bytes().min(PIECE_LEN_BYTES) + 2 * super::load::chunk_len_bytes(info))
+            info.map_or(0, |info| {
+                info.len_bytes().min(PIECE_LEN_BYTES) + 2 * super::load::chunk_len_bytes(info)
+            })
         };
         pool::for_each_parallel(pool::thread_count(), order, BUDGET_DEFAULT_BYTES, cost, |leaf| {
             let Some(info) = self.tree().leaves().get(leaf) else { return Ok(()) };
@@ -82,7 +84,10 @@ impl Checkpoint {
                 }
                 Err(error) => {
                     let error = error.at_leaf(self.paths().get(leaf).unwrap_or(&root));
-                    findings.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Finding { error });
+                    findings
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .push(Finding { error });
                 }
             }
             Ok(())
@@ -129,7 +134,8 @@ fn pieces(info: &LeafInfo) -> Vec<Region> {
         return vec![whole];
     }
     let row_bytes = (info.len_bytes() / rows).max(1);
-    let step = (PIECE_LEN_BYTES / row_bytes).max(1).div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));
+    let step =
+        (PIECE_LEN_BYTES / row_bytes).max(1).div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));
     let mut out = Vec::new();
     let mut start = 0;
     while start < rows {

@@ -70,7 +70,8 @@ pub(crate) fn refuse_step_and_item(path: &Path, options: &OpenOptions) -> Result
         (None, Some(item)) => format!("item {item:?}"),
         (None, None) => return Ok(()),
     };
-    Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint")).in_file(path))
+    Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint"))
+        .in_file(path))
 }
 
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.

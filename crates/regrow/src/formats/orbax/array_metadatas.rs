@@ -7,8 +7,6 @@
 //!
 //! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere else.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -57,9 +55,9 @@ struct Wrapped {
 /// Parses the file of one process.
 ///
 /// # Errors
-/// `Corrupt` with file and offset.
+/// `Corrupt` with the offset; the caller knows the file.
 pub fn parse(bytes: &[u8]) -> Result<Vec<ArrayMetadata>> {
-    let document: Document = json_text::parse(bytes, Path::new(ARRAY_METADATAS_FOLDER))?;
+    let document: Document = json_text::parse(bytes)?;
     Ok(document.array_metadatas.into_iter().map(|wrapped| wrapped.array_metadata).collect())
 }
 

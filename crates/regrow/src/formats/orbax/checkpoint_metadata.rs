@@ -8,8 +8,6 @@
 //!  "custom_metadata": {}}                             `custom` in former times; unknown members join it
 //! ```
 
-use std::path::Path;
-
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
@@ -71,12 +69,11 @@ impl CheckpointMetadata {
     /// Parses the document. Members of an unexpected type count as absent: nothing depends on them.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset if it is no JSON object.
+    /// `Corrupt` with the offset if it is no JSON object.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = Path::new(CHECKPOINT_METADATA_FILE);
-        let mut members: Map<String, Value> = match json_text::parse(bytes, file)? {
+        let mut members: Map<String, Value> = match json_text::parse(bytes)? {
             Value::Object(members) => members,
-            _ => return Err(Error::corrupt("the checkpoint metadata is no JSON object").in_file(file)),
+            _ => return Err(Error::corrupt("the checkpoint metadata is no JSON object")),
         };
         let item_handlers = match members.remove("item_handlers") {
             Some(Value::String(handler)) => ItemHandlers::One(handler),

@@ -43,7 +43,9 @@ pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
     let metadata = match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => metadata,
         Ok(_) => return Ok(None),
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+        Err(error)
+            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
+        {
             return Ok(None);
         }
         Err(error) => return Err(cannot(error)),

@@ -7,7 +7,6 @@
 //! Source: Python `json`, "Infinite and NaN number values".
 
 use std::io;
-use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,14 +18,14 @@ use crate::error::{Error, Result};
 /// Parses a document; `NaN`, `Infinity` and `-Infinity` become strings of that text.
 ///
 /// # Errors
-/// `Corrupt` with the file and the offset.
-pub fn parse<T: DeserializeOwned>(bytes: &[u8], file: &Path) -> Result<T> {
-    parse_with(bytes, file, "")
+/// `Corrupt` with the offset; the caller adds the file.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    parse_with(bytes, "")
 }
 
 /// As [`parse`], with a NUL in front of the strings that stand for numbers: see [`marked_number`].
-pub fn parse_marked(bytes: &[u8], file: &Path) -> Result<Value> {
-    parse_with(bytes, file, "\\u0000")
+pub fn parse_marked(bytes: &[u8]) -> Result<Value> {
+    parse_with(bytes, "\\u0000")
 }
 
 /// The number that a string of [`parse_marked`] stands for.
@@ -61,18 +60,20 @@ pub fn to_compact_json(value: &impl Serialize) -> Result<Vec<u8>> {
         .map_err(|error| Error::invalid(format!("a value cannot be said in JSON: {error}")))
 }
 
-fn parse_with<T: DeserializeOwned>(bytes: &[u8], file: &Path, mark: &str) -> Result<T> {
+fn parse_with<T: DeserializeOwned>(bytes: &[u8], mark: &str) -> Result<T> {
     let first = match serde_json::from_slice(bytes) {
         Ok(value) => return Ok(value),
         Err(error) => error,
     };
     if let Some(quoted) = quote_numbers(bytes, mark) {
         return serde_json::from_slice(&quoted)
-            .map_err(|error| Error::corrupt(format!("the JSON cannot be read: {error}")).in_file(file));
+            .map_err(|error| Error::corrupt(format!("the JSON cannot be read: {error}")));
     }
-    let mut error = Error::corrupt(format!("the JSON cannot be read: {first}"))
-        .in_file(file)
-        .at_byte(offset_of(bytes, first.line(), first.column()));
+    let mut error = Error::corrupt(format!("the JSON cannot be read: {first}")).at_byte(offset_of(
+        bytes,
+        first.line(),
+        first.column(),
+    ));
     if bytes.iter().all(|&byte| byte == 0) {
         error = error.help(
             "the file is empty or all zeros, as after a power cut: Orbax does not sync its JSON files; restore an earlier step",
@@ -190,9 +191,9 @@ mod tests {
     #[test]
     fn reads_the_numbers_json_does_not_have() {
         let text = br#"{"loss": NaN, "x\"NaN": [-Infinity, Infinity], "s": "NaN"}"#;
-        let value: Value = parse(text, Path::new("metrics")).unwrap();
+        let value: Value = parse(text).unwrap();
         assert_eq!(value, json!({"loss": "NaN", "x\"NaN": ["-Infinity", "Infinity"], "s": "NaN"}));
-        let value = parse_marked(text, Path::new("metrics")).unwrap();
+        let value = parse_marked(text).unwrap();
         assert!(marked_number(value["loss"].as_str().unwrap()).unwrap().is_nan());
         assert_eq!(marked_number(value["x\"NaN"][0].as_str().unwrap()), Some(f64::NEG_INFINITY));
         assert_eq!(marked_number(value["s"].as_str().unwrap()), None);
@@ -200,10 +201,9 @@ mod tests {
 
     #[test]
     fn says_where_a_document_breaks() {
-        let error = parse::<Value>(b"{\"a\": 1,\n \"b\"", Path::new("_METADATA")).unwrap_err();
-        assert_eq!(error.place().file.as_deref(), Some(Path::new("_METADATA")));
+        let error = parse::<Value>(b"{\"a\": 1,\n \"b\"").unwrap_err();
         assert!(error.place().offset_bytes.unwrap() >= 11, "{error}");
-        let error = parse::<Value>(&[0; 40], Path::new("_METADATA")).unwrap_err();
+        let error = parse::<Value>(&[0; 40]).unwrap_err();
         assert!(error.help_text().unwrap().contains("power cut"));
     }
 }

@@ -16,7 +16,6 @@
 //! bytes a leaf. Source: orbax `metadata/tree.py`.
 
 use std::fmt;
-use std::path::Path;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{SerializeMap, SerializeStruct, Serializer};
@@ -109,10 +108,9 @@ impl TreeMetadata {
     /// A `value_metadata_tree` that is nested too deeply for JSON readers is left out: the tree is whole without it.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset.
+    /// `Corrupt` with the offset; the caller knows the file.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = Path::new(METADATA_FILE);
-        let document: Document = json_text::parse(bytes, file)?;
+        let document: Document = json_text::parse(bytes)?;
         let mut entries = Vec::with_capacity(document.tree_metadata.0.len());
         for raw in document.tree_metadata.0 {
             let mut keys = Vec::with_capacity(raw.key_metadata.len());
@@ -122,7 +120,6 @@ impl TreeMetadata {
                     2 => KeyType::Dict,
                     other => {
                         return Err(Error::corrupt(format!("key {:?} has an unknown key_type", key.key))
-                            .in_file(file)
                             .expected("1 or 2", other));
                     }
                 };
@@ -176,7 +173,7 @@ impl TreeMetadata {
 }
 
 fn parse_rich(text: &str) -> Result<RichNode> {
-    let value = json_text::parse(text.as_bytes(), Path::new(METADATA_FILE))?;
+    let value = json_text::parse(text.as_bytes())?;
     RichNode::from_json(&value)
 }
 

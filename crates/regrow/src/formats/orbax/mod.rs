@@ -1,22 +1,61 @@
-//! orbax (stub).
+//! Orbax checkpoints, as written since 2022: pytrees, items, steps.
+//!
+//! ```text
+//! step_100/                        a step of a manager's folder, or a checkpoint alone
+//!   _CHECKPOINT_METADATA           who made it, of which items
+//!   default/  (or state/, …)       an item; a checkpoint of one pytree has what follows directly
+//!     _METADATA                    the tree: key paths, kinds of leaves
+//!     manifest.ocdbt  d/  ocdbt.process_0/     zarr arrays in a database …
+//!     params.kernel/.zarray 0.0    … or in a folder each
+//!     _strings.json                text leaves
+//!     _sharding  array_metadatas/  shardings; types of PRNG keys
+//! ```
+//!
+//! A leaf's data is the zarr array (v2 or v3) under its *param name*, the keys joined by dots. No checksum covers
+//! array data: Orbax has none. Local saves are committed by a rename, so a temporary name means "not there yet".
+//!
+//! | file | is |
+//! |---|---|
+//! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, both ways |
+//! | `json_text` | JSON as Python writes it |
+//! | `steps`, `items`, `detect` | which layout, which step, which item |
+//! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
+//! | `legacy`, `msgpack` | what there was before `_METADATA`, and flax' files |
+//! | `reader` | all of it together |
+//!
+//! Opening costs one pass over the metadata and the database's index: about a second for a million leaves.
+//!
+//! Source: orbax-checkpoint 0.12.8, `docs/formats`.
+
 use std::path::Path;
 
 use super::{Format, Reader};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
+use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
+use crate::error::Result;
 use crate::tree::{Leaf, Tree};
 
 pub mod array_metadatas;
+mod arrays;
 pub mod checkpoint_metadata;
+mod detect;
+mod files;
+mod items;
 mod json_text;
+mod legacy;
 pub mod metadata;
+mod msgpack;
+mod pytree;
+mod reader;
 pub mod rich;
 pub mod sharding;
+mod slot;
+pub mod steps;
 pub mod strings;
+mod structure;
 pub(crate) mod writer;
 
-/// The orbax layout.
+/// The Orbax layout, in all its ages.
 #[derive(Debug)]
 pub struct Orbax;
 
@@ -24,13 +63,19 @@ impl Format for Orbax {
     fn name(&self) -> &'static str {
         "orbax"
     }
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        Ok(!matches!(detect::detect(path)?, detect::Found::Nothing(_)))
     }
-    fn open(&self, _path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("stub"))
+
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(reader::open(path, options)?))
     }
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("stub"))
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        match &options.layout {
+            Layout::Orbax(orbax) => writer::write(tree, staged, options, orbax),
+            Layout::Regrow => writer::write(tree, staged, options, &OrbaxOptions::default()),
+        }
     }
 }

@@ -121,7 +121,8 @@ impl Decoder<'_, '_> {
                 ValueRef::Array(parts) => match parts.as_slice() {
                     [re, im] => {
                         let number = |part: &ValueRef<'_>| {
-                            part.as_f64().ok_or_else(|| Error::corrupt("a complex number has a part that is none"))
+                            part.as_f64()
+                                .ok_or_else(|| Error::corrupt("a complex number has a part that is none"))
                         };
                         Slot::scalar(&name, Scalar::Complex(number(re)?, number(im)?), "msgpack")
                     }
@@ -129,7 +130,9 @@ impl Decoder<'_, '_> {
                 },
                 _ => return Err(Error::corrupt("a complex number has not two parts")),
             },
-            ValueRef::Ext(code, _) => Slot::absent(&name, LeafKind::Unknown(format!("msgpack extension {code}").into())),
+            ValueRef::Ext(code, _) => {
+                Slot::absent(&name, LeafKind::Unknown(format!("msgpack extension {code}").into()))
+            }
         };
         self.build.leaf(key, leaf)
     }
@@ -152,7 +155,8 @@ impl Decoder<'_, '_> {
                 ValueRef::Integer(number) => number.as_i64().map(Key::DictInt),
                 _ => None,
             };
-            let key = key.ok_or_else(|| Error::unsupported("a map has a key that is neither text nor an integer"))?;
+            let key =
+                key.ok_or_else(|| Error::unsupported("a map has a key that is neither text nor an integer"))?;
             last.insert(key.clone(), i);
             keys.push(key);
         }
@@ -175,8 +179,11 @@ impl Decoder<'_, '_> {
 
     fn chunked(&self, name: &str, members: &[(ValueRef<'_>, ValueRef<'_>)]) -> Result<Slot> {
         let broken = |what: &str| Error::corrupt(format!("an array in chunks lacks its {what}"));
-        let dims: Option<Vec<u64>> =
-            numbered(find(members, "shape")).ok_or_else(|| broken("shape"))?.iter().map(|dim| dim.as_u64()).collect();
+        let dims: Option<Vec<u64>> = numbered(find(members, "shape"))
+            .ok_or_else(|| broken("shape"))?
+            .iter()
+            .map(|dim| dim.as_u64())
+            .collect();
         let shape = Shape::new(dims.ok_or_else(|| broken("shape"))?)?;
         let chunks = numbered(find(members, "chunks")).ok_or_else(|| broken("chunks"))?;
         let mut dtype: Option<Dtype> = None;
@@ -214,7 +221,11 @@ fn raw<'a>(value: &ValueRef<'a>) -> Option<&'a [u8]> {
 }
 
 fn find<'v, 'b>(members: &'v [(ValueRef<'b>, ValueRef<'b>)], key: &str) -> Option<&'v ValueRef<'b>> {
-    members.iter().rev().find(|(name, _)| matches!(name, ValueRef::String(text) if text.as_str() == Some(key))).map(|(_, value)| value)
+    members
+        .iter()
+        .rev()
+        .find(|(name, _)| matches!(name, ValueRef::String(text) if text.as_str() == Some(key)))
+        .map(|(_, value)| value)
 }
 
 /// The values of a map `"0"`, `"1"`, … in the order of their numbers.
@@ -226,7 +237,11 @@ fn numbered<'v, 'b>(value: Option<&'v ValueRef<'b>>) -> Option<Vec<&'v ValueRef<
         items.push((text.as_str()?.parse::<usize>().ok()?, value));
     }
     items.sort_unstable_by_key(|&(number, _)| number);
-    items.iter().enumerate().all(|(i, &(number, _))| i == number).then(|| items.into_iter().map(|(_, value)| value).collect())
+    items
+        .iter()
+        .enumerate()
+        .all(|(i, &(number, _))| i == number)
+        .then(|| items.into_iter().map(|(_, value)| value).collect())
 }
 
 #[cfg(test)]
@@ -264,7 +279,13 @@ mod tests {
             map(vec![
                 (CHUNKED_KEY, true.into()),
                 ("shape", map(vec![("0", 3.into()), ("1", 1.into())])),
-                ("chunks", map(vec![("1", ext(1, &[1], "int16", &[5, 6])), ("0", ext(1, &[2], "int16", &[1, 2, 3, 4]))])),
+                (
+                    "chunks",
+                    map(vec![
+                        ("1", ext(1, &[1], "int16", &[5, 6])),
+                        ("0", ext(1, &[2], "int16", &[1, 2, 3, 4])),
+                    ]),
+                ),
             ]),
         )]);
         let tree = read(&value).unwrap();
@@ -289,8 +310,12 @@ mod tests {
             ("a", false.into()),
         ]);
         let tree = read(&value).unwrap();
-        let kinds: Vec<String> =
-            tree.iter().map(|(path, Slot { info: LeafInfo { kind, dtype, .. }, .. })| format!("{path}:{}:{dtype}", kind.name())).collect();
+        let kinds: Vec<String> = tree
+            .iter()
+            .map(|(path, Slot { info: LeafInfo { kind, dtype, .. }, .. })| {
+                format!("{path}:{}:{dtype}", kind.name())
+            })
+            .collect();
         assert_eq!(
             kinds,
             [
@@ -314,7 +339,8 @@ mod tests {
         let error = read(&map(vec![("p", ext(1, &[u64::MAX, 9], "int16", &[]))])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Limit);
         for bytes in [&[0x81_u8][..], &[0x80, 0x80], &[0xdf, 0xff, 0xff, 0xff, 0xff], &[0x91; 5000]] {
-            let error = decode(&Bytes::copy_from_slice(bytes), Path::new("f"), &mut |_| Ok(None)).unwrap_err();
+            let error =
+                decode(&Bytes::copy_from_slice(bytes), Path::new("f"), &mut |_| Ok(None)).unwrap_err();
             assert_eq!(error.place().file.as_deref(), Some(Path::new("f")));
         }
     }

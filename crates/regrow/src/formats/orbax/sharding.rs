@@ -7,7 +7,6 @@
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 
 use serde_json::{Map, Value};
 
@@ -25,10 +24,9 @@ impl Shardings {
     /// Parses the document. Entries that are no strings are left out.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset.
+    /// `Corrupt` with the offset; the caller knows the file.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = Path::new(SHARDING_FILE);
-        let members: Map<String, Value> = json_text::parse(bytes, file)?;
+        let members: Map<String, Value> = json_text::parse(bytes)?;
         let text = |value| match value {
             Value::String(text) => Some(text),
             _ => None,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::arrays::StoredArray;
+
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
-use crate::zarr::ZarrArray;
 
 /// A leaf with the source of its data.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(super) struct Slot {
 #[derive(Debug)]
 pub(super) enum Source {
     /// A zarr array, chunk by chunk.
-    Zarr(ZarrArray),
+    Zarr(StoredArray),
     /// Bytes in C order inside a file that has been read or mapped, in one piece or several.
     Pieces(Vec<Bytes>),
     Text(Arc<str>),
@@ -38,7 +39,10 @@ impl Slot {
 
     /// A leaf without data.
     pub fn absent(name: &str, kind: LeafKind) -> Self {
-        Self { info: info(kind, Dtype::UInt8, Shape::new(vec![0]).unwrap_or_default(), name, "none"), source: Source::Absent }
+        Self {
+            info: info(kind, Dtype::UInt8, Shape::new(vec![0]).unwrap_or_default(), name, "none"),
+            source: Source::Absent,
+        }
     }
 
     /// A Python number.
@@ -60,12 +64,20 @@ impl Slot {
     ///
     /// # Errors
     /// `Corrupt` if they are not as long as dtype and shape say.
-    pub fn pieces(name: &str, kind: LeafKind, dtype: Dtype, shape: Shape, pieces: Vec<Bytes>) -> Result<Self> {
+    pub fn pieces(
+        name: &str,
+        kind: LeafKind,
+        dtype: Dtype,
+        shape: Shape,
+        pieces: Vec<Bytes>,
+    ) -> Result<Self> {
         let expected = shape.len_bytes(dtype)?;
         let found: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
         if found != expected {
-            return Err(Error::corrupt(format!("an array of shape {shape} and dtype {dtype} has another size"))
-                .expected(format_args!("{expected} bytes"), found));
+            return Err(Error::corrupt(format!(
+                "an array of shape {shape} and dtype {dtype} has another size"
+            ))
+            .expected(format_args!("{expected} bytes"), found));
         }
         Ok(Self { info: info(kind, dtype, shape, name, "msgpack"), source: Source::Pieces(pieces) })
     }
@@ -241,7 +253,12 @@ mod tests {
         graft(&mut outer, Key::dict("a"), inner.finish().unwrap()).unwrap();
         graft(&mut outer, Key::dict("b"), Tree::single('y')).unwrap();
         outer.close().unwrap();
-        let all: Vec<String> = outer.finish().unwrap().walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
+        let all: Vec<String> = outer
+            .finish()
+            .unwrap()
+            .walk()
+            .map(|(path, node)| format!("{path}:{}", node.kind.name()))
+            .collect();
         assert_eq!(all, [".:dict", "a:tuple", "a/0:none", "a/1:leaf", "b:leaf"]);
     }
 }

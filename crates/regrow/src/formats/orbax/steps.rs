@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::files::{Listed, list, read_small};
 use super::{checkpoint_metadata, json_text, metadata};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 
 /// In the name of everything that is not committed.
 pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
@@ -154,9 +154,11 @@ pub(super) fn find(root: &Path, listed: &[Listed]) -> Result<Steps> {
     let (prefix, mut names) = chosen.unwrap_or_default();
     let digits_of = |name: &str| name.len() - if prefix.is_empty() { 0 } else { prefix.len() + 1 };
     let is_padded = |name: &str| {
-        digits_of(name) > 1 && name.get(name.len() - digits_of(name)..).is_some_and(|text| text.starts_with('0'))
+        digits_of(name) > 1
+            && name.get(name.len() - digits_of(name)..).is_some_and(|text| text.starts_with('0'))
     };
-    let widths: Vec<usize> = names.iter().filter(|(name, _)| is_padded(name)).map(|(name, _)| digits_of(name)).collect();
+    let widths: Vec<usize> =
+        names.iter().filter(|(name, _)| is_padded(name)).map(|(name, _)| digits_of(name)).collect();
     let one_width = widths.first().is_none_or(|&width| {
         widths.iter().all(|&other| other == width) && names.iter().all(|(name, _)| digits_of(name) >= width)
     });
@@ -209,7 +211,7 @@ pub(super) fn root_metadata(root: &Path) -> Result<Option<Value>> {
     for name in ROOT_METADATA_FILES {
         let path = root.join(ROOT_METADATA_FOLDER).join(name);
         let Some(bytes) = read_small(&path)? else { continue };
-        let mut members = match json_text::parse(&bytes, &path)? {
+        let mut members = match json_text::parse(&bytes).in_file(&path)? {
             Value::Object(members) => members,
             _ => return Err(Error::corrupt("the metadata of the steps is no JSON object").in_file(&path)),
         };

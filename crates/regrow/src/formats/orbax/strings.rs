@@ -8,7 +8,6 @@
 //! name nests, `~0` and `~1` stand for `~` and `/`, and any other `~` has no meaning, so Orbax cannot save it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -38,12 +37,11 @@ impl Strings {
     /// Parses the document.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset.
+    /// `Corrupt` with the offset; the caller knows the file.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let file = Path::new(STRINGS_FILE);
-        match json_text::parse(bytes, file)? {
+        match json_text::parse(bytes)? {
             Value::Object(members) => Ok(from_members(members)),
-            _ => Err(Error::corrupt("the texts of a pytree are no JSON object").in_file(file)),
+            _ => Err(Error::corrupt("the texts of a pytree are no JSON object")),
         }
     }
 

@@ -61,7 +61,6 @@ fn refuse_collisions(entries: &[Entry]) -> Result<()> {
                 format!("two leaves share the stored name {name:?}: {} and {}", first.repr(), entry.repr()),
             )
             .at_leaf(&key_path(entry))
-            .in_file(super::metadata::METADATA_FILE)
             .help(
                 "Orbax kept the data of only one of them and does not say which; save again with keys that differ once joined by dots",
             ));
@@ -102,9 +101,10 @@ impl<'a> Trie<'a> {
                     node.children.push(child);
                 }
                 if *node.kind.get_or_insert(*kind) != *kind {
-                    return Err(Error::corrupt("a node of the tree has list positions and dict keys at once")
-                        .at_leaf(&key_path(entry))
-                        .in_file(super::metadata::METADATA_FILE));
+                    return Err(Error::corrupt(
+                        "a node of the tree has list positions and dict keys at once",
+                    )
+                    .at_leaf(&key_path(entry)));
                 }
                 at = child;
             }
@@ -113,8 +113,7 @@ impl<'a> Trie<'a> {
                 return Err(Error::new(
                     ErrorKind::NameCollision,
                     format!("the key path {} is there twice", entry.repr()),
-                )
-                .in_file(super::metadata::METADATA_FILE));
+                ));
             }
         }
         Ok(Self { nodes })
@@ -179,10 +178,8 @@ impl<'a> Trie<'a> {
         let mut children = Vec::with_capacity(node.children.len());
         for &child in &node.children {
             let text = self.nodes.get(child).ok_or_else(lost)?.text;
-            let position: usize = text.parse().map_err(|_| {
-                Error::corrupt(format!("{text:?} is no position in a list"))
-                    .in_file(super::metadata::METADATA_FILE)
-            })?;
+            let position: usize =
+                text.parse().map_err(|_| Error::corrupt(format!("{text:?} is no position in a list")))?;
             children.push((position, child, text));
         }
         children.sort_unstable_by_key(|&(position, ..)| position);
@@ -192,7 +189,6 @@ impl<'a> Trie<'a> {
                 "the positions of the list {:?} have a gap",
                 if node.text.is_empty() { "." } else { node.text }
             ))
-            .in_file(super::metadata::METADATA_FILE)
             .expected(i, position)),
         }
     }
@@ -202,9 +198,9 @@ fn container_kind(kind: KeyType, rich: Option<&RichNode>) -> NodeKind {
     match (kind, rich) {
         (KeyType::Sequence, Some(RichNode::Tuple(_))) => NodeKind::Tuple,
         (KeyType::Sequence, _) => NodeKind::List,
-        (KeyType::Dict, Some(named @ RichNode::NamedTuple { .. })) => {
-            NodeKind::NamedTuple(named.type_name().map_or(Cow::Borrowed("NamedTuple"), Cow::Owned).as_ref().into())
-        }
+        (KeyType::Dict, Some(named @ RichNode::NamedTuple { .. })) => NodeKind::NamedTuple(
+            named.type_name().map_or(Cow::Borrowed("NamedTuple"), Cow::Owned).as_ref().into(),
+        ),
         (KeyType::Dict, _) => NodeKind::Dict,
     }
 }
@@ -240,7 +236,8 @@ mod tests {
         entries.push(entry(&[(2, "a")], "string"));
         entries.push(entry(&[(2, "e")], "List"));
         let tree = tree(entries).unwrap();
-        let all: Vec<String> = tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
+        let all: Vec<String> =
+            tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
         assert_eq!(all[..3], [".:dict", "z:list", "z/0:leaf"]);
         assert_eq!(all[12..], ["z/10:leaf", "z/11:leaf", "a:leaf", "e:list"].map(str::to_owned)[..]);
         assert_eq!(tree.leaves()[0], 11);
@@ -248,7 +245,8 @@ mod tests {
 
     #[test]
     fn drops_prefixes_and_takes_a_bare_leaf() {
-        let partial = tree(vec![entry(&[(2, "a")], "placeholder"), entry(&[(2, "a"), (2, "b")], "scalar")]).unwrap();
+        let partial =
+            tree(vec![entry(&[(2, "a")], "placeholder"), entry(&[(2, "a"), (2, "b")], "scalar")]).unwrap();
         assert_eq!(partial.leaves(), [1]);
         assert_eq!(tree(vec![entry(&[], "scalar")]).unwrap().paths(), [KeyPath::root()]);
         assert!(tree(vec![]).unwrap().is_empty());
@@ -261,10 +259,19 @@ mod tests {
             kind(vec![entry(&[(2, "a"), (2, "b")], "scalar"), entry(&[(2, "a.b")], "scalar")]),
             ErrorKind::NameCollision
         );
-        assert_eq!(kind(vec![entry(&[(2, "a")], "Dict"), entry(&[(2, "a")], "Dict")]), ErrorKind::NameCollision);
-        assert_eq!(kind(vec![entry(&[(1, "0")], "scalar"), entry(&[(1, "2")], "scalar")]), ErrorKind::Corrupt);
+        assert_eq!(
+            kind(vec![entry(&[(2, "a")], "Dict"), entry(&[(2, "a")], "Dict")]),
+            ErrorKind::NameCollision
+        );
+        assert_eq!(
+            kind(vec![entry(&[(1, "0")], "scalar"), entry(&[(1, "2")], "scalar")]),
+            ErrorKind::Corrupt
+        );
         assert_eq!(kind(vec![entry(&[(1, "x")], "scalar")]), ErrorKind::Corrupt);
-        assert_eq!(kind(vec![entry(&[(1, "0")], "scalar"), entry(&[(2, "1")], "scalar")]), ErrorKind::Corrupt);
+        assert_eq!(
+            kind(vec![entry(&[(1, "0")], "scalar"), entry(&[(2, "1")], "scalar")]),
+            ErrorKind::Corrupt
+        );
     }
 
     #[test]

@@ -45,10 +45,15 @@ impl CheckedStore {
         let mut files = Vec::with_capacity(records.len());
         for record in records {
             let data_len = record.len_bytes.checked_sub(record.data_offset);
-            let blocks = data_len.filter(|_| record.block_len_bytes > 0).map(|len| len.div_ceil(record.block_len_bytes));
+            let blocks = data_len
+                .filter(|_| record.block_len_bytes > 0)
+                .map(|len| len.div_ceil(record.block_len_bytes));
             if blocks != Some(record.block_crc32c.len() as u64) {
-                return Err(Error::corrupt(format!("regrow.json has not one checksum for each block of {}", record.name))
-                    .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
+                return Err(Error::corrupt(format!(
+                    "regrow.json has not one checksum for each block of {}",
+                    record.name
+                ))
+                .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
             }
             let passed = (0..=record.block_crc32c.len()).map(|_| AtomicBool::new(false)).collect();
             files.push(CheckedFile { record: record.clone(), map: std::sync::OnceLock::new(), passed });
@@ -181,7 +186,8 @@ impl CheckedStore {
 impl Store for CheckedStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
         let Some(file) = self.file_named(key) else { return self.0.base.get(key, range) };
-        let part = resolve_range(range, file.record.len_bytes).map_err(|error| error.in_file(self.path_of(file)))?;
+        let part =
+            resolve_range(range, file.record.len_bytes).map_err(|error| error.in_file(self.path_of(file)))?;
         let map = self.map_of(file)?;
         self.check_file(file, part.start, part.end)?;
         Ok(Some(map.slice(part.start as usize..part.end as usize)))
@@ -205,7 +211,12 @@ impl Store for CheckedStore {
 
     fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
         let Some(len_bytes) = self.len_bytes(key)? else { return Ok(None) };
-        Ok(Some(Located::At(Span { store: Arc::new(self.clone()), key: key.into(), offset_bytes: 0, len_bytes })))
+        Ok(Some(Located::At(Span {
+            store: Arc::new(self.clone()),
+            key: key.into(),
+            offset_bytes: 0,
+            len_bytes,
+        })))
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {

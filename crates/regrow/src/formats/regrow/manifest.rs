@@ -107,9 +107,14 @@ pub struct SmallFile {
 
 impl Manifest {
     /// A manifest for a checkpoint that is being written now.
-    pub fn new(structure: Structure, custom_metadata: Option<serde_json::Value>, places: &[LeafPlace]) -> Self {
+    pub fn new(
+        structure: Structure,
+        custom_metadata: Option<serde_json::Value>,
+        places: &[LeafPlace],
+    ) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let (mut leaf_files, mut leaf_offsets) = (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
+        let (mut leaf_files, mut leaf_offsets) =
+            (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
         for place in places {
             let (file, offset) = match *place {
                 LeafPlace::Raw { file, offset_bytes } => (file as i64, offset_bytes),
@@ -157,7 +162,9 @@ impl Manifest {
             .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
             .and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let (Some(stored), Some(body)) = (stored, bytes.get(BODY_OFFSET..)) else {
-            return Err(Error::corrupt("regrow.json does not begin with its checksum").at_byte(0).help(WITHOUT_IT));
+            return Err(Error::corrupt("regrow.json does not begin with its checksum")
+                .at_byte(0)
+                .help(WITHOUT_IT));
         };
         let found = crc32c(body);
         if found != stored {
@@ -186,7 +193,8 @@ impl Manifest {
     /// `Corrupt` if that contradicts the structure or the data files.
     pub fn places(&self, leaf_count: usize) -> Result<Vec<LeafPlace>> {
         if self.leaf_files.len() != leaf_count || self.leaf_offsets.len() != leaf_count {
-            return Err(Error::corrupt("regrow.json does not place every leaf").expected(leaf_count, self.leaf_files.len()));
+            return Err(Error::corrupt("regrow.json does not place every leaf")
+                .expected(leaf_count, self.leaf_files.len()));
         }
         let place = |(&file, &offset_bytes): (&i64, &u64)| match file {
             CHUNKS => Ok(LeafPlace::Chunks),
@@ -233,7 +241,10 @@ mod hex32_list {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
         let parse = |part: &[u8]| {
-            std::str::from_utf8(part).ok().filter(|part| part.len() == 8).and_then(|part| u32::from_str_radix(part, 16).ok())
+            std::str::from_utf8(part)
+                .ok()
+                .filter(|part| part.len() == 8)
+                .and_then(|part| u32::from_str_radix(part, 16).ok())
         };
         let parts: Option<Vec<u32>> = text.as_bytes().chunks(8).map(parse).collect();
         parts.ok_or_else(|| D::Error::custom("a checksum list is 8 hex digits a block"))

@@ -73,11 +73,9 @@ fn zarr_key(name: &str, part: &str) -> String {
 /// The dtype that zarr and Orbax are told: the nearest of the same size where TensorStore lacks the real one.
 fn stored_dtype(dtype: Dtype) -> Dtype {
     match dtype {
-        Dtype::UInt2
-        | Dtype::UInt4
-        | Dtype::Float6E2m3fn
-        | Dtype::Float6E3m2fn
-        | Dtype::Float8E4m3 => Dtype::UInt8,
+        Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {
+            Dtype::UInt8
+        }
         other => other,
     }
 }

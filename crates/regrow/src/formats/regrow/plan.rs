@@ -73,7 +73,10 @@ impl Plan {
             let (dtype, shape) = match &leaf.data {
                 LeafData::Array(array) => {
                     let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
-                    let castable = matches!(leaf.kind, LeafKind::JaxArray | LeafKind::NumpyArray | LeafKind::NumpyScalar);
+                    let castable = matches!(
+                        leaf.kind,
+                        LeafKind::JaxArray | LeafKind::NumpyArray | LeafKind::NumpyScalar
+                    );
                     let to = cast.filter(|_| castable).map(|(_, to)| *to);
                     (to.unwrap_or(array.dtype()), array.shape().clone())
                 }
@@ -111,14 +114,20 @@ impl Plan {
         }
         if !refused.is_empty() {
             let list = refused.join("\n    ");
-            return Err(Error::unsupported(format!("{} leaves cannot be saved like this:\n    {list}", refused.len()))
-                .help("leave these leaves out, convert them, or save without strict_orbax"));
+            return Err(Error::unsupported(format!(
+                "{} leaves cannot be saved like this:\n    {list}",
+                refused.len()
+            ))
+            .help("leave these leaves out, convert them, or save without strict_orbax"));
         }
         let mut raw_order: Vec<usize> = (0..leaves.len()).collect();
-        raw_order.retain(|&leaf| leaves.get(leaf).is_some_and(|leaf| matches!(leaf.place, LeafPlace::Raw { .. })));
+        raw_order
+            .retain(|&leaf| leaves.get(leaf).is_some_and(|leaf| matches!(leaf.place, LeafPlace::Raw { .. })));
         // By falling alignment of its size, each leaf starts at a multiple of that, whatever came before.
         raw_order.sort_by_cached_key(|&leaf| {
-            leaves.get(leaf).map(|leaf| (std::cmp::Reverse(alignment(leaf.info.len_bytes())), leaf.info.name.clone()))
+            leaves
+                .get(leaf)
+                .map(|leaf| (std::cmp::Reverse(alignment(leaf.info.len_bytes())), leaf.info.name.clone()))
         });
         let raw_files = split_by_header(&raw_order, &leaves);
         Ok(Self { leaves, raw_files })
@@ -160,7 +169,11 @@ fn split_by_header(raw_order: &[usize], leaves: &[LeafPlan]) -> Vec<Vec<usize>> 
 
 /// Largest power of two that divides the size, up to a page; nothing divides an empty leaf better.
 fn alignment(len_bytes: u64) -> u64 {
-    if len_bytes == 0 { ALIGNMENT_MAX_BYTES } else { (1 << len_bytes.trailing_zeros()).min(ALIGNMENT_MAX_BYTES) }
+    if len_bytes == 0 {
+        ALIGNMENT_MAX_BYTES
+    } else {
+        (1 << len_bytes.trailing_zeros()).min(ALIGNMENT_MAX_BYTES)
+    }
 }
 
 /// The chunk shape of a compressed leaf: leading axes are cut until a chunk is small enough.
@@ -171,7 +184,8 @@ pub(super) fn chunk_shape(shape: &Shape, dtype: Dtype) -> Result<Shape> {
         if len <= CHUNK_LEN_MAX_BYTES {
             break;
         }
-        let below: u64 = dims.iter().skip(axis + 1).product::<u64>().saturating_mul(dtype.size_bytes() as u64);
+        let below: u64 =
+            dims.iter().skip(axis + 1).product::<u64>().saturating_mul(dtype.size_bytes() as u64);
         if let Some(dim) = dims.get_mut(axis) {
             *dim = (CHUNK_LEN_MAX_BYTES / below.max(1)).clamp(1, *dim);
         }
@@ -183,7 +197,10 @@ pub(super) fn chunk_shape(shape: &Shape, dtype: Dtype) -> Result<Shape> {
 fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
     let info = &leaf.info;
     if leaf.orbax_path != leaf.path && leaf.orbax_path.join(".") != leaf.path.join(".") {
-        return Some(format!("its name collides or cannot be said in Orbax; it would become {:?}", leaf.name()));
+        return Some(format!(
+            "its name collides or cannot be said in Orbax; it would become {:?}",
+            leaf.name()
+        ));
     }
     if info.kind.is_array() && info.shape.is_empty() {
         return Some("Orbax has no arrays of size zero".to_owned());
@@ -205,7 +222,11 @@ fn refuse_equal_keys(tree: &Tree<Leaf>) -> Result<()> {
     let mut seen = HashSet::with_capacity(tree.nodes().len());
     for (path, _) in tree.walk() {
         if !seen.insert(path.clone()) {
-            return Err(Error::new(ErrorKind::NameCollision, "two children of one container have the same key").at_leaf(&path));
+            return Err(Error::new(
+                ErrorKind::NameCollision,
+                "two children of one container have the same key",
+            )
+            .at_leaf(&path));
         }
     }
     Ok(())
@@ -293,11 +314,8 @@ mod tests {
 
     #[test]
     fn only_names_that_collide_are_escaped() {
-        let paths = [
-            path(&[Key::dict("a"), Key::dict("b")]),
-            path(&[Key::dict("a.b")]),
-            path(&[Key::dict("c.d")]),
-        ];
+        let paths =
+            [path(&[Key::dict("a"), Key::dict("b")]), path(&[Key::dict("a.b")]), path(&[Key::dict("c.d")])];
         assert_eq!(names(&paths), ["a.b", "a%2Eb", "c.d"].map(str::to_owned).map(|n| n).to_vec());
     }
 

@@ -59,11 +59,15 @@ impl RegrowReader {
             match *place {
                 LeafPlace::Raw { file, offset_bytes } => {
                     let end = offset_bytes.checked_add(info.len_bytes());
-                    let inside = manifest.data_files.get(file).zip(end).is_some_and(|(file, end)| {
-                        offset_bytes >= file.data_offset && end <= file.len_bytes
-                    });
+                    let inside =
+                        manifest.data_files.get(file).zip(end).is_some_and(|(file, end)| {
+                            offset_bytes >= file.data_offset && end <= file.len_bytes
+                        });
                     if !inside {
-                        return Err(Error::corrupt(format!("regrow.json places {} outside its data file", info.name)));
+                        return Err(Error::corrupt(format!(
+                            "regrow.json places {} outside its data file",
+                            info.name
+                        )));
                     }
                     info.coding = raw.clone();
                 }
@@ -95,7 +99,11 @@ impl RegrowReader {
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, LeafPlace)> {
         let place = self.places.get(leaf).copied();
-        self.tree.leaves().get(leaf).zip(place).ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
+        self.tree
+            .leaves()
+            .get(leaf)
+            .zip(place)
+            .ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
     }
 
     /// A compressed leaf, as the zarr array that Orbax would read.
@@ -115,7 +123,10 @@ impl RegrowReader {
         if meta.shape() != &info.shape || meta.dtype() != super::stored_dtype(info.dtype) {
             return Err(Error::corrupt("zarr.json and regrow.json differ")
                 .in_file(database.describe(key.as_bytes()))
-                .expected(format_args!("{} {}", info.dtype, info.shape), format_args!("{} {}", meta.dtype(), meta.shape())));
+                .expected(
+                    format_args!("{} {}", info.dtype, info.shape),
+                    format_args!("{} {}", meta.dtype(), meta.shape()),
+                ));
         }
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
     }
@@ -165,7 +176,9 @@ impl Reader for RegrowReader {
 
     fn check_view(&self, leaf: usize) -> Result<()> {
         match self.leaf(leaf)? {
-            (info, LeafPlace::Raw { file, offset_bytes }) => self.store.check(file, offset_bytes, info.len_bytes()),
+            (info, LeafPlace::Raw { file, offset_bytes }) => {
+                self.store.check(file, offset_bytes, info.len_bytes())
+            }
             _ => Ok(()),
         }
     }
@@ -180,7 +193,8 @@ impl Reader for RegrowReader {
     }
 
     fn check_files(&self) -> Result<Vec<Finding>> {
-        let mut findings: Vec<Finding> = self.store.check_heads().into_iter().map(|error| Finding { error }).collect();
+        let mut findings: Vec<Finding> =
+            self.store.check_heads().into_iter().map(|error| Finding { error }).collect();
         for file in &self.small_files {
             if let Some(error) = check_small_file(&self.store, file)? {
                 findings.push(Finding { error });
@@ -198,7 +212,9 @@ impl Reader for RegrowReader {
 fn span_bytes(info: &LeafInfo, region: &Region) -> (u64, u64) {
     let size = info.dtype.size_bytes() as u64;
     let strides = info.shape.strides_elements();
-    let at = |point: &mut dyn Iterator<Item = u64>| -> u64 { point.zip(&strides).map(|(i, stride)| i * stride).sum() };
+    let at = |point: &mut dyn Iterator<Item = u64>| -> u64 {
+        point.zip(&strides).map(|(i, stride)| i * stride).sum()
+    };
     let first = at(&mut region.starts().iter().copied());
     let last = at(&mut region.starts().iter().zip(region.lens()).map(|(start, len)| start + len - 1));
     (first * size, (last + 1) * size)

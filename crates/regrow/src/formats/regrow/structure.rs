@@ -124,7 +124,9 @@ impl Structure {
             out.leaf_shapes.push(shape);
             match &info.kind {
                 LeafKind::Str => out.texts.push(text(leaf).to_string()),
-                LeafKind::PrngKey(name) => out.key_implementations.push(name.as_ref().map(ToString::to_string)),
+                LeafKind::PrngKey(name) => {
+                    out.key_implementations.push(name.as_ref().map(ToString::to_string))
+                }
                 _ => {}
             }
             if *info.name != *path.join(".") {
@@ -143,7 +145,8 @@ impl Structure {
     /// # Errors
     /// None in practice: there is nothing in it that JSON cannot say.
     pub fn to_json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|error| Error::invalid(format!("the structure is no JSON: {error}")))
+        serde_json::to_string(self)
+            .map_err(|error| Error::invalid(format!("the structure is no JSON: {error}")))
     }
 
     /// Parses JSON text.
@@ -155,7 +158,9 @@ impl Structure {
         struct Version {
             version: u32,
         }
-        let bad = |error: serde_json::Error| Error::corrupt(format!("the stored structure cannot be read: {error}"));
+        let bad = |error: serde_json::Error| {
+            Error::corrupt(format!("the stored structure cannot be read: {error}"))
+        };
         let Version { version } = serde_json::from_str(text).map_err(bad)?;
         check_version(version)?;
         serde_json::from_str(text).map_err(bad)
@@ -173,7 +178,11 @@ impl Structure {
         }
         let strings: Vec<Arc<str>> = self.strings.iter().map(|text| Arc::from(text.as_str())).collect();
         let string = |at: i64| {
-            usize::try_from(at).ok().and_then(|at| strings.get(at)).cloned().ok_or_else(|| bad_columns("a key is not in strings"))
+            usize::try_from(at)
+                .ok()
+                .and_then(|at| strings.get(at))
+                .cloned()
+                .ok_or_else(|| bad_columns("a key is not in strings"))
         };
         let mut type_names = self.type_names.iter();
         let mut type_name = || match type_names.next() {
@@ -207,7 +216,8 @@ impl Structure {
             };
             let kind = match letter {
                 LEAF_LETTER => {
-                    let leaf = leaves.next().ok_or_else(|| bad_columns("there are more leaf nodes than leaves"))?;
+                    let leaf =
+                        leaves.next().ok_or_else(|| bad_columns("there are more leaf nodes than leaves"))?;
                     build.leaf(key, leaf)?;
                     continue;
                 }
@@ -255,7 +265,10 @@ impl Structure {
             }
         }
         let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);
-        let texts = text_leaves.map(|(leaf, _)| leaf).zip(self.texts.iter().map(|text| Arc::from(text.as_str()))).collect();
+        let texts = text_leaves
+            .map(|(leaf, _)| leaf)
+            .zip(self.texts.iter().map(|text| Arc::from(text.as_str())))
+            .collect();
         Ok(Regrown { tree, texts })
     }
 
@@ -265,7 +278,8 @@ impl Structure {
             return Err(bad_columns("leaves, leaf_dtypes and leaf_shapes have different lengths"));
         }
         let dtypes = self.dtypes.iter().map(|name| name.parse::<Dtype>()).collect::<Result<Vec<_>>>()?;
-        let shapes = self.shapes.iter().map(|dims| Shape::new(dims.as_slice())).collect::<Result<Vec<_>>>()?;
+        let shapes =
+            self.shapes.iter().map(|dims| Shape::new(dims.as_slice())).collect::<Result<Vec<_>>>()?;
         let mut implementations = self.key_implementations.iter();
         let text_count = self.leaves.chars().filter(|&letter| letter == 't').count();
         if text_count != self.texts.len() {
@@ -430,7 +444,16 @@ mod tests {
         let members: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
         let mut refused = 0;
         for member in &members {
-            for change in ["[]", "\"\"", "[7]", "[-1]", "{}", "\"zzzzzzzzz\"", "[18446744073709551615]", "[[9223372036854775807,4]]"] {
+            for change in [
+                "[]",
+                "\"\"",
+                "[7]",
+                "[-1]",
+                "{}",
+                "\"zzzzzzzzz\"",
+                "[18446744073709551615]",
+                "[[9223372036854775807,4]]",
+            ] {
                 let mut changed = value.clone();
                 changed[member] = serde_json::from_str(change).unwrap();
                 if changed == value {

@@ -193,7 +193,9 @@ fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[DataFile]) -> Result<Vec
     let base: Arc<[u8]> = Arc::from(&b""[..]);
     for (plan, leaf) in plan.leaves.iter().zip(tree.leaves()) {
         let LeafPlace::Raw { file, offset_bytes } = plan.place else { continue };
-        let (Some(relative), LeafData::Array(array), true) = (names.get(file), &leaf.data, plan.has_elements()) else {
+        let (Some(relative), LeafData::Array(array), true) =
+            (names.get(file), &leaf.data, plan.has_elements())
+        else {
             continue;
         };
         let json = documents.raw(plan.info.dtype, &plan.info.shape).at_leaf(&plan.path)?;
@@ -233,7 +235,8 @@ fn write_chunks(
         let (LeafPlace::Chunks, LeafData::Array(array)) = (leaf.place, &source.data) else { continue };
         let dtype = stored_dtype(leaf.info.dtype);
         let chunk = chunk_shape(&leaf.info.shape, leaf.info.dtype)?;
-        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level)).at_leaf(&leaf.path)?;
+        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level))
+            .at_leaf(&leaf.path)?;
         arrays.push((leaf, array, meta));
     }
     if arrays.is_empty() {
@@ -247,12 +250,19 @@ fn write_chunks(
         entries.push((key, EntryValue::Inline(meta.to_json().into())));
     }
     let tasks = arrays.iter().flat_map(|(leaf, array, meta)| {
-        meta.chunk_indices(&Region::whole(meta.shape()))
-            .map(move |(index, region)| ChunkTask { array, leaf, meta, index, region })
+        meta.chunk_indices(&Region::whole(meta.shape())).map(move |(index, region)| ChunkTask {
+            array,
+            leaf,
+            meta,
+            index,
+            region,
+        })
     });
     let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
     // A chunk is held raw and encoded at the same time.
-    let cost = |task: &ChunkTask<'_>| 2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2);
+    let cost = |task: &ChunkTask<'_>| {
+        2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2)
+    };
     pool::map_ordered(
         pool::thread_count(),
         tasks,
@@ -267,7 +277,8 @@ fn write_chunks(
             let offset_bytes = out.offset_bytes();
             out.write(&encoded)?;
             let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
-            entries.push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
+            entries
+                .push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
             Ok(())
         },
     )?;
@@ -356,7 +367,9 @@ fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
         return ValueType::None;
     }
     match info.kind {
-        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {
+            ValueType::NumpyArray
+        }
         _ => ValueType::of_leaf(&info.kind),
     }
 }

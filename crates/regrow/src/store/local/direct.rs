@@ -20,16 +20,14 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 
 use super::blocks::{BLOCK_LEN_BYTES, BlockChecksums};
-use super::buffer::{ALIGN_BYTES, Buffer, RING_LEN, SMALL_LEN_BYTES};
+use super::buffer::{Buffer, RING_LEN, SMALL_LEN_BYTES};
+use super::output::{Output, reserve};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
@@ -161,7 +159,7 @@ impl DirectWriter {
             summed: 0,
             made: 0,
             idle: Vec::new(),
-            disk: Some(Disk::Here(Output { file, mode: Mode::Untried, len_bytes: 0 })),
+            disk: Some(Disk::Here(Output::new(file))),
             failed: false,
         })
     }
@@ -276,7 +274,7 @@ impl DirectWriter {
 
     fn advance(&mut self, len: usize) {
         self.filled += len;
-        if self.filled % PIECE_LEN_BYTES == 0 || self.filled == self.current.bytes().len() {
+        if self.filled.is_multiple_of(PIECE_LEN_BYTES) || self.filled == self.current.bytes().len() {
             self.sum_up_to(self.filled);
         }
     }
@@ -426,87 +424,6 @@ impl fmt::Debug for DirectWriter {
             .field("options", &self.options)
             .field("offset_bytes", &self.offset_bytes())
             .finish_non_exhaustive()
-    }
-}
-
-/// The file, and how it takes its bytes.
-struct Output {
-    file: File,
-    mode: Mode,
-    /// How far writes have reached, padding included.
-    len_bytes: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Untried,
-    Direct,
-    Buffered,
-}
-
-impl Output {
-    /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole device blocks.
-    fn write(&mut self, buffer: &mut Buffer, len: usize, offset: u64) -> io::Result<()> {
-        if len == 0 {
-            return Ok(());
-        }
-        if self.mode == Mode::Untried {
-            self.mode = match set_direct(&self.file, true) {
-                Ok(()) => Mode::Direct,
-                Err(_) => Mode::Buffered,
-            };
-        }
-        if self.mode == Mode::Direct {
-            let padded = len.next_multiple_of(ALIGN_BYTES);
-            buffer.bytes_mut().get_mut(len..padded).unwrap_or_default().fill(0);
-            match self.write_all(buffer, padded, offset) {
-                // Some file systems take the flag and then refuse the write, or want another alignment.
-                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
-                    set_direct(&self.file, false)?;
-                    self.mode = Mode::Buffered;
-                }
-                other => return other,
-            }
-        }
-        self.write_all(buffer, len, offset)?;
-        if let Some(len) = std::num::NonZeroU64::new(len as u64) {
-            // Starts write-back of these pages now, as sync_file_range would; it drops none that are not on disk.
-            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
-        }
-        Ok(())
-    }
-
-    fn write_all(&mut self, buffer: &Buffer, len: usize, offset: u64) -> io::Result<()> {
-        let bytes = buffer.bytes().get(..len).ok_or(io::ErrorKind::InvalidInput)?;
-        self.file.write_all_at(bytes, offset)?;
-        self.len_bytes = self.len_bytes.max(offset + len as u64);
-        Ok(())
-    }
-}
-
-fn set_direct(file: &File, direct: bool) -> rustix::io::Result<()> {
-    let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::DIRECT, direct);
-    fcntl_setfl(file, flags)
-}
-
-/// Reserves disk space; file systems that cannot are left to fail later.
-///
-/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is not enough,
-/// and for that moment the disk would be full for everybody.
-fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
-    if len_bytes < SMALL_LEN_BYTES as u64 {
-        return Ok(());
-    }
-    if let Ok(disk) = rustix::fs::fstatvfs(file) {
-        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if disk.f_blocks > 0 && free_bytes < len_bytes {
-            return Err(Errno::NOSPC.into());
-        }
-    }
-    match rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len_bytes)) {
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
-        _ => Ok(()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::super::buffer::ALIGN_BYTES;
+use super::super::output::{Mode, set_direct};
 use super::*;
 use crate::bytes::checksum::crc32c;
 
@@ -89,7 +91,7 @@ fn uses_direct_io_where_the_disk_has_it() {
     let file = File::create_new(&path).unwrap();
     let offered = set_direct(&file, true).is_ok();
     set_direct(&file, false).unwrap();
-    let mut output = Output { file, mode: Mode::Untried, len_bytes: 0 };
+    let mut output = Output::new(file);
     let mut buffer = Buffer::aligned().unwrap();
     buffer.bytes_mut()[..5].copy_from_slice(b"hello");
     output.write(&mut buffer, 5, 0).unwrap();
@@ -102,7 +104,7 @@ fn uses_direct_io_where_the_disk_has_it() {
 fn a_refused_direct_write_is_repeated_buffered() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
-    let mut output = Output { file: File::create_new(&path).unwrap(), mode: Mode::Untried, len_bytes: 0 };
+    let mut output = Output::new(File::create_new(&path).unwrap());
     let mut buffer = Buffer::aligned().unwrap();
     buffer.bytes_mut()[..5].copy_from_slice(b"hello");
     // An odd offset is what a device with larger blocks would see: EINVAL.

@@ -6,7 +6,7 @@
 //! | `files` | open files kept for the next read; `pread` |
 //! | `map` | read-only maps of whole files, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
-//! | `buffer`, `blocks` | the writer's aligned memory and its block checksums |
+//! | `buffer`, `blocks`, `output` | the writer's aligned memory, its block checksums, its file |
 //! | `folders` | safe keys, making and syncing folders |
 //!
 //! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a temporary
@@ -35,6 +35,7 @@ mod direct;
 mod files;
 pub(crate) mod folders;
 mod map;
+mod output;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};

@@ -74,7 +74,10 @@ impl<'d> Check<'d> {
         versions.extend_from_slice(&manifest.versions);
         for (before, version) in versions.iter().zip(versions.iter().skip(1)) {
             if version.generation <= before.generation || version.commit_time_ns <= before.commit_time_ns {
-                let what = format!("generation {} does not come after generation {}", version.generation, before.generation);
+                let what = format!(
+                    "generation {} does not come after generation {}",
+                    version.generation, before.generation
+                );
                 self.report(Rule::VersionTree.error(what).in_file(self.database.manifest_place()));
             }
         }
@@ -99,12 +102,14 @@ impl<'d> Check<'d> {
             ),
         };
         if num_generations != child.num_generations {
-            let error = Rule::Stats.error("a version tree node holds another number of versions than its parent says");
+            let error = Rule::Stats
+                .error("a version tree node holds another number of versions than its parent says");
             let error = error.expected(child.num_generations, num_generations);
             self.report(files.blame(&child.reference, error));
         }
         if first_time != Some(child.commit_time_ns) {
-            let error = Rule::Stats.error("a version tree node begins at another commit time than its parent says");
+            let error =
+                Rule::Stats.error("a version tree node begins at another commit time than its parent says");
             let error = error.expected(child.commit_time_ns, first_time.unwrap_or_default());
             self.report(files.blame(&child.reference, error));
         }
@@ -170,7 +175,7 @@ impl<'d> Check<'d> {
         let Value::Indirect { file, offset_bytes, len_bytes } = value else { return };
         let files = self.database.files();
         let lens = &mut self.lens;
-        let mut len_of = |path: &Arc<[u8]>| -> Result<Option<u64>> {
+        let len_of = |path: &Arc<[u8]>| -> Result<Option<u64>> {
             if let Some(len) = lens.get(path) {
                 return Ok(*len);
             }
@@ -178,7 +183,7 @@ impl<'d> Check<'d> {
             lens.insert(path.clone(), len);
             Ok(len)
         };
-        if let Err(error) = files.check_range(file, offset_bytes, len_bytes, &mut len_of) {
+        if let Err(error) = files.check_range(file, offset_bytes, len_bytes, len_of) {
             self.report(error);
         }
     }
@@ -191,7 +196,9 @@ fn check_stats(node: &Node, own_len_bytes: u64, expected: Stats) -> Result<()> {
     }
     let text = |stats: Stats| {
         let Stats { num_keys, num_tree_bytes, num_indirect_value_bytes } = stats;
-        format!("{num_keys} keys, {num_tree_bytes} bytes of nodes, {num_indirect_value_bytes} bytes of values")
+        format!(
+            "{num_keys} keys, {num_tree_bytes} bytes of nodes, {num_indirect_value_bytes} bytes of values"
+        )
     };
     Err(Rule::Stats
         .error("the statistics of a B+tree node differ from what lies below it")

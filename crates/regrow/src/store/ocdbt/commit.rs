@@ -16,14 +16,16 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Store};
 
+use super::arity::Arity;
 use super::manifest::{Manifest, newest_numbered};
 use super::node::NodeRef;
 use super::reader::OcdbtStore;
 use super::rule::Rule;
-use super::versions::{Arity, Version, VersionChild, VersionContent, VersionNode};
+use super::versions::{Version, VersionChild, VersionContent, VersionNode};
 use super::writer::{EntryValue, NodeSink, now_ns, random_data_file_name};
 
-/// Adds a version: the newest one with `changes` made to it, where `None` removes a key.
+/// Adds a version: the newest one with `changes` made to it, where `None` removes a key. Of changes to
+/// one key the last one counts.
 ///
 /// The manifest is stored last, so a reader sees the old newest version or the new one. It is compared with
 /// the one read at the start before it is replaced; a lock against other processes that commit to the same
@@ -117,7 +119,7 @@ fn with_version(
     let Some((first, last)) = before.versions.first().zip(before.versions.last()) else {
         return Ok((vec![version], Vec::new()));
     };
-    if last.generation % arity.fan_out() != 0 {
+    if !last.generation.is_multiple_of(arity.fan_out()) {
         let versions = before.versions.iter().cloned().chain([version]).collect();
         return Ok((versions, before.children.clone()));
     }
@@ -155,7 +157,9 @@ fn with_version(
         if let Some((first, last)) = inside.first().zip(inside.last()) {
             children.push(VersionChild {
                 generation: last.generation,
-                num_generations: inside.iter().fold(0, |sum, child| sum.saturating_add(child.num_generations)),
+                num_generations: inside
+                    .iter()
+                    .fold(0, |sum, child| sum.saturating_add(child.num_generations)),
                 commit_time_ns: first.commit_time_ns,
                 height,
                 reference: write(height, VersionContent::Children(inside.clone()))?,

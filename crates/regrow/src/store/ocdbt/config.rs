@@ -58,7 +58,8 @@ impl OcdbtConfig {
 
     /// The largest decoded node that a reader of this database takes: twice what a writer aims at.
     pub(super) fn node_len_max_bytes(&self) -> u64 {
-        (2 * u64::from(self.max_decoded_node_bytes)).clamp(NODE_LEN_ALWAYS_READ_BYTES, OCDBT_NODE_LEN_MAX_BYTES)
+        (2 * u64::from(self.max_decoded_node_bytes))
+            .clamp(NODE_LEN_ALWAYS_READ_BYTES, OCDBT_NODE_LEN_MAX_BYTES)
     }
 
     /// Errs where a field is out of the format's range.
@@ -100,8 +101,13 @@ impl OcdbtConfig {
             }
         };
         let numbered = kind == KIND_NUMBERED;
-        let config =
-            Self { max_inline_value_bytes, max_decoded_node_bytes, zstd_level, version_tree_arity_log2, numbered };
+        let config = Self {
+            max_inline_value_bytes,
+            max_decoded_node_bytes,
+            zstd_level,
+            version_tree_arity_log2,
+            numbered,
+        };
         Ok((uuid, config))
     }
 

@@ -90,10 +90,10 @@ impl Body {
         let mut header = Fields::new(covered);
         let magic = u32::from_be_bytes(header.array("magic number")?);
         if magic != structure.magic() {
-            return Err(Rule::Magic
-                .error(format_args!("this is no {name}"))
-                .at_byte(0)
-                .expected(format_args!("magic number {:08x}", structure.magic()), format_args!("{magic:08x}")));
+            return Err(Rule::Magic.error(format_args!("this is no {name}")).at_byte(0).expected(
+                format_args!("magic number {:08x}", structure.magic()),
+                format_args!("{magic:08x}"),
+            ));
         }
         let length = header.u64le("length")?;
         if length != stored.len() as u64 {
@@ -124,7 +124,8 @@ impl Body {
         match u64::from(compression) {
             COMPRESSION_NONE => Ok(Self { bytes: body, start_bytes, compressed: false }),
             COMPRESSION_ZSTD => {
-                let bytes = unzstd(&body, decoded_len_max_bytes).map_err(|error| error.at_byte(start_bytes))?;
+                let bytes =
+                    unzstd(&body, decoded_len_max_bytes).map_err(|error| error.at_byte(start_bytes))?;
                 Ok(Self { bytes: bytes.into(), start_bytes, compressed: true })
             }
             _ => Err(Rule::Compression
@@ -155,7 +156,12 @@ impl Body {
 }
 
 /// Appends `body` to `out` in its frame, compressed where a level is given; returns the structure's length.
-pub(super) fn seal(out: &mut Vec<u8>, structure: Structure, body: &[u8], zstd_level: Option<i32>) -> Result<u64> {
+pub(super) fn seal(
+    out: &mut Vec<u8>,
+    structure: Structure,
+    body: &[u8],
+    zstd_level: Option<i32>,
+) -> Result<u64> {
     let start = out.len();
     out.extend_from_slice(&structure.magic().to_be_bytes());
     out.extend_from_slice(&[0; VERSION_OFFSET - LENGTH_OFFSET]);
@@ -168,7 +174,10 @@ pub(super) fn seal(out: &mut Vec<u8>, structure: Structure, body: &[u8], zstd_le
         Some(level) => {
             write_varint(out, COMPRESSION_ZSTD);
             let frame = zstd::bulk::compress(body, level).map_err(|error| {
-                Error::invalid(format!("zstd cannot compress an {} at level {level}: {error}", structure.name()))
+                Error::invalid(format!(
+                    "zstd cannot compress an {} at level {level}: {error}",
+                    structure.name()
+                ))
             })?;
             out.extend_from_slice(&frame);
         }
@@ -184,7 +193,8 @@ pub(super) fn seal(out: &mut Vec<u8>, structure: Structure, body: &[u8], zstd_le
 
 /// Decompresses exactly one frame of at most `len_max_bytes`.
 fn unzstd(frame: &[u8], len_max_bytes: u64) -> Result<Vec<u8>> {
-    let damaged = |error: std::io::Error| Rule::Zstd.error(format_args!("the zstd frame is damaged: {error}"));
+    let damaged =
+        |error: std::io::Error| Rule::Zstd.error(format_args!("the zstd frame is damaged: {error}"));
     let mut decoder = Decoder::new().map_err(damaged)?;
     let mut out = Vec::new();
     let mut piece = vec![0; PIECE_LEN_BYTES.min(frame.len().saturating_mul(8)).max(64)];

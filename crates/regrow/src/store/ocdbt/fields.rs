@@ -97,5 +97,8 @@ impl<'a> Fields<'a> {
 }
 
 fn too_wide(what: &str, value: u64, max: u64, at: u64) -> Error {
-    Rule::Varint.error(format_args!("{what} is too large")).at_byte(at).expected(format_args!("at most {max}"), value)
+    Rule::Varint
+        .error(format_args!("{what} is too large"))
+        .at_byte(at)
+        .expected(format_args!("at most {max}"), value)
 }

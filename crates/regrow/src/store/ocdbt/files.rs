@@ -55,7 +55,9 @@ impl Files {
     ) -> Result<Arc<Node>> {
         let node = self.any_node(reference)?;
         let broken = if node.height != height {
-            Rule::Ref.error("a B+tree node has another height than its parent says").expected(height, node.height)
+            Rule::Ref
+                .error("a B+tree node has another height than its parent says")
+                .expected(height, node.height)
         } else if node.first_key() < min_key {
             Rule::Ref.error("the first key of a B+tree node lies before the key its parent says").expected(
                 format_args!("{} or later", min_key.escape_ascii()),
@@ -96,7 +98,9 @@ impl Files {
         let stored = self.structure(reference)?;
         let node = VersionNode::parse(&stored, reference.file.transitive());
         let node = node.map_err(|error| self.blame(reference, error))?;
-        let differs = |what: &str| Rule::Ref.error(format_args!("a version tree node has another {what} than its parent says"));
+        let differs = |what: &str| {
+            Rule::Ref.error(format_args!("a version tree node has another {what} than its parent says"))
+        };
         let broken = if node.height != child.height {
             differs("height").expected(child.height, node.height)
         } else if node.arity_log2 != arity_log2 {
@@ -112,7 +116,8 @@ impl Files {
     fn structure(&self, reference: &NodeRef) -> Result<Bytes> {
         if reference.len_bytes > OCDBT_NODE_LEN_MAX_BYTES {
             let error = Rule::Limit.error("a node is too large");
-            let error = error.expected(format_args!("at most {OCDBT_NODE_LEN_MAX_BYTES} bytes"), reference.len_bytes);
+            let error =
+                error.expected(format_args!("at most {OCDBT_NODE_LEN_MAX_BYTES} bytes"), reference.len_bytes);
             return Err(self.blame(reference, error));
         }
         self.range(&reference.file, reference.offset_bytes, reference.len_bytes)
@@ -141,13 +146,13 @@ impl Files {
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))
     }
 
-    /// Errs unless the store has these bytes; reads none. `len_of` may remember lengths of files.
+    /// Errs unless the store has these bytes; reads none. `len_of` knows the lengths of files.
     pub(super) fn check_range(
         &self,
         file: &DataFile,
         offset_bytes: u64,
         len_bytes: u64,
-        len_of: &mut dyn FnMut(&Arc<[u8]>) -> Result<Option<u64>>,
+        len_of: impl FnOnce(&Arc<[u8]>) -> Result<Option<u64>>,
     ) -> Result<()> {
         if len_bytes == 0 {
             return Ok(());
@@ -155,8 +160,10 @@ impl Files {
         let path = file.path()?;
         let error = match len_of(path)? {
             None => missing(),
-            Some(len) if offset_bytes.saturating_add(len_bytes) > len => short()
-                .expected(format_args!("{len_bytes} bytes from byte {offset_bytes} on"), format_args!("{len} bytes")),
+            Some(len) if offset_bytes.saturating_add(len_bytes) > len => short().expected(
+                format_args!("{len_bytes} bytes from byte {offset_bytes} on"),
+                format_args!("{len} bytes"),
+            ),
             Some(_) => return Ok(()),
         };
         Err(error.at_byte(offset_bytes).in_file(self.base.describe(path)))

@@ -12,12 +12,13 @@ use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::error::Result;
 use crate::store::{Store, StoreExt};
 
+use super::arity::Arity;
 use super::config::OcdbtConfig;
 use super::envelope::{Body, Structure, seal};
 use super::rule::Rule;
 use super::table;
 use super::versions::{
-    Arity, FileTable, Version, VersionChild, check_manifest_children, read_children, read_versions, write_children,
+    FileTable, Version, VersionChild, check_manifest_children, read_children, read_versions, write_children,
     write_versions,
 };
 
@@ -102,9 +103,9 @@ impl Manifest {
             generation = newest;
             let key = numbered_key(generation);
             let Some(stored) = base.get_text_key(&key)? else { continue };
-            return self.adopt_numbered(&stored, generation).map_err(|error| {
-                error.in_file(base.describe(key.as_bytes()))
-            });
+            return self
+                .adopt_numbered(&stored, generation)
+                .map_err(|error| error.in_file(base.describe(key.as_bytes())));
         }
         let error = Rule::FileMissing.error("a numbered manifest is listed and is not there");
         Err(error.in_file(base.describe(numbered_key(generation).as_bytes())))
@@ -117,7 +118,9 @@ impl Manifest {
         }
         let config = OcdbtConfig { numbered: true, ..numbered.config };
         if numbered.uuid != self.uuid || config != self.config {
-            return Err(Rule::Config.error("a numbered manifest has another configuration than manifest.ocdbt"));
+            return Err(
+                Rule::Config.error("a numbered manifest has another configuration than manifest.ocdbt")
+            );
         }
         let last = numbered.versions.last().map_or(0, |last| last.generation);
         if last != generation {

@@ -22,7 +22,7 @@
 //! | `config`, `manifest` | the manifest, single or numbered |
 //! | `table` | data file names, and which of them are safe to follow |
 //! | `node` | B+tree nodes |
-//! | `versions` | the version tree |
+//! | `versions`, `arity` | the version tree, and which generation lies where |
 //! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
 //! | `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
 //! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
@@ -32,6 +32,7 @@
 //!
 //! Source: TensorStore's `ocdbt` kvstore, format version 0, as TensorStore 0.1.86 writes it.
 
+mod arity;
 mod check;
 mod commit;
 mod config;

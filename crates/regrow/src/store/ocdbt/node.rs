@@ -58,7 +58,9 @@ impl Stats {
         Self {
             num_keys: self.num_keys.saturating_add(other.num_keys),
             num_tree_bytes: self.num_tree_bytes.saturating_add(other.num_tree_bytes),
-            num_indirect_value_bytes: self.num_indirect_value_bytes.saturating_add(other.num_indirect_value_bytes),
+            num_indirect_value_bytes: self
+                .num_indirect_value_bytes
+                .saturating_add(other.num_indirect_value_bytes),
         }
     }
 }
@@ -280,8 +282,7 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
     let common_lens =
         if interior { input.column(count, "subtree_common_prefix_length", Fields::v16)? } else { Vec::new() };
 
-    let mut keys =
-        Keys { bytes: Vec::new(), ends: Vec::with_capacity(count), common_lens, longest_len: 0 };
+    let mut keys = Keys { bytes: Vec::new(), ends: Vec::with_capacity(count), common_lens, longest_len: 0 };
     let mut before = 0..0;
     let prefix_lens = std::iter::once(0).chain(prefix_lens);
     for (i, (prefix_len, suffix_len)) in prefix_lens.zip(suffix_lens).enumerate() {
@@ -294,7 +295,9 @@ fn read_keys(input: &mut Fields<'_>, count: usize, interior: bool, len_max_bytes
         }
         let key_len = prefix_len + suffix_len;
         if key_len > KEY_LEN_MAX_BYTES {
-            return Err(broken("is too long").expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key_len));
+            return Err(
+                broken("is too long").expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key_len)
+            );
         }
         if keys.common_lens.get(i).is_some_and(|&common_len| usize::from(common_len) > key_len) {
             return Err(broken("is shorter than the prefix its subtree has in common"));

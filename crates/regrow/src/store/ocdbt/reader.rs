@@ -8,12 +8,13 @@ use bytes::Bytes;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, Located, Span, Store, resolve_range};
 
+use super::arity::Arity;
 use super::config::OcdbtConfig;
 use super::files::Files;
 use super::manifest::{MANIFEST_KEY, Manifest};
 use super::node::Value;
 use super::rule::Rule;
-use super::versions::{Arity, Version, VersionChild, VersionContent};
+use super::versions::{Version, VersionChild, VersionContent};
 use super::walk::{Bounds, Walk, prefix_end};
 
 /// Memory that listed entries may take. Shared subtrees and shared key prefixes let a small file list more.
@@ -49,9 +50,12 @@ impl OcdbtStore {
         let mut store = Self::open(base)?;
         let Some(version) = store.find_version(generation)? else {
             let newest = store.version.as_ref().map_or(0, |version| version.generation);
-            return Err(Error::new(ErrorKind::NotFound, format!("the database has no generation {generation}"))
-                .in_file(store.manifest_place())
-                .help(format!("the newest one is {newest}")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("the database has no generation {generation}"),
+            )
+            .in_file(store.manifest_place())
+            .help(format!("the newest one is {newest}")));
         };
         store.version = Some(version);
         Ok(store)
@@ -139,9 +143,8 @@ impl OcdbtStore {
     }
 
     fn find_version(&self, generation: u64) -> Result<Option<Version>> {
-        let of_list = |versions: &[Version]| {
-            versions.iter().find(|version| version.generation == generation).cloned()
-        };
+        let of_list =
+            |versions: &[Version]| versions.iter().find(|version| version.generation == generation).cloned();
         let arity = Arity(self.config().version_tree_arity_log2);
         let inline = &self.manifest.versions;
         if inline.first().is_none_or(|first| first.generation <= generation) {
@@ -191,11 +194,13 @@ impl Store for OcdbtStore {
         match self.locate(key)? {
             None => Ok(None),
             Some(Located::Inline(bytes)) => {
-                let part = resolve_range(range, bytes.len() as u64).map_err(|error| error.in_file(self.describe(key)))?;
+                let part = resolve_range(range, bytes.len() as u64)
+                    .map_err(|error| error.in_file(self.describe(key)))?;
                 Ok(Some(bytes.slice(part.start as usize..part.end as usize)))
             }
             Some(Located::At(span)) => {
-                let part = resolve_range(range, span.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+                let part = resolve_range(range, span.len_bytes)
+                    .map_err(|error| error.in_file(self.describe(key)))?;
                 self.read(&span, part).map(Some)
             }
         }
@@ -279,7 +284,8 @@ impl Budget {
         if self.0 <= ENTRIES_LEN_MAX_BYTES {
             return Ok(());
         }
-        Err(Rule::Limit.error("the keys of the database are too long together")
+        Err(Rule::Limit
+            .error("the keys of the database are too long together")
             .expected(format_args!("at most {ENTRIES_LEN_MAX_BYTES} bytes with their index"), "more"))
     }
 }

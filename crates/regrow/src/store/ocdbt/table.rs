@@ -50,7 +50,10 @@ impl DataFile {
             return Ok(&self.path);
         }
         Err(Rule::Path
-            .error(format_args!("data file name {:?} is not safe to follow", self.path.escape_ascii().to_string()))
+            .error(format_args!(
+                "data file name {:?} is not safe to follow",
+                self.path.escape_ascii().to_string()
+            ))
             .help("data files lie below the database's own folder; do not use this database"))
     }
 
@@ -74,7 +77,11 @@ pub(super) fn is_safe(path: &[u8]) -> bool {
 }
 
 /// Reads a table below the transitive path; all paths together are at most `paths_len_max_bytes` long.
-pub(super) fn read(input: &mut Fields<'_>, transitive: &[u8], paths_len_max_bytes: u64) -> Result<Vec<DataFile>> {
+pub(super) fn read(
+    input: &mut Fields<'_>,
+    transitive: &[u8],
+    paths_len_max_bytes: u64,
+) -> Result<Vec<DataFile>> {
     let count = input.v64("num_files")?;
     let count = input.fits(count, FILE_LEN_MIN_BYTES, "num_files")?;
     let prefix_lens = input.column(count.saturating_sub(1), "path_prefix_length", Fields::v16)?;
@@ -89,7 +96,8 @@ pub(super) fn read(input: &mut Fields<'_>, transitive: &[u8], paths_len_max_byte
     for (i, ((prefix_len, suffix_len), base_len)) in prefix_lens.zip(suffix_lens).zip(base_lens).enumerate() {
         let (prefix_len, suffix_len) = (usize::from(prefix_len), usize::from(suffix_len));
         let base_len = usize::from(base_len);
-        let broken = |what: &str| input.fail(Rule::Table, format_args!("path {i} of the data file table {what}"));
+        let broken =
+            |what: &str| input.fail(Rule::Table, format_args!("path {i} of the data file table {what}"));
         if prefix_len > path.len() - transitive.len() {
             return Err(broken("shares more bytes than the path before it has"));
         }
@@ -99,7 +107,9 @@ pub(super) fn read(input: &mut Fields<'_>, transitive: &[u8], paths_len_max_byte
                 .expected(format_args!("at most {PATH_LEN_MAX_BYTES} bytes"), transitive.len() + path_len));
         }
         if base_len > path_len {
-            return Err(broken("is shorter than its base").expected(format_args!("at least {base_len}"), path_len));
+            return Err(
+                broken("is shorter than its base").expected(format_args!("at least {base_len}"), path_len)
+            );
         }
         if prefix_len > base_len.min(base_before) && base_len != base_before {
             return Err(broken("shares bytes past the end of a base path"));
@@ -169,18 +179,23 @@ mod tests {
 
     #[test]
     fn a_merged_parents_table_is_written_as_tensorstore_writes_it() {
-        let (first, second) = (&b"d/8ef6530ad19750ae5133c8417aecc310"[..], &b"d/310e82c592f2d67f81c27718deeebd7f"[..]);
+        let (first, second) =
+            (&b"d/8ef6530ad19750ae5133c8417aecc310"[..], &b"d/310e82c592f2d67f81c27718deeebd7f"[..]);
         let mut out = Vec::new();
         write(&mut out, &[(b"ocdbt.process_0/", first), (b"ocdbt.process_1/", second)]);
         let head = [2, 0x0e, 0x32, 0x24, 0x10, 0x10];
-        let expected =
-            [&head[..], b"ocdbt.process_0/d/8ef6530ad19750ae5133c8417aecc3101/d/310e82c592f2d67f81c27718deeebd7f"];
+        let expected = [
+            &head[..],
+            b"ocdbt.process_0/d/8ef6530ad19750ae5133c8417aecc3101/d/310e82c592f2d67f81c27718deeebd7f",
+        ];
         assert_eq!(out, expected.concat());
     }
 
     #[test]
     fn names_that_lead_elsewhere_are_not_followed() {
-        for path in ["", "/d/x", "d//x", "d/../x", "../x", "..\\x", "./x", "d/x.__lock", "d/x.__lock/y", "d/\0", "d/"] {
+        for path in
+            ["", "/d/x", "d//x", "d/../x", "../x", "..\\x", "./x", "d/x.__lock", "d/x.__lock/y", "d/\0", "d/"]
+        {
             assert!(DataFile::new(b"", path.as_bytes()).path().is_err(), "{path:?}");
         }
         for path in ["x", "d/x", "a.b/..c", "model.safetensors"] {
@@ -190,9 +205,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_shared_prefixes_hold() {
-        let rule = |bytes: &[u8]| {
-            Rule::of(&read(&mut Fields::new(bytes), b"", 1 << 20).unwrap_err())
-        };
+        let rule = |bytes: &[u8]| Rule::of(&read(&mut Fields::new(bytes), b"", 1 << 20).unwrap_err());
         assert_eq!(rule(&[1, 1, 2, b'a']), Some(Rule::Table), "base longer than the path");
         assert_eq!(rule(&[2, 2, 1, 0, 0, 0, b'a']), Some(Rule::Table), "prefix longer than the path before");
         assert_eq!(rule(&[2, 2, 2, 0, 1, 2, b'a', b'b']), Some(Rule::Table), "prefix past a base");

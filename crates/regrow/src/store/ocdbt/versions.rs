@@ -13,7 +13,7 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This room knows bytes and arithmetic; the walk through the nodes is the reader's.
+//! This room knows bytes; which generation lies where is in `arity`, the walk through the nodes is the reader's.
 
 use bytes::Bytes;
 
@@ -21,6 +21,7 @@ use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::bytes::varint::write_varint;
 use crate::error::Result;
 
+use super::arity::Arity;
 use super::config::read_arity;
 use super::envelope::{Body, Structure, seal};
 use super::fields::Fields;
@@ -142,55 +143,12 @@ impl VersionNode {
     }
 }
 
-/// The arithmetic of the version tree, for arity 2^a.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Arity(pub(super) u8);
-
-impl Arity {
-    /// Most versions in a list, most children of a node.
-    pub(super) fn fan_out(self) -> u64 {
-        1 << self.0
-    }
-
-    /// The tallest node.
-    pub(super) fn height_max(self) -> u8 {
-        63 / self.0 - 1
-    }
-
-    /// The first generation of the node of this height that generation `last` (not 0) lies in.
-    pub(super) fn first_generation(self, height: u8, last: u64) -> u64 {
-        last - (last - 1) % self.span(height)
-    }
-
-    /// How many generations a node of this height covers. Heights are at most [`Arity::height_max`].
-    fn span(self, height: u8) -> u64 {
-        1_u64.checked_shl(u32::from(self.0) * (u32::from(height) + 1)).unwrap_or(u64::MAX)
-    }
-
-    /// What the tallest tree and one full inline list can hold.
-    pub(super) fn generation_max(self) -> u64 {
-        self.span(self.height_max()).saturating_add(self.fan_out())
-    }
-
-    /// For a manifest whose last generation is `last`: for each height from 1 on, the window `lo..=hi` that a
-    /// child of this height must end in.
-    pub(super) fn windows(self, last: u64) -> Vec<(u8, u64, u64)> {
-        let mut windows = Vec::new();
-        let mut hi = self.first_generation(0, last) - 1;
-        for height in 1..=self.height_max() {
-            if hi == 0 {
-                break;
-            }
-            let lo = self.first_generation(height, hi);
-            windows.push((height, lo, hi));
-            hi = lo - 1;
-        }
-        windows
-    }
-}
-
 /// Reads a version list.
-pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: Arity) -> Result<Vec<Version>> {
+pub(super) fn read_versions(
+    input: &mut Fields<'_>,
+    files: &[DataFile],
+    arity: Arity,
+) -> Result<Vec<Version>> {
     let count = input.v64("num_versions")?;
     if !(1..=arity.fan_out()).contains(&count) {
         return Err(input
@@ -208,7 +166,8 @@ pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: A
     for (((generation, root_height), reference), (stats, commit_time_ns)) in
         generations.into_iter().zip(heights).zip(references).zip(stats.into_iter().zip(times))
     {
-        let broken = |what: &str| input.fail(Rule::VersionTree, format_args!("generation {generation} {what}"));
+        let broken =
+            |what: &str| input.fail(Rule::VersionTree, format_args!("generation {generation} {what}"));
         let missing = reference.offset_bytes == MISSING && reference.len_bytes == MISSING;
         if missing && (root_height > 0 || stats != Stats::default()) {
             return Err(broken("has no root, yet a height or statistics"));
@@ -216,7 +175,12 @@ pub(super) fn read_versions(input: &mut Fields<'_>, files: &[DataFile], arity: A
         if !missing {
             check_range(input, reference.offset_bytes, reference.len_bytes)?;
         }
-        check_order(input, generation, commit_time_ns, versions.last().map(|v| (v.generation, v.commit_time_ns)))?;
+        check_order(
+            input,
+            generation,
+            commit_time_ns,
+            versions.last().map(|v| (v.generation, v.commit_time_ns)),
+        )?;
         let root = (!missing).then_some(reference);
         versions.push(Version { generation, commit_time_ns, root_height, root, stats });
     }
@@ -279,7 +243,13 @@ pub(super) fn read_children(
                 .fail(Rule::VersionTree, "num_generations is out of range")
                 .expected(format_args!("1 to {most}"), num_generations));
         }
-        children.push(VersionChild { generation, reference, num_generations, commit_time_ns, height: child_height });
+        children.push(VersionChild {
+            generation,
+            reference,
+            num_generations,
+            commit_time_ns,
+            height: child_height,
+        });
     }
     Ok(children)
 }
@@ -301,7 +271,12 @@ fn read_references(input: &mut Fields<'_>, files: &[DataFile], count: usize) -> 
 }
 
 /// Generation numbers and commit times strictly increase along a list, and no generation is 0.
-fn check_order(input: &Fields<'_>, generation: u64, commit_time_ns: u64, before: Option<(u64, u64)>) -> Result<()> {
+fn check_order(
+    input: &Fields<'_>,
+    generation: u64,
+    commit_time_ns: u64,
+    before: Option<(u64, u64)>,
+) -> Result<()> {
     if generation == 0 {
         return Err(input.fail(Rule::VersionTree, "a generation number is 0"));
     }
@@ -321,7 +296,12 @@ fn check_order(input: &Fields<'_>, generation: u64, commit_time_ns: u64, before:
     Ok(())
 }
 
-fn check_node_children(input: &Fields<'_>, arity: Arity, height: u8, children: &[VersionChild]) -> Result<()> {
+fn check_node_children(
+    input: &Fields<'_>,
+    arity: Arity,
+    height: u8,
+    children: &[VersionChild],
+) -> Result<()> {
     let stride = arity.span(height.saturating_sub(1));
     for child in children {
         check_multiple(input, child.generation, stride)?;
@@ -361,18 +341,23 @@ pub(super) fn check_manifest_children(
         };
         if !(*lo..=*hi).contains(&child.generation) {
             return Err(input
-                .fail(Rule::VersionTree, format_args!("the version tree node of height {} ends elsewhere", child.height))
+                .fail(
+                    Rule::VersionTree,
+                    format_args!("the version tree node of height {} ends elsewhere", child.height),
+                )
                 .expected(format_args!("generation {lo} to {hi}"), child.generation));
         }
     }
     if children.last().is_some_and(|child| child.commit_time_ns >= first.commit_time_ns) {
-        return Err(input.fail(Rule::VersionTree, "a version tree node is not older than the first inline version"));
+        return Err(
+            input.fail(Rule::VersionTree, "a version tree node is not older than the first inline version")
+        );
     }
     Ok(())
 }
 
 fn check_multiple(input: &Fields<'_>, generation: u64, stride: u64) -> Result<()> {
-    if generation % stride == 0 {
+    if generation.is_multiple_of(stride) {
         return Ok(());
     }
     Err(input
@@ -440,30 +425,5 @@ pub(super) fn write_children(
     children.iter().for_each(|child| out.extend_from_slice(&child.commit_time_ns.to_le_bytes()));
     if with_heights {
         children.iter().for_each(|child| out.push(child.height));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thirteen_generations_of_arity_two_have_windows_as_described() {
-        assert_eq!(Arity(1).windows(13), [(1, 9, 12), (2, 1, 8)]);
-        assert_eq!(Arity(4).windows(16), []);
-        assert_eq!(Arity(4).windows(17), [(1, 1, 16)]);
-        assert_eq!(Arity(1).first_generation(1, 12), 9);
-    }
-
-    #[test]
-    fn the_arithmetic_holds_at_its_ends() {
-        for a in 1..=16 {
-            let arity = Arity(a);
-            let last = arity.generation_max();
-            let windows = arity.windows(last);
-            assert!(windows.len() <= usize::from(arity.height_max()));
-            assert!(windows.iter().all(|(_, lo, hi)| lo <= hi));
-            assert_eq!(arity.windows(1), []);
-        }
     }
 }

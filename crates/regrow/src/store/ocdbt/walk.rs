@@ -74,7 +74,12 @@ pub(super) struct Walk<'w, 'v> {
 
 impl<'w, 'v> Walk<'w, 'v> {
     /// Calls `visit` for each leaf of `version` that may hold wanted keys, in key order.
-    pub(super) fn run(files: &'w Files, version: &Version, wanted: Bounds<'_>, visit: &'w mut Visit<'v>) -> Result<()> {
+    pub(super) fn run(
+        files: &'w Files,
+        version: &Version,
+        wanted: Bounds<'_>,
+        visit: &'w mut Visit<'v>,
+    ) -> Result<()> {
         let Some(root) = &version.root else { return Ok(()) };
         let mut walk = Self { files, visit, prefix: Vec::new(), nodes: 0 };
         walk.node(root, version.root_height, wanted)

@@ -115,7 +115,13 @@ pub(super) struct Root {
 
 impl Root {
     pub(super) fn version(self, generation: u64, commit_time_ns: u64) -> Version {
-        Version { generation, commit_time_ns, root_height: self.height, root: self.reference, stats: self.stats }
+        Version {
+            generation,
+            commit_time_ns,
+            root_height: self.height,
+            root: self.reference,
+            stats: self.stats,
+        }
     }
 }
 
@@ -130,7 +136,6 @@ pub(super) struct NodeSink<'c> {
 /// A node as its parent will refer to it.
 struct Written<'k> {
     first_key: &'k [u8],
-    last_key: &'k [u8],
     /// Bytes of its keys that it leaves out, counted in full keys.
     excluded_len: usize,
     offset_bytes: u64,
@@ -148,7 +153,11 @@ impl<'c> NodeSink<'c> {
 
     /// A reference to the `len_bytes` bytes that were written last.
     pub(super) fn last_written(&self, len_bytes: u64) -> NodeRef {
-        NodeRef { file: self.file.clone(), offset_bytes: self.end_bytes().saturating_sub(len_bytes), len_bytes }
+        NodeRef {
+            file: self.file.clone(),
+            offset_bytes: self.end_bytes().saturating_sub(len_bytes),
+            len_bytes,
+        }
     }
 
     fn end_bytes(&self) -> u64 {
@@ -161,13 +170,17 @@ impl<'c> NodeSink<'c> {
         for ((key, value), next) in entries.iter().zip(entries.iter().skip(1).map(Some).chain([None])) {
             check_entry(key, value)?;
             if next.is_some_and(|(next, _)| key == next) {
-                return Err(Error::new(ErrorKind::NameCollision, format!("the key {} is given twice", key.escape_ascii())));
+                return Err(Error::new(
+                    ErrorKind::NameCollision,
+                    format!("the key {} is given twice", key.escape_ascii()),
+                ));
             }
         }
-        let Some(((first, _), (last, _))) = entries.first().zip(entries.last()) else { return Ok(Root::default()) };
-
+        if entries.is_empty() {
+            return Ok(Root::default());
+        }
         let sizes: Vec<u64> = entries.iter().map(leaf_entry_estimate).collect();
-        let ranges = self.split(&sizes, common_prefix_len(first, last), 1);
+        let ranges = self.split(&sizes, 1);
         let names = FileNames::new(&entries);
         let mut level = Vec::with_capacity(ranges.len());
         for range in &ranges {
@@ -175,7 +188,7 @@ impl<'c> NodeSink<'c> {
         }
         let mut height = 0_u8;
         while level.len() > 1 {
-            height = height.saturating_add(1); // each level has at most half the nodes of the one below
+            height = height.saturating_add(1); // each level has about half the nodes of the one below, or fewer
             level = self.write_level(&level, height)?;
         }
         let root = level.first().map(|root| Root {
@@ -190,8 +203,8 @@ impl<'c> NodeSink<'c> {
         Ok(root.unwrap_or_default())
     }
 
-    fn split(&self, sizes: &[u64], common_len: usize, least: usize) -> Vec<Range<usize>> {
-        split(sizes, common_len as u64, u64::from(self.config.max_decoded_node_bytes), least)
+    fn split(&self, sizes: &[u64], least: usize) -> Vec<Range<usize>> {
+        split(sizes, u64::from(self.config.max_decoded_node_bytes), least)
     }
 
     fn write_leaf<'k>(
@@ -209,7 +222,8 @@ impl<'c> NodeSink<'c> {
         let mut used: Vec<u32> = ranks.iter().copied().flatten().collect();
         used.sort_unstable();
         used.dedup();
-        let files: Vec<_> = used.iter().filter_map(|&rank| names.sorted.get(rank as usize).copied()).collect();
+        let files: Vec<_> =
+            used.iter().filter_map(|&rank| names.sorted.get(rank as usize).copied()).collect();
 
         let mut body = vec![0];
         table::write(&mut body, &files);
@@ -239,7 +253,7 @@ impl<'c> NodeSink<'c> {
                 body.extend_from_slice(bytes);
             }
         }
-        self.seal(&body, stats, first_key, last_key, excluded_len)
+        self.seal(&body, stats, first_key, excluded_len)
     }
 
     fn write_level<'k>(&mut self, children: &[Written<'k>], height: u8) -> Result<Vec<Written<'k>>> {
@@ -248,8 +262,7 @@ impl<'c> NodeSink<'c> {
             .iter()
             .map(|child| child.first_key.len() as u64 + CHILD_ENTRY_ESTIMATE_BYTES + path_len)
             .collect();
-        let (first, last) = ends(children, |child| child.first_key);
-        let ranges = self.split(&sizes, common_prefix_len(first, last), CHILDREN_MIN);
+        let ranges = self.split(&sizes, CHILDREN_MIN);
         let mut level = Vec::with_capacity(ranges.len());
         for range in &ranges {
             let children = children.get(range.clone()).unwrap_or_default();
@@ -258,9 +271,13 @@ impl<'c> NodeSink<'c> {
         Ok(level)
     }
 
-    fn write_interior<'k>(&mut self, children: &[Written<'k>], height: u8, is_root: bool) -> Result<Written<'k>> {
+    fn write_interior<'k>(
+        &mut self,
+        children: &[Written<'k>],
+        height: u8,
+        is_root: bool,
+    ) -> Result<Written<'k>> {
         let (first_key, last_first_key) = ends(children, |child| child.first_key);
-        let last_key = children.last().map_or(first_key, |child| child.last_key);
         let excluded_len = if is_root {
             0
         } else {
@@ -277,7 +294,7 @@ impl<'c> NodeSink<'c> {
         children.iter().for_each(|child| write_varint(&mut body, child.len_bytes));
         write_stats(&mut body, children.iter().map(|child| child.stats));
         let stats = children.iter().fold(Stats::default(), |sum, child| sum.plus(child.stats));
-        self.seal(&body, stats, first_key, last_key, excluded_len)
+        self.seal(&body, stats, first_key, excluded_len)
     }
 
     fn seal<'k>(
@@ -285,13 +302,12 @@ impl<'c> NodeSink<'c> {
         body: &[u8],
         below: Stats,
         first_key: &'k [u8],
-        last_key: &'k [u8],
         excluded_len: usize,
     ) -> Result<Written<'k>> {
         let offset_bytes = self.end_bytes();
         let len_bytes = seal(&mut self.bytes, Structure::BtreeNode, body, self.config.zstd_level)?;
         let stats = below.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });
-        Ok(Written { first_key, last_key, excluded_len, offset_bytes, len_bytes, stats })
+        Ok(Written { first_key, excluded_len, offset_bytes, len_bytes, stats })
     }
 }
 
@@ -305,7 +321,7 @@ impl<'e> FileNames<'e> {
     fn new(entries: &'e [(Vec<u8>, EntryValue)]) -> Self {
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
         let mut ranks = Vec::with_capacity(entries.len());
-        let mut last: Option<(&Arc<[u8]>, &Arc<[u8]>, u32)> = None;
+        let mut last = None;
         for (_, value) in entries {
             let EntryValue::Indirect { base, relative, .. } = value else {
                 ranks.push(None);

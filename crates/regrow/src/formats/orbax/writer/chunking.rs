@@ -80,14 +80,18 @@ fn by_hand(shape: &Shape, asked: &LeafChunking, use_zarr3: bool) -> Result<Chunk
             .help("give write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
     }
     if asked.read_chunk_shape.is_some() && !use_zarr3 {
-        return Err(Error::invalid("read_chunk_shape needs zarr v3")
-            .help("set use_zarr3, or give write_chunk_shape alone"));
+        return Err(needs_zarr3());
     }
     let outer = asked.write_chunk_shape.clone().unwrap_or_else(|| shape.clone());
     must_divide("write_chunk_shape", &outer, "the array's shape", shape)?;
     let inner = asked.read_chunk_shape.clone().unwrap_or_else(|| outer.clone());
     must_divide("read_chunk_shape", &inner, "the outer chunk", &outer)?;
     Ok(ChunkShapes { outer, inner })
+}
+
+/// An inner chunk asked for in zarr v2, which has none.
+pub(super) fn needs_zarr3() -> Error {
+    Error::invalid("read_chunk_shape needs zarr v3").help("set use_zarr3, or give write_chunk_shape alone")
 }
 
 fn must_divide(what: &str, part: &Shape, of_what: &str, whole: &Shape) -> Result<()> {

@@ -1,5 +1,6 @@
 //! All that keeps a tree from being written, in one report: found before the first byte is.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -8,18 +9,17 @@ use crate::tree::KeyPath;
 /// Leaves named in one report; further ones are counted.
 const NAMED_MAX: usize = 20;
 
-/// Errors of single leaves, gathered.
+/// Errors of single leaves, gathered; the first one of each leaf counts.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     named: Vec<Error>,
-    count: usize,
+    refused: HashSet<KeyPath>,
 }
 
 impl Refusals {
     /// Takes the error of the leaf at `path`.
     pub(crate) fn add(&mut self, path: &KeyPath, error: Error) {
-        self.count += 1;
-        if self.named.len() < NAMED_MAX {
+        if self.refused.insert(path.clone()) && self.named.len() < NAMED_MAX {
             self.named.push(error.at_leaf(path));
         }
     }
@@ -34,13 +34,14 @@ impl Refusals {
     /// # Errors
     /// The kind that all have in common, or `Unsupported`.
     pub(crate) fn finish(mut self) -> Result<()> {
-        if self.count <= 1 {
+        let count = self.refused.len();
+        if count <= 1 {
             return self.named.pop().map_or(Ok(()), Err);
         }
         let kind = self.named.first().map_or(ErrorKind::Unsupported, Error::kind);
         let kind =
             if self.named.iter().all(|error| error.kind() == kind) { kind } else { ErrorKind::Unsupported };
-        let mut what = format!("{} leaves cannot be written as Orbax writes them", self.count);
+        let mut what = format!("{count} leaves cannot be written as Orbax writes them");
         let mut help: Vec<&str> = Vec::new();
         for error in &self.named {
             let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
@@ -51,8 +52,8 @@ impl Refusals {
             }
             help.extend(error.help_text().filter(|text| !help.contains(text)));
         }
-        if self.count > self.named.len() {
-            let _ = write!(what, "\n  and {} more", self.count - self.named.len());
+        if count > self.named.len() {
+            let _ = write!(what, "\n  and {} more", count - self.named.len());
         }
         let error = Error::new(kind, what);
         Err(if help.is_empty() { error } else { error.help(help.join("; ")) })

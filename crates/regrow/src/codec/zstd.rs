@@ -1,0 +1,203 @@
+//! The codec `zstd`: exactly one zstd frame a chunk.
+//!
+//! ```text
+//! 28 b5 2f fd | frame header: content size, window | blocks of at most 128 KiB | xxh64, if flagged |
+//! ```
+//!
+//! Orbax writes level 1 in zarr v2 and 3 in v3, content size stated, no checksum. Any frame is read: a checksum
+//! must match, and neither a second frame nor a byte may follow. Every thread keeps one context for each
+//! direction, since making one costs more than a small chunk does.
+//! Source: RFC 8878; zarr v3 codec `zstd`.
+
+use std::cell::RefCell;
+
+use ::zstd::bulk::{Compressor, Decompressor};
+use ::zstd::zstd_safe;
+
+use super::{buffer, wrong_len};
+use crate::error::{Error, ErrorKind, Result};
+use crate::zarr::json::Members;
+
+/// No block of a frame holds more than this once decoded.
+const BLOCK_LEN_MAX_BYTES: u64 = 128 << 10;
+
+/// The shortest block that decodes to anything: a header of three bytes and one byte that is repeated.
+const BLOCK_STORED_LEN_MIN_BYTES: u64 = 4;
+
+/// The levels that zstd knows.
+const LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
+
+thread_local! {
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<(Zstd, Compressor<'static>)>> = const { RefCell::new(None) };
+}
+
+/// How to compress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Zstd {
+    pub(crate) level: i32,
+    pub(crate) checksum: bool,
+}
+
+impl Zstd {
+    /// Checks the level.
+    ///
+    /// # Errors
+    /// `InvalidArgument` beyond zstd's own levels.
+    pub(crate) fn new(level: i32) -> Result<Self> {
+        if !LEVELS.contains(&level) {
+            return Err(Error::invalid(format!("zstd has no level {level}"))
+                .expected(format_args!("{} to {}", LEVELS.start(), LEVELS.end()), level));
+        }
+        Ok(Self { level, checksum: false })
+    }
+
+    /// Takes its members out of a codec's configuration.
+    pub(crate) fn from_members(members: &mut Members, default_level: i64) -> Result<Self> {
+        let level = members.integer("level", default_level)?;
+        let checksum = members.boolean("checksum", false)?;
+        let level = i32::try_from(level).ok().filter(|level| LEVELS.contains(level));
+        let level =
+            level.ok_or_else(|| Error::corrupt("the codec \"zstd\" has a level that zstd has not"))?;
+        Ok(Self { level, checksum })
+    }
+
+    /// One frame that states its content size.
+    pub(crate) fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let failed = |error| Error::invalid(format!("zstd does not compress: {error}"));
+        COMPRESSOR.with_borrow_mut(|kept| match kept {
+            Some((settings, compressor)) if *settings == self => compressor.compress(bytes).map_err(failed),
+            _ => {
+                let mut compressor = Compressor::new(self.level).map_err(failed)?;
+                compressor
+                    .set_parameter(zstd_safe::CParameter::ChecksumFlag(self.checksum))
+                    .map_err(failed)?;
+                let out = compressor.compress(bytes).map_err(failed)?;
+                *kept = Some((self, compressor));
+                Ok(out)
+            }
+        })
+    }
+}
+
+/// The most bytes that `stored_len_bytes` of frames can decode to.
+pub(crate) fn decoded_len_max_bytes(stored_len_bytes: u64) -> u64 {
+    (stored_len_bytes / BLOCK_STORED_LEN_MIN_BYTES + 1).saturating_mul(BLOCK_LEN_MAX_BYTES)
+}
+
+/// Decodes one frame into `out`, which it must fill exactly.
+pub(crate) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<()> {
+    if let Some(len_bytes) = one_frame(stored)?
+        && len_bytes != out.len() as u64
+    {
+        return Err(wrong_len(out.len() as u64, len_bytes));
+    }
+    let len = decompress(stored, out)?;
+    if len != out.len() {
+        return Err(wrong_len(out.len() as u64, len as u64));
+    }
+    Ok(())
+}
+
+/// Decodes one frame to at most `max_bytes`.
+pub(crate) fn decode_at_most(stored: &[u8], max_bytes: u64) -> Result<Vec<u8>> {
+    let len_bytes = match one_frame(stored)? {
+        Some(len_bytes) => len_bytes,
+        None => decoded_len_max_bytes(stored.len() as u64).min(max_bytes),
+    };
+    if len_bytes > max_bytes.min(decoded_len_max_bytes(stored.len() as u64)) {
+        return Err(Error::new(ErrorKind::Limit, "a zstd frame holds more than the next codec can use")
+            .expected(format_args!("at most {max_bytes} bytes"), len_bytes));
+    }
+    let mut out = buffer(len_bytes)?;
+    let len = decompress(stored, &mut out)?;
+    out.truncate(len);
+    Ok(out)
+}
+
+/// Errs unless `stored` is one frame and nothing else; gives the content size if the frame states it.
+fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
+    let frame_len = zstd_safe::find_frame_compressed_size(stored).map_err(|code| {
+        Error::corrupt(format!("its bytes are no zstd frame: {}", zstd_safe::get_error_name(code)))
+    })?;
+    if frame_len != stored.len() {
+        return Err(Error::corrupt("bytes follow its zstd frame")
+            .at_byte(frame_len as u64)
+            .expected(format_args!("{frame_len} bytes"), stored.len()));
+    }
+    zstd_safe::get_frame_content_size(stored).map_err(|_| Error::corrupt("its zstd frame header is damaged"))
+}
+
+fn decompress(stored: &[u8], out: &mut [u8]) -> Result<usize> {
+    let failed =
+        |error: std::io::Error| Error::corrupt(format!("its zstd frame does not decompress: {error}"));
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let decompressor = match kept {
+            Some(decompressor) => decompressor,
+            None => kept.insert(Decompressor::new().map_err(failed)?),
+        };
+        decompressor.decompress_to_buffer(stored, out).map_err(failed)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(stored: &[u8], len: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; len];
+        decode_into(stored, &mut out).map(|()| out)
+    }
+
+    #[test]
+    fn reads_the_scalar_that_orbax_wrote() {
+        let stored = [0x28, 0xb5, 0x2f, 0xfd, 0x20, 8, 0x41, 0, 0, 0xd2, 4, 0, 0, 0, 0, 0, 0];
+        assert_eq!(decode(&stored, 8).unwrap(), 1234_i64.to_le_bytes());
+        assert_eq!(Zstd::new(1).unwrap().encode(&1234_i64.to_le_bytes()).unwrap(), stored);
+    }
+
+    #[test]
+    fn sizes_must_be_exact_and_frames_alone() {
+        let stored = Zstd::new(3).unwrap().encode(&[7; 1000]).unwrap();
+        assert_eq!(decode(&stored, 1000).unwrap(), [7; 1000]);
+        let twice = [&stored[..], &stored].concat();
+        let trailing = [&stored[..], &[0]].concat();
+        for (bytes, len) in [
+            (&stored[..], 999),
+            (&stored, 1001),
+            (&stored[..stored.len() - 1], 1000),
+            (&twice, 2000),
+            (&trailing, 1000),
+            (&[], 0),
+            (b"plain", 5),
+        ] {
+            assert_eq!(decode(bytes, len).unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_frame_without_its_size_is_read_and_still_bounded() {
+        let stored = ::zstd::stream::encode_all(&[7; 100_000][..], 1).unwrap();
+        assert_eq!(zstd_safe::get_frame_content_size(&stored).ok().flatten(), None);
+        assert_eq!(decode(&stored, 100_000).unwrap(), vec![7; 100_000]);
+        assert!(decode(&stored, 99_999).is_err());
+        assert!(decode(&stored, 100_001).is_err());
+        assert_eq!(decode_at_most(&stored, 100_000).unwrap().len(), 100_000);
+        assert!(decode_at_most(&stored, 99_999).is_err());
+    }
+
+    #[test]
+    fn a_checksum_is_verified() {
+        let mut stored = Zstd { level: 3, checksum: true }.encode(&[7; 1000]).unwrap();
+        assert_eq!(decode(&stored, 1000).unwrap(), [7; 1000]);
+        *stored.last_mut().unwrap() ^= 1;
+        assert_eq!(decode(&stored, 1000).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn the_bound_on_decoded_bytes_is_not_below_what_zstd_does() {
+        let len = 10 << 20;
+        let stored = Zstd::new(19).unwrap().encode(&vec![0; len]).unwrap();
+        assert!(decoded_len_max_bytes(stored.len() as u64) >= len as u64, "{}", stored.len());
+    }
+}

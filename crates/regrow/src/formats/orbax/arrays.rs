@@ -1,0 +1,254 @@
+//! The arrays of one pytree: zarr below `<param name>/`, in an OCDBT database or in plain folders.
+//!
+//! A database is listed once into a table, so that finding a chunk costs one look-up however many leaves there
+//! are; identical `zarr.json` documents are parsed once. Folders are looked into one array at a time.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::slot::{Slot, Source};
+use crate::array::Shape;
+use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::ocdbt::OcdbtStore;
+use crate::store::{ByteRange, LocalStore, Located, Store, resolve_range};
+use crate::tree::{LeafInfo, LeafKind};
+use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+
+/// The root record of a database.
+pub(super) const MANIFEST_FILE: &str = "manifest.ocdbt";
+
+/// The documents of zarr v2 and v3.
+pub(super) const DOCUMENTS: [&str; 2] = [".zarray", "zarr.json"];
+
+/// Where the arrays of a pytree are, and the documents met so far.
+#[derive(Debug)]
+pub(super) struct Arrays {
+    store: Arc<dyn Store>,
+    index: Option<Arc<Index>>,
+    use_zarr3: bool,
+    missing: Missing,
+    documents: HashMap<Bytes, Arc<ArrayMeta>>,
+}
+
+impl Arrays {
+    /// The arrays in the database of `folder`.
+    ///
+    /// # Errors
+    /// `Corrupt` if its manifest or a node is damaged or missing.
+    pub fn in_database(folder: &Path, use_zarr3: bool, missing: Missing) -> Result<Self> {
+        let database = OcdbtStore::open(Arc::new(LocalStore::new(folder)))?;
+        let entries = database.entries()?.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
+        let index = Arc::new(Index { folder: folder.to_owned(), entries });
+        let store: Arc<dyn Store> = index.clone();
+        Ok(Self { store, index: Some(index), use_zarr3, missing, documents: HashMap::new() })
+    }
+
+    /// The arrays in the folders below `folder`.
+    pub fn in_folders(folder: &Path, use_zarr3: bool, missing: Missing) -> Self {
+        let store = Arc::new(LocalStore::new(folder));
+        Self { store, index: None, use_zarr3, missing, documents: HashMap::new() }
+    }
+
+    /// How the arrays are kept, in words: `ocdbt, zarr v3`.
+    pub fn variant(&self) -> String {
+        let kept = if self.index.is_some() { "ocdbt" } else { "folders" };
+        format!("{kept}, zarr v{}", if self.use_zarr3 { 3 } else { 2 })
+    }
+
+    /// The leaf stored under `name`.
+    ///
+    /// # Errors
+    /// `Corrupt` if its document is missing or damaged, `Unsupported` if it asks for an unknown codec or dtype.
+    pub fn leaf(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
+        let meta = self.document(name)?;
+        let info = LeafInfo {
+            kind,
+            dtype: meta.dtype(),
+            shape: meta.shape().clone(),
+            name: name.into(),
+            chunk_shape: Some(meta.inner_chunk_shape().clone()),
+            write_shape: None,
+            sharding: None,
+            coding: meta.coding().into(),
+        };
+        let array = ZarrArray::new(self.store.clone(), name.as_bytes(), meta, self.missing);
+        Ok(Slot {
+            info,
+            source: Source::Zarr(StoredArray {
+                array,
+                store: self.store.clone(),
+                is_indexed: self.index.is_some(),
+                missing: self.missing,
+            }),
+        })
+    }
+
+    fn document(&mut self, name: &str) -> Result<Arc<ArrayMeta>> {
+        let mut documents = DOCUMENTS;
+        if self.use_zarr3 {
+            documents.reverse();
+        }
+        for document in documents {
+            let key = zarr_key(name, document);
+            let Some(len) = self.store.len_bytes(&key).map_err(|error| unsafe_name(error, name))? else {
+                continue;
+            };
+            if len > ZARR_DOCUMENT_LEN_MAX_BYTES as u64 {
+                return Err(Error::new(ErrorKind::Limit, "the metadata of an array is too long")
+                    .in_file(self.store.describe(&key))
+                    .expected(format_args!("at most {ZARR_DOCUMENT_LEN_MAX_BYTES} bytes"), len));
+            }
+            let Some(bytes) = self.store.get(&key, ByteRange::Full)? else { continue };
+            if let Some(meta) = self.documents.get(&bytes) {
+                return Ok(meta.clone());
+            }
+            let parse = if document == ".zarray" { ArrayMeta::parse_v2 } else { ArrayMeta::parse_v3 };
+            let meta = Arc::new(parse(&bytes).map_err(|error| error.in_file(self.store.describe(&key)))?);
+            self.documents.insert(bytes, meta.clone());
+            return Ok(meta);
+        }
+        let [document, _] = documents;
+        Err(Error::corrupt("the metadata of an array is missing")
+            .in_file(self.store.describe(&zarr_key(name, document)))
+            .help(
+                "the leaf is listed in _METADATA but its array is not there; copy the whole checkpoint again",
+            ))
+    }
+}
+
+/// One zarr array, and what the store knows of it.
+#[derive(Debug)]
+pub(super) struct StoredArray {
+    pub array: ZarrArray,
+    store: Arc<dyn Store>,
+    is_indexed: bool,
+    missing: Missing,
+}
+
+impl StoredArray {
+    /// Where the first chunk begins: file and offset. Folders are not asked; there the name says enough.
+    pub fn position(&self, name: &str) -> (Vec<u8>, u64) {
+        let key = self.first_chunk_key(name);
+        let located = if self.is_indexed { self.store.locate(&key).ok().flatten() } else { None };
+        match located {
+            Some(Located::At(span)) => (span.key.to_vec(), span.offset_bytes),
+            Some(Located::Inline(_)) => (Vec::new(), 0),
+            None => (key, 0),
+        }
+    }
+
+    /// The first chunk that should be stored and is not.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn first_missing(&self, name: &str) -> Result<Option<PathBuf>> {
+        if self.missing == Missing::Fill {
+            return Ok(None);
+        }
+        let meta = self.array.meta();
+        for (index, _) in meta.chunk_indices(&crate::array::Region::whole(meta.shape())) {
+            let key = zarr_key(name, &meta.chunk_key(&index));
+            if self.store.len_bytes(&key)?.is_none() {
+                return Ok(Some(self.store.describe(&key)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The whole array as a view of a map, if it is stored raw and in one piece.
+    ///
+    /// # Errors
+    /// `Corrupt` if its bytes are missing or too few.
+    pub fn view(&self) -> Result<Option<Bytes>> {
+        let span = match self.array.locate_raw_whole()? {
+            None => return Ok(None),
+            Some(Located::Inline(bytes)) => return Ok(Some(bytes)),
+            Some(Located::At(span)) => span,
+        };
+        let Some(map) = span.store.map(&span.key)? else { return Ok(None) };
+        let range = ByteRange::Span { offset_bytes: span.offset_bytes, len_bytes: span.len_bytes };
+        let part = resolve_range(range, map.len() as u64)
+            .map_err(|error| error.in_file(span.store.describe(&span.key)).at_byte(span.offset_bytes))?;
+        Ok(Some(map.slice(part.start as usize..part.end as usize)))
+    }
+
+    fn first_chunk_key(&self, name: &str) -> Vec<u8> {
+        let meta = self.array.meta();
+        zarr_key(name, &meta.chunk_key(&vec![0; Shape::rank(meta.shape())]))
+    }
+}
+
+/// Name, `/`, zarr key; the empty name adds no `/`.
+fn zarr_key(name: &str, key: &str) -> Vec<u8> {
+    if name.is_empty() { key.as_bytes().to_vec() } else { format!("{name}/{key}").into_bytes() }
+}
+
+fn unsafe_name(error: Error, name: &str) -> Error {
+    if error.kind() != ErrorKind::InvalidArgument {
+        return error;
+    }
+    Error::corrupt(format!("the stored name {name:?} of a leaf is no path inside the checkpoint"))
+        .help("names with .., empty or absolute parts are refused, since they would lead to other files")
+}
+
+/// Every key of a database with where its value lies. Read only.
+#[derive(Debug)]
+struct Index {
+    folder: PathBuf,
+    entries: HashMap<Box<[u8]>, Located>,
+}
+
+impl Store for Index {
+    fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
+        let Some(located) = self.entries.get(key) else { return Ok(None) };
+        let part =
+            resolve_range(range, located.len_bytes()).map_err(|error| error.in_file(self.describe(key)))?;
+        match located {
+            Located::Inline(bytes) => Ok(Some(bytes.slice(part.start as usize..part.end as usize))),
+            Located::At(span) => {
+                let mut span = span.clone();
+                span.offset_bytes = span.offset_bytes.saturating_add(part.start);
+                span.len_bytes = part.end - part.start;
+                span.read().map(Some)
+            }
+        }
+    }
+
+    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
+        Err(self.read_only(key))
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<()> {
+        Err(self.read_only(key))
+    }
+
+    fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut keys: Vec<Vec<u8>> =
+            self.entries.keys().filter(|key| key.starts_with(prefix)).map(|key| key.to_vec()).collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
+        Ok(self.entries.get(key).map(Located::len_bytes))
+    }
+
+    fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+        Ok(self.entries.get(key).cloned())
+    }
+
+    fn describe(&self, key: &[u8]) -> PathBuf {
+        self.folder.join(format!("{MANIFEST_FILE}:{}", String::from_utf8_lossy(key)))
+    }
+}
+
+impl Index {
+    fn read_only(&self, key: &[u8]) -> Error {
+        Error::unsupported("a database that was opened for reading cannot be changed")
+            .in_file(self.describe(key))
+    }
+}

@@ -1,0 +1,124 @@
+//! What a path holds: one of the layouts of Orbax' history, told by names and first bytes.
+//!
+//! ```text
+//! _METADATA                              a pytree
+//! orbax.checkpoint | _CHECKPOINT_METADATA and folders        items
+//! checkpoint                             msgpack, from before _METADATA
+//! manifest.ocdbt … without _METADATA     damaged
+//! 100/ 200/ | step_100/ …                steps
+//! default/_METADATA | state/_METADATA …  items, without a word about them
+//! checkpoint_100                         flax files
+//! params.w/.zarray …                     arrays alone
+//! *.orbax-checkpoint-tmp                 never committed
+//! ```
+//!
+//! In this order: the first that fits is it.
+
+use std::path::{Path, PathBuf};
+
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
+use super::files::{Listed, list, read_small, some_names};
+use super::items::Item;
+use super::legacy;
+use super::metadata::METADATA_FILE;
+use super::steps::{self, COMMIT_SUCCESS_FILE, Steps, TMP_MARK, V1_MARKER_FILE};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+
+/// What a path holds.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The folder is itself one thing.
+    One(Item, CheckpointMetadata),
+    /// Folders that are items.
+    Items(Vec<Listed>, CheckpointMetadata),
+    /// Folders that are steps.
+    Steps(Steps),
+    /// Arrays without metadata.
+    BareArrays,
+    /// flax' files by step.
+    FlaxSteps(Vec<(u64, PathBuf)>),
+    /// One msgpack file.
+    MsgpackFile,
+    /// None of these.
+    Nothing(Vec<Listed>),
+}
+
+/// Looks at `path`, which exists.
+///
+/// # Errors
+/// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable `_CHECKPOINT_METADATA`; what the
+/// file system says.
+pub(super) fn detect(path: &Path) -> Result<Found> {
+    if steps::is_temporary(path) {
+        return Err(steps::uncommitted(path));
+    }
+    let metadata = std::fs::metadata(path).map_err(|error| Error::io("cannot open", path, error))?;
+    if !metadata.is_dir() {
+        let is_msgpack = metadata.is_file() && legacy::is_msgpack_file(path);
+        return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });
+    }
+    let listed = list(path)?;
+    let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
+    let about = about(path)?;
+    if file(METADATA_FILE) {
+        return Ok(Found::One(Item::Pytree, about));
+    }
+    if file(V1_MARKER_FILE) || matches!(about.item_handlers, ItemHandlers::Many(_)) {
+        return Ok(Found::Items(listed, about));
+    }
+    let handler = match &about.item_handlers {
+        ItemHandlers::One(handler) => Some(handler.as_str()),
+        _ => None,
+    };
+    match Item::of(&listed, "", handler) {
+        Item::Files(_) => {}
+        item => return Ok(Found::One(item, about)),
+    }
+    if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
+        let lost_pytree = handler.is_some_and(|handler| {
+            ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler"]
+                .iter()
+                .any(|name| handler.ends_with(name))
+        });
+        return Ok(if lost_pytree { Found::One(Item::Damaged, about) } else { Found::Items(listed, about) });
+    }
+    let steps = steps::find(path, &listed)?;
+    let is_pytree = |name: &str| path.join(name).join(METADATA_FILE).is_file();
+    if !steps.committed.is_empty() && !["default", "state", "pytree"].into_iter().any(is_pytree) {
+        return Ok(Found::Steps(steps));
+    }
+    if listed.iter().any(|entry| entry.is_dir && !entry.name.contains(TMP_MARK) && is_pytree(&entry.name)) {
+        return Ok(Found::Items(listed, about));
+    }
+    let flax = legacy::flax_steps(path, &listed);
+    if !flax.is_empty() {
+        return Ok(Found::FlaxSteps(flax));
+    }
+    if legacy::has_bare_arrays(path)? {
+        return Ok(Found::BareArrays);
+    }
+    match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
+        Some(temporary) => Err(steps::uncommitted(&path.join(&temporary.name))),
+        None => Ok(Found::Nothing(listed)),
+    }
+}
+
+/// The checkpoint's own metadata; empty if there is none.
+fn about(folder: &Path) -> Result<CheckpointMetadata> {
+    let file = folder.join(CHECKPOINT_METADATA_FILE);
+    match read_small(&file)? {
+        None => Ok(CheckpointMetadata::default()),
+        Some(bytes) => CheckpointMetadata::parse(&bytes).in_file(&file),
+    }
+}
+
+/// The error for a path that holds none of the layouts.
+pub(super) fn not_a_checkpoint(path: &Path, listed: &[Listed]) -> Error {
+    Error::new(ErrorKind::NotACheckpoint, "there is no Orbax checkpoint here")
+        .in_file(path)
+        .expected(
+            "_METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, a file checkpoint, or folders that are items, steps or zarr arrays",
+            some_names(listed),
+        )
+        .help("give the folder of a checkpoint, or the folder of its steps")
+}

@@ -1,0 +1,321 @@
+//! Items: the named parts of a checkpoint, each a folder, told apart by what is in it.
+//!
+//! | in the folder | the item is |
+//! |---|---|
+//! | `_METADATA` | a pytree; with the array handler, its one leaf |
+//! | `jax_random_key/` | a PRNG key: that pytree's one array, typed or not |
+//! | `np_random_key/` | NumPy's random state: that pytree, a tuple or a dict |
+//! | `metadata`, `data.json` | JSON: a tree of dicts, lists, numbers, texts |
+//! | `metrics` | JSON that goes to the description, not into the tree |
+//! | `proto.pbtxt` | a text |
+//! | `checkpoint` | a pytree from before `_METADATA` |
+//! | anything else | listed, not read |
+//!
+//! Handler names only decide where contents cannot: they are text from a file, and change between releases.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::arrays::MANIFEST_FILE;
+use super::files::{Listed, list, read_small, some_names};
+use super::metadata::METADATA_FILE;
+use super::pytree::{self, Opened};
+use super::slot::{Slot, graft};
+use super::steps::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE};
+use super::{json_text, legacy};
+use crate::error::{Error, Result, ResultExt};
+use crate::tree::{Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
+
+const JSON_FILES: [&str; 2] = ["data.json", "metadata"];
+const METRICS: &str = "metrics";
+const PROTO_FILE: &str = "proto.pbtxt";
+const JAX_KEY: &str = "jax_random_key";
+const NUMPY_KEY: &str = "np_random_key";
+/// The one leaf of what the array handlers write.
+const ARRAY_LEAF: &str = "checkpoint";
+
+/// What an item is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item {
+    Pytree,
+    Array,
+    JaxKey,
+    NumpyKey,
+    Json(String),
+    Metrics(String),
+    Proto,
+    Aggregate,
+    /// A pytree that has lost its `_METADATA`.
+    Damaged,
+    /// Unknown, with what is in it.
+    Files(Vec<Listed>),
+}
+
+impl Item {
+    /// What a folder holds. `name` is the item's, empty for a checkpoint that is itself one item.
+    pub fn of(listed: &[Listed], name: &str, handler: Option<&str>) -> Self {
+        let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
+        let folder = |wanted: &str| listed.iter().any(|entry| entry.is_dir && entry.name == wanted);
+        let handled_by = |ending: &str| handler.is_some_and(|handler| handler.ends_with(ending));
+        let json = |file: &str| match name == METRICS || file == METRICS || handled_by("MetricsHandler") {
+            true => Self::Metrics(file.to_owned()),
+            false => Self::Json(file.to_owned()),
+        };
+        if file(METADATA_FILE) {
+            return if handled_by("ArrayCheckpointHandler") { Self::Array } else { Self::Pytree };
+        }
+        if folder(JAX_KEY) {
+            return Self::JaxKey;
+        }
+        if folder(NUMPY_KEY) {
+            return Self::NumpyKey;
+        }
+        if file(AGGREGATE_FILE) {
+            return Self::Aggregate;
+        }
+        if let Some(found) = JSON_FILES.into_iter().chain([METRICS]).find(|name| file(name)) {
+            return json(found);
+        }
+        if file(PROTO_FILE) {
+            return Self::Proto;
+        }
+        let mut own = listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE);
+        let is_json =
+            handled_by("JsonCheckpointHandler") || handled_by("JsonHandler") || handled_by("MetricsHandler");
+        if let (true, Some(only), None) = (is_json, own.next().filter(|entry| !entry.is_dir), own.next()) {
+            return json(&only.name);
+        }
+        if file(MANIFEST_FILE)
+            || listed.iter().any(|entry| entry.is_dir && entry.name.starts_with("ocdbt.process_"))
+        {
+            return Self::Damaged;
+        }
+        Self::Files(listed.to_vec())
+    }
+
+    /// Its kind in words, for the description.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Pytree | Self::Aggregate | Self::Damaged => "pytree".to_owned(),
+            Self::Array => "array".to_owned(),
+            Self::JaxKey => "jax prng key".to_owned(),
+            Self::NumpyKey => "numpy random state".to_owned(),
+            Self::Json(_) => "json".to_owned(),
+            Self::Metrics(_) => "metrics".to_owned(),
+            Self::Proto => "text proto".to_owned(),
+            Self::Files(listed) => format!("files: {}", some_names(listed)),
+        }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and leaf; `Unsupported` for an unknown item.
+    pub fn open(&self, folder: &Path) -> Result<Opened> {
+        match self {
+            Self::Pytree => pytree::open(folder),
+            Self::Array => Ok(only_array(pytree::open(folder)?)),
+            Self::Aggregate => legacy::open_aggregate(folder),
+            Self::Damaged => Err(pytree::missing_metadata(folder)),
+            Self::JaxKey => {
+                let mut opened = only_array(pytree::open(&folder.join(JAX_KEY))?);
+                let is_typed = read_flag(&folder.join("jax_random_key_metadata").join("metadata"), "typed")?;
+                for slot in opened.tree.leaves_mut() {
+                    // Which implementation it was is not stored.
+                    slot.info.kind = if is_typed { LeafKind::PrngKey(None) } else { LeafKind::JaxArray };
+                }
+                Ok(opened)
+            }
+            Self::NumpyKey => {
+                let mut opened = pytree::open(&folder.join(NUMPY_KEY))?;
+                if read_flag(&folder.join("np_random_key_metadata").join("metadata"), "legacy")? {
+                    opened.tree = list_as_tuple(opened.tree)?;
+                }
+                Ok(opened)
+            }
+            Self::Json(name) | Self::Metrics(name) => {
+                let file = folder.join(name);
+                let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
+                let value = json_text::parse_marked(&bytes).in_file(&file)?;
+                Ok(plain(json_tree(&value)?, "json"))
+            }
+            Self::Proto => {
+                let file = folder.join(PROTO_FILE);
+                let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
+                let text = String::from_utf8(bytes).map_err(|error| {
+                    Error::corrupt("a text proto is no UTF-8")
+                        .in_file(&file)
+                        .at_byte(error.utf8_error().valid_up_to() as u64)
+                })?;
+                Ok(plain(Tree::single(Slot::text("", text)), "text"))
+            }
+            Self::Files(listed) => Err(Error::unsupported("this item is of no kind that regrow knows")
+                .in_file(folder)
+                .help(format!("in it: {}", some_names(listed)))),
+        }
+    }
+}
+
+/// The metrics in an item of that kind.
+///
+/// # Errors
+/// `Corrupt` with file and offset.
+pub(super) fn read_metrics(folder: &Path, name: &str) -> Result<Value> {
+    let file = folder.join(name);
+    let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
+    json_text::parse(&bytes).in_file(&file)
+}
+
+/// Looks at an item's folder.
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn look(folder: &Path, name: &str, handler: Option<&str>) -> Result<Item> {
+    Ok(Item::of(&list(folder)?, name, handler))
+}
+
+fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
+    Opened { tree, custom_metadata: None, variant: variant.to_owned(), notes: Vec::new(), database: None }
+}
+
+fn gone(file: &Path) -> Error {
+    Error::corrupt("a file of the checkpoint is gone").in_file(file)
+}
+
+fn read_flag(file: &Path, name: &str) -> Result<bool> {
+    let Some(bytes) = read_small(file)? else { return Ok(false) };
+    let value: Value = json_text::parse(&bytes).in_file(file)?;
+    Ok(value.get(name).and_then(Value::as_bool).unwrap_or(false))
+}
+
+/// A dict with the one member `checkpoint` as that member.
+fn only_array(opened: Opened) -> Opened {
+    let is_one = match opened.tree.nodes() {
+        [root, leaf] => root.kind == NodeKind::Dict && leaf.key == Key::dict(ARRAY_LEAF),
+        _ => false,
+    };
+    if !is_one || opened.tree.len() != 1 {
+        return opened;
+    }
+    let Opened { tree, custom_metadata, variant, notes, database } = opened;
+    let mut leaves = tree.into_leaves();
+    match leaves.pop() {
+        Some(leaf) => Opened { tree: Tree::single(leaf), custom_metadata, variant, notes, database },
+        None => plain(json_empty(), &variant),
+    }
+}
+
+fn list_as_tuple(tree: Tree<Slot>) -> Result<Tree<Slot>> {
+    let is_flat_list = match tree.nodes().split_first() {
+        Some((Node { kind: NodeKind::List, .. }, below)) => {
+            below.iter().all(|node| node.kind == NodeKind::Leaf)
+        }
+        _ => false,
+    };
+    if !is_flat_list {
+        return Ok(tree);
+    }
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Tuple)?;
+    for (i, leaf) in tree.into_leaves().into_iter().enumerate() {
+        graft(&mut build, Key::Index(i), Tree::single(leaf))?;
+    }
+    build.close()?;
+    build.finish()
+}
+
+/// A parsed document as a tree; numbers JSON does not have are marked: see [`json_text`].
+fn json_tree(value: &Value) -> Result<Tree<Slot>> {
+    let mut build = TreeBuilder::new();
+    add_json(&mut build, &mut KeyPath::root(), Key::Index(0), value)?;
+    build.finish()
+}
+
+fn json_empty() -> Tree<Slot> {
+    json_tree(&Value::Object(serde_json::Map::new()))
+        .unwrap_or_else(|_| Tree::single(Slot::absent("", LeafKind::Placeholder)))
+}
+
+// The JSON reader stops at 128 levels, and so does this recursion.
+fn add_json(build: &mut TreeBuilder<Slot>, path: &mut KeyPath, key: Key, value: &Value) -> Result<()> {
+    let name = path.join(".");
+    let scalar = |scalar| Slot::scalar(&name, scalar, "json");
+    let leaf = match value {
+        Value::Null => {
+            build.open(key, NodeKind::None)?;
+            return build.close();
+        }
+        Value::Object(members) => {
+            build.open(key, NodeKind::Dict)?;
+            for (name, value) in members {
+                path.push(Key::dict(name.as_str()));
+                add_json(build, path, Key::dict(name.as_str()), value)?;
+                path.pop();
+            }
+            return build.close();
+        }
+        Value::Array(items) => {
+            build.open(key, NodeKind::List)?;
+            for (i, value) in items.iter().enumerate() {
+                path.push(Key::Index(i));
+                add_json(build, path, Key::Index(i), value)?;
+                path.pop();
+            }
+            return build.close();
+        }
+        Value::Bool(value) => scalar(Scalar::Bool(*value)),
+        Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+            (Some(number), ..) => scalar(Scalar::Int(number)),
+            (_, Some(number), _) => scalar(Scalar::UInt(number)),
+            (_, _, number) => scalar(Scalar::Float(number.unwrap_or(f64::NAN))),
+        },
+        Value::String(text) => match json_text::marked_number(text) {
+            Some(number) => scalar(Scalar::Float(number)),
+            None => Slot::text(&name, text.as_str()),
+        },
+    };
+    build.leaf(key, leaf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(names: &[&str]) -> Vec<Listed> {
+        let entry = |name: &&str| Listed {
+            name: name.trim_end_matches('/').to_owned(),
+            is_dir: name.ends_with('/'),
+            is_link: false,
+        };
+        names.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn tells_items_apart_by_their_content() {
+        let of = |names: &[&str], name: &str, handler| Item::of(&listed(names), name, handler);
+        assert_eq!(of(&["_METADATA", "d/"], "x", None), Item::Pytree);
+        assert_eq!(of(&["_METADATA"], "x", Some("a.ArrayCheckpointHandler")), Item::Array);
+        assert_eq!(of(&["metadata", "commit_success.txt"], "x", None), Item::Json("metadata".to_owned()));
+        assert_eq!(of(&["data.json"], "metrics", None), Item::Metrics("data.json".to_owned()));
+        assert_eq!(of(&["own.txt"], "x", Some("JsonCheckpointHandler")), Item::Json("own.txt".to_owned()));
+        assert_eq!(of(&["own.txt"], "x", None).kind(), "files: own.txt");
+        assert_eq!(of(&["jax_random_key/", "jax_random_key_metadata/"], "x", None), Item::JaxKey);
+        assert_eq!(of(&["checkpoint"], "x", None), Item::Aggregate);
+        assert_eq!(of(&["manifest.ocdbt"], "x", None), Item::Damaged);
+    }
+
+    #[test]
+    fn json_becomes_a_tree() {
+        let value = json_text::parse_marked(br#"{"b": [1, null, {"c": NaN}], "a": "t", "e": {}}"#).unwrap();
+        let tree = json_tree(&value).unwrap();
+        let all: Vec<String> =
+            tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
+        assert_eq!(
+            all,
+            [".:dict", "b:list", "b/0:leaf", "b/1:none", "b/2:dict", "b/2/c:leaf", "a:leaf", "e:dict"]
+        );
+        assert_eq!(&*tree.leaves()[1].info.name, "b.2.c");
+        assert_eq!(tree.leaves()[1].info.kind, LeafKind::Scalar);
+    }
+}

@@ -1,0 +1,249 @@
+//! One pytree in its folder: `_METADATA` and what stands beside it.
+//!
+//! ```text
+//! _METADATA                      the tree, the switches                          required
+//! _strings.json                  text leaves                                     if there are any
+//! _sharding                      shardings of jax.Array leaves                   advice
+//! array_metadatas/process_<N>    implementations of typed PRNG keys
+//! manifest.ocdbt d/ ocdbt.*/     arrays in a database                            or a folder for each
+//! checkpoint                     msgpack: leaves with skip_deserialize           before 2024
+//! ```
+//!
+//! Nothing but these is read, and no array data.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::array_metadatas::{self, ARRAY_METADATAS_FOLDER};
+use super::arrays::{Arrays, MANIFEST_FILE};
+use super::files::{list, read_small};
+use super::metadata::{Entry, METADATA_FILE, TreeMetadata};
+use super::sharding::{SHARDING_FILE, Shardings};
+use super::slot::Slot;
+use super::steps::AGGREGATE_FILE;
+use super::strings::{STRINGS_FILE, Strings};
+use super::{legacy, structure};
+use crate::array::Shape;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::tree::{LeafKind, Tree};
+use crate::zarr::Missing;
+
+/// An opened pytree.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub tree: Tree<Slot>,
+    pub custom_metadata: Option<Value>,
+    /// How it is stored, in words.
+    pub variant: String,
+    pub notes: Vec<String>,
+    /// The folder of its database, if it has one.
+    pub database: Option<PathBuf>,
+}
+
+/// Opens the pytree in `folder`.
+///
+/// # Errors
+/// `Corrupt`, `NameCollision`, `Unsupported`, `Limit`, with file and leaf.
+pub(super) fn open(folder: &Path) -> Result<Opened> {
+    let file = folder.join(METADATA_FILE);
+    let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
+    let metadata = TreeMetadata::parse(&bytes).in_file(&file)?;
+    let structure = structure::build(&metadata).in_file(&file)?;
+    let mut leaves = Leaves::new(folder, &metadata)?;
+    let tree = structure.try_map(|_, &position| match metadata.entries.get(position) {
+        Some(entry) => leaves.leaf(entry),
+        None => Err(Error::corrupt("the tree has a leaf that its metadata has not")),
+    })?;
+    let mut notes = Vec::new();
+    if let Some(why) = &metadata.rich_types_lost {
+        notes.push(format!("tuples and named tuples show as lists and dicts: {why}"));
+    }
+    notes.append(&mut leaves.notes);
+    Ok(Opened {
+        tree,
+        custom_metadata: metadata.custom_metadata.clone(),
+        variant: match &leaves.arrays {
+            Some(arrays) => arrays.variant(),
+            None => "no arrays".to_owned(),
+        },
+        notes,
+        database: leaves.in_database.then(|| folder.to_owned()),
+    })
+}
+
+/// The error for a pytree folder that has lost the file that describes it.
+pub(super) fn missing_metadata(folder: &Path) -> Error {
+    Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
+        .in_file(folder.join(METADATA_FILE))
+        .help("Orbax does not sync its JSON files, so a power cut can cost them; restore an earlier step, or copy the checkpoint again")
+}
+
+/// What stands beside `_METADATA`, each read when a leaf first asks for it.
+struct Leaves<'a> {
+    folder: &'a Path,
+    metadata: &'a TreeMetadata,
+    in_database: bool,
+    arrays: Option<Arrays>,
+    strings: Option<Strings>,
+    shardings: Option<Shardings>,
+    key_impls: Option<HashMap<String, String>>,
+    aggregate: Option<HashMap<Vec<String>, Slot>>,
+    notes: Vec<String>,
+}
+
+impl<'a> Leaves<'a> {
+    fn new(folder: &'a Path, metadata: &'a TreeMetadata) -> Result<Self> {
+        let has_manifest = folder.join(MANIFEST_FILE).is_file();
+        let in_database = metadata.use_ocdbt.unwrap_or(has_manifest);
+        Ok(Self {
+            folder,
+            metadata,
+            in_database: in_database && has_manifest,
+            arrays: None,
+            strings: None,
+            shardings: None,
+            key_impls: None,
+            aggregate: None,
+            notes: Vec::new(),
+        })
+    }
+
+    fn leaf(&mut self, entry: &Entry) -> Result<Slot> {
+        let name = entry.param_name();
+        match entry.value_type.as_str() {
+            "placeholder" => Ok(Slot::absent(&name, LeafKind::Placeholder)),
+            "string" if !entry.skip_deserialize => self.text(&name),
+            _ if entry.skip_deserialize => self.aggregated(entry, &name),
+            "jax.Array" => self.jax_array(entry, &name),
+            "np.ndarray" => self.array(&name, LeafKind::NumpyArray),
+            "scalar" => self.array(&name, LeafKind::Scalar),
+            other => Ok(Slot::absent(&name, LeafKind::Unknown(other.into()))),
+        }
+    }
+
+    fn array(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
+        if self.arrays.is_none() {
+            let missing = match self.metadata.store_array_data_equal_to_fill_value {
+                true => Missing::Error,
+                false => Missing::Fill,
+            };
+            let (folder, use_zarr3) = (self.folder, self.metadata.use_zarr3);
+            self.arrays = Some(match (self.in_database, self.metadata.use_ocdbt) {
+                (true, _) => Arrays::in_database(folder, use_zarr3, missing)?,
+                (false, Some(true)) => {
+                    return Err(Error::corrupt("the database that holds the arrays has no manifest")
+                        .in_file(folder.join(MANIFEST_FILE))
+                        .help("copy the whole checkpoint again, with all its files"));
+                }
+                (false, _) => Arrays::in_folders(folder, use_zarr3, missing),
+            });
+        }
+        match &mut self.arrays {
+            Some(arrays) => arrays.leaf(name, kind),
+            None => Err(Error::corrupt("the arrays cannot be found")),
+        }
+    }
+
+    fn jax_array(&mut self, entry: &Entry, name: &str) -> Result<Slot> {
+        let kind = match self.key_impl(name)? {
+            Some(key_impl) => LeafKind::PrngKey(Some(key_impl.into())),
+            None => LeafKind::JaxArray,
+        };
+        let mut slot = self.array(name, kind)?;
+        slot.info.write_shape = entry.write_shape.clone().map(Shape::new).transpose()?;
+        slot.info.sharding = self.sharding(name)?;
+        Ok(slot)
+    }
+
+    fn text(&mut self, name: &str) -> Result<Slot> {
+        let file = self.folder.join(STRINGS_FILE);
+        if self.strings.is_none() {
+            let bytes = read_small(&file)?.ok_or_else(|| {
+                Error::corrupt("the file with the text leaves is missing")
+                    .in_file(&file)
+                    .help("copy the whole checkpoint again")
+            })?;
+            self.strings = Some(Strings::parse(&bytes).in_file(&file)?);
+        }
+        match self.strings.as_ref().and_then(|strings| strings.get(name)) {
+            Some(text) => Ok(Slot::text(name, text)),
+            None => Err(Error::corrupt("the text of a leaf is missing").in_file(file)),
+        }
+    }
+
+    fn sharding(&mut self, name: &str) -> Result<Option<Value>> {
+        if self.shardings.is_none() {
+            let file = self.folder.join(SHARDING_FILE);
+            let parsed = match read_small(&file)? {
+                None => Shardings::default(),
+                Some(bytes) => Shardings::parse(&bytes).unwrap_or_else(|error| {
+                    // Advice only: no data depends on it.
+                    self.notes.push(format!(
+                        "{SHARDING_FILE} cannot be read, so shardings are not known: {}",
+                        error.what()
+                    ));
+                    Shardings::default()
+                }),
+            };
+            self.shardings = Some(parsed);
+        }
+        Ok(self.shardings.as_ref().and_then(|shardings| shardings.get(name)))
+    }
+
+    fn key_impl(&mut self, name: &str) -> Result<Option<&str>> {
+        if self.key_impls.is_none() {
+            self.key_impls = Some(read_key_impls(&self.folder.join(ARRAY_METADATAS_FOLDER))?);
+        }
+        Ok(self.key_impls.as_ref().and_then(|impls| impls.get(name)).map(String::as_str))
+    }
+
+    /// A leaf whose value is inside the msgpack file.
+    fn aggregated(&mut self, entry: &Entry, name: &str) -> Result<Slot> {
+        let file = self.folder.join(AGGREGATE_FILE);
+        if self.aggregate.is_none() {
+            let tree = legacy::read_aggregate(self.folder)?;
+            let texts =
+                |path: crate::tree::KeyPath| path.keys().iter().map(|key| key.text().into_owned()).collect();
+            let paths: Vec<Vec<String>> = tree.paths().into_iter().map(texts).collect();
+            self.aggregate = Some(paths.into_iter().zip(tree.into_leaves()).collect());
+        }
+        let keys: Vec<String> = entry.keys.iter().map(|(_, key)| key.clone()).collect();
+        let found = self.aggregate.as_mut().and_then(|leaves| leaves.remove(&keys));
+        let mut slot = found.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Corrupt,
+                "the value of a leaf is not in the msgpack file that should hold it",
+            )
+            .in_file(file)
+        })?;
+        slot.info.name = name.into();
+        if entry.value_type == "jax.Array" && slot.info.kind == LeafKind::NumpyArray {
+            slot.info.kind = LeafKind::JaxArray;
+        }
+        Ok(slot)
+    }
+}
+
+/// The implementations of typed PRNG keys by leaf name, from the file of the first process: every process
+/// writes all leaves.
+fn read_key_impls(folder: &Path) -> Result<HashMap<String, String>> {
+    if !folder.is_dir() {
+        return Ok(HashMap::new());
+    }
+    let number = |name: &str| name.strip_prefix("process_")?.parse::<u64>().ok();
+    let Some(first) = list(folder)?.into_iter().filter_map(|entry| number(&entry.name)).min() else {
+        return Ok(HashMap::new());
+    };
+    let file = folder.join(format!("process_{first}"));
+    let Some(bytes) = read_small(&file)? else { return Ok(HashMap::new()) };
+    let leaves = array_metadatas::parse(&bytes).map_err(|error| {
+        error.in_file(&file).help("only the types of PRNG keys are in this file: without the folder array_metadatas they load as plain uint32 arrays")
+    })?;
+    let with_impl = leaves.into_iter().filter_map(|leaf| {
+        let key_impl = leaf.random_key_impl()?.to_owned();
+        Some((leaf.param_name, key_impl))
+    });
+    Ok(with_impl.collect())
+}

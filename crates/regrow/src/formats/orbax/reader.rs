@@ -1,0 +1,371 @@
+//! Opening: from a path to a tree of leaves, and from leaves to bytes.
+//!
+//! A folder of steps leads to a step, a step to its items, items to one tree:
+//!
+//! ```text
+//! root ── step ── default                          the tree of that item
+//!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::checkpoint_metadata::{CheckpointMetadata, ItemHandlers};
+use super::detect::{Found, detect, not_a_checkpoint};
+use super::files::{Listed, read_small};
+use super::items::{self, Item};
+use super::pytree::Opened;
+use super::slot::{Slot, Source, copy_pieces, graft};
+use super::steps::{self, TMP_MARK};
+use super::{json_text, legacy};
+use crate::array::Region;
+use crate::engine::{Finding, OpenOptions};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::{Description, Reader};
+use crate::store::{LocalStore, ocdbt};
+use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
+
+/// While it exists, the item it names counts as deleted (v1).
+const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
+
+/// An opened Orbax checkpoint.
+#[derive(Debug)]
+pub(super) struct OrbaxReader {
+    description: Description,
+    tree: Tree<LeafInfo>,
+    sources: Vec<Source>,
+    /// Folders of the databases that were opened.
+    databases: Vec<PathBuf>,
+}
+
+/// A tree, and the databases it came from.
+struct Parts {
+    tree: Tree<Slot>,
+    databases: Vec<PathBuf>,
+}
+
+/// Opens what `path` holds.
+///
+/// # Errors
+/// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
+/// an item that is not there.
+pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
+    let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
+    let parts = match detect(path)? {
+        Found::Steps(steps) => {
+            let step = steps.pick(options.step, path)?;
+            description.step = Some(step.number);
+            description.steps = steps.committed.iter().map(|step| step.number).collect();
+            description.notes.extend(steps.notes.iter().cloned());
+            let unfinished = steps.uncommitted.len();
+            if unfinished > 0 {
+                description.notes.push(format!(
+                    "{unfinished} steps were never committed: {}",
+                    steps.uncommitted.join(", ")
+                ));
+            }
+            let parts = open_one(&step.folder, options, &mut description, detect(&step.folder)?)?;
+            if description.custom_metadata.is_none() {
+                description.custom_metadata = steps::root_metadata(path)?;
+            }
+            parts
+        }
+        Found::FlaxSteps(files) => {
+            description.steps = files.iter().map(|(step, _)| *step).collect();
+            let found = match options.step {
+                Some(wanted) => files.iter().find(|(step, _)| *step == wanted),
+                None => files.last(),
+            };
+            let (step, file) = found.ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, "there is no such step")
+                    .in_file(path)
+                    .help(format!("the steps are: {:?}", description.steps))
+            })?;
+            description.step = Some(*step);
+            refuse_item(options, file)?;
+            take(legacy::open_flax(file)?, &mut description)
+        }
+        found => {
+            if let Some(step) = options.step {
+                let own = path.file_name().and_then(|name| name.to_str()).and_then(steps::step_number);
+                if own != Some(step) {
+                    return Err(Error::new(ErrorKind::NotFound, format!("there is no step {step}"))
+                        .in_file(path)
+                        .help("this is one checkpoint, not a folder of steps; leave the step out"));
+                }
+            }
+            open_one(path, options, &mut description, found)?
+        }
+    };
+    let mut sources = Vec::with_capacity(parts.tree.len());
+    let tree = parts.tree.map(|slot| {
+        sources.push(slot.source);
+        slot.info
+    });
+    if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
+        description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
+    }
+    Ok(OrbaxReader { description, tree, sources, databases: parts.databases })
+}
+
+/// Opens a checkpoint that is no folder of steps.
+fn open_one(
+    path: &Path,
+    options: &OpenOptions,
+    description: &mut Description,
+    found: Found,
+) -> Result<Parts> {
+    match found {
+        Found::One(item, about) => {
+            refuse_item(options, path)?;
+            let parts = take(item.open(path)?, description);
+            note_custom(description, &about);
+            Ok(parts)
+        }
+        Found::Items(listed, about) => {
+            let parts = open_items(path, options, description, &listed, &about)?;
+            note_custom(description, &about);
+            Ok(parts)
+        }
+        Found::BareArrays => {
+            refuse_item(options, path)?;
+            Ok(take(legacy::open_bare(path)?, description))
+        }
+        Found::MsgpackFile => {
+            refuse_item(options, path)?;
+            let is_orbax = path.file_name().is_some_and(|name| name == steps::AGGREGATE_FILE);
+            let opened = match path.parent() {
+                Some(folder) if is_orbax => legacy::open_aggregate(folder)?,
+                _ => legacy::open_flax(path)?,
+            };
+            Ok(take(opened, description))
+        }
+        Found::Steps(_) | Found::FlaxSteps(_) => {
+            Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(path))
+        }
+        Found::Nothing(listed) => Err(not_a_checkpoint(path, &listed)),
+    }
+}
+
+fn open_items(
+    path: &Path,
+    options: &OpenOptions,
+    description: &mut Description,
+    listed: &[Listed],
+    about: &CheckpointMetadata,
+) -> Result<Parts> {
+    let deleted = deleted_item(path)?;
+    let mut found: Vec<(String, Item)> = Vec::new();
+    for entry in listed.iter().filter(|entry| entry.is_dir) {
+        if entry.name.contains(TMP_MARK) && !entry.is_link {
+            description.notes.push(format!("the item {} was never committed", entry.name));
+        } else if deleted.as_ref() == Some(&entry.name) {
+            description.notes.push(format!("the item {} is being deleted", entry.name));
+        } else {
+            let item =
+                items::look(&path.join(&entry.name), &entry.name, about.item_handlers.of(&entry.name))?;
+            description.items.push((entry.name.clone(), item.kind()));
+            found.push((entry.name.clone(), item));
+        }
+    }
+    if let ItemHandlers::Many(handlers) = &about.item_handlers {
+        let is_there = |name: &String| listed.iter().any(|entry| entry.is_dir && entry.name == *name);
+        for (name, _) in handlers.iter().filter(|(name, _)| !is_there(name)) {
+            description.notes.push(format!("the item {name} is listed but its folder is missing"));
+        }
+    }
+    for (name, item) in &found {
+        if let (Item::Metrics(file), None) = (item, &description.metrics) {
+            description.metrics = Some(items::read_metrics(&path.join(name), file)?);
+        }
+    }
+    if let Some(wanted) = &options.item {
+        let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {wanted:?}"))
+                .in_file(path)
+                .help(format!("the items are: {}", names.join(", "))));
+        };
+        return Ok(take(item.open(&path.join(name))?, description));
+    }
+    let mut data =
+        found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
+    let Some((name, item)) = data.next() else {
+        if found.is_empty() {
+            return Err(not_a_checkpoint(path, listed));
+        }
+        return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new() });
+    };
+    let first = take(item.open(&path.join(name))?, description);
+    if data.peek().is_none() {
+        return Ok(first);
+    }
+    let mut custom = serde_json::Map::new();
+    note_item(&mut custom, name, description);
+    let (mut trees, mut databases) = (vec![(name.clone(), first.tree)], first.databases);
+    for (name, item) in data {
+        let parts = take(item.open(&path.join(name))?, description);
+        note_item(&mut custom, name, description);
+        trees.push((name.clone(), parts.tree));
+        databases.extend(parts.databases);
+    }
+    // Several items may each have metadata of the user's: then it stands under their names.
+    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+    Ok(Parts { tree: dict_of(trees)?, databases })
+}
+
+fn note_item(
+    custom: &mut serde_json::Map<String, serde_json::Value>,
+    name: &str,
+    description: &mut Description,
+) {
+    if let Some(value) = description.custom_metadata.take() {
+        custom.insert(name.to_owned(), value);
+    }
+}
+
+fn dict_of(trees: Vec<(String, Tree<Slot>)>) -> Result<Tree<Slot>> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    for (name, tree) in trees {
+        graft(&mut build, Key::dict(name), tree)?;
+    }
+    build.close()?;
+    build.finish()
+}
+
+/// Puts what an opened part says of itself into the description.
+fn take(opened: Opened, description: &mut Description) -> Parts {
+    if opened.custom_metadata.is_some() {
+        description.custom_metadata = opened.custom_metadata;
+    }
+    if !description.variant.split("; ").any(|variant| variant == opened.variant) {
+        if !description.variant.is_empty() {
+            description.variant.push_str("; ");
+        }
+        description.variant.push_str(&opened.variant);
+    }
+    description.notes.extend(opened.notes);
+    Parts { tree: opened.tree, databases: opened.database.into_iter().collect() }
+}
+
+/// The checkpoint's own metadata counts where the pytree has none.
+fn note_custom(description: &mut Description, about: &CheckpointMetadata) {
+    if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {
+        description.custom_metadata = Some(about.custom_metadata.clone().into());
+    }
+    if description.metrics.is_none() && !about.metrics.is_empty() {
+        description.metrics = Some(about.metrics.clone().into());
+    }
+}
+
+fn refuse_item(options: &OpenOptions, path: &Path) -> Result<()> {
+    match &options.item {
+        None => Ok(()),
+        Some(item) => Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}"))
+            .in_file(path)
+            .help("this checkpoint has no items; leave the item out")),
+    }
+}
+
+fn deleted_item(path: &Path) -> Result<Option<String>> {
+    let file = path.join(DELETION_FILE);
+    let Some(bytes) = read_small(&file)? else { return Ok(None) };
+    let record: serde_json::Value = json_text::parse(&bytes).in_file(&file)?;
+    Ok(record.get("checkpointable_name").and_then(serde_json::Value::as_str).map(str::to_owned))
+}
+
+impl OrbaxReader {
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Source)> {
+        match (self.tree.leaves().get(leaf), self.sources.get(leaf)) {
+            (Some(info), Some(source)) => Ok((info, source)),
+            _ => Err(Error::invalid(format!("there is no leaf {leaf}"))
+                .expected(format_args!("fewer than {}", self.tree.len()), leaf)),
+        }
+    }
+
+    /// O(leaves): for errors only.
+    fn path(&self, leaf: usize) -> KeyPath {
+        self.tree.iter().nth(leaf).map(|(path, _)| path).unwrap_or_default()
+    }
+}
+
+impl Reader for OrbaxReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
+        match self.leaf(leaf)? {
+            (_, Source::Text(text)) => Ok(text.clone()),
+            (info, _) => {
+                Err(Error::invalid(format!("this leaf is no text but of kind {}", info.kind.name()))
+                    .at_leaf(&self.path(leaf)))
+            }
+        }
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, source) = self.leaf(leaf)?;
+        let read = match source {
+            Source::Zarr(stored) => stored.array.read_region(region, out),
+            Source::Pieces(pieces) => copy_pieces(pieces, info.dtype, &info.shape, region, out),
+            Source::Text(text) => {
+                copy_pieces(&[Bytes::copy_from_slice(text.as_bytes())], info.dtype, &info.shape, region, out)
+            }
+            Source::Absent => {
+                Err(Error::unsupported(format!("a leaf of kind {} has no array", info.kind.name())))
+            }
+        };
+        read.map_err(|error| error.at_leaf(&self.path(leaf)))
+    }
+
+    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
+        match self.leaf(leaf)?.1 {
+            Source::Zarr(stored) => stored.view().map_err(|error| error.at_leaf(&self.path(leaf))),
+            Source::Pieces(pieces) => match pieces.as_slice() {
+                [piece] => Ok(Some(piece.clone())),
+                _ => Ok(None),
+            },
+            Source::Text(_) | Source::Absent => Ok(None),
+        }
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        let mut order: Vec<(Vec<u8>, u64, usize)> = Vec::with_capacity(self.sources.len());
+        for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
+            let (file, offset) = match source {
+                Source::Zarr(stored) => stored.position(&info.name),
+                _ => (Vec::new(), 0),
+            };
+            order.push((file, offset, leaf));
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(.., leaf)| leaf).collect()
+    }
+
+    fn check_files(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for folder in &self.databases {
+            let errors = ocdbt::check(Arc::new(LocalStore::new(folder)));
+            findings.extend(errors.into_iter().map(|error| Finding { error }));
+        }
+        for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
+            let Source::Zarr(stored) = source else { continue };
+            if let Some(file) = stored.first_missing(&info.name)? {
+                let error = Error::corrupt("a chunk of an array is missing")
+                    .in_file(file)
+                    .at_leaf(&self.path(leaf))
+                    .help("copy the whole checkpoint again, or restore the other leaves");
+                findings.push(Finding { error });
+            }
+        }
+        Ok(findings)
+    }
+}

@@ -1,0 +1,193 @@
+//! Arrays in one OCDBT database, laid out as a single process of Orbax does.
+//!
+//! ```text
+//! ocdbt.process_0/d/<hex>          chunks above 1024 bytes, a file (or more) a lane; after the chunks of one
+//!                                  of them the nodes of the process' own database
+//! ocdbt.process_0/manifest.ocdbt   the process' own database
+//! d/<hex>                          nodes of the merged database: zarr documents and small chunks inline, the
+//!                                  others by reference to ocdbt.process_0/d/<hex>
+//! manifest.ocdbt                   the merged database, written last
+//! ```
+//!
+//! Readers need only the merged one. A value is never cut, so a data file ends with the value that takes it to
+//! its target size. Memory: about 200 bytes a key, and what the lanes hold.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::chunking::DATA_FILE_BYTES_DEFAULT;
+use super::encode::{Encoded, PlannedArray};
+use super::lanes::{self, Batch};
+use super::names::kvstore_key;
+use crate::commit::Staged;
+use crate::engine::OrbaxOptions;
+use crate::error::{Result, ResultExt};
+use crate::store::DirectWriter;
+use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
+
+/// Folder of the database of the one process there is.
+const PROCESS_FOLDER: &str = "ocdbt.process_0/";
+
+type Entries = Vec<(Vec<u8>, EntryValue)>;
+
+/// Writes all arrays below `item`, a folder name that ends in `/`, or nothing.
+///
+/// # Errors
+/// What the disk says; what a cast or a codec says.
+pub(super) fn write(
+    arrays: &[PlannedArray<'_>],
+    staged: &Staged,
+    item: &str,
+    orbax: &OrbaxOptions,
+    budget_bytes: Option<u64>,
+) -> Result<()> {
+    if arrays.is_empty() {
+        return Ok(()); // As Orbax: no array, no database.
+    }
+    let config = OcdbtConfig::orbax();
+    let lane_count = lanes::lane_count(arrays, budget_bytes);
+    let files = DataFiles {
+        staged,
+        folder: format!("{item}{PROCESS_FOLDER}"),
+        inline_max_bytes: config.max_inline_value_bytes as usize,
+        target_bytes: match orbax.ocdbt_target_data_file_size.unwrap_or(DATA_FILE_BYTES_DEFAULT) {
+            0 => u64::MAX,
+            bytes => bytes,
+        },
+        expected_len_bytes: lanes::expected_file_len_bytes(arrays, lane_count),
+    };
+    let done = lanes::run(arrays, lane_count, |queue| {
+        let mut lane = Lane { files: &files, file: None, entries: Entries::new() };
+        while let Some(batch) = queue.next() {
+            lane.write(&batch)?;
+        }
+        Ok(lane)
+    })?;
+
+    let mut entries = Entries::new();
+    let mut open = None;
+    for lane in done {
+        entries.extend(lane.entries);
+        match (lane.file, &open) {
+            (Some(file), Some(_)) => file.finish()?,
+            (Some(file), None) => open = Some(file),
+            (None, _) => {}
+        }
+    }
+    let mut node_file = match open {
+        Some(file) => file,
+        None => files.create()?,
+    };
+    let own = write_database(&config, entries.clone(), &node_file.name, node_file.writer.offset_bytes())?;
+    node_file.writer.write(&own.nodes)?;
+    node_file.finish()?;
+    for (name, bytes) in own.manifests {
+        staged.write(&format!("{item}{PROCESS_FOLDER}{name}"), &bytes)?;
+    }
+
+    let process_folder: Arc<[u8]> = PROCESS_FOLDER.as_bytes().into();
+    for (_, value) in &mut entries {
+        if let EntryValue::Indirect { base, .. } = value {
+            *base = process_folder.clone();
+        }
+    }
+    let node_file = random_data_file_name()?;
+    let merged = write_database(&config, entries, &node_file, 0)?;
+    staged.write(&format!("{item}{node_file}"), &merged.nodes)?;
+    for (name, bytes) in merged.manifests {
+        staged.write(&format!("{item}{name}"), &bytes)?;
+    }
+    Ok(())
+}
+
+/// Where data files go, and when to begin another.
+struct DataFiles<'s> {
+    staged: &'s Staged,
+    folder: String,
+    inline_max_bytes: usize,
+    target_bytes: u64,
+    expected_len_bytes: u64,
+}
+
+impl DataFiles<'_> {
+    fn create(&self) -> Result<DataFile> {
+        let name = random_data_file_name()?;
+        let expected = self.expected_len_bytes.min(self.target_bytes);
+        let writer = self.staged.writer(&format!("{}{name}", self.folder), expected, 0)?;
+        Ok(DataFile { relative: name.as_bytes().into(), name, writer })
+    }
+}
+
+/// A data file that is being written.
+struct DataFile {
+    /// Below the process' folder; the same as entries hold it.
+    name: String,
+    relative: Arc<[u8]>,
+    writer: DirectWriter,
+}
+
+impl DataFile {
+    fn finish(self) -> Result<()> {
+        self.writer.finish().map(|_| ())
+    }
+}
+
+/// What one thread writes: keys of its own, and one file at a time.
+struct Lane<'f> {
+    files: &'f DataFiles<'f>,
+    file: Option<DataFile>,
+    entries: Entries,
+}
+
+impl Lane<'_> {
+    fn write(&mut self, batch: &Batch<'_, '_>) -> Result<()> {
+        let array = batch.array;
+        if batch.chunks.start == 0 {
+            self.put(kvstore_key(&array.name, array.meta.metadata_key()), array.meta.to_json())?;
+        }
+        for number in batch.chunks.clone() {
+            let index = array.chunk_index(number);
+            let key = kvstore_key(&array.name, &array.meta.chunk_key(&index));
+            match array.encode(&index).in_file(&key)? {
+                Encoded::Value(value) => self.put(key, value)?,
+                Encoded::TooLarge => {
+                    self.append(key, |file| array.stream(&index, &mut |part| file.write(part)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores a value: a small one in the node, another in the file.
+    fn put(&mut self, key: String, value: Vec<u8>) -> Result<()> {
+        if value.len() <= self.files.inline_max_bytes {
+            self.entries.push((key.into_bytes(), EntryValue::Inline(Bytes::from(value))));
+            return Ok(());
+        }
+        self.append(key, |file| file.write(&value))
+    }
+
+    /// Stores what `write` adds to the file.
+    fn append(&mut self, key: String, write: impl FnOnce(&mut DirectWriter) -> Result<()>) -> Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => self.files.create()?,
+        };
+        let offset_bytes = file.writer.offset_bytes();
+        write(&mut file.writer).in_file(&key)?;
+        let end_bytes = file.writer.offset_bytes();
+        let value = EntryValue::Indirect {
+            base: Arc::default(),
+            relative: file.relative.clone(),
+            offset_bytes,
+            len_bytes: end_bytes - offset_bytes,
+        };
+        self.entries.push((key.into_bytes(), value));
+        if end_bytes < self.files.target_bytes {
+            self.file = Some(file);
+            return Ok(());
+        }
+        file.finish()
+    }
+}

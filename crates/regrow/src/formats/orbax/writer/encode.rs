@@ -1,0 +1,177 @@
+//! Chunks on their way to the disk: small ones encoded in memory, large ones while they are written.
+//!
+//! ```text
+//! up to 1 MiB   chunk --encode_chunk--> value
+//! larger        piece, piece, ... --zstd frame--> | stored | stored | ...       no buffer of the chunk's size
+//!               zarr v3: inner chunk by inner chunk, then the shard's index and its crc32c
+//! ```
+//!
+//! Orbax' chunks are whole arrays unless somebody asks otherwise, so a chunk may be larger than any budget.
+
+use std::io::{self, Write};
+
+use zstd::stream::write::Encoder;
+
+use super::chunking::ChunkShapes;
+use super::source::ChunkSource;
+use crate::array::{Array, Dtype, Region};
+use crate::bytes::checksum::crc32c;
+use crate::engine::Compression;
+use crate::error::{Error, Result};
+use crate::zarr::ArrayMeta;
+
+/// Chunks up to this size are encoded in memory.
+pub(super) const IN_MEMORY_MAX_BYTES: u64 = 1 << 20;
+
+/// One array leaf, ready to be written.
+#[derive(Debug)]
+pub(super) struct PlannedArray<'a> {
+    /// The name it is stored under.
+    pub(super) name: std::sync::Arc<str>,
+    pub(super) array: &'a Array,
+    /// The dtype that is stored.
+    pub(super) dtype: Dtype,
+    pub(super) chunks: ChunkShapes,
+    pub(super) use_zarr3: bool,
+    pub(super) compression: Compression,
+    pub(super) meta: ArrayMeta,
+}
+
+/// A chunk's value, or that it is to be streamed.
+pub(super) enum Encoded {
+    Value(Vec<u8>),
+    TooLarge,
+}
+
+impl PlannedArray<'_> {
+    /// Number of chunks.
+    pub(super) fn chunk_count(&self) -> u64 {
+        self.counts().product()
+    }
+
+    /// Bytes of one chunk before compression.
+    pub(super) fn chunk_len_bytes(&self) -> u64 {
+        self.chunks.outer.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
+    }
+
+    /// The place in the grid of a chunk, by its number in C order.
+    pub(super) fn chunk_index(&self, number: u64) -> Vec<u64> {
+        let mut rest = number;
+        let mut index: Vec<u64> = self.counts().collect();
+        for place in index.iter_mut().rev() {
+            let count = (*place).max(1);
+            *place = rest % count;
+            rest /= count;
+        }
+        index
+    }
+
+    /// Chunks on each axis; shapes divide, so there is no rest.
+    fn counts(&self) -> impl Iterator<Item = u64> {
+        self.array.shape().dims().iter().zip(self.chunks.outer.dims()).map(|(dim, chunk)| dim / chunk)
+    }
+
+    fn region(&self, index: &[u64]) -> Result<Region> {
+        let lens = self.chunks.outer.dims();
+        Region::new(index.iter().zip(lens).map(|(i, len)| i * len).collect::<Vec<_>>(), lens)
+    }
+
+    /// The value of a small chunk.
+    ///
+    /// # Errors
+    /// What a cast or a codec says.
+    pub(super) fn encode(&self, index: &[u64]) -> Result<Encoded> {
+        if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
+            return Ok(Encoded::TooLarge);
+        }
+        let region = self.region(index)?;
+        let source = ChunkSource { array: self.array, region: &region, dtype: self.dtype };
+        Ok(Encoded::Value(self.meta.encode_chunk(&source.bytes()?)?))
+    }
+
+    /// Gives the value of a chunk of any size to `sink`, part by part.
+    ///
+    /// # Errors
+    /// What `sink`, a cast or the codec says.
+    pub(super) fn stream(&self, index: &[u64], sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let outer = self.region(index)?;
+        let mut sink = Counted { sink, len_bytes: 0, error: None };
+        if !self.use_zarr3 {
+            return self.stream_inner(&outer, &mut sink);
+        }
+        let mut shard_index = Vec::new();
+        let inner = self.chunks.inner.dims();
+        let counts: Vec<u64> = outer.lens().iter().zip(inner).map(|(outer, inner)| outer / inner).collect();
+        for number in 0..counts.iter().product() {
+            let mut rest = number;
+            let mut starts = outer.starts().to_vec();
+            for ((start, &count), len) in starts.iter_mut().zip(&counts).zip(inner).rev() {
+                *start += rest % count * len;
+                rest /= count;
+            }
+            let offset = sink.len_bytes;
+            self.stream_inner(&Region::new(starts, inner)?, &mut sink)?;
+            shard_index.extend(offset.to_le_bytes());
+            shard_index.extend((sink.len_bytes - offset).to_le_bytes());
+        }
+        shard_index.extend(crc32c(&shard_index).to_le_bytes());
+        sink.put(&shard_index)
+    }
+
+    /// One chunk without an index: its bytes, or one zstd frame that states its content size.
+    fn stream_inner(&self, region: &Region, sink: &mut Counted<'_>) -> Result<()> {
+        let source = ChunkSource { array: self.array, region, dtype: self.dtype };
+        let level = match self.compression {
+            Compression::None => return source.for_each_piece(|piece| sink.put(piece)),
+            Compression::Zstd(level) => level,
+        };
+        let mut run = || -> io::Result<Result<()>> {
+            let mut frame = Encoder::new(&mut *sink, level)?;
+            frame.set_pledged_src_size(Some(source.len_bytes()))?;
+            frame.include_contentsize(true)?;
+            let mut failed = Ok(());
+            let cast = source.for_each_piece(|piece| {
+                failed = frame.write_all(piece);
+                if failed.is_ok() { Ok(()) } else { Err(Error::invalid("the chunk cannot be written")) }
+            });
+            failed?;
+            frame.finish()?;
+            Ok(cast)
+        };
+        let done = run();
+        match (sink.error.take(), done) {
+            (Some(error), _) => Err(error),
+            (None, Ok(cast)) => cast,
+            (None, Err(error)) => Err(Error::invalid(format!("zstd does not compress: {error}"))),
+        }
+    }
+}
+
+/// Where a stream goes, with what went wrong there: `io::Write` has no room for it.
+struct Counted<'a> {
+    sink: &'a mut dyn FnMut(&[u8]) -> Result<()>,
+    len_bytes: u64,
+    error: Option<Error>,
+}
+
+impl Counted<'_> {
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        (self.sink)(bytes)?;
+        self.len_bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.put(bytes).map_err(|error| {
+            self.error = Some(error);
+            io::Error::other("see Counted::error")
+        })?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! The threads of a save: each takes the next few chunks from one queue and writes them to a file of its own.
+//!
+//! ```text
+//! leaf 0: chunk 0,1,2,...  ─┐            ┌─> lane 0: encode ─> file
+//! leaf 1: chunk 0           ├─> queue ───┼─> lane 1: encode ─> file
+//! ...                      ─┘            └─> ...
+//! ```
+//!
+//! A lane holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte budget is a
+//! number of lanes. Nothing waits for anything else, and no chunk is queued behind a larger one.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::encode::{IN_MEMORY_MAX_BYTES, PlannedArray};
+use crate::engine::{Compression, pool};
+use crate::error::Result;
+
+/// What a lane may hold: the writer's ring of 12 MiB, a chunk and its code.
+const LANE_COST_BYTES: u64 = 16 << 20;
+
+/// A further lane (and data file) pays only from this many bytes on, or from this many chunks on.
+const BYTES_PER_LANE: u64 = 8 << 20;
+const CHUNKS_PER_LANE: u64 = 4096;
+
+/// Files below this size are written at once and synced by the commit.
+const SMALL_FILE_MAX_BYTES: u64 = 64 << 10;
+
+/// Extra memory where the caller does not say.
+const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
+
+/// Some chunks of one array.
+pub(super) struct Batch<'p, 'a> {
+    pub(super) array: &'p PlannedArray<'a>,
+    pub(super) chunks: Range<u64>,
+}
+
+/// What is still to be done.
+pub(super) struct Queue<'p, 'a> {
+    arrays: &'p [PlannedArray<'a>],
+    /// The next array, and its next chunk.
+    next: Mutex<(usize, u64)>,
+    stopped: AtomicBool,
+}
+
+impl<'p, 'a> Queue<'p, 'a> {
+    /// The next batch: a single chunk, or small ones up to a megabyte. `None` at the end or after an error.
+    pub(super) fn next(&self) -> Option<Batch<'p, 'a>> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let array = self.arrays.get(next.0)?;
+        let at_once = (IN_MEMORY_MAX_BYTES / array.chunk_len_bytes().max(1)).max(1);
+        let (start, count) = (next.1, array.chunk_count());
+        let end = start.saturating_add(at_once).min(count);
+        *next = if end == count { (next.0 + 1, 0) } else { (next.0, end) };
+        Some(Batch { array, chunks: start..end })
+    }
+}
+
+/// Raw bytes of all arrays.
+fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
+    arrays.iter().fold(0, |sum, array| {
+        sum.saturating_add(array.array.shape().len_elements().saturating_mul(array.dtype.size_bytes() as u64))
+    })
+}
+
+/// What to reserve on disk for the file of a lane; 0 where compression leaves it open.
+pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], lane_count: usize) -> u64 {
+    let total = total_len_bytes(arrays);
+    let is_raw = arrays.iter().all(|array| array.compression == Compression::None);
+    match total / lane_count.max(1) as u64 {
+        // Small files are best announced as such, whatever becomes of them.
+        share if is_raw || share < SMALL_FILE_MAX_BYTES => share,
+        _ => 0,
+    }
+}
+
+/// How many lanes are worth it, within the budget.
+pub(super) fn lane_count(arrays: &[PlannedArray<'_>], budget_bytes: Option<u64>) -> usize {
+    let chunk_count = arrays.iter().fold(0_u64, |sum, array| sum.saturating_add(array.chunk_count()));
+    let useful = (total_len_bytes(arrays) / BYTES_PER_LANE).max(chunk_count / CHUNKS_PER_LANE).max(1);
+    let affordable = (budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES) / LANE_COST_BYTES).max(1);
+    usize::try_from(useful.min(affordable)).unwrap_or(usize::MAX).min(pool::thread_count())
+}
+
+/// Runs `lane` once on each of `lanes` threads, over one queue; what the lanes return.
+///
+/// # Errors
+/// The error of a lane; the others then stop after the chunk they are at.
+pub(super) fn run<R: Send>(
+    arrays: &[PlannedArray<'_>],
+    lanes: usize,
+    lane: impl Fn(&Queue<'_, '_>) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let queue = Queue { arrays, next: Mutex::new((0, 0)), stopped: AtomicBool::new(false) };
+    let mut done = Vec::with_capacity(lanes);
+    pool::map_ordered(
+        lanes,
+        0..lanes,
+        u64::MAX,
+        |_| 0,
+        |_| lane(&queue).inspect_err(|_| queue.stopped.store(true, Ordering::Relaxed)),
+        |result| {
+            done.push(result);
+            Ok(())
+        },
+    )?;
+    Ok(done)
+}

@@ -1,0 +1,173 @@
+//! What is to be written, and whether it can be: every reason against it is found here, before the first byte.
+//!
+//! | leaf | stored as |
+//! |---|---|
+//! | NumPy or JAX array | array of its dtype, or of the one that a cast asks for |
+//! | typed PRNG key | `jax.Array` of its key data, never cast |
+//! | Python or NumPy number | array of shape `[]` |
+//! | text | member of `_strings.json` |
+//! | placeholder | its entry alone |
+//! | bytes, complex Python number, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
+
+use std::sync::Arc;
+
+use super::chunking::chunk_shapes;
+use super::documents::{LeafEntry, ValueType};
+use super::encode::PlannedArray;
+use super::names::{check_distinct, check_folders, check_siblings, param_name};
+use super::refusals::Refusals;
+use crate::array::{Array, Dtype, DtypeClass, Shape};
+use crate::engine::{Compression, OrbaxOptions, SaveOptions};
+use crate::error::{Error, Result};
+use crate::formats::orbax::strings::Strings;
+use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
+use crate::zarr::ArrayMeta;
+
+/// zstd levels that Orbax takes from TensorStore's defaults.
+const ZARR2_LEVEL: i32 = 1;
+const ZARR3_LEVEL: i32 = 3;
+
+/// Everything that is to be written.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    /// What the documents say of each leaf, in flatten order.
+    pub(super) entries: Vec<LeafEntry>,
+    /// The leaves with array data, in flatten order.
+    pub(super) arrays: Vec<PlannedArray<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    /// Looks at every leaf; touches no array data.
+    ///
+    /// # Errors
+    /// One error that names all leaves which cannot be written, each with its reason.
+    pub(super) fn new(tree: &'a Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<Self> {
+        let mut refusals = Refusals::default();
+        let mut plan = Self { entries: Vec::with_capacity(tree.len()), arrays: Vec::new() };
+        let mut strings = Strings::default();
+        let paths = tree.paths();
+        for (path, leaf) in paths.iter().zip(tree.leaves()) {
+            let name: Arc<str> = param_name(path).into();
+            let mut entry = LeafEntry {
+                name: name.clone(),
+                path: None,
+                value_type: ValueType::of_leaf(&leaf.kind),
+                write_shape: None,
+                chunk_shape: None,
+            };
+            match &leaf.data {
+                LeafData::Array(array) if leaf.kind.is_array() => {
+                    let planned = plan_array(path, leaf, array, name, options, orbax);
+                    if let Some(planned) = refusals.keep(path, planned) {
+                        if entry.value_type == ValueType::JaxArray {
+                            entry.write_shape = Some(array.shape().clone());
+                            entry.chunk_shape = Some(planned.chunks.inner.clone());
+                        }
+                        plan.arrays.push(planned);
+                    }
+                }
+                // Only whether the name can be said matters here; the text follows with the documents.
+                LeafData::Text(_) if leaf.kind == LeafKind::Str => {
+                    refusals.keep(path, strings.insert(&name, ""));
+                }
+                LeafData::Absent if leaf.kind == LeafKind::Placeholder => {}
+                _ => refusals.add(path, no_data(&leaf.kind)),
+            }
+            plan.entries.push(entry);
+        }
+        check_siblings(tree, &mut refusals);
+        let stored =
+            paths.iter().zip(&plan.entries).map(|(path, entry)| (path, &*entry.name, entry.value_type));
+        let with_data = stored.filter(|(.., value_type)| *value_type != ValueType::Placeholder);
+        check_distinct(with_data.clone().map(|(path, name, _)| (path, name)), &mut refusals);
+        if !orbax.use_ocdbt {
+            let arrays = with_data.filter(|(.., value_type)| *value_type != ValueType::String);
+            check_folders(arrays.map(|(path, name, _)| (path, name)), &mut refusals);
+        }
+        refusals.finish()?;
+        Ok(plan)
+    }
+}
+
+fn no_data(kind: &LeafKind) -> Error {
+    match kind {
+        LeafKind::Unknown(handler) => Error::unsupported(format!(
+            "a leaf of the type handler {handler:?} has no data that could be written"
+        ))
+        .help("replace the leaf by an array, a number or a text"),
+        kind => Error::invalid(format!("a leaf of kind {} has no data of that kind", kind.name()))
+            .help("load the leaf before saving it, or make it a placeholder"),
+    }
+}
+
+fn plan_array<'a>(
+    path: &KeyPath,
+    leaf: &Leaf,
+    array: &'a Array,
+    name: Arc<str>,
+    options: &SaveOptions,
+    orbax: &OrbaxOptions,
+) -> Result<PlannedArray<'a>> {
+    let dtype = match &leaf.kind {
+        // Key data are bits: any other dtype would be another key.
+        LeafKind::PrngKey(_) => array.dtype(),
+        _ => options
+            .cast
+            .iter()
+            .find(|(pattern, _)| pattern.matches(path))
+            .map_or(array.dtype(), |(_, to)| *to),
+    };
+    check_kind(&leaf.kind, dtype, array.shape())?;
+    check_dtype(dtype)?;
+    if array.shape().is_empty() {
+        return Err(Error::unsupported(format!(
+            "an array of shape {} has no elements, and Orbax stores none such",
+            array.shape()
+        ))
+        .help("leave it out, or save in the regrow layout"));
+    }
+    let default_level = if orbax.use_zarr3 { ZARR3_LEVEL } else { ZARR2_LEVEL };
+    let compression = options.compression.unwrap_or(Compression::Zstd(default_level));
+    let chunks = chunk_shapes(path, array.shape(), dtype, orbax)?;
+    let (shape, outer, inner) = (array.shape().clone(), chunks.outer.clone(), chunks.inner.clone());
+    let meta = if orbax.use_zarr3 {
+        ArrayMeta::v3_sharded(shape, dtype, outer, inner, compression)?
+    } else {
+        ArrayMeta::v2(shape, dtype, outer, compression)?
+    };
+    Ok(PlannedArray { name, array, dtype, chunks, use_zarr3: orbax.use_zarr3, compression, meta })
+}
+
+const KEEP_IT: &str = "save in the regrow layout, which keeps it as it is";
+
+fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
+    match kind {
+        LeafKind::Bytes => Err(Error::unsupported("Orbax cannot store bytes")
+            .help(format!("make it an array of uint8, or {KEEP_IT}"))),
+        LeafKind::Scalar if dtype.class() == DtypeClass::Complex => {
+            Err(Error::unsupported("Orbax cannot store a complex Python number")
+                .help(format!("make it np.complex128, or {KEEP_IT}")))
+        }
+        LeafKind::NumpyScalar if dtype == Dtype::Bool => {
+            Err(Error::unsupported("Orbax cannot store np.bool_")
+                .help(format!("make it a bool, or {KEEP_IT}")))
+        }
+        LeafKind::Scalar | LeafKind::NumpyScalar if shape.rank() > 0 => {
+            Err(Error::invalid("a number has no axes").expected("shape []", shape))
+        }
+        LeafKind::PrngKey(_) if dtype != Dtype::UInt32 => {
+            Err(Error::invalid("the data of a PRNG key has another dtype").expected(Dtype::UInt32, dtype))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_dtype(dtype: Dtype) -> Result<()> {
+    match dtype {
+        Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {
+            Err(Error::unsupported(format!("TensorStore, and so Orbax, has no dtype {dtype}"))
+                .help(format!("cast it on saving, or {KEEP_IT}")))
+        }
+        _ => Ok(()),
+    }
+}

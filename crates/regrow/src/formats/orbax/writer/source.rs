@@ -1,0 +1,209 @@
+//! The bytes of one chunk, taken from wherever the array lies: cut out, put in C order, cast.
+//!
+//! ```text
+//! array in memory, any strides --copy runs--> piece in C order --cast--> piece of the stored dtype
+//! ```
+//!
+//! A chunk is walked in pieces of at most [`PIECE_LEN_BYTES`], so that it costs no memory of its own size. One
+//! that lies in memory as it is to be stored is not copied at all.
+
+use std::borrow::Cow;
+
+use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of a piece, before and after a cast: small enough to stay in cache between the two.
+const PIECE_LEN_BYTES: usize = 256 << 10;
+
+/// A region of an array, as elements of the dtype that is stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChunkSource<'a> {
+    pub(super) array: &'a Array,
+    pub(super) region: &'a Region,
+    pub(super) dtype: Dtype,
+}
+
+impl<'a> ChunkSource<'a> {
+    /// Bytes as stored, before compression.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.region.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
+    }
+
+    /// The chunk's bytes where they lie, if they lie as they are to be stored.
+    fn in_place(&self) -> Option<&'a [u8]> {
+        if self.dtype != self.array.dtype() {
+            return None;
+        }
+        let (offset, len) = self.region.contiguous_bytes(self.array.shape(), self.dtype)?;
+        self.array.c_order_bytes()?.get(offset as usize..(offset + len) as usize)
+    }
+
+    /// All of it; copied only if it lies otherwise.
+    ///
+    /// # Errors
+    /// `Limit` where there is no memory for the copy; what a cast says.
+    pub(super) fn bytes(&self) -> Result<Cow<'a, [u8]>> {
+        if let Some(bytes) = self.in_place() {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let mut out = Vec::new();
+        let no_memory = || Error::new(ErrorKind::Limit, "there is no memory for a chunk");
+        let len = usize::try_from(self.len_bytes()).map_err(|_| no_memory())?;
+        out.try_reserve_exact(len).map_err(|_| no_memory())?;
+        self.for_each_piece(|piece| {
+            out.extend_from_slice(piece);
+            Ok(())
+        })?;
+        Ok(Cow::Owned(out))
+    }
+
+    /// Shows it to `each` piece by piece, in C order.
+    ///
+    /// # Errors
+    /// What `each` says; what a cast says.
+    pub(super) fn for_each_piece(&self, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if let Some(bytes) = self.in_place() {
+            return bytes.chunks(PIECE_LEN_BYTES).try_for_each(each);
+        }
+        let from = self.array.dtype();
+        let widest = from.size_bytes().max(self.dtype.size_bytes());
+        let piece_elements = ((PIECE_LEN_BYTES / widest) as u64).min(self.region.len_elements());
+        let mut raw = vec![0; piece_elements as usize * from.size_bytes()];
+        let mut cast =
+            vec![0; if from == self.dtype { 0 } else { piece_elements as usize * self.dtype.size_bytes() }];
+        let mut runs = Runs::new(self.array, self.region);
+        let mut left = self.region.len_elements();
+        while left > 0 {
+            let now = left.min(piece_elements) as usize;
+            let raw = raw.get_mut(..now * from.size_bytes()).unwrap_or_default();
+            runs.read(raw);
+            if from == self.dtype {
+                each(raw)?;
+            } else {
+                let cast = cast.get_mut(..now * self.dtype.size_bytes()).unwrap_or_default();
+                cast_bytes(raw, from, self.dtype, cast)?;
+                each(cast)?;
+            }
+            left -= now as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The runs of a region that lie next to each other in the array's C order, one after another.
+struct Runs<'a> {
+    array: &'a Array,
+    /// Axes before those that merge into one run: length of the region, bytes from one index to the next.
+    outer: Vec<(u64, u64)>,
+    index: Vec<u64>,
+    /// Where the current run begins in the array's C order, how long runs are, how much of it is read.
+    run_start_bytes: u64,
+    run_len_bytes: u64,
+    done_bytes: u64,
+}
+
+impl<'a> Runs<'a> {
+    fn new(array: &'a Array, region: &Region) -> Self {
+        let size = array.dtype().size_bytes() as u64;
+        let dims = array.shape().dims();
+        let strides = array.shape().strides_elements();
+        let start = region.starts().iter().zip(&strides).map(|(start, stride)| start * stride * size).sum();
+        // From the last axis back, whole axes merge; the first one that is cut is the last to join.
+        let mut run_len_bytes = size;
+        let mut inner = region.rank();
+        for (&len, &dim) in region.lens().iter().zip(dims).rev() {
+            run_len_bytes *= len;
+            inner -= 1;
+            if len != dim {
+                break;
+            }
+        }
+        let outer = region
+            .lens()
+            .iter()
+            .zip(&strides)
+            .take(inner)
+            .map(|(&len, stride)| (len, stride * size))
+            .collect();
+        Self { array, outer, index: vec![0; inner], run_start_bytes: start, run_len_bytes, done_bytes: 0 }
+    }
+
+    /// Fills `out` with what comes next.
+    fn read(&mut self, out: &mut [u8]) {
+        let mut rest = out;
+        while !rest.is_empty() {
+            let len = (self.run_len_bytes - self.done_bytes).min(rest.len() as u64);
+            let (now, later) = rest.split_at_mut(len as usize);
+            self.array.copy_c_order(self.run_start_bytes + self.done_bytes, now);
+            self.done_bytes += len;
+            rest = later;
+            if self.done_bytes == self.run_len_bytes {
+                self.next_run();
+            }
+        }
+    }
+
+    fn next_run(&mut self) {
+        self.done_bytes = 0;
+        for (index, &(len, stride_bytes)) in self.index.iter_mut().zip(&self.outer).rev() {
+            *index += 1;
+            self.run_start_bytes += stride_bytes;
+            if *index < len {
+                return;
+            }
+            self.run_start_bytes -= stride_bytes * len;
+            *index = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{Shape, copy_region};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn cuts_out_what_copy_region_does(
+            axes in proptest::collection::vec((1_u64..5, 0_u64..3, 0_u64..3), 0..4),
+            fortran: bool,
+        ) {
+            let dims: Vec<u64> = axes.iter().map(|(len, before, after)| len + before + after).collect();
+            let shape = Shape::new(dims.clone()).unwrap();
+            let region = Region::new(
+                axes.iter().map(|axis| axis.1).collect::<Vec<_>>(),
+                axes.iter().map(|axis| axis.0).collect::<Vec<_>>(),
+            ).unwrap();
+            let data: Vec<u8> = (0..shape.len_elements() as u16).flat_map(u16::to_le_bytes).collect();
+            let array = if fortran {
+                let mut strides = Vec::new();
+                let mut step = 2;
+                for &dim in &dims {
+                    strides.push(step);
+                    step *= dim as i64;
+                }
+                Array::with_strides(Dtype::UInt16, shape.clone(), strides, 0, data.into()).unwrap()
+            } else {
+                Array::new(Dtype::UInt16, shape.clone(), data.into()).unwrap()
+            };
+            let mut expect = vec![0; region.len_elements() as usize * 2];
+            let origin = vec![0; shape.rank()];
+            copy_region(2, &array.to_c_order(), &shape, &region, &mut expect, &region.shape(), &origin).unwrap();
+            let source = ChunkSource { array: &array, region: &region, dtype: Dtype::UInt16 };
+            prop_assert_eq!(&source.bytes().unwrap()[..], &expect[..]);
+        }
+    }
+
+    #[test]
+    fn casts_across_pieces() {
+        let count = 3 * PIECE_LEN_BYTES as u64 / 8 + 5;
+        let shape = Shape::new([count]).unwrap();
+        let data: Vec<u8> = (0..count).flat_map(|i| (i as f64).to_le_bytes()).collect();
+        let array = Array::new(Dtype::Float64, shape.clone(), data.into()).unwrap();
+        let source = ChunkSource { array: &array, region: &Region::whole(&shape), dtype: Dtype::Int32 };
+        let expect: Vec<u8> = (0..count as i32).flat_map(i32::to_le_bytes).collect();
+        assert_eq!(source.len_bytes(), expect.len() as u64);
+        assert!(source.bytes().unwrap() == expect);
+    }
+}

@@ -1,0 +1,405 @@
+//! The header: bytes to [`Header`] and back. No I/O.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserializer as _;
+use serde::de::{Deserialize, MapAccess, Visitor};
+
+use crate::array::{Dtype, Shape};
+use crate::bytes::limits::SAFETENSORS_HEADER_LEN_MAX_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bytes of the header's length before the header.
+pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
+
+/// Data begins at a multiple of this in the files that regrow writes: a page.
+pub const DATA_ALIGNMENT_BYTES: usize = 4096;
+
+/// Name under which `__metadata__` stands in the header.
+const METADATA: &str = "__metadata__";
+
+/// safetensors' dtypes and what they are here. Those of less than 8 bits are packed there.
+const DTYPES: [(&str, Dtype); 19] = [
+    ("BOOL", Dtype::Bool),
+    ("I8", Dtype::Int8),
+    ("I16", Dtype::Int16),
+    ("I32", Dtype::Int32),
+    ("I64", Dtype::Int64),
+    ("U8", Dtype::UInt8),
+    ("U16", Dtype::UInt16),
+    ("U32", Dtype::UInt32),
+    ("U64", Dtype::UInt64),
+    ("F8_E4M3", Dtype::Float8E4m3fn),
+    ("F8_E5M2", Dtype::Float8E5m2),
+    ("F8_E8M0", Dtype::Float8E8m0fnu),
+    ("F8_E4M3FNUZ", Dtype::Float8E4m3fnuz),
+    ("F8_E5M2FNUZ", Dtype::Float8E5m2fnuz),
+    ("F16", Dtype::Float16),
+    ("BF16", Dtype::BFloat16),
+    ("F32", Dtype::Float32),
+    ("F64", Dtype::Float64),
+    ("C64", Dtype::Complex64),
+];
+
+/// Packed dtypes and their bits: known by name and size, not decoded.
+const PACKED: [(&str, u64); 3] = [("F4", 4), ("F6_E2M3", 6), ("F6_E3M2", 6)];
+
+/// One tensor of a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its dtype; `Err` with safetensors' name for a packed one.
+    pub dtype: Result<Dtype, &'static str>,
+    /// Its shape, in elements.
+    pub shape: Shape,
+    /// First byte, from the start of the file.
+    pub offset_bytes: u64,
+    /// Number of bytes.
+    pub len_bytes: u64,
+}
+
+/// A header that keeps safetensors' promises: names differ, tensors follow each other without gaps and fill the
+/// file, and each is as long as its dtype and shape say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// In the order of their bytes.
+    pub tensors: Vec<Tensor>,
+    /// `__metadata__`.
+    pub metadata: Vec<(String, String)>,
+    /// Where the data begins in the file.
+    pub data_offset: u64,
+}
+
+impl Header {
+    /// Length of the header from the first eight bytes of a file of `file_len_bytes`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it does not fit in the file; `Limit` above safetensors' own 100 MB.
+    pub fn len_bytes(first: [u8; LENGTH_LEN_BYTES], file_len_bytes: u64) -> Result<u64> {
+        let len = u64::from_le_bytes(first);
+        if len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
+            return Err(Error::new(
+                ErrorKind::Limit,
+                "the safetensors header is too long, or this is no safetensors file",
+            )
+            .at_byte(0)
+            .expected(format_args!("at most {SAFETENSORS_HEADER_LEN_MAX_BYTES} bytes"), len));
+        }
+        if len < 2 || len > file_len_bytes.saturating_sub(LENGTH_LEN_BYTES as u64) {
+            return Err(Error::corrupt("the safetensors header does not fit in its file")
+                .at_byte(0)
+                .expected(
+                    format_args!("2 to {} bytes", file_len_bytes.saturating_sub(LENGTH_LEN_BYTES as u64)),
+                    len,
+                )
+                .help("the file was cut short; copy it again"));
+        }
+        Ok(len)
+    }
+
+    /// Parses the header `json` of a file of `file_len_bytes`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it breaks a rule of the format; `Unsupported` for a dtype that is not known.
+    pub fn parse(json: &[u8], file_len_bytes: u64) -> Result<Self> {
+        let data_offset = (LENGTH_LEN_BYTES + json.len()) as u64;
+        if json.first() != Some(&b'{') {
+            return Err(corrupt("the safetensors header does not begin with {"));
+        }
+        let raw = std::str::from_utf8(json)
+            .map_err(|error| corrupt("the safetensors header is no UTF-8").shift(error.valid_up_to() as u64))
+            .and_then(|text| {
+                let mut parser = serde_json::Deserializer::from_str(text);
+                let raw = parser.deserialize_map(HeaderVisitor);
+                raw.and_then(|raw| parser.end().map(|()| raw))
+                    .map_err(|error| corrupt(&format!("the safetensors header cannot be read: {error}")))
+            })?;
+        let mut tensors = Vec::with_capacity(raw.tensors.len());
+        for (name, tensor) in raw.tensors {
+            tensors.push(tensor.check(name, data_offset)?);
+        }
+        tensors.sort_by_key(|tensor| (tensor.offset_bytes, tensor.len_bytes));
+        let mut end = data_offset;
+        for tensor in &tensors {
+            if tensor.offset_bytes != end {
+                return Err(corrupt(&format!("tensor {:?} does not follow the one before it", tensor.name))
+                    .expected(
+                        format_args!("offset {}", end - data_offset),
+                        tensor.offset_bytes - data_offset,
+                    ));
+            }
+            end += tensor.len_bytes;
+        }
+        if end != file_len_bytes {
+            return Err(corrupt("the tensors do not fill the file")
+                .expected(format_args!("{end} bytes"), file_len_bytes)
+                .help("the file was cut short or added to; copy it again"));
+        }
+        let mut names = HashSet::with_capacity(tensors.len());
+        match tensors.iter().find(|tensor| !names.insert(tensor.name.clone())) {
+            Some(twice) => Err(corrupt(&format!("the header names tensor {:?} twice", twice.name))),
+            None => Ok(Self { tensors, metadata: raw.metadata, data_offset }),
+        }
+    }
+}
+
+/// The dtype and shape under which an array stands in a safetensors file: its own, or where safetensors has no
+/// such dtype the nearest of the same size. complex128 becomes F64 with a last axis of 2.
+pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
+    let mut dims = shape.dims().to_vec();
+    match DTYPES.iter().find(|row| row.1 == dtype) {
+        Some((name, _)) => (name, dims),
+        None if dtype == Dtype::Complex128 => {
+            dims.push(2);
+            ("F64", dims)
+        }
+        None => ("U8", dims),
+    }
+}
+
+/// Builds a header, tensor after tensor in the order of their bytes.
+#[derive(Debug, Default)]
+pub struct HeaderBuilder {
+    metadata: serde_json::Map<String, serde_json::Value>,
+    tensors: String,
+    end: u64,
+}
+
+impl HeaderBuilder {
+    /// No tensors yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry of `__metadata__`.
+    pub fn metadata(&mut self, name: &str, text: &str) {
+        self.metadata.insert(name.to_owned(), text.into());
+    }
+
+    /// Adds the next tensor.
+    ///
+    /// # Errors
+    /// `NameCollision` for the one name that safetensors keeps to itself; `Limit` if offsets pass 63 bits.
+    pub fn tensor(&mut self, name: &str, dtype: Dtype, shape: &Shape) -> Result<()> {
+        use fmt::Write as _;
+        if name == METADATA {
+            return Err(Error::new(
+                ErrorKind::NameCollision,
+                format!("no tensor can have the name {METADATA:?}"),
+            ));
+        }
+        let (tag, dims) = stored_as(dtype, shape);
+        let end = self.end.checked_add(shape.len_bytes(dtype)?).filter(|&end| end <= i64::MAX as u64);
+        let end =
+            end.ok_or_else(|| Error::new(ErrorKind::Limit, "the tensors of one file pass 2^63 bytes"))?;
+        let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
+        let _ = write!(
+            self.tensors,
+            "{}{}:{{\"dtype\":\"{tag}\",\"shape\":[{}],\"data_offsets\":[{},{end}]}}",
+            if self.tensors.is_empty() { "" } else { "," },
+            serde_json::Value::from(name),
+            dims.join(","),
+            self.end,
+        );
+        self.end = end;
+        Ok(())
+    }
+
+    /// The file's bytes before the data: length, header, spaces up to a page.
+    ///
+    /// # Errors
+    /// `Limit` if safetensors would refuse the header for its length.
+    pub fn finish(self) -> Result<Vec<u8>> {
+        let metadata = serde_json::Value::from(self.metadata).to_string();
+        let comma = if self.tensors.is_empty() { "" } else { "," };
+        let json = format!("{{\"{METADATA}\":{metadata}{comma}{}}}", self.tensors);
+        let total = (LENGTH_LEN_BYTES + json.len()).next_multiple_of(DATA_ALIGNMENT_BYTES);
+        let header_len = (total - LENGTH_LEN_BYTES) as u64;
+        if header_len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "the safetensors header would be too long")
+                .expected(format_args!("at most {SAFETENSORS_HEADER_LEN_MAX_BYTES} bytes"), header_len));
+        }
+        let mut out = Vec::with_capacity(total);
+        out.extend_from_slice(&header_len.to_le_bytes());
+        out.extend_from_slice(json.as_bytes());
+        out.resize(total, b' ');
+        Ok(out)
+    }
+}
+
+/// An error at the start of the header.
+fn corrupt(what: &str) -> Error {
+    Error::corrupt(what).at_byte(LENGTH_LEN_BYTES as u64)
+}
+
+struct RawHeader {
+    tensors: Vec<(String, RawTensor)>,
+    metadata: Vec<(String, String)>,
+}
+
+#[derive(serde::Deserialize)]
+struct RawTensor {
+    dtype: String,
+    shape: Vec<u64>,
+    data_offsets: (u64, u64),
+}
+
+impl RawTensor {
+    fn check(self, name: String, data_offset: u64) -> Result<Tensor> {
+        let (start, end) = self.data_offsets;
+        let shape = Shape::new(self.shape)?;
+        let (dtype, bits) = match DTYPES.iter().find(|row| row.0 == self.dtype) {
+            Some((_, dtype)) => (Ok(*dtype), 8 * dtype.size_bytes() as u64),
+            None => match PACKED.iter().find(|row| row.0 == self.dtype) {
+                Some((name, bits)) => (Err(*name), *bits),
+                None => {
+                    return Err(Error::unsupported(format!(
+                        "tensor {name:?} has the unknown dtype {:?}",
+                        self.dtype
+                    )));
+                }
+            },
+        };
+        let len_bits = shape.len_elements().checked_mul(bits).filter(|bits| bits % 8 == 0);
+        let len_bytes = end.checked_sub(start);
+        let offset_bytes = start.checked_add(data_offset);
+        match (len_bits, len_bytes, offset_bytes) {
+            (Some(bits), Some(len_bytes), Some(offset_bytes)) if bits / 8 == len_bytes => {
+                Ok(Tensor { name: name.into(), dtype, shape, offset_bytes, len_bytes })
+            }
+            _ => Err(corrupt(&format!(
+                "tensor {name:?} of dtype {} and shape {shape} has other offsets",
+                self.dtype
+            ))
+            .expected(
+                format_args!("{:?} bytes", len_bits.map(|bits| bits / 8)),
+                format_args!("{start} to {end}"),
+            )),
+        }
+    }
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = RawHeader;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
+        let mut raw = RawHeader { tensors: Vec::new(), metadata: Vec::new() };
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA {
+                let Strings(metadata) = map.next_value()?;
+                raw.metadata = metadata;
+            } else {
+                raw.tensors.push((name, map.next_value()?));
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// A map of strings to strings, in order.
+struct Strings(Vec<(String, String)>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct StringsVisitor;
+        impl<'de> Visitor<'de> for StringsVisitor {
+            type Value = Strings;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
+                let mut out = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    out.push(entry);
+                }
+                Ok(Strings(out))
+            }
+        }
+        from.deserialize_map(StringsVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str, data_len: u64) -> Result<Header> {
+        Header::parse(json.as_bytes(), LENGTH_LEN_BYTES as u64 + json.len() as u64 + data_len)
+    }
+
+    #[test]
+    fn what_is_built_is_parsed() {
+        let mut build = HeaderBuilder::new();
+        build.metadata("format", "np");
+        build.tensor("a \"b\"", Dtype::BFloat16, &Shape::new(vec![2, 3]).unwrap()).unwrap();
+        build.tensor("", Dtype::Complex128, &Shape::scalar()).unwrap();
+        build.tensor("n", Dtype::Int4, &Shape::new(vec![5]).unwrap()).unwrap();
+        let head = build.finish().unwrap();
+        assert_eq!(head.len() % DATA_ALIGNMENT_BYTES, 0);
+        let len = Header::len_bytes(head[..8].try_into().unwrap(), head.len() as u64 + 33).unwrap();
+        assert_eq!(len as usize, head.len() - 8);
+        let header = Header::parse(&head[8..], head.len() as u64 + 33).unwrap();
+        assert_eq!(header.metadata, [("format".to_owned(), "np".to_owned())]);
+        let seen: Vec<_> =
+            header.tensors.iter().map(|t| (&*t.name, t.dtype, t.shape.to_string(), t.len_bytes)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("a \"b\"", Ok(Dtype::BFloat16), "[2,3]".to_owned(), 12),
+                ("", Ok(Dtype::Float64), "[2]".to_owned(), 16),
+                ("n", Ok(Dtype::UInt8), "[5]".to_owned(), 5),
+            ]
+        );
+    }
+
+    #[test]
+    fn every_rule_of_the_format_is_kept() {
+        let tensor = |dtype: &str, shape: &str, start: u64, end: u64| {
+            format!("{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}")
+        };
+        let one = tensor("F32", "[2]", 0, 8);
+        assert!(parse(&format!("{{\"a\":{one}}}"), 8).is_ok());
+        assert!(parse(&format!("{{\"a\":{one}}}  "), 8).is_ok(), "spaces at the end");
+        assert!(
+            parse(&format!("{{\"a\":{}}}", tensor("F4", "[4]", 0, 2)), 2).unwrap().tensors[0].dtype.is_err()
+        );
+        let bad = [
+            (format!(" {{\"a\":{one}}}"), 8, "does not begin"),
+            (format!("{{\"a\":{one}}}x"), 8, "cannot be read"),
+            (format!("{{\"a\":{one}}}"), 9, "fill the file"),
+            (format!("{{\"a\":{one}}}"), 7, "fill the file"),
+            (format!("{{\"a\":{one},\"a\":{}}}", tensor("F32", "[2]", 8, 16)), 16, "twice"),
+            (format!("{{\"a\":{one},\"b\":{}}}", tensor("F32", "[2]", 9, 17)), 17, "follow"),
+            (format!("{{\"a\":{one},\"b\":{}}}", tensor("F32", "[2]", 4, 12)), 12, "follow"),
+            (format!("{{\"a\":{}}}", tensor("F32", "[3]", 0, 8)), 8, "other offsets"),
+            (format!("{{\"a\":{}}}", tensor("F32", "[2]", 8, 0)), 8, "other offsets"),
+            (format!("{{\"a\":{}}}", tensor("F4", "[3]", 0, 1)), 1, "other offsets"),
+            (format!("{{\"a\":{}}}", tensor("F31", "[2]", 0, 8)), 8, "unknown dtype"),
+            (format!("{{\"a\":{}}}", tensor("F32", "[18446744073709551615,2]", 0, 8)), 8, "2^63"),
+            (format!("{{\"a\":{}}}", tensor("F32", "[-1]", 0, 8)), 8, "cannot be read"),
+            ("{\"__metadata__\":{\"a\":1}}".to_owned(), 0, "cannot be read"),
+        ];
+        for (json, data_len, why) in bad {
+            let error = parse(&json, data_len).unwrap_err().to_string();
+            assert!(error.contains(why), "{json}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_length_from_nowhere_is_refused() {
+        for (len, file_len) in [(u64::MAX, 100), (200_000_000, 1 << 40), (93, 100), (0, 100)] {
+            assert!(Header::len_bytes(u64::to_le_bytes(len), file_len).is_err(), "{len} of {file_len}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Reading regions of an array in a store: only the chunks, inner chunks and byte ranges that a region meets.
+//!
+//! | chunks are | what is read |
+//! |---|---|
+//! | raw | the rows, in pieces of at most 8 MiB |
+//! | shards of several inner chunks | the index, then the inner chunks that are met, each by its range |
+//! | shards with one raw inner chunk | the index, then as raw chunks |
+//! | anything else | the whole value |
+//!
+//! Extra memory is one stored and one decoded (inner) chunk, none of the latter where it fills a run of the result.
+
+use std::sync::Arc;
+
+use super::raw::read_raw;
+use super::{ArrayMeta, Destination};
+use crate::array::Region;
+use crate::codec::{ByteSource, Sharding, bytes_codec};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Located, Span, Store};
+
+/// Longest shard of several inner chunks that is read at once where all of it is wanted.
+const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
+
+/// What a chunk, or an inner chunk of a shard, that is not stored means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Damage: Orbax stores every chunk.
+    Error,
+    /// Elements that all have the fill value.
+    Fill,
+}
+
+/// An array in a store. Reading is safe from several threads at once.
+#[derive(Debug, Clone)]
+pub struct ZarrArray {
+    store: Arc<dyn Store>,
+    /// The name and `/`; empty for the empty name.
+    prefix: Vec<u8>,
+    meta: Arc<ArrayMeta>,
+    missing: Missing,
+}
+
+impl ZarrArray {
+    /// The array `name` in `store`, whose document said `meta`.
+    pub fn new(store: Arc<dyn Store>, name: &[u8], meta: Arc<ArrayMeta>, missing: Missing) -> Self {
+        let mut prefix = name.to_vec();
+        if !name.is_empty() {
+            prefix.push(b'/');
+        }
+        Self { store, prefix, meta, missing }
+    }
+
+    /// What its document says.
+    pub fn meta(&self) -> &Arc<ArrayMeta> {
+        &self.meta
+    }
+
+    /// Reads `region` into `out`, in C order, little endian. Sub-byte elements come out with their unused bits
+    /// zero.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the region leaves the array or `out` is not exactly as long as it; `Corrupt` for a
+    /// chunk that is missing (with [`Missing::Error`]) or damaged, with `out` partly written.
+    pub fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
+        if !region.is_inside(self.meta.shape()) {
+            return Err(Error::invalid(format!(
+                "region {region} leaves an array of shape {}",
+                self.meta.shape()
+            )));
+        }
+        let mut destination = Destination::new(self.meta.dtype(), region, out)?;
+        for (index, part) in self.meta.chunk_indices(region) {
+            self.read_chunk(&index, &part, &mut destination)?;
+        }
+        Ok(())
+    }
+
+    /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner chunk of
+    /// one shard) of exactly the array's size. `None` also for bool and sub-byte dtypes, whose elements must
+    /// be checked or cleaned.
+    ///
+    /// # Errors
+    /// `Corrupt` if the chunk is missing (with [`Missing::Error`]) or has another size.
+    pub fn locate_raw_whole(&self) -> Result<Option<Located>> {
+        let meta = &*self.meta;
+        let chain = meta.chain();
+        let only_inner = chain.sharding().filter(|shard| shard.inner_count() == 1 && shard.inner().is_raw());
+        let is_raw = meta.is_raw() || only_inner.is_some();
+        if !is_raw || meta.chunk_shape() != meta.shape() || !bytes_codec::takes_any_bytes(meta.dtype()) {
+            return Ok(None);
+        }
+        let key = self.chunk_key(&vec![0; meta.shape().rank()]);
+        let Some(stored) = self.stored(&key)? else { return Ok(None) };
+        let located = match only_inner {
+            None => Ok(Some(stored.0)),
+            Some(sharding) => sharding
+                .only_inner(&stored)
+                .map(|inner| inner.map(|(offset_bytes, len_bytes)| stored.part(offset_bytes, len_bytes))),
+        };
+        match located {
+            Ok(Some(located)) if located.len_bytes() != chain.len_bytes() => {
+                Err(self.blame(&key, crate::codec::wrong_len(chain.len_bytes(), located.len_bytes())))
+            }
+            Ok(None) if self.missing == Missing::Error => Err(self.is_missing(&key)),
+            located => located.map_err(|error| self.blame(&key, error)),
+        }
+    }
+
+    /// Reads what `destination` wants of one chunk, of which the array holds `part`.
+    fn read_chunk(&self, index: &[u64], part: &Region, destination: &mut Destination<'_>) -> Result<()> {
+        let key = self.chunk_key(index);
+        let chain = self.meta.chain();
+        let chunk = self.meta.grid().chunk(index)?;
+        let Some(stored) = self.stored(&key)? else { return destination.fill(part, chain.fill()) };
+        let read = match chain.sharding() {
+            _ if chain.is_raw() => read_raw(&stored, chain, &chunk, part, destination),
+            Some(sharding) => read_shard(&stored, sharding, &chunk, part, destination, self.missing),
+            None => stored.visit(0, stored.len_bytes(), &mut |bytes| {
+                destination.put_chunk(&chunk, chain, bytes, self.missing)
+            }),
+        };
+        read.map_err(|error| self.blame(&key, error))
+    }
+
+    fn chunk_key(&self, index: &[u64]) -> Vec<u8> {
+        [self.prefix.as_slice(), self.meta.chunk_key(index).as_bytes()].concat()
+    }
+
+    /// The value at `key`; `None` if it is missing and that means the fill value.
+    fn stored(&self, key: &[u8]) -> Result<Option<Stored>> {
+        match self.store.locate(key)? {
+            Some(located) => Ok(Some(Stored(located))),
+            None if self.missing == Missing::Fill => Ok(None),
+            None => Err(self.is_missing(key)),
+        }
+    }
+
+    fn is_missing(&self, key: &[u8]) -> Error {
+        Error::corrupt(format!("chunk {} is missing", String::from_utf8_lossy(key)))
+            .in_file(self.store.describe(key))
+            .help(
+                "the checkpoint was saved or copied incompletely; copy it again, or restore the other leaves",
+            )
+    }
+
+    /// Says of which chunk an error is, unless the chunk is not at fault.
+    fn blame(&self, key: &[u8], error: Error) -> Error {
+        if !matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::Limit) {
+            return error;
+        }
+        let what = format!("chunk {} cannot be decoded: {}", String::from_utf8_lossy(key), error.what());
+        let mut blamed = Error::new(error.kind(), what);
+        if let Some(file) = &error.place().file {
+            blamed = blamed.in_file(file);
+        }
+        if let Some(offset_bytes) = error.place().offset_bytes {
+            blamed = blamed.at_byte(offset_bytes);
+        }
+        if let Some((expected, found)) = error.expected_found() {
+            blamed = blamed.expected(expected, found);
+        }
+        if let Some(help) = error.help_text() {
+            blamed = blamed.help(help);
+        }
+        blamed.in_file(self.store.describe(key))
+    }
+}
+
+/// A chunk's value, of which parts can be read.
+struct Stored(Located);
+
+impl Stored {
+    /// A part of the value, which must lie inside it.
+    fn part(&self, offset_bytes: u64, len_bytes: u64) -> Located {
+        match &self.0 {
+            Located::Inline(bytes) => {
+                let start = offset_bytes.min(bytes.len() as u64);
+                let end = start.saturating_add(len_bytes).min(bytes.len() as u64);
+                Located::Inline(bytes.slice(start as usize..end as usize))
+            }
+            Located::At(span) => Located::At(Span {
+                store: span.store.clone(),
+                key: span.key.clone(),
+                offset_bytes: span.offset_bytes.saturating_add(offset_bytes),
+                len_bytes,
+            }),
+        }
+    }
+}
+
+impl ByteSource for Stored {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn visit(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        match self.part(offset_bytes, len_bytes) {
+            Located::Inline(bytes) => each(&bytes).map_err(|error| error.shift(offset_bytes)),
+            Located::At(span) => each(&span.read()?).map_err(|error| {
+                error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
+            }),
+        }
+    }
+}
+
+/// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it is not too
+/// long, so that index and data take one read; the one raw inner chunk of a shard is read like a raw chunk.
+fn read_shard(
+    stored: &Stored,
+    sharding: &Sharding,
+    chunk: &Region,
+    part: &Region,
+    destination: &mut Destination<'_>,
+    missing: Missing,
+) -> Result<()> {
+    let is_single = sharding.inner_count() == 1;
+    if is_single && sharding.inner().is_raw() {
+        return match sharding.only_inner(stored)? {
+            Some((offset, len)) => {
+                let inner = Stored(stored.part(offset, len));
+                read_raw(&inner, sharding.inner(), chunk, part, destination)
+            }
+            None => sharding.read_into(stored, chunk.starts(), destination, missing),
+        };
+    }
+    let is_whole = destination.region().intersect(part).as_ref() == Some(part);
+    if is_single || (is_whole && stored.len_bytes() <= SHARD_READ_WHOLE_LEN_MAX_BYTES) {
+        return stored.visit(0, stored.len_bytes(), &mut |bytes| {
+            sharding.read_into(&bytes, chunk.starts(), destination, missing)
+        });
+    }
+    sharding.read_into(stored, chunk.starts(), destination, missing)
+}

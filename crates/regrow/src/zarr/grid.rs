@@ -1,0 +1,219 @@
+//! The chunk grid: which chunks an array has, which of them a region meets, and under what keys they lie.
+//!
+//! ```text
+//! shape [5,4], chunks [2,3]            keys            v2      v3 (default)   v3 (v2)
+//!   +-----+---+                        chunk (2,1)     2.1     c/2/1          2.1
+//!   | 0,0 |0,1|                        of a scalar     0       c              0
+//!   +-----+---+
+//!   | 1,0 |1,1|    chunks at the upper edge are stored whole; what lies outside the array is padding
+//!   +-----+---+
+//!   | 2,0 |2,1|
+//!   +-----+---+
+//! ```
+//!
+//! Source: zarr v3 core, "Regular chunk grid" and "Chunk key encoding".
+
+use crate::array::{Region, Shape};
+use crate::error::{Error, Result};
+
+/// An array cut into chunks of one shape.
+///
+/// It keeps this promise: shape and chunk shape have the same rank, and chunks are at least 1 on every axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChunkGrid {
+    shape: Shape,
+    chunk_shape: Shape,
+}
+
+impl ChunkGrid {
+    /// Checks and takes both shapes.
+    ///
+    /// # Errors
+    /// `Corrupt` if the ranks differ or a chunk has an axis of length 0.
+    pub fn new(shape: Shape, chunk_shape: Shape) -> Result<Self> {
+        if shape.rank() != chunk_shape.rank() || chunk_shape.is_empty() {
+            return Err(Error::corrupt("the chunk shape of a zarr array does not fit its shape")
+                .expected(format_args!("{} axes of at least 1", shape.rank()), &chunk_shape));
+        }
+        Ok(Self { shape, chunk_shape })
+    }
+
+    /// The extent of the array.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// The extent of each chunk.
+    pub fn chunk_shape(&self) -> &Shape {
+        &self.chunk_shape
+    }
+
+    /// Chunks along each axis; none along an axis of length 0.
+    pub fn counts(&self) -> Vec<u64> {
+        self.shape
+            .dims()
+            .iter()
+            .zip(self.chunk_shape.dims())
+            .map(|(dim, chunk)| dim.div_ceil(*chunk))
+            .collect()
+    }
+
+    /// The whole of chunk `index` in the array's coordinates; at the upper edge it reaches beyond the array.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the array has no such chunk.
+    pub fn chunk(&self, index: &[u64]) -> Result<Region> {
+        let inside = index.len() == self.shape.rank() && index.iter().zip(self.counts()).all(|(i, n)| *i < n);
+        if !inside {
+            return Err(Error::invalid(format!("an array of shape {} has no chunk {index:?}", self.shape)));
+        }
+        let starts: Vec<u64> =
+            index.iter().zip(self.chunk_shape.dims()).map(|(i, chunk)| i * chunk).collect();
+        Region::new(starts, self.chunk_shape.dims())
+    }
+
+    /// The chunks that `region` meets, in C order, each with the part of the array that it holds (cut at the
+    /// array's upper edge, not at the region).
+    pub fn chunks(&self, region: &Region) -> Chunks<'_> {
+        let inside = region.intersect(&Region::whole(&self.shape));
+        let (mut first, mut last) = (Vec::new(), Vec::new());
+        if let Some(inside) = &inside {
+            for ((start, len), chunk) in
+                inside.starts().iter().zip(inside.lens()).zip(self.chunk_shape.dims())
+            {
+                first.push(start / chunk);
+                last.push((start + len - 1) / chunk);
+            }
+        }
+        Chunks { grid: self, next: inside.map(|_| first.clone()), first, last }
+    }
+}
+
+/// Chunks that a region meets; see [`ChunkGrid::chunks`].
+#[derive(Debug, Clone)]
+pub struct Chunks<'a> {
+    grid: &'a ChunkGrid,
+    first: Vec<u64>,
+    last: Vec<u64>,
+    next: Option<Vec<u64>>,
+}
+
+impl Iterator for Chunks<'_> {
+    type Item = (Vec<u64>, Region);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let index = self.next.take()?;
+        let mut after = index.clone();
+        for ((i, first), last) in after.iter_mut().zip(&self.first).zip(&self.last).rev() {
+            if *i < *last {
+                *i += 1;
+                self.next = Some(after);
+                break;
+            }
+            *i = *first;
+        }
+        let chunk = self.grid.chunk(&index).ok()?;
+        let part = chunk.intersect(&Region::whole(&self.grid.shape))?;
+        Some((index, part))
+    }
+}
+
+/// How chunk indices become keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkKeys {
+    /// `c` comes first (zarr v3's `default`).
+    pub prefixed: bool,
+    /// `.` or `/`.
+    pub separator: char,
+}
+
+impl ChunkKeys {
+    /// As zarr v2 has them unless told otherwise: `2.1`.
+    pub const V2: Self = Self { prefixed: false, separator: '.' };
+    /// As zarr v3 has them unless told otherwise: `c/2/1`.
+    pub const V3: Self = Self { prefixed: true, separator: '/' };
+
+    /// The key of a chunk, below the array's own.
+    pub fn key(self, index: &[u64]) -> String {
+        let mut key = String::new();
+        if self.prefixed {
+            key.push('c');
+        } else if index.is_empty() {
+            key.push('0');
+        }
+        for (axis, i) in index.iter().enumerate() {
+            if self.prefixed || axis > 0 {
+                key.push(self.separator);
+            }
+            key.push_str(&i.to_string());
+        }
+        key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn grid(shape: &[u64], chunk: &[u64]) -> ChunkGrid {
+        ChunkGrid::new(Shape::new(shape).unwrap(), Shape::new(chunk).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn keys_as_each_version_spells_them() {
+        let slash = ChunkKeys { prefixed: false, separator: '/' };
+        let dot = ChunkKeys { prefixed: true, separator: '.' };
+        for (keys, of_two, of_one, of_none) in [
+            (ChunkKeys::V2, "10.1", "3", "0"),
+            (slash, "10/1", "3", "0"),
+            (ChunkKeys::V3, "c/10/1", "c/3", "c"),
+            (dot, "c.10.1", "c.3", "c"),
+        ] {
+            assert_eq!(keys.key(&[10, 1]), of_two);
+            assert_eq!(keys.key(&[3]), of_one);
+            assert_eq!(keys.key(&[]), of_none);
+        }
+    }
+
+    #[test]
+    fn a_scalar_has_one_chunk_and_an_empty_array_none() {
+        let all = |grid: &ChunkGrid| grid.chunks(&Region::whole(grid.shape())).collect::<Vec<_>>();
+        assert_eq!(all(&grid(&[], &[])), [(vec![], Region::whole(&Shape::scalar()))]);
+        assert!(all(&grid(&[0, 3], &[1, 3])).is_empty());
+        assert!(ChunkGrid::new(Shape::new([3]).unwrap(), Shape::new([0]).unwrap()).is_err());
+        assert!(ChunkGrid::new(Shape::new([3]).unwrap(), Shape::scalar()).is_err());
+    }
+
+    #[test]
+    fn the_largest_shapes_do_not_overflow() {
+        let grid = grid(&[i64::MAX as u64], &[1 << 62]);
+        let chunks: Vec<_> = grid.chunks(&Region::whole(grid.shape())).collect();
+        assert_eq!(chunks.len(), 2);
+        assert_eq!(chunks[1].1.starts()[0] + chunks[1].1.lens()[0], i64::MAX as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_of_a_region_is_in_exactly_one_chunk(
+            axes in proptest::collection::vec((1_u64..9, 1_u64..5, 0_u64..9, 1_u64..9), 1..4)
+        ) {
+            let shape: Vec<u64> = axes.iter().map(|a| a.0).collect();
+            let chunk: Vec<u64> = axes.iter().map(|a| a.1).collect();
+            let starts: Vec<u64> = axes.iter().map(|a| a.2 % a.0).collect();
+            let lens: Vec<u64> = axes.iter().zip(&starts).map(|(a, s)| a.3.min(a.0 - s)).collect();
+            let grid = grid(&shape, &chunk);
+            let region = Region::new(starts, lens).unwrap();
+            let mut elements = 0;
+            let mut last: Option<Vec<u64>> = None;
+            for (index, part) in grid.chunks(&region) {
+                prop_assert!(last.as_ref().is_none_or(|last| last < &index), "C order");
+                let both = part.intersect(&region);
+                prop_assert!(both.is_some(), "no chunk for nothing");
+                elements += both.unwrap().len_elements();
+                last = Some(index);
+            }
+            prop_assert_eq!(elements, region.len_elements());
+        }
+    }
+}
