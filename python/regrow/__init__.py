@@ -133,7 +133,7 @@ def save(
     options = _options.orbax_options(layout, orbax, orbax_keywords)
     flat = flatten(tree)
     report = _native.save(
-        os.fspath(path),
+        os.fsdecode(path),
         flat.structure,
         to_native(flat),
         (
@@ -207,7 +207,7 @@ def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_native.open(os.fspath(path), step, item))
+    return Checkpoint(_native.open(os.fsdecode(path), step, item))
 
 
 def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -> VerifyReport:
@@ -216,9 +216,9 @@ def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return VerifyReport.from_native(_native.open(os.fspath(path), step, item).verify())
+    return VerifyReport.from_native(_native.open(os.fsdecode(path), step, item).verify())
 
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _native.open(os.fspath(path), step, item).overview()
+    return _native.open(os.fsdecode(path), step, item).overview()

@@ -267,7 +267,7 @@ class Checkpoint(Mapping[str, Leaf]):
     @property
     def path(self) -> str:
         """Where it was opened."""
-        return os.fspath(self._native.path)
+        return self._native.path
 
     @property
     def layout(self) -> str:
