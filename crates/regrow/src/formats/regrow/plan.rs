@@ -228,9 +228,13 @@ fn refuse_equal_keys(tree: &Tree<Leaf>) -> Result<()> {
         if let Some((_, left, keys)) = open.last_mut() {
             *left -= 1;
             if !keys.insert(&node.key) {
-                let path: KeyPath = open.iter().skip(1).map(|(key, ..)| (*key).clone()).chain([node.key.clone()]).collect();
-                return Err(Error::new(ErrorKind::NameCollision, "two children of one container have the same key")
-                    .at_leaf(&path));
+                let path: KeyPath =
+                    open.iter().skip(1).map(|(key, ..)| (*key).clone()).chain([node.key.clone()]).collect();
+                return Err(Error::new(
+                    ErrorKind::NameCollision,
+                    "two children of one container have the same key",
+                )
+                .at_leaf(&path));
             }
         }
         if node.child_count > 0 {
