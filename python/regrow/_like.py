@@ -16,7 +16,6 @@ import numpy as np
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, UnsupportedError
 from ._leaves import (
-    BYTES,
     DTYPE_NUMBERS,
     DTYPES,
     JAX_ARRAY,
@@ -127,10 +126,7 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         if kind == PLACEHOLDER:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
-    view = np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
-    if kind == BYTES:
-        return view
-    return view
+    return np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
 
 
 def _array(value: Any) -> Any:
@@ -195,7 +191,7 @@ class JaxLeaves:
             is_key = isinstance(value, PrngKey) or (like is not None and is_prng_key(like))
             if is_key:
                 impl = value.impl if isinstance(value, PrngKey) else _impl_of(like)
-                data = value.data if isinstance(value, PrngKey) else value
+                data: Any = value.data if isinstance(value, PrngKey) else value
                 key = jax.random.wrap_key_data(data, impl=impl)
                 target = shardings.get(at, _sharding_of(like))
                 values[at] = key if target is None else jax.device_put(key, target)
