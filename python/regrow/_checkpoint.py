@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 import os
@@ -224,18 +225,22 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __init__(self, native: _native.Checkpoint) -> None:
         self._native = native
+
+    @functools.cached_property
+    def _columns(self) -> tuple[Structure, list[Leaf]]:
+        """Structure and leaves; made when first asked for, since `load` needs neither."""
+        native = self._native
         structure, kinds, dtypes, shapes, names = native.tree()
-        self._structure = Structure(*structure)
-        leaves = []
-        by_path: dict[str, Leaf] = {}
         columns = zip(native.paths(), names, kinds, dtypes, shapes, strict=True)
-        for at, (path, name, kind, dtype, shape) in enumerate(columns):
-            leaf = Leaf(native, at, path, name, kind, dtype, shape)
-            leaves.append(leaf)
+        return Structure(*structure), [Leaf(native, at, *column) for at, column in enumerate(columns)]
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, Leaf]:
+        by_path: dict[str, Leaf] = {}
+        for leaf in self._columns[1]:
             # Key paths that print alike: the later ones go by their stored names, which are unique.
-            by_path[path if path not in by_path else name] = leaf
-        self._leaves = leaves
-        self._by_path = by_path
+            by_path[leaf.path if leaf.path not in by_path else leaf.name] = leaf
+        return by_path
 
     def __getitem__(self, path: str) -> Leaf:
         """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
@@ -245,7 +250,7 @@ class Checkpoint(Mapping[str, Leaf]):
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
         try:
-            return self._leaves[self._native.find(path)]
+            return self._columns[1][self._native.find(path)]
         except NotFoundError as error:
             raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
 
@@ -256,7 +261,7 @@ class Checkpoint(Mapping[str, Leaf]):
         return iter(self._by_path)
 
     def __len__(self) -> int:
-        return len(self._leaves)
+        return len(self._columns[1])
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -287,7 +292,7 @@ class Checkpoint(Mapping[str, Leaf]):
     def tree(self) -> Any:
         """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
         _register_nodes()
-        return unflatten(self._structure, self._leaves)
+        return unflatten(*self._columns)
 
     @property
     def metadata(self) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+__all__: list[str]
 __version__: str
 NODE_KINDS: tuple[str, ...]
 KEY_KINDS: tuple[str, ...]

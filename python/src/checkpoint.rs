@@ -44,13 +44,8 @@ pub fn open(py: Python<'_>, path: PathBuf, step: Option<u64>, item: Option<Strin
 pub struct Checkpoint(regrow::Checkpoint);
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
-type TreeOut<'py> = (
-    StructureOut<'py>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyList>,
-    Bound<'py, PyList>,
-);
+type TreeOut<'py> =
+    (StructureOut<'py>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);

@@ -28,17 +28,11 @@ pub const NODE_KINDS: [&str; 10] = [
 pub const KEY_KINDS: [&str; 4] = ["dict", "dict_int", "index", "attr"];
 
 /// Node kinds, key kinds, keys, child counts, type names, as they come from Python.
-pub type StructureIn<'py> =
-    (PyBackedBytes, PyBackedBytes, Bound<'py, PyList>, Vec<usize>, Vec<PyBackedStr>);
+pub type StructureIn<'py> = (PyBackedBytes, PyBackedBytes, Bound<'py, PyList>, Vec<usize>, Vec<PyBackedStr>);
 
 /// The same on the way to Python.
-pub type StructureOut<'py> = (
-    Bound<'py, PyBytes>,
-    Bound<'py, PyBytes>,
-    Bound<'py, PyList>,
-    Bound<'py, PyList>,
-    Bound<'py, PyList>,
-);
+pub type StructureOut<'py> =
+    (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>);
 
 /// The tree of the columns; its leaves are numbered.
 pub fn to_tree(structure: &StructureIn<'_>) -> PyResult<Tree<usize>> {

@@ -16,14 +16,7 @@ fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>>
     static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let from_native = FROM_NATIVE.import(py, "regrow._errors", "from_native")?;
     let (file, leaf, offset_bytes) = place(error);
-    from_native.call1((
-        error.kind().name(),
-        error.to_string(),
-        file,
-        leaf,
-        offset_bytes,
-        error.help_text(),
-    ))
+    from_native.call1((error.kind().name(), error.to_string(), file, leaf, offset_bytes, error.help_text()))
 }
 
 /// File, leaf and offset, as Python has them.

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
+};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};

@@ -41,12 +41,13 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
             return Err(Error::invalid(format!("the compression {name:?} is not known")));
         }
     };
-    let custom_metadata = match metadata {
-        None => None,
-        Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
-            Error::invalid(format!("metadata is no JSON that can be stored: {error}"))
-        })?),
-    };
+    let custom_metadata =
+        match metadata {
+            None => None,
+            Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
+                Error::invalid(format!("metadata is no JSON that can be stored: {error}"))
+            })?),
+        };
     Ok(SaveOptions {
         layout: orbax.map_or(Ok(Layout::Regrow), |orbax| orbax_options(orbax).map(Layout::Orbax))?,
         overwrite,

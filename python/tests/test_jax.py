@@ -100,7 +100,8 @@ def test_nnx_state(path: Path) -> None:
 def test_without_a_template_there_is_only_numpy(path: Path) -> None:
     regrow.save(path, PARAMS)
     loaded = regrow.load(path)
-    assert_same(loaded, jax.tree.map(np.asarray, PARAMS) | {"scale": np.asarray(PARAMS["scale"])})
+    dense = {name: np.asarray(array) for name, array in PARAMS["dense"].items()}
+    assert_same(loaded, {"dense": dense, "scale": np.asarray(PARAMS["scale"])})
     assert regrow.open(path)["scale"].kind == "jax_array"
 
 
@@ -164,7 +165,7 @@ def test_shardings_by_glob_for_all_and_with_like(path: Path) -> None:
     restored = regrow.load(path, like=like, shardings={"p": {"w": by_x}})
     assert restored["p"]["w"].sharding == by_x
     assert restored["p"]["b"].sharding == second
-    with pytest.raises(regrow.InvalidArgumentError, match="no jax.sharding.Sharding"):
+    with pytest.raises(regrow.InvalidArgumentError, match=r"no jax\.sharding\.Sharding"):
         regrow.load(path, shardings={"p": 3})
 
 
