@@ -119,13 +119,7 @@ impl Decoder<'_, '_> {
             }
             ValueRef::Ext(EXT_COMPLEX, payload) => match read_one(payload)? {
                 ValueRef::Array(parts) => match parts.as_slice() {
-                    [re, im] => {
-                        let number = |part: &ValueRef<'_>| {
-                            part.as_f64()
-                                .ok_or_else(|| Error::corrupt("a complex number has a part that is none"))
-                        };
-                        Slot::scalar(&name, Scalar::Complex(number(re)?, number(im)?), "msgpack")
-                    }
+                    [re, im] => Slot::scalar(&name, Scalar::Complex(number(re)?, number(im)?), "msgpack"),
                     _ => return Err(Error::corrupt("a complex number has not two parts")),
                 },
                 _ => return Err(Error::corrupt("a complex number has not two parts")),
@@ -169,12 +163,24 @@ impl Decoder<'_, '_> {
     }
 
     fn array(&self, name: &str, kind: LeafKind, payload: &[u8]) -> Result<Slot> {
-        let (shape, dtype, data) = ndarray(payload)?;
+        let (shape, dtype, data) = self.ndarray(payload)?;
         match dtype.parse() {
-            Ok(dtype) => Slot::pieces(name, kind, dtype, shape, vec![self.bytes.slice_ref(data)]),
+            Ok(dtype) => Slot::pieces(name, kind, dtype, shape, vec![data]),
             // flax wrote texts and records that it cannot read itself; the other leaves are sound.
             Err(_) => Ok(Slot::absent(name, LeafKind::Unknown(format!("array of dtype {dtype}").into()))),
         }
+    }
+
+    /// Shape, dtype name and data of an ndarray's payload.
+    fn ndarray(&self, payload: &[u8]) -> Result<(Shape, String, Bytes)> {
+        let bad = || Error::corrupt("an array is not stored as shape, dtype and bytes");
+        let ValueRef::Array(parts) = read_one(payload)? else { return Err(bad()) };
+        let [shape, dtype, data] = parts.as_slice() else { return Err(bad()) };
+        let dims: Option<Vec<u64>> =
+            shape.as_array().ok_or_else(bad)?.iter().map(|dim| dim.as_u64()).collect();
+        let dtype = std::str::from_utf8(raw(dtype).ok_or_else(bad)?).map_err(|_| bad())?.to_owned();
+        let data = self.bytes.slice_ref(raw(data).ok_or_else(bad)?);
+        Ok((Shape::new(dims.ok_or_else(bad)?)?, dtype, data))
     }
 
     fn chunked(&self, name: &str, members: &[(ValueRef<'_>, ValueRef<'_>)]) -> Result<Slot> {
@@ -190,32 +196,35 @@ impl Decoder<'_, '_> {
         let mut pieces = Vec::with_capacity(chunks.len());
         for chunk in chunks {
             let ValueRef::Ext(EXT_NDARRAY, payload) = chunk else { return Err(broken("chunks")) };
-            let (_, of, data) = ndarray(payload)?;
+            let (_, of, data) = self.ndarray(payload)?;
             let of: Dtype = of.parse()?;
             if *dtype.get_or_insert(of) != of {
                 return Err(Error::corrupt("the chunks of an array differ in dtype"));
             }
-            pieces.push(self.bytes.slice_ref(data));
+            pieces.push(data);
         }
         Slot::pieces(name, LeafKind::NumpyArray, dtype.ok_or_else(|| broken("chunks"))?, shape, pieces)
     }
 }
 
-/// Shape, dtype name and data of an ndarray's payload.
-fn ndarray(payload: &[u8]) -> Result<(Shape, String, &[u8])> {
-    let bad = || Error::corrupt("an array is not stored as shape, dtype and bytes");
-    let ValueRef::Array(parts) = read_one(payload)? else { return Err(bad()) };
-    let [shape, dtype, data] = parts.as_slice() else { return Err(bad()) };
-    let dims: Option<Vec<u64>> = shape.as_array().ok_or_else(bad)?.iter().map(|dim| dim.as_u64()).collect();
-    let dtype = std::str::from_utf8(raw(dtype).ok_or_else(bad)?).map_err(|_| bad())?;
-    Ok((Shape::new(dims.ok_or_else(bad)?)?, dtype.to_owned(), raw(data).ok_or_else(bad)?))
+fn number(value: &ValueRef<'_>) -> Result<f64> {
+    match value {
+        ValueRef::F64(number) => Ok(*number),
+        ValueRef::F32(number) => Ok(f64::from(*number)),
+        ValueRef::Integer(number) => number.as_f64().ok_or_else(no_number),
+        _ => Err(no_number()),
+    }
+}
+
+fn no_number() -> Error {
+    Error::corrupt("a part of a complex number is no number")
 }
 
 /// The bytes of a text or of bytes: flax reads either as the other.
-fn raw<'a>(value: &ValueRef<'a>) -> Option<&'a [u8]> {
+fn raw<'v>(value: &'v ValueRef<'_>) -> Option<&'v [u8]> {
     match value {
         ValueRef::Binary(bytes) => Some(bytes),
-        ValueRef::String(text) => Some(text.into_bytes()),
+        ValueRef::String(text) => Some(text.as_bytes()),
         _ => None,
     }
 }

@@ -52,10 +52,16 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
     let metadata = TreeMetadata::parse(&bytes).in_file(&file)?;
     let structure = structure::build(&metadata).in_file(&file)?;
     let mut leaves = Leaves::new(folder, &metadata)?;
-    let tree = structure.try_map(|_, &position| match metadata.entries.get(position) {
-        Some(entry) => leaves.leaf(entry),
-        None => Err(Error::corrupt("the tree has a leaf that its metadata has not")),
-    })?;
+    // Key paths are only built for errors: a tree may be deep.
+    let mut slots = Vec::with_capacity(structure.len());
+    for &position in structure.leaves() {
+        let entry = metadata
+            .entries
+            .get(position)
+            .ok_or_else(|| Error::corrupt("the tree has a leaf that its metadata has not"))?;
+        slots.push(leaves.leaf(entry).map_err(|error| error.at_leaf(&structure::key_path(entry)))?);
+    }
+    let tree = structure.with_leaves(slots)?;
     let mut notes = Vec::new();
     if let Some(why) = &metadata.rich_types_lost {
         notes.push(format!("tuples and named tuples show as lists and dicts: {why}"));

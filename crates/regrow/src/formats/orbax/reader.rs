@@ -17,7 +17,7 @@ use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small};
 use super::items::{self, Item};
 use super::pytree::Opened;
-use super::slot::{Slot, Source, copy_pieces, graft};
+use super::slot::{Slot, Source, copy_pieces, graft, leaf_path};
 use super::steps::{self, TMP_MARK};
 use super::{json_text, legacy};
 use crate::array::Region;
@@ -288,7 +288,7 @@ impl OrbaxReader {
 
     /// O(leaves): for errors only.
     fn path(&self, leaf: usize) -> KeyPath {
-        self.tree.iter().nth(leaf).map(|(path, _)| path).unwrap_or_default()
+        leaf_path(&self.tree, leaf)
     }
 }
 

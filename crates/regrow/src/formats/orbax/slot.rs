@@ -8,7 +8,7 @@ use super::arrays::StoredArray;
 
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{Key, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
+use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
 /// A leaf with the source of its data.
 #[derive(Debug)]
@@ -171,6 +171,37 @@ fn copy_span(pieces: &[Bytes], offset: u64, mut out: &mut [u8]) -> Result<()> {
     Err(Error::corrupt("an array ends before its shape does"))
 }
 
+/// The key path of one leaf; O(nodes), whatever their depth.
+pub(super) fn leaf_path<L>(tree: &Tree<L>, leaf: usize) -> KeyPath {
+    let mut path = KeyPath::root();
+    let mut open: Vec<usize> = Vec::new();
+    let mut leaves_before = 0;
+    for (i, node) in tree.nodes().iter().enumerate() {
+        while open.last() == Some(&0) {
+            open.pop();
+            path.pop();
+        }
+        if let Some(left) = open.last_mut() {
+            *left -= 1;
+        }
+        if i > 0 {
+            path.push(node.key.clone());
+        }
+        if node.kind == NodeKind::Leaf {
+            if leaves_before == leaf {
+                return path;
+            }
+            leaves_before += 1;
+        }
+        if node.child_count > 0 {
+            open.push(node.child_count);
+        } else {
+            path.pop();
+        }
+    }
+    KeyPath::root()
+}
+
 /// Adds a whole tree as a child of the container that is open.
 ///
 /// # Errors
@@ -253,12 +284,12 @@ mod tests {
         graft(&mut outer, Key::dict("a"), inner.finish().unwrap()).unwrap();
         graft(&mut outer, Key::dict("b"), Tree::single('y')).unwrap();
         outer.close().unwrap();
-        let all: Vec<String> = outer
-            .finish()
-            .unwrap()
-            .walk()
-            .map(|(path, node)| format!("{path}:{}", node.kind.name()))
-            .collect();
+        let tree = outer.finish().unwrap();
+        for (leaf, path) in tree.paths().iter().enumerate() {
+            assert_eq!(leaf_path(&tree, leaf), *path);
+        }
+        let all: Vec<String> =
+            tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect();
         assert_eq!(all, [".:dict", "a:tuple", "a/0:none", "a/1:leaf", "b:leaf"]);
     }
 }
