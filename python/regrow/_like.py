@@ -92,6 +92,8 @@ class Template:
 
     def _wanted(self, leaf: Any) -> Wanted | None:
         cls = type(leaf)
+        if cls is np.ndarray:
+            return Wanted(_number_of(leaf.dtype), leaf.shape, _array_at)
         if cls in _PYTHON_NUMBERS:
             return Wanted(None, (), lambda value, _at: _python_number(cls, value))
         if cls is str:
@@ -111,7 +113,7 @@ class Template:
             return self.jax_leaves.wanted(leaf)
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
-            return Wanted(_number_of(dtype), tuple(map(int, shape)), lambda value, _at: _array(value))
+            return Wanted(_number_of(dtype), tuple(map(int, shape)), _array_at)
         return None
 
 
@@ -135,6 +137,10 @@ def _array(value: Any) -> Any:
     return value
 
 
+def _array_at(value: Any, _at: int) -> Any:
+    return _array(value)
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Differs(f"template str, stored {value.dtype.name} of shape {list(value.shape)}")
@@ -149,7 +155,7 @@ def _python_number(cls: type[Any], value: Any) -> Any:
 
 
 def _number_of(dtype: np.dtype[Any]) -> int:
-    number = DTYPE_NUMBERS.get(dtype.newbyteorder("="))
+    number = DTYPE_NUMBERS.get(dtype if dtype.isnative else dtype.newbyteorder("="))
     if number is None:
         raise UnsupportedError(f"the template has the dtype {dtype}, which no checkpoint can hold")
     return number

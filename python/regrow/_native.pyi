@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-__all__: list[str]
 __version__: str
 NODE_KINDS: tuple[str, ...]
 KEY_KINDS: tuple[str, ...]
