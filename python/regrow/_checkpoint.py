@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import operator
 import os
@@ -130,10 +131,10 @@ class Leaf:
             raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {self._path}", leaf=self._path)
         region = basic_region(index, self._shape)
         if region.is_whole:
-            kinds, dtypes, shapes, values, _ = self._native.read(self._at)
+            _, dtypes, shapes, values, _ = self._native.read(self._at)
             array = np.ndarray(shapes[0], DTYPES[dtypes[0]], values[0])
         else:
-            buffer = self._native.region(self._at, region.starts, region.lens)
+            buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
             array = np.ndarray(region.lens, self.dtype, buffer)
         return array[region.then]
 
@@ -159,7 +160,7 @@ class BasicRegion(NamedTuple):
 
     starts: tuple[int, ...]
     lens: tuple[int, ...]
-    then: tuple[int | slice | None | EllipsisType, ...]
+    then: tuple[int | slice | EllipsisType | None, ...]
     is_whole: bool
 
 
@@ -171,48 +172,52 @@ def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
         InvalidArgumentError: for indices by array or list, which NumPy calls advanced.
     """
     entries = index if isinstance(index, tuple) else (index,)
+    dots = sum(entry is Ellipsis for entry in entries)
     given = sum(entry is not None and entry is not Ellipsis for entry in entries)
-    if sum(entry is Ellipsis for entry in entries) > 1:
+    if dots > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     if given > len(shape):
         raise IndexError(f"too many indices: the leaf has {len(shape)} axes, {given} were indexed")
-    if Ellipsis not in [entry for entry in entries if entry is Ellipsis]:
-        entries = (*entries, Ellipsis)
-    starts, lens = [], []
-    then: list[int | slice | None | EllipsisType] = []
-    for entry in entries:
+    starts: list[int] = []
+    lens: list[int] = []
+    then: list[int | slice | EllipsisType | None] = []
+    for entry in entries if dots else (*entries, Ellipsis):
         axis = len(starts)
         if entry is None:
             then.append(None)
         elif entry is Ellipsis:
-            count = len(shape) - given
-            starts += [0] * count
-            lens += shape[axis : axis + count]
-            # Written out, so that an all-integer index gives a scalar and one with `...` an array, as in NumPy.
-            then += [slice(None)] * count
+            rest = shape[axis : axis + len(shape) - given]
+            starts += [0] * len(rest)
+            lens += rest
+            # Only where the caller wrote it: with all-integer indices it makes an array of what was a scalar.
+            then += [Ellipsis] if dots else [slice(None)] * len(rest)
         elif isinstance(entry, slice):
             steps = range(*entry.indices(shape[axis]))
             low, high = (min(steps[0], steps[-1]), max(steps[0], steps[-1]) + 1) if steps else (0, 0)
             starts.append(low)
             lens.append(high - low)
-            then.append(slice(None, None, steps.step) if steps else slice(0, 0))
-        elif isinstance(entry, (bool, np.bool_)) or not hasattr(entry, "__index__"):
-            raise InvalidArgumentError(
-                f"a lazy leaf takes integers, slices, None and ..., not {type(entry).__name__}\n"
-                "  help: read it first: leaf[...][index]",
-                help="read it first: leaf[...][index]",
-            )
+            then.append(slice(None, None, steps.step))
         else:
-            at = operator.index(entry)
+            at = _integer(entry)
             if not -shape[axis] <= at < shape[axis]:
                 raise IndexError(f"index {at} is out of bounds for axis {axis} with size {shape[axis]}")
             starts.append(at % shape[axis])
             lens.append(1)
             then.append(0)
-    if Ellipsis in [entry for entry in (index if isinstance(index, tuple) else (index,)) if entry is Ellipsis]:
-        then.append(Ellipsis)
-    is_whole = tuple(lens) == shape
-    return BasicRegion(tuple(starts), tuple(lens), tuple(then), is_whole)
+    return BasicRegion(tuple(starts), tuple(lens), tuple(then), tuple(lens) == shape)
+
+
+def _integer(entry: Any) -> int:
+    try:
+        if not isinstance(entry, (bool, np.bool_)):
+            return operator.index(entry)
+    except TypeError:
+        pass
+    help = "read it first: leaf[...][index]"
+    raise InvalidArgumentError(
+        f"a lazy leaf takes integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
+        help=help,
+    )
 
 
 class Checkpoint(Mapping[str, Leaf]):
@@ -220,18 +225,22 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __init__(self, native: _native.Checkpoint) -> None:
         self._native = native
+
+    @functools.cached_property
+    def _columns(self) -> tuple[Structure, list[Leaf]]:
+        """Structure and leaves; made when first asked for, since `load` needs neither."""
+        native = self._native
         structure, kinds, dtypes, shapes, names = native.tree()
-        self._structure = Structure(*structure)
-        leaves = []
-        by_path: dict[str, Leaf] = {}
         columns = zip(native.paths(), names, kinds, dtypes, shapes, strict=True)
-        for at, (path, name, kind, dtype, shape) in enumerate(columns):
-            leaf = Leaf(native, at, path, name, kind, dtype, shape)
-            leaves.append(leaf)
+        return Structure(*structure), [Leaf(native, at, *column) for at, column in enumerate(columns)]
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, Leaf]:
+        by_path: dict[str, Leaf] = {}
+        for leaf in self._columns[1]:
             # Key paths that print alike: the later ones go by their stored names, which are unique.
-            by_path[path if path not in by_path else name] = leaf
-        self._leaves = leaves
-        self._by_path = by_path
+            by_path[leaf.path if leaf.path not in by_path else leaf.name] = leaf
+        return by_path
 
     def __getitem__(self, path: str) -> Leaf:
         """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
@@ -241,7 +250,7 @@ class Checkpoint(Mapping[str, Leaf]):
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
         try:
-            return self._leaves[self._native.find(path)]
+            return self._columns[1][self._native.find(path)]
         except NotFoundError as error:
             raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
 
@@ -252,7 +261,7 @@ class Checkpoint(Mapping[str, Leaf]):
         return iter(self._by_path)
 
     def __len__(self) -> int:
-        return len(self._leaves)
+        return len(self._columns[1])
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -283,7 +292,7 @@ class Checkpoint(Mapping[str, Leaf]):
     def tree(self) -> Any:
         """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
         _register_nodes()
-        return unflatten(self._structure, self._leaves)
+        return unflatten(*self._columns)
 
     @property
     def metadata(self) -> Any:
@@ -357,7 +366,12 @@ class Checkpoint(Mapping[str, Leaf]):
         return template.fill(loaded, by_leaf)
 
     def _load_template(
-        self, template: Template, casts: list[tuple[str, str]], partial: bool, verify: bool, budget: int | None
+        self,
+        template: Template,
+        casts: list[tuple[str, str]],
+        partial: bool,
+        verify: bool,
+        budget: int | None,
     ) -> LoadedLeaves:
         partial = partial or template.is_selection
         _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget)

@@ -34,9 +34,7 @@ NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER,
     )
 )
 
-DTYPES: tuple[np.dtype[Any], ...] = tuple(
-    np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES
-)
+DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES)
 """Every dtype of the engine, by its number there."""
 
 DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
@@ -154,9 +152,7 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[in
     if leaf.is_deleted():
         place = path_text(flat.structure, at)
         help = "it was donated to a computation: save before donating it, or save the result"
-        raise InvalidArgumentError(
-            f"the JAX array was deleted\n  leaf {place}\n  help: {help}", leaf=place, help=help
-        )
+        raise InvalidArgumentError(f"the JAX array was deleted\n  leaf {place}\n  help: {help}", leaf=place, help=help)
     if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         place = path_text(flat.structure, at)
         help = "gather it first, for example with jax.experimental.multihost_utils.process_allgather"

@@ -16,7 +16,6 @@ import numpy as np
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, UnsupportedError
 from ._leaves import (
-    BYTES,
     DTYPE_NUMBERS,
     DTYPES,
     JAX_ARRAY,
@@ -93,6 +92,8 @@ class Template:
 
     def _wanted(self, leaf: Any) -> Wanted | None:
         cls = type(leaf)
+        if cls is np.ndarray:
+            return Wanted(_number_of(leaf.dtype), leaf.shape, _array_at)
         if cls in _PYTHON_NUMBERS:
             return Wanted(None, (), lambda value, _at: _python_number(cls, value))
         if cls is str:
@@ -112,7 +113,7 @@ class Template:
             return self.jax_leaves.wanted(leaf)
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
-            return Wanted(_number_of(dtype), tuple(map(int, shape)), lambda value, _at: _array(value))
+            return Wanted(_number_of(dtype), tuple(map(int, shape)), _array_at)
         return None
 
 
@@ -127,16 +128,17 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         if kind == PLACEHOLDER:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
-    view = np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
-    if kind == BYTES:
-        return view
-    return view
+    return np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, str):
         raise Differs("template array, stored text")
     return value
+
+
+def _array_at(value: Any, _at: int) -> Any:
+    return _array(value)
 
 
 def _text(value: Any) -> str:
@@ -153,7 +155,7 @@ def _python_number(cls: type[Any], value: Any) -> Any:
 
 
 def _number_of(dtype: np.dtype[Any]) -> int:
-    number = DTYPE_NUMBERS.get(dtype.newbyteorder("="))
+    number = DTYPE_NUMBERS.get(dtype if dtype.isnative else dtype.newbyteorder("="))
     if number is None:
         raise UnsupportedError(f"the template has the dtype {dtype}, which no checkpoint can hold")
     return number
@@ -195,7 +197,7 @@ class JaxLeaves:
             is_key = isinstance(value, PrngKey) or (like is not None and is_prng_key(like))
             if is_key:
                 impl = value.impl if isinstance(value, PrngKey) else _impl_of(like)
-                data = value.data if isinstance(value, PrngKey) else value
+                data: Any = value.data if isinstance(value, PrngKey) else value
                 key = jax.random.wrap_key_data(data, impl=impl)
                 target = shardings.get(at, _sharding_of(like))
                 values[at] = key if target is None else jax.device_put(key, target)

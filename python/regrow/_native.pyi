@@ -16,9 +16,7 @@ _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
 _Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], bytes]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
-def save(
-    path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]
-) -> tuple[str, int, int]:
+def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
     """Saves a tree; gives path, stored bytes and number of leaves."""
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
@@ -65,9 +63,7 @@ class Checkpoint:
     def paths(self) -> list[str]:
         """The printed key path of every leaf."""
 
-    def info(
-        self, leaf: int
-    ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
+    def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
         """Chunk shape, write shape, sharding as JSON, coding."""
 
     def find(self, path: str) -> int:

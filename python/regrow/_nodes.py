@@ -105,7 +105,8 @@ class PrngKey:
         """The key as JAX has it."""
         import jax
 
-        return jax.random.wrap_key_data(self.data, impl=self.impl)
+        data: Any = self.data  # JAX takes NumPy arrays, its annotation does not
+        return jax.random.wrap_key_data(data, impl=self.impl)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PrngKey):
@@ -133,7 +134,7 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
         return None
     cls: type[Any] = collections.namedtuple(name, fields)  # type: ignore[misc]
     cls.__module__ = module or "regrow"
-    cls.__regrow_type__ = type_name
+    cls.__regrow_type__ = type_name  # type: ignore[attr-defined]
     return cls
 
 
@@ -144,7 +145,12 @@ def register_with_jax() -> None:
 
     def flatten(node: Node) -> tuple[list[Any], tuple[Any, ...]]:
         get = object.__getattribute__
-        return list(node.values()), (type_name_of(node), tuple(node), get(node, "_kind"), get(node, "_key_kinds"))
+        return list(node.values()), (
+            type_name_of(node),
+            tuple(node),
+            get(node, "_kind"),
+            get(node, "_key_kinds"),
+        )
 
     def flatten_with_keys(node: Node) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         children, definition = flatten(node)

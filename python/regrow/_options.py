@@ -52,8 +52,7 @@ class OrbaxOptions:
             unknown = set(options) - set(CHUNKING)
             if unknown:
                 raise InvalidArgumentError(
-                    f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; "
-                    f"it takes {', '.join(CHUNKING)}"
+                    f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; it takes {', '.join(CHUNKING)}"
                 )
             chunking = {name: options.get(name) for name in CHUNKING}
             per_leaf.append((pattern, _chunking(**chunking)))
@@ -111,7 +110,7 @@ def compression_level(compression: Any) -> int | str | None:
     """`None` for the layout's default, "none", or the level of zstd."""
     match compression:
         case None | "none":
-            return compression  # type: ignore[no-any-return]
+            return None if compression is None else "none"
         case "zstd":
             return 1
         case bool():

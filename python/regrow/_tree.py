@@ -269,9 +269,7 @@ def _open_node(node: Node, _trail: list[str | int]) -> Opened:
     def rebuild(children: list[Any]) -> Node:
         return Node(type_name, dict(zip(keys, children, strict=True)), kind, key_kinds)
 
-    return Opened(
-        _native.NODE_KINDS.index(kind), key_kinds, keys, list(node.values()), type_name, rebuild
-    )
+    return Opened(_native.NODE_KINDS.index(kind), key_kinds, keys, list(node.values()), type_name, rebuild)
 
 
 def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
