@@ -50,7 +50,7 @@ pub struct Globals {
 impl Globals {
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone(), ..OpenOptions::default() }
+        OpenOptions { step: self.step, item: self.item.clone() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Exit codes and where reports go: 0 fine, 1 found something wrong, 2 wrong usage, 3 could not read.
 
+#[cfg(test)]
 mod common;
 
 use std::fs;
@@ -10,7 +11,7 @@ use common::{command, orbax, regrow, saved, text};
 fn sound_checkpoints_verify_with_0() {
     let (_folder, path) = saved();
     let run = regrow(["verify", text(&path)]);
-    assert_eq!(run.stdout, format!("{}: sound: 5 leaves, 49 B read\n", text(&path)));
+    assert_eq!(run.stdout, format!("{}: sound: 5 leaves, 50 B read\n", text(&path)));
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
 }
 
@@ -40,6 +41,7 @@ fn what_orbax_wrote_and_time_damaged_is_1() {
         let run = regrow(["verify", text(&orbax(name))]);
         assert_eq!(run.code, 1, "{name}: {run:?}");
         assert!(run.stderr.starts_with("error: "), "{name}: {run:?}");
+        assert!(run.stderr.contains("\n  in "), "{name}: {run:?}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! `ls` and `overview`: what they print, to the byte.
 
+#[cfg(test)]
 mod common;
 
 use common::{orbax, regrow, saved, text};
@@ -11,13 +12,13 @@ fn ls_prints_a_line_for_each_leaf_and_the_totals() {
     assert_eq!(
         run.stdout,
         "\
-KEY PATH                 DTYPE     SHAPE  BYTES  CODING
-name                     str       [9]        9  str
-params/bias              bfloat16  [3]        6  raw
-params/kernel            float32   [2,3]     24  raw
+KEY PATH                DTYPE     SHAPE  BYTES  CODING
+name                    str       [10]      10  -
+params/bias             bfloat16  [3]        6  raw
+params/kernel           float32   [2,3]     24  raw
 params/odd\\u{1b}[2J[0]  bool      [2]        2  raw
-step                     int64     []         8  raw
-5 leaves, 49 bytes (49 B)
+step                    int64     []         8  raw
+5 leaves, 50 bytes (50 B)
 "
     );
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
@@ -76,7 +77,7 @@ fn overview_fits_on_a_page() {
     let run = regrow(["overview", text(&path)]);
     let (head, rest) = run.stdout.split_once("\n\n").unwrap();
     assert!(head.contains("layout  regrow"), "{head}");
-    assert!(head.ends_with("pytree  5 leaves, 49 bytes (49 B)"), "{head}");
+    assert!(head.ends_with("pytree  5 leaves, 50 bytes (50 B)"), "{head}");
     assert!(
         rest.starts_with(
             "\
@@ -85,16 +86,16 @@ by dtype
   bool      1 leaf   2 B
   float32   1 leaf  24 B
   int64     1 leaf   8 B
-  str       1 leaf   9 B
+  str       1 leaf  10 B
 
 by top-level key
-  name    1 leaf     9 B
+  name    1 leaf    10 B
   params  3 leaves  32 B
   step    1 leaf     8 B
 
 largest leaves
-  params/kernel            float32 [2,3]  24 B
-  name                     str [9]         9 B
+  params/kernel           float32 [2,3]  24 B
+  name                    str [10]       10 B
 "
         ),
         "{rest}"
@@ -109,7 +110,7 @@ fn overview_names_steps_and_metadata() {
     assert_eq!(newest["step"], 20);
     assert_eq!(newest["steps"], serde_json::json!([0, 10, 20]));
     let older = regrow(["--step", "10", "overview", text(&root)]);
-    assert!(older.stdout.contains("step    10 of 0, 10, 20"), "{}", older.stdout);
+    assert!(older.stdout.contains("step      10 of 0, 10, 20"), "{}", older.stdout);
     let custom = regrow(["overview", text(&orbax("sd_ocdbt_zarr2"))]);
     assert!(custom.stdout.contains(r#"metadata  {"note":"g","n":[1,2.5,null]}"#), "{}", custom.stdout);
 }

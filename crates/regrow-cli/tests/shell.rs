@@ -1,5 +1,6 @@
 //! Living in a shell: completions, help, closed pipes, the demonstration.
 
+#[cfg(test)]
 mod common;
 
 use std::io::Read;

@@ -1,5 +1,6 @@
 //! `cat`: values of a leaf or a slice, as text, JSON and bytes.
 
+#[cfg(test)]
 mod common;
 
 use common::{command, orbax, regrow, saved, text};

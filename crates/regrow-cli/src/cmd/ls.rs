@@ -77,7 +77,8 @@ fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> s
 
 fn row(path: &KeyPath, leaf: &LeafInfo) -> [String; 5] {
     let bytes = if has_data(leaf) { leaf.len_bytes().to_string() } else { "-".to_owned() };
-    [path.to_string(), dtype_text(leaf), leaf.shape.to_string(), bytes, leaf.coding.to_string()]
+    let coding = if leaf.coding.is_empty() { "-".to_owned() } else { leaf.coding.to_string() };
+    [path.to_string(), dtype_text(leaf), leaf.shape.to_string(), bytes, coding]
 }
 
 fn total_bytes(leaves: &[(KeyPath, &LeafInfo)]) -> u64 {

@@ -22,6 +22,7 @@
 //! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
 //! | `legacy`, `msgpack` | what there was before `_METADATA`, and flax' files |
 //! | `reader` | all of it together |
+//! | `writer` | the same forms, written: a folder of rooms |
 //!
 //! Opening costs one pass over the metadata and the database's index: about a second for a million leaves.
 //!

@@ -29,6 +29,8 @@ pub(crate) mod names;
 mod plan;
 pub(crate) mod refusals;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use self::documents::{Switches, V1_ITEM, documents};
 use self::plan::Plan;

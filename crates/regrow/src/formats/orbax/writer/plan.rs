@@ -16,7 +16,7 @@ use super::documents::{LeafEntry, ValueType};
 use super::encode::PlannedArray;
 use super::names::{check_distinct, check_folders, check_siblings, param_name};
 use super::refusals::Refusals;
-use crate::array::{Array, Dtype, DtypeClass, Shape};
+use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::orbax::strings::Strings;
@@ -144,7 +144,8 @@ fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
     match kind {
         LeafKind::Bytes => Err(Error::unsupported("Orbax cannot store bytes")
             .help(format!("make it an array of uint8, or {KEEP_IT}"))),
-        LeafKind::Scalar if dtype.class() == DtypeClass::Complex => {
+        // Python's own is complex128; a complex64 was np.complex64, which a reader cannot tell from it.
+        LeafKind::Scalar if dtype == Dtype::Complex128 => {
             Err(Error::unsupported("Orbax cannot store a complex Python number")
                 .help(format!("make it np.complex128, or {KEEP_IT}")))
         }
@@ -153,16 +154,20 @@ fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
                 .help(format!("make it a bool, or {KEEP_IT}")))
         }
         LeafKind::Scalar | LeafKind::NumpyScalar if shape.rank() > 0 => {
-            Err(Error::invalid("a number has no axes").expected("shape []", shape))
+            Err(Error::invalid("a number has no axes")
+                .expected("shape []", shape)
+                .help("make the leaf an array"))
         }
         LeafKind::PrngKey(_) if dtype != Dtype::UInt32 => {
-            Err(Error::invalid("the data of a PRNG key has another dtype").expected(Dtype::UInt32, dtype))
+            Err(Error::invalid("the data of a PRNG key has another dtype")
+                .expected(Dtype::UInt32, dtype)
+                .help("store what jax.random.key_data gives"))
         }
         _ => Ok(()),
     }
 }
 
-fn check_dtype(dtype: Dtype) -> Result<()> {
+pub(super) fn check_dtype(dtype: Dtype) -> Result<()> {
     match dtype {
         Dtype::UInt2 | Dtype::UInt4 | Dtype::Float6E2m3fn | Dtype::Float6E3m2fn | Dtype::Float8E4m3 => {
             Err(Error::unsupported(format!("TensorStore, and so Orbax, has no dtype {dtype}"))
