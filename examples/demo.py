@@ -218,9 +218,7 @@ def print_table(state: State) -> None:
         ),
         (
             "regrow (Orbax's layout)",
-            milliseconds(
-                lambda: regrow.save(paths["regrow_as_orbax"], state, layout="orbax", overwrite=True)
-            ),
+            milliseconds(lambda: regrow.save(paths["regrow_as_orbax"], state, layout="orbax", overwrite=True)),
             milliseconds(lambda: regrow.load(paths["regrow_as_orbax"], like=state)),
             paths["regrow_as_orbax"],
         ),
