@@ -23,7 +23,7 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests $(wildcard python/demo) benches
+PYTHON_DIRS := python/regrow python/tests examples benches
 
 .PHONY: help demo test test-rust test-python check docs bench bench-quick fuzz
 .PHONY: prerequisites rust-prerequisites python-prerequisites develop develop-release clean
@@ -47,7 +47,7 @@ test-rust: rust-prerequisites $(NEXTEST)
 
 test-python: develop
 	$(SAY) "tests of the Python package"
-	$(BIN)/python -m pytest python/tests
+	cd python && $(BIN)/python -m pytest
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
 	$(SAY) "cargo fmt"
@@ -57,10 +57,10 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "ruff"
-	$(BIN)/ruff check $(PYTHON_DIRS) examples
-	$(BIN)/ruff format --check $(PYTHON_DIRS) examples
+	$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_DIRS)
+	$(BIN)/ruff format --config python/pyproject.toml --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
-	$(BIN)/mypy --strict python/regrow
+	cd python && $(BIN)/mypy --strict regrow
 
 docs: rust-prerequisites ## The Rust API's documentation: into docs/api/
 	$(SAY) "cargo doc"
@@ -79,13 +79,14 @@ bench-quick: develop-release ## The same with small data
 
 FUZZ_SECONDS ?= 20
 fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random bytes, FUZZ_SECONDS=20 each
-	@cd fuzz
+	$(SAY) "seeds from the fixtures"
+	fuzz/seed.sh
+	cd fuzz
 	export RUSTC_BOOTSTRAP=1 # the sanitizers' flags are not stable; the toolchain is
 	for target in $$(sed -n 's/^name = "\(fuzz_.*\)"/\1/p' Cargo.toml); do
-		printf '==> %s\n' "fuzz $$target for $(FUZZ_SECONDS) s"
-		mkdir -p corpus/$$target
-		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . $$target corpus/$$target $$(test -d seeds/$$target && echo seeds/$$target) -- \
-			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -max_len=65536 -print_final_stats=1 -verbosity=0
+		printf '==> %s\n' "$$target for $(FUZZ_SECONDS) s"
+		$(TOOLS)/bin/cargo-fuzz run --fuzz-dir . $$target corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=4096 -max_len=65536 -verbosity=0 -print_final_stats=1
 	done
 
 clean: ## Remove all that make has built

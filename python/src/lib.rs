@@ -1,1 +1,50 @@
 //! regrow's Python extension: arguments in, core types through, views out.
+//!
+//! A whole tree crosses the border in one call, in columns; the Python half (`python/regrow/`) takes the user's
+//! objects apart and puts them together. Array data is never copied here: what is saved stays in the memory of
+//! its Python owner, and what is loaded is shown to NumPy through the buffer protocol.
+//!
+//! | room | does |
+//! |---|---|
+//! | `columns` | the structure of a tree, both ways |
+//! | `leaves` | Python's leaves to the engine's, and the engine's to columns |
+//! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
+//! | `options` | what a caller asks for |
+//! | `checkpoint` | an opened checkpoint |
+//! | `error` | errors to exceptions |
+//!
+//! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
+//! nothing is left behind that a `fork` could break.
+
+mod checkpoint;
+mod columns;
+mod error;
+mod leaves;
+mod memory;
+mod options;
+
+/// The extension module.
+#[pyo3::pymodule(gil_used = false)]
+mod _native {
+    use pyo3::prelude::*;
+    use pyo3::types::PyTuple;
+    use regrow::array::Dtype;
+
+    #[pymodule_export]
+    use crate::checkpoint::{Checkpoint, open, save};
+    #[pymodule_export]
+    use crate::columns::{match_paths, paths};
+    #[pymodule_export]
+    use crate::memory::Slab;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("NODE_KINDS", PyTuple::new(py, crate::columns::NODE_KINDS)?)?;
+        module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;
+        module.add("LEAF_KINDS", PyTuple::new(py, crate::leaves::LEAF_KINDS)?)?;
+        module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
+        module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
+    }
+}

@@ -11,6 +11,7 @@ mod cmd;
 mod exit;
 mod out;
 mod slice;
+mod values;
 
 use cmd::{cat::Cat, completions::Completions, demo::Demo, ls::Ls, overview::Overview, verify::Verify};
 use exit::{Exit, Failure};
@@ -49,7 +50,7 @@ pub struct Globals {
 impl Globals {
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone(), ..OpenOptions::default() }
+        OpenOptions { step: self.step, item: self.item.clone() }
     }
 }
 

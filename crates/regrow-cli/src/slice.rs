@@ -124,25 +124,25 @@ mod tests {
     use super::*;
 
     /// Starts, lengths and the shape left, or the error's text.
-    fn select(text: &str, shape: &[u64]) -> Result<(Vec<u64>, Vec<u64>, Vec<u64>), String> {
+    fn select(text: &str, shape: &[u64]) -> Result<[Vec<u64>; 3], String> {
         let shape = Shape::new(shape).unwrap();
         let Selection { region, shape } =
             Slice::parse(text).and_then(|slice| slice.select(&shape)).map_err(|e| e.what().to_owned())?;
-        Ok((region.starts().to_vec(), region.lens().to_vec(), shape.dims().to_vec()))
+        Ok([region.starts().to_vec(), region.lens().to_vec(), shape.dims().to_vec()])
     }
 
     #[test]
     fn slices_as_numpy_does() {
-        assert_eq!(select("0:4,:", &[8, 3]), Ok((vec![0, 0], vec![4, 3], vec![4, 3])));
-        assert_eq!(select("-1", &[8, 3]), Ok((vec![7, 0], vec![1, 3], vec![3])));
-        assert_eq!(select("..., 2", &[8, 3]), Ok((vec![0, 2], vec![8, 1], vec![8])));
-        assert_eq!(select("1,...,2", &[4, 5, 6]), Ok((vec![1, 0, 2], vec![1, 5, 1], vec![5])));
-        assert_eq!(select("...", &[]), Ok((vec![], vec![], vec![])));
-        assert_eq!(select("-3:-1", &[8]), Ok((vec![5], vec![2], vec![2])));
-        assert_eq!(select("-99:99", &[8]), Ok((vec![0], vec![8], vec![8])));
-        assert_eq!(select("5:2", &[8]), Ok((vec![5], vec![0], vec![0])));
-        assert_eq!(select("2::1", &[8]), Ok((vec![2], vec![6], vec![6])));
-        assert_eq!(select("9:", &[0]), Ok((vec![0], vec![0], vec![0])));
+        assert_eq!(select("0:4,:", &[8, 3]), Ok([vec![0, 0], vec![4, 3], vec![4, 3]]));
+        assert_eq!(select("-1", &[8, 3]), Ok([vec![7, 0], vec![1, 3], vec![3]]));
+        assert_eq!(select("..., 2", &[8, 3]), Ok([vec![0, 2], vec![8, 1], vec![8]]));
+        assert_eq!(select("1,...,2", &[4, 5, 6]), Ok([vec![1, 0, 2], vec![1, 5, 1], vec![5]]));
+        assert_eq!(select("...", &[]), Ok([vec![], vec![], vec![]]));
+        assert_eq!(select("-3:-1", &[8]), Ok([vec![5], vec![2], vec![2]]));
+        assert_eq!(select("-99:99", &[8]), Ok([vec![0], vec![8], vec![8]]));
+        assert_eq!(select("5:2", &[8]), Ok([vec![5], vec![0], vec![0]]));
+        assert_eq!(select("2::1", &[8]), Ok([vec![2], vec![6], vec![6]]));
+        assert_eq!(select("9:", &[0]), Ok([vec![0], vec![0], vec![0]]));
     }
 
     #[test]

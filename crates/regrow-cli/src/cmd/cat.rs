@@ -4,19 +4,20 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use regrow::array::{Array, Region, text};
+use regrow::array::{Array, Region};
 use regrow::tree::{KeyPath, LeafData, LeafInfo};
-use regrow::{Checkpoint, Error, ErrorKind};
-use serde_json::{Value, json};
+use regrow::{Checkpoint, Error};
+use serde_json::json;
 
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out;
 use crate::slice::{self, Slice};
+use crate::values;
 
-/// Print one leaf, or a slice of it; reads just those bytes.
+/// Print one leaf, or a slice of it.
 ///
-/// As NumPy would print it; with --json as nested lists, where NaN, Infinity and -Infinity are strings and a
+/// A slice reads just its own bytes. As NumPy would print it; with --json as nested lists, where NaN, Infinity and -Infinity are strings and a
 /// complex number is [real, imaginary].
 #[derive(Debug, clap::Args)]
 pub struct Cat {
@@ -28,6 +29,9 @@ pub struct Cat {
     /// The bytes themselves: elements in C order, little endian; UTF-8 for text.
     #[arg(long, conflicts_with = "json")]
     raw: bool,
+    /// Every element, however many; otherwise more than 1000 are shown by their edges.
+    #[arg(long)]
+    full: bool,
 }
 
 impl Cat {
@@ -77,16 +81,18 @@ impl Cat {
         if self.raw {
             out.write_all(&array.to_c_order())?;
         } else if globals.json {
-            let value = json!({
+            // Written piece by piece: as one JSON value, a large array would take many times its size.
+            let head = json!({
                 "key_path": path.to_string(),
                 "kind": info.kind.name(),
                 "dtype": array.dtype().name(),
                 "shape": array.shape().dims(),
-                "value": text::to_json(array),
             });
-            out::json(out, &value)?;
+            write!(out, "{},\"value\":", head.to_string().trim_end_matches('}'))?;
+            values::write_json(out, array)?;
+            writeln!(out, "}}")?;
         } else {
-            writeln!(out, "{}", text::to_text(array))?;
+            values::write_text(out, array, self.full)?;
         }
         Ok(())
     }

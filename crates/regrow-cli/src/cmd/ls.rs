@@ -7,7 +7,7 @@ use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
 use serde_json::{Value, json};
 
-use super::{data_bytes, has_data, leaf_json};
+use super::{data_bytes, dtype_text, has_data, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align};
@@ -77,7 +77,8 @@ fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> s
 
 fn row(path: &KeyPath, leaf: &LeafInfo) -> [String; 5] {
     let bytes = if has_data(leaf) { leaf.len_bytes().to_string() } else { "-".to_owned() };
-    [path.to_string(), leaf.dtype.name().to_owned(), leaf.shape.to_string(), bytes, leaf.coding.to_string()]
+    let coding = if leaf.coding.is_empty() { "-".to_owned() } else { leaf.coding.to_string() };
+    [path.to_string(), dtype_text(leaf), leaf.shape.to_string(), bytes, coding]
 }
 
 fn total_bytes(leaves: &[(KeyPath, &LeafInfo)]) -> u64 {

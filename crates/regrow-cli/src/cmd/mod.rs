@@ -38,6 +38,17 @@ fn data_bytes(leaf: &LeafInfo) -> u64 {
     if has_data(leaf) { leaf.len_bytes() } else { 0 }
 }
 
+/// The dtype in a table: text has none, and a PRNG key is more than its integers.
+fn dtype_text(leaf: &LeafInfo) -> String {
+    match &leaf.kind {
+        LeafKind::Str => "str".to_owned(),
+        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>"),
+        LeafKind::Placeholder => "-".to_owned(),
+        LeafKind::Unknown(type_name) => format!("unknown<{type_name}>"),
+        _ => leaf.dtype.name().to_owned(),
+    }
+}
+
 fn key_json(key: &Key) -> Value {
     match key {
         Key::Dict(text) => json!({ "dict": &**text }),

@@ -8,7 +8,7 @@ use regrow::Checkpoint;
 use regrow::tree::{KeyPath, LeafInfo};
 use serde_json::{Value, json};
 
-use super::{data_bytes, leaf_json};
+use super::{data_bytes, dtype_text, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align};
@@ -60,7 +60,7 @@ impl Share {
 /// What one walk over the leaves tells.
 struct Summary<'a> {
     all: Share,
-    by_dtype: BTreeMap<&'static str, Share>,
+    by_dtype: BTreeMap<String, Share>,
     /// In the order in which the keys come.
     by_top_level: Vec<(String, Share)>,
     largest: Vec<(KeyPath, &'a LeafInfo)>,
@@ -74,7 +74,7 @@ impl<'a> Summary<'a> {
         let mut largest: Vec<(KeyPath, &LeafInfo)> = Vec::new();
         for (path, leaf) in checkpoint.tree().iter() {
             all.add(leaf);
-            by_dtype.entry(leaf.dtype.name()).or_default().add(leaf);
+            by_dtype.entry(dtype_text(leaf)).or_default().add(leaf);
             // Flatten order keeps the leaves of one top-level key together.
             let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
             match by_top_level.last_mut() {
@@ -132,7 +132,7 @@ impl<'a> Summary<'a> {
             writeln!(out, "  ... and {more} more")?;
         }
         let largest = self.largest.iter().map(|(path, leaf)| {
-            let what = format!("{} {}", leaf.dtype.name(), leaf.shape);
+            let what = format!("{} {}", dtype_text(leaf), leaf.shape);
             [path.to_string(), what, out::size(data_bytes(leaf))]
         });
         table(out, "largest leaves", &largest.collect::<Vec<_>>())?;
@@ -148,7 +148,7 @@ impl<'a> Summary<'a> {
         let items: Vec<Value> =
             about.items.iter().map(|(name, kind)| json!({ "name": name, "kind": kind })).collect();
         let by_dtype: serde_json::Map<String, Value> =
-            self.by_dtype.iter().map(|(name, share)| ((*name).to_owned(), share.as_json())).collect();
+            self.by_dtype.iter().map(|(name, share)| (name.clone(), share.as_json())).collect();
         let by_top_level: Vec<Value> = self
             .by_top_level
             .iter()

@@ -66,13 +66,13 @@ fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) ->
         let found = out::count(report.findings.len(), "finding", "findings");
         verdict_line(out, path, &format!("damaged: {found}; {leaves}, {read} read"))?;
     }
+    report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
     if !report.has_data_checksums {
         out::warn(&format!(
             "note: {} stores no checksum for some of its array data; a flipped bit in that data would go unseen",
             path.display()
         ));
     }
-    report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
     Ok(())
 }
 

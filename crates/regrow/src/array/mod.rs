@@ -9,6 +9,7 @@
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
 //! | [`Array`] | dtype, shape, strides and shared bytes |
 //! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
+//! | [`Stats`] | bounds, mean and counts of an array that comes in pieces |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
 
 mod cast;
@@ -17,10 +18,12 @@ mod float16;
 mod lossless;
 mod region;
 mod small_float;
+mod stats;
 mod strided;
 
 pub use cast::cast_bytes;
 pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
+pub use stats::Stats;
 pub use strided::{Array, copy_region};

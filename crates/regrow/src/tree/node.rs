@@ -130,7 +130,16 @@ impl<L> Tree<L> {
 
     /// Every leaf with its key path, in flatten order. Each path is built anew: O(depth) a leaf.
     pub fn iter(&self) -> impl Iterator<Item = (KeyPath, &L)> {
-        self.walk().filter(|(_, node)| node.kind == NodeKind::Leaf).map(|(path, _)| path).zip(&self.leaves)
+        let mut walk = self.walk();
+        let leaf_paths = std::iter::from_fn(move || {
+            loop {
+                // A path is cloned for leaves only: nodes on the way down cost nothing.
+                if walk.step()?.kind == NodeKind::Leaf {
+                    return Some(walk.path.clone());
+                }
+            }
+        });
+        leaf_paths.zip(&self.leaves)
     }
 
     /// The key path of every leaf, in flatten order.
@@ -138,9 +147,9 @@ impl<L> Tree<L> {
         self.iter().map(|(path, _)| path).collect()
     }
 
-    /// Every node with its key path, in preorder.
+    /// Every node with its key path, in preorder. Each path is built anew: O(depth) a node.
     pub fn walk(&self) -> Walk<'_> {
-        Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), at_root: true }
+        Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
     }
 
     /// The same structure with other leaves.
@@ -178,20 +187,22 @@ impl<L> Tree<L> {
 /// The iterator of [`Tree::walk`].
 pub struct Walk<'a> {
     nodes: std::slice::Iter<'a, Node>,
+    /// Of the node that `step` gave last.
     path: KeyPath,
-    /// Children still to come, for each node on the way down.
+    /// Children still to come, for each node on the way down to that one.
     open: Vec<usize>,
-    at_root: bool,
+    /// Whether that node has no children, so that the next one is not below it.
+    is_done: bool,
 }
 
-impl<'a> Iterator for Walk<'a> {
-    type Item = (KeyPath, &'a Node);
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<'a> Walk<'a> {
+    /// Goes to the next node; its path is `self.path`.
+    fn step(&mut self) -> Option<&'a Node> {
         let node = self.nodes.next()?;
-        if self.at_root {
-            self.at_root = false;
-        } else {
+        if !self.open.is_empty() {
+            if self.is_done {
+                self.path.pop();
+            }
             while self.open.last() == Some(&0) {
                 self.open.pop();
                 self.path.pop();
@@ -201,13 +212,20 @@ impl<'a> Iterator for Walk<'a> {
             }
             self.path.push(node.key.clone());
         }
-        let path = self.path.clone();
-        if node.child_count > 0 {
+        self.is_done = node.child_count == 0;
+        if !self.is_done {
             self.open.push(node.child_count);
-        } else if !self.open.is_empty() {
-            self.path.pop();
         }
-        Some((path, node))
+        Some(node)
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = (KeyPath, &'a Node);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let node = self.step()?;
+        Some((self.path.clone(), node))
     }
 }
 

@@ -219,14 +219,26 @@ fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
 
 /// Two children of one node with the same key: no file could tell them apart.
 fn refuse_equal_keys(tree: &Tree<Leaf>) -> Result<()> {
-    let mut seen = HashSet::with_capacity(tree.nodes().len());
-    for (path, _) in tree.walk() {
-        if !seen.insert(path.clone()) {
-            return Err(Error::new(
-                ErrorKind::NameCollision,
-                "two children of one container have the same key",
-            )
-            .at_leaf(&path));
+    // For each open container its key path's last step, the children still to come, and the keys so far.
+    let mut open: Vec<(&Key, usize, HashSet<&Key>)> = Vec::new();
+    for node in tree.nodes() {
+        while open.last().is_some_and(|(_, left, _)| *left == 0) {
+            open.pop();
+        }
+        if let Some((_, left, keys)) = open.last_mut() {
+            *left -= 1;
+            if !keys.insert(&node.key) {
+                let path: KeyPath =
+                    open.iter().skip(1).map(|(key, ..)| (*key).clone()).chain([node.key.clone()]).collect();
+                return Err(Error::new(
+                    ErrorKind::NameCollision,
+                    "two children of one container have the same key",
+                )
+                .at_leaf(&path));
+            }
+        }
+        if node.child_count > 0 {
+            open.push((&node.key, node.child_count, HashSet::new()));
         }
     }
     Ok(())
@@ -310,6 +322,24 @@ mod tests {
         let array = Array::new(Dtype::UInt8, Shape::scalar(), vec![0].into()).unwrap();
         let leaves: Vec<Leaf> = paths.iter().map(|_| Leaf::array(array.clone())).collect();
         orbax_paths(paths, &leaves).iter().map(|path| path.join(".")).collect()
+    }
+
+    #[test]
+    fn equal_keys_are_refused_where_they_stand() {
+        let leaf = || Leaf::array(Array::new(Dtype::UInt8, Shape::scalar(), vec![0].into()).unwrap());
+        let mut build = crate::tree::TreeBuilder::new();
+        build.open(Key::Index(0), crate::tree::NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.open(Key::dict("a"), crate::tree::NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.leaf(Key::DictInt(1), leaf()).unwrap();
+        build.leaf(Key::dict("1"), leaf()).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.close().unwrap();
+        build.close().unwrap();
+        let error = Plan::new(&build.finish().unwrap(), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NameCollision);
+        assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "a/x");
     }
 
     #[test]

@@ -17,8 +17,9 @@ use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Result, ResultExt};
 use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
+use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index};
 use crate::formats::safetensors::layout::HeaderBuilder;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
 use crate::store::{DirectWriter, WrittenFile};
@@ -50,7 +51,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -
     let mut manifest = Manifest::new(structure, options.custom_metadata.clone(), &places);
     let mut small = Small { staged, files: Vec::new() };
     if data_files.iter().filter(|file| file.name.ends_with(".safetensors")).count() > 1 {
-        small.write("model.safetensors.index.json", &safetensors_index(&plan, &data_files)?)?;
+        small.write(INDEX_FILE_NAME, &safetensors_index(&plan, &data_files)?)?;
     }
     if !entries.is_empty() {
         write_index(entries, &mut small)?;
@@ -319,18 +320,15 @@ fn write_index(entries: Vec<(Vec<u8>, EntryValue)>, small: &mut Small<'_>) -> Re
 }
 
 fn safetensors_index(plan: &Plan, files: &[DataFile]) -> Result<Vec<u8>> {
-    let mut weight_map = serde_json::Map::new();
-    let mut total_size = 0;
+    let mut index = Index::default();
     for leaf in &plan.leaves {
         if let LeafPlace::Raw { file, .. } = leaf.place
             && let Some(file) = files.get(file)
         {
-            weight_map.insert(leaf.name().to_owned(), file.name.clone().into());
-            total_size += leaf.info.len_bytes();
+            index.insert(leaf.name(), &file.name, leaf.info.len_bytes());
         }
     }
-    let index = serde_json::json!({"metadata": {"total_size": total_size}, "weight_map": weight_map});
-    serde_json::to_vec(&index).map_err(|error| Error::invalid(format!("no JSON: {error}")))
+    index.to_json()
 }
 
 /// What Orbax reads beside the arrays.

@@ -20,45 +20,57 @@ pub const DATA_ALIGNMENT_BYTES: usize = 4096;
 /// Name under which `__metadata__` stands in the header.
 const METADATA: &str = "__metadata__";
 
-/// safetensors' dtypes and what they are here. Those of less than 8 bits are packed there.
-const DTYPES: [(&str, Dtype); 19] = [
-    ("BOOL", Dtype::Bool),
-    ("I8", Dtype::Int8),
-    ("I16", Dtype::Int16),
-    ("I32", Dtype::Int32),
-    ("I64", Dtype::Int64),
-    ("U8", Dtype::UInt8),
-    ("U16", Dtype::UInt16),
-    ("U32", Dtype::UInt32),
-    ("U64", Dtype::UInt64),
-    ("F8_E4M3", Dtype::Float8E4m3fn),
-    ("F8_E5M2", Dtype::Float8E5m2),
-    ("F8_E8M0", Dtype::Float8E8m0fnu),
-    ("F8_E4M3FNUZ", Dtype::Float8E4m3fnuz),
-    ("F8_E5M2FNUZ", Dtype::Float8E5m2fnuz),
-    ("F16", Dtype::Float16),
-    ("BF16", Dtype::BFloat16),
-    ("F32", Dtype::Float32),
-    ("F64", Dtype::Float64),
-    ("C64", Dtype::Complex64),
+/// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes of less than
+/// 8 bits are packed there, and take a byte an element here.
+const DTYPES: [(&str, Dtype, u64); 22] = [
+    ("BOOL", Dtype::Bool, 8),
+    ("I8", Dtype::Int8, 8),
+    ("I16", Dtype::Int16, 16),
+    ("I32", Dtype::Int32, 32),
+    ("I64", Dtype::Int64, 64),
+    ("U8", Dtype::UInt8, 8),
+    ("U16", Dtype::UInt16, 16),
+    ("U32", Dtype::UInt32, 32),
+    ("U64", Dtype::UInt64, 64),
+    ("F4", Dtype::Float4E2m1fn, 4),
+    ("F6_E2M3", Dtype::Float6E2m3fn, 6),
+    ("F6_E3M2", Dtype::Float6E3m2fn, 6),
+    ("F8_E4M3", Dtype::Float8E4m3fn, 8),
+    ("F8_E5M2", Dtype::Float8E5m2, 8),
+    ("F8_E8M0", Dtype::Float8E8m0fnu, 8),
+    ("F8_E4M3FNUZ", Dtype::Float8E4m3fnuz, 8),
+    ("F8_E5M2FNUZ", Dtype::Float8E5m2fnuz, 8),
+    ("F16", Dtype::Float16, 16),
+    ("BF16", Dtype::BFloat16, 16),
+    ("F32", Dtype::Float32, 32),
+    ("F64", Dtype::Float64, 64),
+    ("C64", Dtype::Complex64, 64),
 ];
-
-/// Packed dtypes and their bits: known by name and size, not decoded.
-const PACKED: [(&str, u64); 3] = [("F4", 4), ("F6_E2M3", 6), ("F6_E3M2", 6)];
 
 /// One tensor of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// Its name.
     pub name: Arc<str>,
-    /// Its dtype; `Err` with safetensors' name for a packed one.
-    pub dtype: Result<Dtype, &'static str>,
+    /// safetensors' name of its dtype.
+    pub tag: &'static str,
+    /// Its dtype.
+    pub dtype: Dtype,
+    /// Bits that an element takes in the file: fewer than in memory for a packed dtype.
+    pub element_bits: u64,
     /// Its shape, in elements.
     pub shape: Shape,
     /// First byte, from the start of the file.
     pub offset_bytes: u64,
-    /// Number of bytes.
+    /// Number of bytes in the file.
     pub len_bytes: u64,
+}
+
+impl Tensor {
+    /// Whether several elements share a byte.
+    pub fn is_packed(&self) -> bool {
+        self.element_bits < 8
+    }
 }
 
 /// A header that keeps safetensors' promises: names differ, tensors follow each other without gaps and fill the
@@ -114,8 +126,9 @@ impl Header {
             .and_then(|text| {
                 let mut parser = serde_json::Deserializer::from_str(text);
                 let raw = parser.deserialize_map(HeaderVisitor);
-                raw.and_then(|raw| parser.end().map(|()| raw))
-                    .map_err(|error| corrupt(&format!("the safetensors header cannot be read: {error}")))
+                raw.and_then(|raw| parser.end().map(|()| raw)).map_err(|error| {
+                    json_error("the safetensors header cannot be read", json, LENGTH_LEN_BYTES, &error)
+                })
             })?;
         let mut tensors = Vec::with_capacity(raw.tensors.len());
         for (name, tensor) in raw.tensors {
@@ -150,8 +163,9 @@ impl Header {
 /// such dtype the nearest of the same size. complex128 becomes F64 with a last axis of 2.
 pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     let mut dims = shape.dims().to_vec();
-    match DTYPES.iter().find(|row| row.1 == dtype) {
-        Some((name, _)) => (name, dims),
+    let raw_bits = 8 * dtype.size_bytes() as u64;
+    match DTYPES.iter().find(|row| row.1 == dtype && row.2 == raw_bits) {
+        Some((tag, ..)) => (tag, dims),
         None if dtype == Dtype::Complex128 => {
             dims.push(2);
             ("F64", dims)
@@ -235,50 +249,76 @@ fn corrupt(what: &str) -> Error {
     Error::corrupt(what).at_byte(LENGTH_LEN_BYTES as u64)
 }
 
+/// Why the JSON `text` cannot be read, and the byte where that shows; `text` begins at byte `base` of its file.
+pub(super) fn json_error(what: &str, text: &[u8], base: usize, error: &serde_json::Error) -> Error {
+    let line_start = match error.line().checked_sub(2) {
+        Some(lines) => {
+            text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(lines).map_or(0, |(at, _)| at + 1)
+        }
+        None => 0,
+    };
+    let why = error.to_string();
+    let why = why.split(" at line ").next().unwrap_or_default();
+    Error::corrupt(format!("{what}: {why}")).at_byte((base + line_start + error.column()) as u64)
+}
+
 struct RawHeader {
-    tensors: Vec<(String, RawTensor)>,
+    tensors: Vec<(Arc<str>, RawTensor)>,
     metadata: Vec<(String, String)>,
 }
 
 #[derive(serde::Deserialize)]
 struct RawTensor {
-    dtype: String,
+    dtype: Tag,
     shape: Vec<u64>,
     data_offsets: (u64, u64),
 }
 
 impl RawTensor {
-    fn check(self, name: String, data_offset: u64) -> Result<Tensor> {
+    fn check(self, name: Arc<str>, data_offset: u64) -> Result<Tensor> {
+        let (tag, dtype, element_bits) = self.dtype.0.map_err(|tag| {
+            Error::unsupported(format!("tensor {name:?} has the unknown dtype {tag:?}"))
+                .at_byte(LENGTH_LEN_BYTES as u64)
+        })?;
         let (start, end) = self.data_offsets;
-        let shape = Shape::new(self.shape)?;
-        let (dtype, bits) = match DTYPES.iter().find(|row| row.0 == self.dtype) {
-            Some((_, dtype)) => (Ok(*dtype), 8 * dtype.size_bytes() as u64),
-            None => match PACKED.iter().find(|row| row.0 == self.dtype) {
-                Some((name, bits)) => (Err(*name), *bits),
-                None => {
-                    return Err(Error::unsupported(format!(
-                        "tensor {name:?} has the unknown dtype {:?}",
-                        self.dtype
-                    )));
-                }
-            },
-        };
-        let len_bits = shape.len_elements().checked_mul(bits).filter(|bits| bits % 8 == 0);
+        let shape = Shape::new(self.shape).map_err(|error| error.at_byte(LENGTH_LEN_BYTES as u64))?;
+        let len_bits = shape.len_elements().checked_mul(element_bits).filter(|bits| bits.is_multiple_of(8));
         let len_bytes = end.checked_sub(start);
         let offset_bytes = start.checked_add(data_offset);
         match (len_bits, len_bytes, offset_bytes) {
             (Some(bits), Some(len_bytes), Some(offset_bytes)) if bits / 8 == len_bytes => {
-                Ok(Tensor { name: name.into(), dtype, shape, offset_bytes, len_bytes })
+                Ok(Tensor { name, tag, dtype, element_bits, shape, offset_bytes, len_bytes })
             }
-            _ => Err(corrupt(&format!(
-                "tensor {name:?} of dtype {} and shape {shape} has other offsets",
-                self.dtype
-            ))
-            .expected(
-                format_args!("{:?} bytes", len_bits.map(|bits| bits / 8)),
-                format_args!("{start} to {end}"),
-            )),
+            _ => {
+                let expected = match len_bits {
+                    Some(bits) => format!("{} bytes", bits / 8),
+                    None => "a size in whole bytes, below 2^64 bits".to_owned(),
+                };
+                Err(corrupt(&format!("tensor {name:?} of dtype {tag} and shape {shape} has other offsets"))
+                    .expected(expected, format_args!("{start} to {end}")))
+            }
         }
+    }
+}
+
+/// A row of [`DTYPES`], or a name that is in none.
+struct Tag(Result<(&'static str, Dtype, u64), String>);
+
+impl<'de> Deserialize<'de> for Tag {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct TagVisitor;
+        impl Visitor<'_> for TagVisitor {
+            type Value = Tag;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a dtype")
+            }
+
+            fn visit_str<E>(self, tag: &str) -> Result<Tag, E> {
+                Ok(Tag(DTYPES.iter().find(|row| row.0 == tag).copied().ok_or_else(|| tag.to_owned())))
+            }
+        }
+        from.deserialize_str(TagVisitor)
     }
 }
 
@@ -292,16 +332,18 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-        let mut raw = RawHeader { tensors: Vec::new(), metadata: Vec::new() };
+        let (mut tensors, mut metadata) = (Vec::new(), None);
         while let Some(name) = map.next_key::<String>()? {
-            if name == METADATA {
-                let Strings(metadata) = map.next_value()?;
-                raw.metadata = metadata;
-            } else {
-                raw.tensors.push((name, map.next_value()?));
+            if name != METADATA {
+                tensors.push((Arc::from(name), map.next_value()?));
+                continue;
+            }
+            let Strings(entries) = map.next_value()?;
+            if metadata.replace(entries).is_some() {
+                return Err(serde::de::Error::duplicate_field(METADATA));
             }
         }
-        Ok(raw)
+        Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default() })
     }
 }
 
@@ -356,9 +398,9 @@ mod tests {
         assert_eq!(
             seen,
             [
-                ("a \"b\"", Ok(Dtype::BFloat16), "[2,3]".to_owned(), 12),
-                ("", Ok(Dtype::Float64), "[2]".to_owned(), 16),
-                ("n", Ok(Dtype::UInt8), "[5]".to_owned(), 5),
+                ("a \"b\"", Dtype::BFloat16, "[2,3]".to_owned(), 12),
+                ("", Dtype::Float64, "[2]".to_owned(), 16),
+                ("n", Dtype::UInt8, "[5]".to_owned(), 5),
             ]
         );
     }
@@ -371,9 +413,8 @@ mod tests {
         let one = tensor("F32", "[2]", 0, 8);
         assert!(parse(&format!("{{\"a\":{one}}}"), 8).is_ok());
         assert!(parse(&format!("{{\"a\":{one}}}  "), 8).is_ok(), "spaces at the end");
-        assert!(
-            parse(&format!("{{\"a\":{}}}", tensor("F4", "[4]", 0, 2)), 2).unwrap().tensors[0].dtype.is_err()
-        );
+        let packed = parse(&format!("{{\"a\":{}}}", tensor("F4", "[4]", 0, 2)), 2).unwrap();
+        assert!(packed.tensors[0].is_packed());
         let bad = [
             (format!(" {{\"a\":{one}}}"), 8, "does not begin"),
             (format!("{{\"a\":{one}}}x"), 8, "cannot be read"),
@@ -394,6 +435,13 @@ mod tests {
             let error = parse(&json, data_len).unwrap_err().to_string();
             assert!(error.contains(why), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn an_error_names_its_byte() {
+        let error = parse("{\"a\":\n{\"dtype\":3}}", 0).unwrap_err();
+        assert_eq!(error.place().offset_bytes, Some(8 + 6 + 10), "{error}");
+        assert!(!error.to_string().contains("line"), "{error}");
     }
 
     #[test]

@@ -7,10 +7,14 @@
 //! Offsets count from the start of the data. The header may end in spaces. A file that regrow wrote carries its
 //! exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its names.
 //!
-//! | file | is |
+//! | room | holds |
 //! |---|---|
 //! | [`layout`] | bytes to [`layout::Header`] and back |
-//! | `reader` | a file, or a folder of them, as a checkpoint |
+//! | [`index`] | `model.safetensors.index.json` and back |
+//! | `parts` | which files make up a checkpoint |
+//! | `pytree` | tensors to a pytree |
+//! | `packed` | four-bit elements |
+//! | `reader` | all of it as a checkpoint |
 //!
 //! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its README.
 
@@ -22,7 +26,11 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
+pub mod index;
 pub mod layout;
+mod packed;
+mod parts;
+mod pytree;
 mod reader;
 
 /// Plain safetensors files.
@@ -35,7 +43,7 @@ impl Format for Safetensors {
     }
 
     fn recognise(&self, path: &Path) -> Result<bool> {
-        Ok(!reader::files_at(path)?.is_empty())
+        parts::are_at(path)
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
@@ -49,3 +57,6 @@ impl Format for Safetensors {
             .help("save in the default layout: its model.safetensors is one"))
     }
 }
+
+#[cfg(test)]
+mod fixture_tests;

@@ -1,0 +1,77 @@
+//! Running the command, and checkpoints to run it on.
+
+#![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
+
+use std::path::{Path, PathBuf};
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::tree::{Key, Leaf, NodeKind, Scalar, Tree, TreeBuilder};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a run of the command left.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    /// Its stdout as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+pub fn command() -> assert_cmd::Command {
+    assert_cmd::cargo::cargo_bin_cmd!("regrow")
+}
+
+pub fn regrow<I: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = I>) -> Run {
+    let output = command().args(arguments).output().unwrap();
+    Run {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// One of the checkpoints that Orbax wrote.
+pub fn orbax(name: &str) -> PathBuf {
+    regrow_testkit::fixtures().join("orbax").join(name).join("ckpt")
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A small checkpoint in the default layout, in a folder that goes with the first value.
+pub fn saved() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step_1");
+    regrow::save(&path, &tree()).unwrap();
+    (folder, path)
+}
+
+fn tree() -> Tree<Leaf> {
+    let array = |dtype, dims: &[u64], data: Vec<u8>| {
+        Leaf::array(Array::new(dtype, Shape::new(dims).unwrap(), data.into()).unwrap())
+    };
+    let floats = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("name"), Leaf::text("run \u{1b}[31ma")).unwrap();
+    build.open(Key::dict("params"), NodeKind::Dict).unwrap();
+    build
+        .leaf(Key::dict("bias"), array(Dtype::BFloat16, &[3], vec![0xcd, 0x3d, 0xc0, 0x7f, 0, 0xc0]))
+        .unwrap();
+    build
+        .leaf(Key::dict("kernel"), array(Dtype::Float32, &[2, 3], floats(&[0.0, 1.5, -2.0, 3.0, 0.1, 1e-7])))
+        .unwrap();
+    build.leaf(Key::dict("odd\u{1b}[2J[0]"), array(Dtype::Bool, &[2], vec![1, 0])).unwrap();
+    build.close().unwrap();
+    build.leaf(Key::dict("step"), Leaf::scalar(Scalar::Int(7))).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}

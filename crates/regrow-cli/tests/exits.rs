@@ -1,0 +1,126 @@
+//! Exit codes and where reports go: 0 fine, 1 found something wrong, 2 wrong usage, 3 could not read.
+
+#[cfg(test)]
+mod common;
+
+use std::fs;
+
+use common::{command, orbax, regrow, saved, text};
+
+#[test]
+fn sound_checkpoints_verify_with_0() {
+    let (_folder, path) = saved();
+    let run = regrow(["verify", text(&path)]);
+    assert_eq!(run.stdout, format!("{}: sound: 5 leaves, 50 B read\n", text(&path)));
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn damage_is_1_and_names_leaf_and_file() {
+    let (_folder, path) = saved();
+    let file = path.join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+
+    let run = regrow(["verify", text(&path)]);
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.starts_with(&format!("{}: damaged: ", text(&path))), "{run:?}");
+    assert!(run.stderr.contains("model.safetensors"), "{run:?}");
+
+    let run = regrow(["verify", "--json", text(&path)]);
+    let report = &run.json()[0];
+    assert_eq!(run.code, 1);
+    assert_eq!(report["sound"], false);
+    assert_eq!(report["findings"][0]["kind"], "corrupt");
+}
+
+#[test]
+fn what_orbax_wrote_and_time_damaged_is_1() {
+    for name in ["bad_manifest_crc", "bad_node_crc", "bad_truncated_data", "bad_missing_chunk"] {
+        let run = regrow(["verify", text(&orbax(name))]);
+        assert_eq!(run.code, 1, "{name}: {run:?}");
+        assert!(run.stderr.starts_with("error: "), "{name}: {run:?}");
+        assert!(run.stderr.contains("\n  in "), "{name}: {run:?}");
+    }
+}
+
+#[test]
+fn verify_goes_on_after_a_bad_path() {
+    let (folder, path) = saved();
+    let absent = folder.path().join("absent");
+    let run = regrow(["verify", text(&absent), text(&path)]);
+    assert_eq!(run.code, 3);
+    assert!(run.stdout.contains("absent: not read\n"), "{run:?}");
+    assert!(run.stdout.contains("step_1: sound"), "{run:?}");
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    let (_folder, path) = saved();
+    let path = text(&path);
+    for arguments in [
+        &["ls"][..],
+        &["no-such-command"],
+        &["verify"],
+        &["ls", path, "--no-such-option"],
+        &["ls", path, "a["],
+        &["ls", path, "no/such/leaf"],
+        &["cat", path, "params"],
+        &["cat", path, "no/such/leaf"],
+        &["cat", path, "params/kernel[5]"],
+        &["cat", path, "params/kernel[0:2:2]"],
+        &["cat", path, "params/kernel[0,0,0]"],
+        &["cat", path, "name[0]"],
+        &["cat", path, "step", "--raw", "--json"],
+        &["--step", "x", "ls", path],
+    ] {
+        let run = regrow(arguments);
+        assert_eq!(run.code, 2, "{arguments:?}: {run:?}");
+        assert_eq!(run.stdout, "", "{arguments:?}");
+        assert!(run.stderr.starts_with("error: ") || run.stderr.contains("Usage: "), "{run:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_3() {
+    let (folder, path) = saved();
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let unfinished = folder.path().join("step_2.orbax-checkpoint-tmp-1");
+    fs::rename(&path, &unfinished).unwrap();
+    for (place, kind) in [(&path, "not_found"), (&empty, "not_a_checkpoint"), (&unfinished, "uncommitted")] {
+        for command in ["ls", "overview"] {
+            let run = regrow([command, "--json", text(place)]);
+            assert_eq!((run.code, run.stdout.as_str()), (3, ""), "{run:?}");
+            let report: serde_json::Value = serde_json::from_str(&run.stderr).unwrap();
+            assert_eq!(report["error"]["kind"], kind);
+        }
+    }
+}
+
+#[test]
+fn steps_and_items_that_are_not_there_are_3() {
+    let (_folder, path) = saved();
+    assert_eq!(regrow(["ls", "--step", "4", text(&path)]).code, 3);
+    assert_eq!(regrow(["ls", "--step", "4", text(&orbax("manager_default"))]).code, 3);
+    assert_eq!(regrow(["ls", "--item", "absent", text(&orbax("manager_composite"))]).code, 3);
+}
+
+#[test]
+fn file_names_in_reports_cannot_steer_a_terminal() {
+    let run = regrow(["ls", "no\u{1b}[2Jsuch"]);
+    assert_eq!(run.code, 3);
+    assert!(!run.stderr.contains('\u{1b}'), "{run:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_stdout_is_an_error() {
+    let (_folder, path) = saved();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut program = std::process::Command::new(command().get_program());
+    let output = program.args(["ls", text(&path)]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to stdout"));
+}

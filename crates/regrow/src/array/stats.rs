@@ -1,0 +1,248 @@
+//! What the numbers of an array look like: bounds, mean, and how many are NaN, infinite or zero.
+//!
+//! The array comes piece by piece, in any order and on any number of threads: [`Stats::update`] takes a piece,
+//! [`Stats::merge`] puts two halves together. Elements are looked at as float64, a block at a time; each
+//! block's sum is short, and its mean joins the mean so far with its weight, so neither the number of elements
+//! nor their size spoils the result.
+
+use super::{Dtype, DtypeClass, cast_bytes};
+use crate::error::{Error, Result};
+
+/// Elements that are cast to float64 at a time, on the stack.
+const BLOCK: usize = 512;
+
+/// Statistics of the elements seen so far.
+///
+/// ```
+/// use regrow::array::{Dtype, Stats};
+/// let mut stats = Stats::new(Dtype::Int8);
+/// stats.update(&[0, 3, 0xfd])?;
+/// assert_eq!((stats.min(), stats.max(), stats.mean()), (Some(-3.0), Some(3.0), Some(0.0)));
+/// assert_eq!(stats.zero_count(), 1);
+/// # Ok::<(), regrow::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stats {
+    dtype: Dtype,
+    count: u64,
+    nan_count: u64,
+    infinity_count: u64,
+    zero_count: u64,
+    /// Bounds and mean are of the finite elements; of no meaning while there are none.
+    min: f64,
+    max: f64,
+    mean: f64,
+}
+
+impl Stats {
+    /// Nothing seen yet.
+    pub fn new(dtype: Dtype) -> Self {
+        Self {
+            dtype,
+            count: 0,
+            nan_count: 0,
+            infinity_count: 0,
+            zero_count: 0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+            mean: 0.0,
+        }
+    }
+
+    /// Adds a piece of the array's bytes, little endian.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no whole number of elements.
+    pub fn update(&mut self, bytes: &[u8]) -> Result<()> {
+        let size = self.dtype.size_bytes();
+        if !bytes.len().is_multiple_of(size) {
+            return Err(Error::invalid(format!("a piece of {} array ends inside an element", self.dtype))
+                .expected(format_args!("a multiple of {size} bytes"), bytes.len()));
+        }
+        for piece in bytes.chunks(BLOCK * size) {
+            let mut values = [0; BLOCK * 8];
+            match self.dtype {
+                Dtype::Complex64 => self.add_complex(piece.as_chunks::<4>().0, f32::from_le_bytes),
+                Dtype::Complex128 => self.add_complex(piece.as_chunks::<8>().0, f64::from_le_bytes),
+                dtype => {
+                    let values = values.get_mut(..piece.len() / size * 8).unwrap_or_default();
+                    cast_bytes(piece, dtype, Dtype::Float64, values)?;
+                    self.add_block(values.as_chunks().0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what another part of the same array came to.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is of another dtype.
+    pub fn merge(&mut self, other: &Self) -> Result<()> {
+        if self.dtype != other.dtype {
+            return Err(Error::invalid("statistics of different dtypes cannot be put together")
+                .expected(self.dtype, other.dtype));
+        }
+        self.join_mean(other.mean, other.finite_count());
+        self.count += other.count;
+        self.nan_count += other.nan_count;
+        self.infinity_count += other.infinity_count;
+        self.zero_count += other.zero_count;
+        self.min = self.min.min(other.min);
+        self.max = self.max.max(other.max);
+        Ok(())
+    }
+
+    /// Elements seen.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Elements that are NaN; complex ones if a part is.
+    pub fn nan_count(&self) -> u64 {
+        self.nan_count
+    }
+
+    /// Elements that are infinite; complex ones if a part is, and none is NaN.
+    pub fn infinity_count(&self) -> u64 {
+        self.infinity_count
+    }
+
+    /// Elements that are zero, of either sign; false ones of a bool array.
+    pub fn zero_count(&self) -> u64 {
+        self.zero_count
+    }
+
+    /// The lowest finite element; `None` if there is none, and for complex arrays. Integers beyond 2^53 are
+    /// rounded.
+    pub fn min(&self) -> Option<f64> {
+        self.of_finite(self.min)
+    }
+
+    /// The highest finite element; otherwise as [`min`](Self::min).
+    pub fn max(&self) -> Option<f64> {
+        self.of_finite(self.max)
+    }
+
+    /// The mean of the finite elements; otherwise as [`min`](Self::min).
+    pub fn mean(&self) -> Option<f64> {
+        self.of_finite(self.mean)
+    }
+
+    fn of_finite(&self, value: f64) -> Option<f64> {
+        (self.finite_count() > 0 && self.dtype.class() != DtypeClass::Complex).then_some(value)
+    }
+
+    fn finite_count(&self) -> u64 {
+        self.count - self.nan_count - self.infinity_count
+    }
+
+    fn add_block(&mut self, values: &[[u8; 8]]) {
+        let values = || values.iter().map(|bytes| f64::from_le_bytes(*bytes));
+        let finite = || values().filter(|value| value.is_finite());
+        let nan_count = values().filter(|value| value.is_nan()).count() as u64;
+        let finite_count = finite().count() as u64;
+        let mut mean = finite().sum::<f64>() / finite_count as f64;
+        if !mean.is_finite() {
+            // The sum passed the largest double; dividing first loses a little and overflows never.
+            mean = finite().map(|value| value / finite_count as f64).sum();
+        }
+        self.join_mean(mean, finite_count);
+        self.min = finite().fold(self.min, f64::min);
+        self.max = finite().fold(self.max, f64::max);
+        self.zero_count += values().filter(|&value| value == 0.0).count() as u64;
+        self.nan_count += nan_count;
+        self.infinity_count += values().count() as u64 - nan_count - finite_count;
+        self.count += values().count() as u64;
+    }
+
+    fn add_complex<const S: usize, F: Into<f64>>(&mut self, parts: &[[u8; S]], read: impl Fn([u8; S]) -> F) {
+        for &[re, im] in parts.as_chunks::<2>().0 {
+            let (re, im): (f64, f64) = (read(re).into(), read(im).into());
+            let is_nan = re.is_nan() || im.is_nan();
+            self.count += 1;
+            self.nan_count += u64::from(is_nan);
+            self.infinity_count += u64::from(!is_nan && (re.is_infinite() || im.is_infinite()));
+            self.zero_count += u64::from(re == 0.0 && im == 0.0);
+        }
+    }
+
+    /// Takes in the mean of `count` more finite elements, before they are counted.
+    fn join_mean(&mut self, mean: f64, count: u64) {
+        if count > 0 {
+            let weight = count as f64 / (self.finite_count() + count) as f64;
+            self.mean = self.mean * (1.0 - weight) + mean * weight;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(dtype: Dtype, bytes: &[u8]) -> Stats {
+        let mut stats = Stats::new(dtype);
+        stats.update(bytes).unwrap();
+        stats
+    }
+
+    fn doubles(values: &[f64]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn counts_what_is_no_number() {
+        let values = [1.0, f64::NAN, f64::INFINITY, -0.0, 5.0, f64::NEG_INFINITY];
+        let stats = of(Dtype::Float64, &doubles(&values));
+        assert_eq!(
+            (stats.count(), stats.nan_count(), stats.infinity_count(), stats.zero_count()),
+            (6, 1, 2, 1)
+        );
+        assert_eq!((stats.min(), stats.max(), stats.mean()), (Some(0.0), Some(5.0), Some(2.0)));
+        let parts = [0.0_f32, 0.0, 1.0, f32::NAN, f32::INFINITY, 1.0];
+        let stats = of(Dtype::Complex64, &parts.map(f32::to_le_bytes).concat());
+        assert_eq!(
+            (stats.count(), stats.nan_count(), stats.infinity_count(), stats.zero_count()),
+            (3, 1, 1, 1)
+        );
+        assert_eq!(stats.mean(), None);
+    }
+
+    #[test]
+    fn nothing_has_no_bounds() {
+        for bytes in [doubles(&[]), doubles(&[f64::NAN])] {
+            let stats = of(Dtype::Float64, &bytes);
+            assert_eq!((stats.min(), stats.max(), stats.mean()), (None, None, None));
+        }
+        assert!(Stats::new(Dtype::Int16).update(&[0]).is_err());
+        assert!(Stats::new(Dtype::Int16).merge(&Stats::new(Dtype::Int8)).is_err());
+    }
+
+    #[test]
+    fn the_mean_survives_size_and_number() {
+        let stats = of(Dtype::Float64, &doubles(&[f64::MAX; 1000]));
+        assert!((stats.mean().unwrap() / f64::MAX - 1.0).abs() < 1e-12);
+        let thirds: Vec<u8> = (0..300_000).flat_map(|_| (1.0_f32 / 3.0).to_le_bytes()).collect();
+        let stats = of(Dtype::Float32, &thirds);
+        assert!((stats.mean().unwrap() - f64::from(1.0_f32 / 3.0)).abs() < 1e-12);
+        let narrow = of(Dtype::Float8E4m3fn, &[0x38, 0x40, 0x7f]);
+        assert_eq!((narrow.mean(), narrow.nan_count()), (Some(1.5), 1));
+    }
+
+    proptest! {
+        #[test]
+        fn parts_come_to_the_same_as_the_whole(
+            values in proptest::collection::vec(-1e6_f64..1e6, 1..2000), cut in 0_usize..2000,
+        ) {
+            let cut = cut.min(values.len());
+            let (whole, mut left) = (of(Dtype::Float64, &doubles(&values)), of(Dtype::Float64, &doubles(&values[..cut])));
+            left.merge(&of(Dtype::Float64, &doubles(&values[cut..]))).unwrap();
+            prop_assert_eq!((left.min(), left.max(), left.count()), (whole.min(), whole.max(), whole.count()));
+            let plain = values.iter().sum::<f64>() / values.len() as f64;
+            for stats in [&left, &whole] {
+                prop_assert!((stats.mean().unwrap() - plain).abs() <= 1e-6);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Which files make up a checkpoint: one file, those that an index names, or all in a folder.
+
+use std::path::{Path, PathBuf};
+
+use super::index::{INDEX_FILE_NAME, INDEX_SUFFIX, Index};
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+
+/// How the names of safetensors files end.
+const SUFFIX: &str = ".safetensors";
+
+/// The files of a checkpoint.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The folder they lie in.
+    pub folder: PathBuf,
+    /// Their names, sorted.
+    pub names: Vec<String>,
+    /// The index that named them, and its file.
+    pub index: Option<(PathBuf, Index)>,
+}
+
+/// Whether there is a safetensors file or an index at `path`, or in it.
+pub(super) fn are_at(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(names_in(path)?.iter().any(|name| is_part(name) || is_index(name)));
+    }
+    let name = file_name(path);
+    Ok(is_part(&name) || is_index(&name))
+}
+
+impl Parts {
+    /// Finds the files at `path`: a safetensors file, an index, or a folder with either.
+    ///
+    /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`) the one with
+    /// the usual name counts; without that one, none does.
+    pub(super) fn find(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            let mut names = names_in(path)?;
+            names.sort();
+            let indexes: Vec<&String> = names.iter().filter(|name| is_index(name)).collect();
+            let usual = indexes.iter().find(|name| **name == INDEX_FILE_NAME);
+            let only = indexes.first().filter(|_| indexes.len() == 1);
+            return match usual.or(only) {
+                Some(index) => Self::of_index(path.to_owned(), &path.join(index)),
+                None => {
+                    names.retain(|name| is_part(name));
+                    Ok(Self { folder: path.to_owned(), names, index: None })
+                }
+            };
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).to_owned();
+        match is_index(&file_name(path)) {
+            true => Self::of_index(folder, path),
+            false => Ok(Self { folder, names: vec![file_name(path)], index: None }),
+        }
+    }
+
+    fn of_index(folder: PathBuf, file: &Path) -> Result<Self> {
+        let cannot_read = |source| Error::io("cannot read", file, source);
+        let len_bytes = std::fs::metadata(file).map_err(cannot_read)?.len();
+        if len_bytes > JSON_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "the index of safetensors files is too large")
+                .in_file(file)
+                .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
+        }
+        let index = Index::parse(&std::fs::read(file).map_err(cannot_read)?).in_file(file)?;
+        let names = index.files().into_iter().map(str::to_owned).collect();
+        Ok(Self { folder, names, index: Some((file.to_owned(), index)) })
+    }
+}
+
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
+    let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+    Ok(files.map(|path| file_name(&path)).collect())
+}
+
+/// Names that are no UTF-8 are shown lossily, and so are not found again: no such file is meant.
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn is_part(name: &str) -> bool {
+    name.ends_with(SUFFIX)
+}
+
+fn is_index(name: &str) -> bool {
+    name.ends_with(INDEX_SUFFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_decides_which_files_belong() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let names = || Parts::find(folder.path()).unwrap().names;
+        assert!(!are_at(folder.path()).unwrap());
+        write("b.safetensors", "");
+        write("a.safetensors", "");
+        write("readme.md", "");
+        assert!(are_at(folder.path()).unwrap());
+        assert_eq!(names(), ["a.safetensors", "b.safetensors"]);
+        write("model.fp16.safetensors.index.json", r#"{"weight_map":{"x":"b.safetensors"}}"#);
+        assert_eq!(names(), ["b.safetensors"]);
+        write("model.bf16.safetensors.index.json", r#"{"weight_map":{"x":"a.safetensors"}}"#);
+        assert_eq!(names(), ["a.safetensors", "b.safetensors"]);
+        write(INDEX_FILE_NAME, r#"{"weight_map":{"x":"a.safetensors","y":"a.safetensors"}}"#);
+        assert_eq!(names(), ["a.safetensors"]);
+        let variant = folder.path().join("model.fp16.safetensors.index.json");
+        assert_eq!(Parts::find(&variant).unwrap().names, ["b.safetensors"]);
+        assert_eq!(Parts::find(&folder.path().join("b.safetensors")).unwrap().names, ["b.safetensors"]);
+    }
+}

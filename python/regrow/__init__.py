@@ -1,0 +1,224 @@
+"""Fast, verified, atomic pytree checkpoints.
+
+    import regrow
+
+    regrow.save(path, tree)                       # an Orbax checkpoint and safetensors files in one
+    tree = regrow.load(path)                      # numpy views, exact containers; no template, no class needed
+    state = regrow.load(path, like=state)         # strict: same structure, shapes and dtypes; jax as in `like`
+    ckpt = regrow.open(path)                      # any layout: a mapping of key paths to lazy leaves
+    ckpt["params/dense/kernel"][0:16]             # reads just those bytes
+    regrow.verify(path).ok
+
+Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them. Loading never
+runs code from a file and never imports a class that a file names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from . import _native, _options
+from ._checkpoint import Checkpoint, Finding, Item, Leaf, StrPath, VerifyReport
+from ._errors import (
+    AlreadyExistsError,
+    CorruptError,
+    InvalidArgumentError,
+    IoError,
+    LeafNotFoundError,
+    LeafTypeError,
+    LimitError,
+    MismatchError,
+    NameCollisionError,
+    NotACheckpointError,
+    NotFoundError,
+    PermissionDeniedError,
+    RegrowError,
+    StorageFullError,
+    UncommittedError,
+    UnsupportedError,
+)
+from ._leaves import to_native
+from ._nodes import Node, PrngKey, UnknownLeaf
+from ._options import OrbaxOptions
+from ._tree import flatten
+
+__version__: str = _native.__version__
+
+__all__ = [
+    "AlreadyExistsError",
+    "Checkpoint",
+    "CorruptError",
+    "Finding",
+    "InvalidArgumentError",
+    "IoError",
+    "Item",
+    "Leaf",
+    "LeafNotFoundError",
+    "LeafTypeError",
+    "LimitError",
+    "MismatchError",
+    "NameCollisionError",
+    "Node",
+    "NotACheckpointError",
+    "NotFoundError",
+    "OrbaxOptions",
+    "PermissionDeniedError",
+    "PrngKey",
+    "RegrowError",
+    "SaveReport",
+    "StorageFullError",
+    "UncommittedError",
+    "UnknownLeaf",
+    "UnsupportedError",
+    "VerifyReport",
+    "load",
+    "open",
+    "overview",
+    "save",
+    "verify",
+]
+
+
+class SaveReport(NamedTuple):
+    """What a save did."""
+
+    path: str
+    """Where the checkpoint now is."""
+    stored_bytes: int
+    """Bytes of all files."""
+    leaf_count: int
+    """Leaves written."""
+
+
+def save(
+    path: StrPath,
+    tree: Any,
+    *,
+    layout: str = "regrow",
+    overwrite: bool = False,
+    durable: bool = True,
+    cast: Any = None,
+    compression: Any = None,
+    metadata: Any = None,
+    strict_orbax: bool = False,
+    budget: int | None = None,
+    orbax: OrbaxOptions | None = None,
+    **orbax_keywords: Any,
+) -> SaveReport:
+    """Saves a pytree at `path`: all of it or nothing, synced to disk.
+
+    Args:
+        path: The folder to make.
+        tree: Any pytree: dicts with `str` or `int` keys (their order is kept), lists, tuples, named tuples, `None`,
+            dataclasses and all that is registered with JAX; leaves are NumPy and JAX arrays of any dtype, NumPy
+            and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
+        layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes, or ``"orbax"``.
+        overwrite: Replace a checkpoint that is there.
+        durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
+        cast: A dtype for all arrays, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``.
+        compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.
+        metadata: Your own metadata: anything that JSON can say.
+        strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
+        budget: Extra memory in bytes; 64 MiB if `None`.
+        orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
+
+    Raises:
+        AlreadyExistsError: if `path` is there and `overwrite` was not given.
+        LeafTypeError: for a leaf or key that no checkpoint can hold, with its key path.
+        NameCollisionError: if two leaves would get the same name in the layout asked for.
+        StorageFullError, PermissionDeniedError: whatever was there before has not changed.
+    """
+    options = _options.orbax_options(layout, orbax, orbax_keywords)
+    flat = flatten(tree)
+    report = _native.save(
+        os.fsdecode(path),
+        flat.structure,
+        to_native(flat),
+        (
+            overwrite,
+            durable,
+            _options.casts(cast),
+            _options.compression_level(compression),
+            _options.json_text(metadata),
+            strict_orbax,
+            budget,
+            None if options is None else options.columns(),
+        ),
+    )
+    return SaveReport(*report)
+
+
+def load(
+    path: StrPath,
+    like: Any = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    cast: Any = None,
+    partial: bool = False,
+    out: Any = None,
+    verify: bool = True,
+    step: int | None = None,
+    item: str | None = None,
+    shardings: Any = None,
+    budget: int | None = None,
+) -> Any:
+    """Loads a checkpoint of any layout, every block checked.
+
+    Without a template arrays come back as read-only NumPy views (of the file itself where it is stored raw),
+    containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        like: A template. Structure, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
+            with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
+        only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
+            `like` they stay as they are there.
+        cast: A dtype for all arrays, or a dict of globs over key paths.
+        partial: With `like`: leave out what it lacks, instead of an error.
+        out: A pytree of writable NumPy arrays to be filled; it is also what is returned.
+        verify: Check data against checksums before handing it out.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
+        budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
+
+    Raises:
+        MismatchError: if the template differs, with every difference.
+        CorruptError: with file, leaf and offset.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+    """
+    return open(path, step=step, item=item).load(
+        like,
+        only=only,
+        cast=cast,
+        partial=partial,
+        out=out,
+        verify=verify,
+        shardings=shardings,
+        budget=budget,
+    )
+
+
+def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:
+    """Opens a checkpoint of any layout: metadata only.
+
+    Raises:
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
+    """
+    return Checkpoint(_native.open(os.fsdecode(path), step, item))
+
+
+def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -> VerifyReport:
+    """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
+
+    Raises:
+        RegrowError: only if the checkpoint cannot be opened at all.
+    """
+    return VerifyReport.from_native(_native.open(os.fsdecode(path), step, item).verify())
+
+
+def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
+    """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
+    return _native.open(os.fsdecode(path), step, item).overview()

@@ -1,0 +1,457 @@
+"""An opened checkpoint and its lazy leaves."""
+
+from __future__ import annotations
+
+import functools
+import json
+import operator
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import EllipsisType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _native, _options
+from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
+from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_native
+from ._like import Template, shardings_by_leaf, without_template
+from ._nodes import register_with_jax
+from ._tree import Structure, flatten, unflatten
+
+StrPath = str | os.PathLike[str]
+
+
+class Item(NamedTuple):
+    """A named part of a checkpoint."""
+
+    name: str
+    kind: str
+
+
+class Leaf:
+    """A leaf that has not been read yet.
+
+    ``leaf[0:16]`` reads just those bytes (or the chunks that hold them); ``leaf[...]`` and ``np.asarray(leaf)`` read
+    all of it. Every read is checked where the layout has checksums.
+    """
+
+    __slots__ = ("_at", "_dtype", "_kind", "_name", "_native", "_path", "_shape")
+
+    def __init__(
+        self,
+        native: _native.Checkpoint,
+        at: int,
+        path: str,
+        name: str,
+        kind: int,
+        dtype: int,
+        shape: tuple[int, ...],
+    ) -> None:
+        self._native = native
+        self._at = at
+        self._path = path
+        self._name = name
+        self._kind = kind
+        self._dtype = dtype
+        self._shape = shape
+
+    @property
+    def path(self) -> str:
+        """The key path: ``params/dense/kernel``."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """The name it is stored under: ``params.dense.kernel``."""
+        return self._name
+
+    @property
+    def kind(self) -> str:
+        """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``, ..."""
+        return _native.LEAF_KINDS[self._kind]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements; ``uint8`` for text."""
+        return DTYPES[self._dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape; for text the length of its UTF-8 in bytes."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for dim in self._shape:
+            size *= dim
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the decoded leaf."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...] | None:
+        """The smallest piece that is stored and decoded alone, where the layout cuts arrays."""
+        return self._native.info(self._at)[0]
+
+    @property
+    def write_shape(self) -> tuple[int, ...] | None:
+        """One piece as it was written."""
+        return self._native.info(self._at)[1]
+
+    @property
+    def sharding(self) -> Any:
+        """How the array was spread over devices when it was saved, as Orbax' JSON; never needed to read it."""
+        text = self._native.info(self._at)[2]
+        return None if text is None else json.loads(text)
+
+    @property
+    def coding(self) -> str:
+        """How its bytes are coded: ``raw``, ``zstd``, ..."""
+        return self._native.info(self._at)[3]
+
+    def read(self) -> Any:
+        """The leaf as `regrow.load` would give it."""
+        (value,) = from_native(LoadedLeaves(*self._native.read(self._at)))
+        return value
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._kind in (STR, PLACEHOLDER, UNKNOWN):
+            raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {self._path}", leaf=self._path)
+        region = basic_region(index, self._shape)
+        if region.is_whole:
+            _, dtypes, shapes, values, _ = self._native.read(self._at)
+            array = np.ndarray(shapes[0], DTYPES[dtypes[0]], values[0])
+        else:
+            buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
+            array = np.ndarray(region.lens, self.dtype, buffer)
+        return array[region.then]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = np.asarray(self[...])
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError("a leaf of another dtype cannot be had without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("len() of a leaf without axes")
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        return f"<regrow.Leaf {self._path} {self.kind} {self.dtype.name}{list(self._shape)}>"
+
+
+class BasicRegion(NamedTuple):
+    """What NumPy's basic indexing touches, and what is left to do once that is read."""
+
+    starts: tuple[int, ...]
+    lens: tuple[int, ...]
+    then: tuple[int | slice | EllipsisType | None, ...]
+    is_whole: bool
+
+
+def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
+    """The smallest hyper-rectangle that holds ``array[index]``, with NumPy's rules for basic indexing.
+
+    Raises:
+        IndexError: as NumPy, for an index outside of the array or too many of them.
+        InvalidArgumentError: for indices by array or list, which NumPy calls advanced.
+    """
+    entries = index if isinstance(index, tuple) else (index,)
+    dots = sum(entry is Ellipsis for entry in entries)
+    given = sum(entry is not None and entry is not Ellipsis for entry in entries)
+    if dots > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    if given > len(shape):
+        raise IndexError(f"too many indices: the leaf has {len(shape)} axes, {given} were indexed")
+    starts: list[int] = []
+    lens: list[int] = []
+    then: list[int | slice | EllipsisType | None] = []
+    for entry in entries if dots else (*entries, Ellipsis):
+        axis = len(starts)
+        if entry is None:
+            then.append(None)
+        elif entry is Ellipsis:
+            rest = shape[axis : axis + len(shape) - given]
+            starts += [0] * len(rest)
+            lens += rest
+            # Only where the caller wrote it: with all-integer indices it makes an array of what was a scalar.
+            then += [Ellipsis] if dots else [slice(None)] * len(rest)
+        elif isinstance(entry, slice):
+            steps = range(*entry.indices(shape[axis]))
+            low, high = (min(steps[0], steps[-1]), max(steps[0], steps[-1]) + 1) if steps else (0, 0)
+            starts.append(low)
+            lens.append(high - low)
+            then.append(slice(None, None, steps.step))
+        else:
+            at = _integer(entry)
+            if not -shape[axis] <= at < shape[axis]:
+                raise IndexError(f"index {at} is out of bounds for axis {axis} with size {shape[axis]}")
+            starts.append(at % shape[axis])
+            lens.append(1)
+            then.append(0)
+    return BasicRegion(tuple(starts), tuple(lens), tuple(then), tuple(lens) == shape)
+
+
+def _integer(entry: Any) -> int:
+    try:
+        if not isinstance(entry, (bool, np.bool_)):
+            return operator.index(entry)
+    except TypeError:
+        pass
+    help = "read it first: leaf[...][index]"
+    raise InvalidArgumentError(
+        f"a lazy leaf takes integers, slices, None and ..., not {type(entry).__name__}\n  help: {help}",
+        help=help,
+    )
+
+
+class Checkpoint(Mapping[str, Leaf]):
+    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has been read."""
+
+    def __init__(self, native: _native.Checkpoint) -> None:
+        self._native = native
+
+    @functools.cached_property
+    def _columns(self) -> tuple[Structure, list[Leaf]]:
+        """Structure and leaves; made when first asked for, since `load` needs neither."""
+        native = self._native
+        structure, kinds, dtypes, shapes, names = native.tree()
+        columns = zip(native.paths(), names, kinds, dtypes, shapes, strict=True)
+        return Structure(*structure), [Leaf(native, at, *column) for at, column in enumerate(columns)]
+
+    @functools.cached_property
+    def _by_path(self) -> dict[str, Leaf]:
+        by_path: dict[str, Leaf] = {}
+        for leaf in self._columns[1]:
+            # Key paths that print alike: the later ones go by their stored names, which are unique.
+            by_path[leaf.path if leaf.path not in by_path else leaf.name] = leaf
+        return by_path
+
+    def __getitem__(self, path: str) -> Leaf:
+        """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
+        leaf = self._by_path.get(path)
+        if leaf is not None:
+            return leaf
+        if not isinstance(path, str):
+            raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
+        try:
+            return self._columns[1][self._native.find(path)]
+        except NotFoundError as error:
+            raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._by_path
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_path)
+
+    def __len__(self) -> int:
+        return len(self._columns[1])
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        about = f"{self.layout} ({self.variant})" if self.variant else self.layout
+        return f"<regrow.Checkpoint {str(self.path)!r}: {about}, {len(self)} leaves>"
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+        return self._native.path
+
+    @property
+    def layout(self) -> str:
+        """Name of the layout: ``regrow``, ``orbax``, ``safetensors``."""
+        return self._native.layout
+
+    @property
+    def variant(self) -> str:
+        """The variant of the layout: ``ocdbt, zarr v3``."""
+        return self._native.variant
+
+    @property
+    def tree(self) -> Any:
+        """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
+        _register_nodes()
+        return unflatten(*self._columns)
+
+    @property
+    def metadata(self) -> Any:
+        """The user's own metadata, if any."""
+        return _from_json(self._native.metadata)
+
+    @property
+    def metrics(self) -> Any:
+        """Metrics saved with a step, if any."""
+        return _from_json(self._native.metrics)
+
+    @property
+    def step(self) -> int | None:
+        """The step that was opened, for a folder of steps."""
+        return self._native.step
+
+    @property
+    def steps(self) -> list[int]:
+        """All committed steps, for a folder of steps."""
+        return self._native.steps
+
+    @property
+    def items_info(self) -> list[Item]:
+        """Named parts of the checkpoint, for those that have them."""
+        return [Item(name, kind) for name, kind in self._native.items]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should be told, though it is no error."""
+        return self._native.notes
+
+    def overview(self) -> str:
+        """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
+        return self._native.overview()
+
+    def verify(self) -> VerifyReport:
+        """Reads and checks everything; see `regrow.verify`."""
+        return VerifyReport.from_native(self._native.verify())
+
+    def load(
+        self,
+        like: Any = None,
+        *,
+        only: str | Iterable[str] | None = None,
+        cast: Any = None,
+        partial: bool = False,
+        out: Any = None,
+        verify: bool = True,
+        shardings: Any = None,
+        budget: int | None = None,
+    ) -> Any:
+        """Loads all of it, or a selection; see `regrow.load`."""
+        selected, casts = _options.patterns(only), _options.casts(cast)
+        if out is not None:
+            if like is not None or shardings is not None:
+                raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
+            return self._load_out(out, selected, casts, partial, verify, budget)
+        if like is None:
+            if partial:
+                raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
+            columns, leaves = self._native.load(selected, casts, None, False, not verify, budget)
+            structure, loaded = Structure(*columns), LoadedLeaves(*leaves)
+            paths = _native.paths(structure) if shardings is not None else []
+            _register_nodes()
+            return unflatten(structure, without_template(loaded, paths, shardings))
+        template = Template(like, selected)
+        loaded = self._load_template(template, casts, partial, verify, budget)
+        by_leaf = {}
+        if shardings is not None:
+            by_leaf = shardings_by_leaf(shardings, _native.paths(template.flat.structure))
+        return template.fill(loaded, by_leaf)
+
+    def _load_template(
+        self,
+        template: Template,
+        casts: list[tuple[str, str]],
+        partial: bool,
+        verify: bool,
+        budget: int | None,
+    ) -> LoadedLeaves:
+        partial = partial or template.is_selection
+        _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget)
+        return LoadedLeaves(*leaves)
+
+    def _load_out(
+        self,
+        out: Any,
+        only: list[str],
+        casts: list[tuple[str, str]],
+        partial: bool,
+        verify: bool,
+        budget: int | None,
+    ) -> Any:
+        """Fills the caller's own arrays."""
+        flat = flatten(out)
+        for at, leaf in enumerate(flat.leaves):
+            if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
+                path = _native.paths(flat.structure)[at]
+                raise InvalidArgumentError(
+                    f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
+                )
+        template = Template(out, only)
+        loaded = self._load_template(template, casts, partial, verify, budget)
+        filled = flatten(template.fill(loaded, {}))
+        for target, source in zip(flat.leaves, filled.leaves, strict=True):
+            if target is not source:
+                np.copyto(target, source, casting="no")
+        return out
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong."""
+
+    kind: str
+    """The kind of the error: ``corrupt``, ``not_found``, ..."""
+    message: str
+    """What, where, expected and found, what to do."""
+    file: str | None
+    leaf: str | None
+    offset_bytes: int | None
+
+
+class VerifyReport(NamedTuple):
+    """What `regrow.verify` found."""
+
+    findings: list[Finding]
+    """All that is wrong; empty if the checkpoint is sound."""
+    checked_bytes: int
+    """Bytes of data checked, decoded."""
+    leaf_count: int
+    """Leaves read."""
+    has_data_checksums: bool
+    """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"sound: {self.leaf_count} leaves, {self.checked_bytes} bytes checked"
+        return "\n".join(finding.message for finding in self.findings)
+
+    @classmethod
+    def from_native(cls, report: tuple[list[Any], int, int, bool]) -> VerifyReport:
+        """From the native half's columns."""
+        findings, checked_bytes, leaf_count, has_data_checksums = report
+        return cls([Finding(*finding) for finding in findings], checked_bytes, leaf_count, has_data_checksums)
+
+
+def _from_json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _register_nodes() -> None:
+    """Makes `Node` a pytree node of JAX, if the program has imported JAX."""
+    if "jax" in sys.modules:
+        register_with_jax()

@@ -1,0 +1,269 @@
+"""Leaves, both ways: what a user's leaf is to the engine, and what the engine's leaf is to a user.
+
+To the engine go NumPy arrays (JAX arrays as views of their own memory), numbers, text and bytes; the native half
+looks at dtype, shape and strides and copies nothing. From it come buffers, dtypes and shapes, as columns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import ml_dtypes
+import numpy as np
+
+from . import _native
+from ._errors import InvalidArgumentError, LeafTypeError, UnsupportedError
+from ._nodes import PrngKey, UnknownLeaf
+from ._tree import Flat, path_text
+
+NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER, UNKNOWN = (
+    _native.LEAF_KINDS.index(name)
+    for name in (
+        "numpy_array",
+        "numpy_scalar",
+        "jax_array",
+        "prng_key",
+        "scalar",
+        "str",
+        "bytes",
+        "placeholder",
+        "unknown",
+    )
+)
+
+DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES)
+"""Every dtype of the engine, by its number there."""
+
+DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
+
+
+class LeafColumns(NamedTuple):
+    """Leaves on their way to the engine."""
+
+    kinds: bytes
+    values: list[Any]
+    notes: dict[int, str]
+    """PRNG implementations, by the number of the leaf."""
+    shardings: dict[int, str]
+    """Orbax' JSON of shardings, by the number of the leaf."""
+
+
+def to_native(flat: Flat) -> LeafColumns:
+    """The leaves as the engine takes them.
+
+    Raises:
+        LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
+    """
+    kinds = bytearray()
+    values: list[Any] = []
+    notes: dict[int, str] = {}
+    shardings: dict[int, str] = {}
+    sharding_texts: dict[Any, str | None] = {}
+    jax_array_type = _jax_array_type()
+    for at, leaf in enumerate(flat.leaves):
+        kind = _KINDS.get(type(leaf))
+        if kind is not None:
+            value = leaf
+        elif jax_array_type is not None and isinstance(leaf, jax_array_type):
+            kind, value = _from_jax(leaf, flat, at, notes)
+            text = _sharding_text(leaf.sharding, sharding_texts)
+            if text is not None:
+                shardings[at] = text
+        else:
+            kind, value = _from_other(leaf, flat, at, notes)
+        if (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR) and not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+        kinds.append(kind)
+        values.append(value)
+    return LeafColumns(bytes(kinds), values, notes, shardings)
+
+
+_KINDS: dict[type[Any], int] = {
+    np.ndarray: NUMPY_ARRAY,
+    bool: SCALAR,
+    int: SCALAR,
+    float: SCALAR,
+    complex: SCALAR,
+    str: STR,
+    bytes: BYTES,
+    type(...): PLACEHOLDER,
+}
+
+
+def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
+    if isinstance(leaf, np.generic):
+        return NUMPY_SCALAR, np.asarray(leaf)
+    if isinstance(leaf, np.memmap):
+        return NUMPY_ARRAY, leaf.view(np.ndarray)
+    if isinstance(leaf, PrngKey):
+        if leaf.impl is not None:
+            notes[at] = leaf.impl
+        return PRNG_KEY, np.asarray(leaf.data)
+    if isinstance(leaf, UnknownLeaf):
+        _refuse(flat, at, "is a leaf of another program's type that was never decoded", "leave it out")
+    if _is_jax_literal(leaf):
+        return NUMPY_ARRAY, np.asarray(leaf)
+    name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+    if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
+        help = "convert it to an exact numpy.ndarray or jax.Array first"
+        if "ShapeDtypeStruct" in name:
+            help = "it has no data: save an array"
+    elif callable(leaf):
+        help = (
+            "keep functions out of what is saved: equinox.filter(tree, equinox.is_array) or equinox.partition; "
+            "load(path, like=tree) then takes them from `like`"
+        )
+    else:
+        help = "leaves are arrays, numbers, str and bytes; register other classes with jax.tree_util as nodes"
+    return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
+
+
+def _refuse(flat: Flat, at: int, what: str, help: str) -> NoReturn:
+    place = path_text(flat.structure, at)
+    raise LeafTypeError(f"the leaf {what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+
+
+# ---- JAX, if it is there ------------------------------------------------------------------------------------
+
+
+def _jax_array_type() -> type[Any] | None:
+    """`jax.Array` if the program has imported JAX; regrow never imports it by itself."""
+    return getattr(sys.modules.get("jax"), "Array", None)
+
+
+def _is_jax_literal(leaf: Any) -> bool:
+    return type(leaf).__module__.partition(".")[0] == "jax" and type(leaf).__name__ == "TypedNdArray"
+
+
+def is_prng_key(leaf: Any) -> bool:
+    """Whether a JAX array, or the description of one, holds typed PRNG keys."""
+    jax = sys.modules["jax"]
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
+    jax = sys.modules["jax"]
+    kind = JAX_ARRAY
+    if isinstance(leaf, jax.core.Tracer):
+        _refuse(flat, at, "is a tracer: it has no value yet", "save outside of jax.jit and other transformations")
+    if leaf.is_deleted():
+        place = path_text(flat.structure, at)
+        help = "it was donated to a computation: save before donating it, or save the result"
+        raise InvalidArgumentError(f"the JAX array was deleted\n  leaf {place}\n  help: {help}", leaf=place, help=help)
+    if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        place = path_text(flat.structure, at)
+        help = "gather it first, for example with jax.experimental.multihost_utils.process_allgather"
+        raise UnsupportedError(
+            f"the JAX array has parts that only other processes can reach\n  leaf {place}\n  help: {help}",
+            leaf=place,
+            help=help,
+        )
+    if is_prng_key(leaf):
+        kind = PRNG_KEY
+        notes[at] = str(jax.random.key_impl(leaf))
+        leaf = jax.random.key_data(leaf)
+    return kind, np.asarray(leaf)
+
+
+def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:
+    """A sharding as Orbax' JSON; `None` for those that Orbax does not write either."""
+    if sharding in texts:
+        return texts[sharding]
+    jax = sys.modules["jax"]
+    text = None
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        mesh = sharding.mesh
+        text = json.dumps(
+            {
+                "sharding_type": "NamedSharding",
+                "shape": list(mesh.devices.shape),
+                "axis_names": list(mesh.axis_names),
+                "axis_types": [f"AxisType.{kind.name}" for kind in mesh.axis_types],
+                "partition_spec": [_axes(entry) for entry in sharding.spec],
+                "device_mesh": {"mesh": _device_ids(mesh.devices)},
+            }
+        )
+    elif isinstance(sharding, jax.sharding.SingleDeviceSharding):
+        (device,) = sharding.device_set
+        text = json.dumps({"sharding_type": "SingleDeviceSharding", "device_str": str(device)})
+    texts[sharding] = text
+    return text
+
+
+def _axes(entry: Any) -> Any:
+    if entry is None or isinstance(entry, str):
+        return entry
+    return list(entry) if isinstance(entry, tuple) else None
+
+
+def _device_ids(devices: Any) -> Any:
+    if devices.ndim == 1:
+        return [{"id": device.id} for device in devices]
+    return [_device_ids(row) for row in devices]
+
+
+# ---- from the engine ----------------------------------------------------------------------------------------
+
+
+class LoadedLeaves(NamedTuple):
+    """Leaves as the engine gives them."""
+
+    kinds: bytes
+    dtypes: bytes
+    shapes: list[tuple[int, ...]]
+    values: list[Any]
+    """A buffer for arrays, `str` for text, `None` for leaves without data."""
+    notes: dict[int, str]
+    """PRNG implementations and unknown types, by the number of the leaf."""
+
+
+def from_native(loaded: LoadedLeaves) -> list[Any]:
+    """The leaves as NumPy has them: read-only views, scalars of their own type, text, bytes."""
+    values = loaded.values
+    out: list[Any] = list(values)
+    notes = loaded.notes
+    array, dtypes = np.ndarray, DTYPES
+    for at, (kind, dtype, shape) in enumerate(zip(loaded.kinds, loaded.dtypes, loaded.shapes, strict=True)):
+        if kind == NUMPY_ARRAY or kind == JAX_ARRAY:
+            out[at] = array(shape, dtypes[dtype], values[at])
+        elif kind != STR:
+            finish = _FINISH[kind]
+            out[at] = finish(shape, dtypes[dtype], values[at], notes.get(at))
+    return out
+
+
+def _scalar(shape: Any, dtype: Any, value: Any, _note: str | None) -> Any:
+    return np.ndarray(shape, dtype, value).item()
+
+
+def _numpy_scalar(shape: Any, dtype: Any, value: Any, _note: str | None) -> Any:
+    return np.ndarray(shape, dtype, value)[()]
+
+
+def _prng_key(shape: Any, dtype: Any, value: Any, note: str | None) -> Any:
+    return PrngKey(np.ndarray(shape, dtype, value), note)
+
+
+def _bytes(_shape: Any, _dtype: Any, value: Any, _note: str | None) -> Any:
+    return bytes(value)
+
+
+def _placeholder(_shape: Any, _dtype: Any, _value: Any, _note: str | None) -> Any:
+    return ...
+
+
+def _unknown(_shape: Any, _dtype: Any, _value: Any, note: str | None) -> Any:
+    return UnknownLeaf(note or "")
+
+
+_FINISH: dict[int, Callable[[Any, Any, Any, str | None], Any]] = {
+    NUMPY_SCALAR: _numpy_scalar,
+    PRNG_KEY: _prng_key,
+    SCALAR: _scalar,
+    BYTES: _bytes,
+    PLACEHOLDER: _placeholder,
+    UNKNOWN: _unknown,
+}

@@ -1,0 +1,262 @@
+"""Loading into what the caller has: a template says structure, dtypes and shapes, and what leaves become.
+
+The engine compares (all differences in one error); here each leaf becomes what the template holds in its place: a
+`jax.Array` on the template's devices, a NumPy array or scalar, a Python number, text. What no checkpoint can hold
+(a function in an Equinox module, `...`) stays as it is in the template.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _native
+from ._errors import InvalidArgumentError, MismatchError, UnsupportedError
+from ._leaves import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    JAX_ARRAY,
+    NUMPY_ARRAY,
+    PLACEHOLDER,
+    PRNG_KEY,
+    STR,
+    LoadedLeaves,
+    from_native,
+    is_prng_key,
+)
+from ._nodes import PrngKey
+from ._tree import Flat, flatten
+
+
+class Wanted(NamedTuple):
+    """What the template wants in one place."""
+
+    dtype: int | None
+    shape: tuple[int, ...] | None
+    make: Callable[[Any, Any], Any]
+    """Of the array (or text) that was read, and the leaf's number, the value."""
+
+
+class Differs(Exception):
+    """A leaf of the checkpoint cannot become what the template holds."""
+
+
+class Template:
+    """A tree to restore into."""
+
+    def __init__(self, like: Any, only: Sequence[str] = ()) -> None:
+        self.flat: Flat = flatten(like)
+        self.jax_leaves = JaxLeaves()
+        self.wanted = [self._wanted(leaf) for leaf in self.flat.leaves]
+        self.paths: list[str] = _native.paths(self.flat.structure) if only else []
+        if only:
+            for at, match in enumerate(_native.match_paths(list(only), self.paths)):
+                if match < 0:
+                    self.wanted[at] = None
+        self.is_selection = bool(only)
+
+    def columns(self) -> tuple[Any, list[int | None], list[tuple[int, ...] | None], bytes]:
+        """As the native half takes it: structure, dtypes, shapes, whether to skip."""
+        wanted = self.wanted
+        return (
+            self.flat.structure,
+            [None if want is None else want.dtype for want in wanted],
+            [None if want is None else want.shape for want in wanted],
+            bytes(want is None for want in wanted),
+        )
+
+    def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
+        """The template's containers with what was read."""
+        values: list[Any] = list(self.flat.leaves)
+        differences: list[tuple[int, str]] = []
+        for at, want in enumerate(self.wanted):
+            if want is None:
+                continue
+            try:
+                values[at] = want.make(_plain(loaded, at), at)
+            except Differs as error:
+                differences.append((at, str(error)))
+        if differences:
+            paths = _native.paths(self.flat.structure)
+            lines = [f"\n    kind      {paths[at]}: {text}" for at, text in differences]
+            raise MismatchError(
+                f"the template does not fit the checkpoint in {len(lines)} places{''.join(lines)}",
+                leaf=paths[differences[0][0]],
+                help="change the template",
+            )
+        self.jax_leaves.put(values, shardings)
+        return self.flat.with_leaves(values)
+
+    def _wanted(self, leaf: Any) -> Wanted | None:
+        cls = type(leaf)
+        if cls is np.ndarray:
+            return Wanted(_number_of(leaf.dtype), leaf.shape, _array_at)
+        if cls in _PYTHON_NUMBERS:
+            return Wanted(None, (), lambda value, _at: _python_number(cls, value))
+        if cls is str:
+            return Wanted(None, None, lambda value, _at: _text(value))
+        if cls is bytes:
+            return Wanted(DTYPE_NUMBERS[np.dtype(np.uint8)], None, lambda value, _at: bytes(_array(value)))
+        if cls is PrngKey:
+            return Wanted(
+                _number_of(leaf.data.dtype),
+                tuple(leaf.data.shape),
+                lambda value, _at: PrngKey(_array(value), leaf.impl),
+            )
+        if isinstance(leaf, np.generic) and leaf.dtype in DTYPE_NUMBERS:
+            return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
+        jax = sys.modules.get("jax")
+        if jax is not None and isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
+            return self.jax_leaves.wanted(leaf)
+        dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
+        if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
+            return Wanted(_number_of(dtype), tuple(map(int, shape)), _array_at)
+        return None
+
+
+_PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+def _plain(loaded: LoadedLeaves, at: int) -> Any:
+    kind = loaded.kinds[at]
+    if kind == STR:
+        return loaded.values[at]
+    if loaded.values[at] is None:
+        if kind == PLACEHOLDER:
+            raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
+        raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
+    return np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
+
+
+def _array(value: Any) -> Any:
+    if isinstance(value, str):
+        raise Differs("template array, stored text")
+    return value
+
+
+def _array_at(value: Any, _at: int) -> Any:
+    return _array(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Differs(f"template str, stored {value.dtype.name} of shape {list(value.shape)}")
+    return value
+
+
+def _python_number(cls: type[Any], value: Any) -> Any:
+    number = _array(value).item()
+    if type(number) is not cls:
+        raise Differs(f"template {cls.__name__}, stored {value.dtype.name}")
+    return number
+
+
+def _number_of(dtype: np.dtype[Any]) -> int:
+    number = DTYPE_NUMBERS.get(dtype if dtype.isnative else dtype.newbyteorder("="))
+    if number is None:
+        raise UnsupportedError(f"the template has the dtype {dtype}, which no checkpoint can hold")
+    return number
+
+
+class JaxLeaves:
+    """The places of a tree where JAX arrays go: gathered, then put on their devices in one call."""
+
+    def __init__(self) -> None:
+        self._like: dict[int, Any] = {}
+        self._waiting: list[tuple[int, Any]] = []
+
+    def wanted(self, leaf: Any) -> Wanted:
+        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants."""
+        jax = sys.modules["jax"]
+
+        def make(value: Any, at: int) -> Any:
+            self._like[at] = leaf
+            self._waiting.append((at, _array(value)))
+
+        if is_prng_key(leaf):
+            data = jax.eval_shape(jax.random.key_data, leaf)
+            return Wanted(_number_of(np.dtype(data.dtype)), tuple(data.shape), make)
+        return Wanted(_number_of(np.dtype(leaf.dtype)), tuple(leaf.shape), make)
+
+    def add(self, at: int, value: Any) -> None:
+        """One more place, without a template."""
+        self._waiting.append((at, value))
+
+    def put(self, values: list[Any], shardings: dict[int, Any]) -> None:
+        """Puts all on their devices, by `shardings` first, else as the template has them."""
+        if not self._waiting:
+            return
+        import jax
+
+        places, arrays, targets = [], [], []
+        for at, value in self._waiting:
+            like = self._like.get(at)
+            is_key = isinstance(value, PrngKey) or (like is not None and is_prng_key(like))
+            if is_key:
+                impl = value.impl if isinstance(value, PrngKey) else _impl_of(like)
+                data: Any = value.data if isinstance(value, PrngKey) else value
+                key = jax.random.wrap_key_data(data, impl=impl)
+                target = shardings.get(at, _sharding_of(like))
+                values[at] = key if target is None else jax.device_put(key, target)
+                continue
+            places.append(at)
+            arrays.append(value)
+            targets.append(shardings.get(at, _sharding_of(like)))
+        for at, made, array in zip(places, jax.device_put(arrays, targets), arrays, strict=True):
+            if made.dtype != array.dtype:
+                raise UnsupportedError(
+                    f"JAX would turn {array.dtype.name} into {made.dtype.name}\n"
+                    "  help: set jax_enable_x64, or ask for the cast: load(path, like=..., cast=...)",
+                    help="set jax_enable_x64, or ask for the cast",
+                )
+            values[at] = made
+        self._waiting.clear()
+
+
+def _impl_of(key: Any) -> Any:
+    jax = sys.modules["jax"]
+    return jax.random.key_impl(key) if isinstance(key, jax.Array) else key.dtype._impl.name
+
+
+def _sharding_of(like: Any) -> Any:
+    """Where the template has it; `None`, JAX' default device, for what was never put anywhere on purpose."""
+    if like is None or getattr(like, "committed", True) is False:
+        return None
+    return getattr(like, "sharding", None)
+
+
+def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
+    """For each leaf its sharding: from one for all, a dict by glob, or a tree (or its upper part) of them."""
+    flat = flatten(shardings)
+    globs = ["**" if path == "." else path for path in _native.paths(flat.structure)]
+    for glob, leaf in zip(globs, flat.leaves, strict=True):
+        if not hasattr(leaf, "device_set"):
+            raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is no jax.sharding.Sharding")
+    exact = dict(zip(globs, flat.leaves, strict=True))
+    found: dict[int, Any] = {}
+    rest = []
+    for at, path in enumerate(paths):
+        if path in exact:
+            found[at] = exact[path]
+        else:
+            rest.append(at)
+    matches = _native.match_paths(globs, [paths[at] for at in rest])
+    found.update((at, flat.leaves[match]) for at, match in zip(rest, matches, strict=True) if match >= 0)
+    return found
+
+
+def without_template(loaded: LoadedLeaves, paths: list[str], shardings: Any) -> list[Any]:
+    """The leaves as NumPy has them, and those that `shardings` names as JAX arrays."""
+    values = from_native(loaded)
+    if shardings is None:
+        return values
+    chosen = shardings_by_leaf(shardings, paths)
+    jax_leaves = JaxLeaves()
+    for at in chosen:
+        if loaded.kinds[at] in (JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY):
+            jax_leaves.add(at, values[at])
+    jax_leaves.put(values, chosen)
+    return values

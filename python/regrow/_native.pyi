@@ -1,0 +1,93 @@
+"""The engine, in columns: see `_tree` and `_leaves` for what they mean."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+__version__: str
+NODE_KINDS: tuple[str, ...]
+KEY_KINDS: tuple[str, ...]
+LEAF_KINDS: tuple[str, ...]
+DTYPES: tuple[str, ...]
+TREE_DEPTH_MAX: int
+
+_Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]
+_Leaves = tuple[bytes, bytes, list[tuple[int, ...]], list[Any], dict[int, str]]
+_LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
+_Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], bytes]
+_Finding = tuple[str, str, str | None, str | None, int | None]
+
+def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
+    """Saves a tree; gives path, stored bytes and number of leaves."""
+
+def open(path: str, step: int | None, item: str | None) -> Checkpoint:
+    """Opens a checkpoint of any layout."""
+
+def paths(structure: _Structure) -> list[str]:
+    """The printed key path of every leaf."""
+
+def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
+    """For each path the position of the first pattern that matches; -1 if none does."""
+
+@final
+class Slab:
+    """Bytes that the engine holds, for the buffer protocol; read-only."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Checkpoint:
+    """An opened checkpoint; leaves go by their position in flatten order."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def steps(self) -> list[int]: ...
+    @property
+    def items(self) -> list[tuple[str, str]]: ...
+    @property
+    def metadata(self) -> str | None: ...
+    @property
+    def metrics(self) -> str | None: ...
+    @property
+    def notes(self) -> list[str]: ...
+    def tree(self) -> tuple[_Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
+        """The structure; kinds, dtypes, shapes and stored names of the leaves."""
+
+    def paths(self) -> list[str]:
+        """The printed key path of every leaf."""
+
+    def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
+        """Chunk shape, write shape, sharding as JSON, coding."""
+
+    def find(self, path: str) -> int:
+        """The position of the leaf of this key path or stored name."""
+
+    def read(self, leaf: int) -> _Leaves:
+        """One leaf, checked."""
+
+    def region(self, leaf: int, starts: Sequence[int], lens: Sequence[int]) -> Slab:
+        """A hyper-rectangle of one leaf, in C order."""
+
+    def load(
+        self,
+        only: list[str],
+        casts: list[tuple[str, str]],
+        template: _Template | None,
+        partial: bool,
+        unverified: bool,
+        budget: int | None,
+    ) -> tuple[_Structure, _Leaves]:
+        """All of it, or a selection."""
+
+    def verify(self) -> tuple[list[_Finding], int, int, bool]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+
+    def overview(self) -> str:
+        """The leaves as a table."""

@@ -1,0 +1,164 @@
+"""What a checkpoint's containers and leaves become when the class that made them is not asked for.
+
+Nothing here imports a class that a file names: a named tuple comes back as a named tuple of the same name and
+fields, any other class as a `Node`, and both are saved again as what they were.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import keyword
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class Node:
+    """A dataclass or other registered node, without its class: children by attribute or key.
+
+    ``node.kernel`` and ``node["kernel"]`` are the same child; ``len``, iteration over the keys, ``keys()``,
+    ``values()`` and ``items()`` work as for a dict.
+    """
+
+    __slots__ = ("_children", "_key_kinds", "_kind", "_type_name")
+
+    def __init__(
+        self, type_name: str, children: dict[str | int, Any], kind: str = "dataclass", key_kinds: bytes = b""
+    ) -> None:
+        set_slot = object.__setattr__
+        set_slot(self, "_type_name", type_name)
+        set_slot(self, "_children", children)
+        set_slot(self, "_kind", kind)
+        set_slot(self, "_key_kinds", key_kinds)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._children[name]
+        except KeyError:
+            raise AttributeError(f"this {self._type_name} has no child {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a Node cannot be changed")
+
+    def __getitem__(self, key: str | int) -> Any:
+        return self._children[key]
+
+    def __iter__(self) -> Iterator[str | int]:
+        return iter(self._children)
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._children
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(key for key in self._children if isinstance(key, str))})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Node):
+            return NotImplemented
+        return type_name_of(self) == type_name_of(other) and bool(self._children == other._children)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{key}={value!r}" for key, value in self._children.items())
+        return f"{self._type_name}({inside})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Node, (self._type_name, self._children, self._kind, self._key_kinds)
+
+    def keys(self) -> Any:
+        """The names of the children."""
+        return self._children.keys()
+
+    def values(self) -> Any:
+        """The children."""
+        return self._children.values()
+
+    def items(self) -> Any:
+        """Names and children."""
+        return self._children.items()
+
+
+def type_name_of(node: Node) -> str:
+    """The qualified name of the class that the node was saved from."""
+    return str(object.__getattribute__(node, "_type_name"))
+
+
+@dataclass(frozen=True, eq=False)
+class PrngKey:
+    """A typed JAX PRNG key, without JAX: its data, and the name of its implementation."""
+
+    data: np.ndarray[Any, Any]
+    """The key data, ``uint32``."""
+    impl: str | None
+    """``threefry2x32``, ``rbg``, ...; `None` where the checkpoint does not say."""
+
+    def wrap(self) -> Any:
+        """The key as JAX has it."""
+        import jax
+
+        data: Any = self.data  # JAX takes NumPy arrays, its annotation does not
+        return jax.random.wrap_key_data(data, impl=self.impl)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PrngKey):
+            return NotImplemented
+        return self.impl == other.impl and np.array_equal(self.data, other.data)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class UnknownLeaf:
+    """A leaf of a user's own type handler: named, never decoded."""
+
+    type_name: str
+
+
+@functools.lru_cache(maxsize=4096)
+def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | None:
+    """A named tuple class of this name and these fields; `None` if Python could not have made one."""
+    module, _, name = type_name.rpartition(".")
+    usable = [*fields, name]
+    if not all(word.isidentifier() and not keyword.iskeyword(word) for word in usable):
+        return None
+    if len(set(fields)) != len(fields) or any(field.startswith("_") for field in fields):
+        return None
+    cls: type[Any] = collections.namedtuple(name, fields)  # type: ignore[misc]
+    cls.__module__ = module or "regrow"
+    cls.__regrow_type__ = type_name  # type: ignore[attr-defined]
+    return cls
+
+
+@functools.cache
+def register_with_jax() -> None:
+    """Makes `Node` a pytree node of JAX, so that ``jax.tree.map`` goes through what was loaded."""
+    import jax
+
+    def flatten(node: Node) -> tuple[list[Any], tuple[Any, ...]]:
+        get = object.__getattribute__
+        return list(node.values()), (
+            type_name_of(node),
+            tuple(node),
+            get(node, "_kind"),
+            get(node, "_key_kinds"),
+        )
+
+    def flatten_with_keys(node: Node) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        children, definition = flatten(node)
+        keys = [jax.tree_util.GetAttrKey(str(key)) for key in node]
+        return list(zip(keys, children, strict=True)), definition
+
+    def unflatten(definition: tuple[Any, ...], children: Any) -> Node:
+        type_name, keys, kind, key_kinds = definition
+        return Node(type_name, dict(zip(keys, children, strict=True)), kind, key_kinds)
+
+    jax.tree_util.register_pytree_with_keys(Node, flatten_with_keys, unflatten, flatten)

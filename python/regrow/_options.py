@@ -1,0 +1,153 @@
+"""What a caller may ask for, brought into the few forms that the native half takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ._errors import InvalidArgumentError
+
+CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
+
+
+@dataclass(frozen=True)
+class OrbaxOptions:
+    """Orbax' own storage options, under Orbax' names, for ``layout="orbax"``."""
+
+    use_ocdbt: bool = True
+    """One database instead of a folder for each array."""
+    use_zarr3: bool = False
+    """zarr v3 instead of v2."""
+    chunk_byte_size: int | None = None
+    """Cut chunks down to at most this many bytes."""
+    shard_axes: Sequence[int] = ()
+    """Cut these axes first, with ``chunk_byte_size``."""
+    write_chunk_shape: Sequence[int] | None = None
+    """The outer chunk (zarr v3: the shard); must divide each array's shape."""
+    read_chunk_shape: Sequence[int] | None = None
+    """The inner chunk (zarr v3 only); must divide the outer."""
+    ocdbt_target_data_file_size: int | None = None
+    """A new data file once one has reached this size; 2 GiB if `None`."""
+    rich_types: bool = False
+    """Keep tuples and named tuples in ``_METADATA``."""
+    write_sharding: bool = True
+    """Write ``_sharding``."""
+    write_array_metadatas: bool = True
+    """Write ``array_metadatas``."""
+    v1: bool = False
+    """The folder of Orbax' v1 API."""
+    per_leaf: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first pattern that matches
+    decides."""
+
+    def columns(self) -> tuple[Any, ...]:
+        """As the native half takes them: its `OrbaxArgs`, field by field."""
+        per_leaf = []
+        for pattern, options in self.per_leaf.items():
+            unknown = set(options) - set(CHUNKING)
+            if unknown:
+                raise InvalidArgumentError(
+                    f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; it takes {', '.join(CHUNKING)}"
+                )
+            chunking = {name: options.get(name) for name in CHUNKING}
+            per_leaf.append((pattern, _chunking(**chunking)))
+        return (
+            self.use_ocdbt,
+            self.use_zarr3,
+            _chunking(self.chunk_byte_size, self.shard_axes, self.write_chunk_shape, self.read_chunk_shape),
+            self.ocdbt_target_data_file_size,
+            self.rich_types,
+            self.write_sharding,
+            self.write_array_metadatas,
+            self.v1,
+            per_leaf,
+        )
+
+
+ORBAX_NAMES = frozenset(field.name for field in fields(OrbaxOptions))
+
+
+def orbax_options(layout: str, given: OrbaxOptions | None, keywords: dict[str, Any]) -> OrbaxOptions | None:
+    """The options of ``layout="orbax"``, from `orbax=` and from keywords; `None` for the default layout."""
+    unknown = sorted(set(keywords) - ORBAX_NAMES)
+    if unknown:
+        raise TypeError(f"save() got an unexpected keyword argument {unknown[0]!r}")
+    if layout == "regrow":
+        if given is not None or keywords:
+            name = "orbax" if given is not None else next(iter(keywords))
+            raise InvalidArgumentError(f'the option {name} belongs to layout="orbax"')
+        return None
+    if layout != "orbax":
+        raise InvalidArgumentError(f'the layout {layout!r} is not known; it is "regrow" or "orbax"')
+    return replace(given or OrbaxOptions(), **keywords)
+
+
+def casts(cast: Any) -> list[tuple[str, str]]:
+    """Patterns and dtype names, from one dtype for all or a dict of them."""
+    if cast is None:
+        return []
+    if not isinstance(cast, Mapping):
+        cast = {"**": cast}
+    return [(str(pattern), dtype_name(dtype)) for pattern, dtype in cast.items()]
+
+
+def dtype_name(dtype: Any) -> str:
+    """NumPy's name of a dtype, ml_dtypes' included."""
+    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
+        return dtype
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
+
+
+def compression_level(compression: Any) -> int | str | None:
+    """`None` for the layout's default, "none", or the level of zstd."""
+    match compression:
+        case None | "none":
+            return None if compression is None else "none"
+        case "zstd":
+            return 1
+        case bool():
+            pass
+        case int() as level:
+            return level
+        case ("zstd", int() as level):
+            return level
+    raise InvalidArgumentError(
+        f'the compression {compression!r} is not known; it is None, "none", "zstd", ("zstd", level) or a level'
+    )
+
+
+def json_text(metadata: Any) -> str | None:
+    """The user's metadata as JSON."""
+    if metadata is None:
+        return None
+    try:
+        return json.dumps(metadata, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"metadata is no JSON: {error}") from None
+
+
+def patterns(only: str | Iterable[str] | None) -> list[str]:
+    """Globs, from one or several."""
+    if only is None:
+        return []
+    return [only] if isinstance(only, str) else [str(pattern) for pattern in only]
+
+
+def _chunking(
+    chunk_byte_size: int | None,
+    shard_axes: Sequence[int] | None,
+    write_chunk_shape: Sequence[int] | None,
+    read_chunk_shape: Sequence[int] | None,
+) -> tuple[Any, ...]:
+    def shape(dims: Sequence[int] | None) -> list[int] | None:
+        return None if dims is None else list(dims)
+
+    return chunk_byte_size, list(shard_axes or ()), shape(write_chunk_shape), shape(read_chunk_shape)

@@ -1,0 +1,392 @@
+"""Pytrees as columns: flattening what the user has, and building what a checkpoint holds.
+
+The native half takes and gives a whole tree in one call, its nodes in preorder, one column a field:
+
+    node_kinds    bytes       what the node is: a position in `NODE_KINDS`
+    key_kinds     bytes       how its parent names it: a position in `KEY_KINDS`
+    keys          list        the key itself, `str` or `int`
+    child_counts  list[int]   direct children; they follow
+    type_names    list[str]   one for each named tuple, dataclass and custom node, in order
+
+Neither direction recurses: depth costs memory, not stack. Dicts keep the user's insertion order (JAX would sort
+them); classes that JAX knows are taken apart by JAX, one level at a time; dataclasses go by their fields.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from . import _native
+from ._errors import InvalidArgumentError, LeafTypeError, LimitError
+from ._nodes import Node, PrngKey, UnknownLeaf, named_tuple_class, type_name_of
+
+LEAF, NONE, DICT, ORDERED_DICT, DEFAULT_DICT, LIST, TUPLE, NAMED_TUPLE, DATACLASS, CUSTOM = (
+    _native.NODE_KINDS.index(name)
+    for name in (
+        "leaf",
+        "none",
+        "dict",
+        "ordered_dict",
+        "default_dict",
+        "list",
+        "tuple",
+        "named_tuple",
+        "dataclass",
+        "custom",
+    )
+)
+KEY_DICT, KEY_DICT_INT, KEY_INDEX, KEY_ATTR = (
+    _native.KEY_KINDS.index(name) for name in ("dict", "dict_int", "index", "attr")
+)
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+Rebuild = Callable[[list[Any]], Any]
+
+
+class Structure(NamedTuple):
+    """The columns of a tree without its leaves."""
+
+    node_kinds: bytes
+    key_kinds: bytes
+    keys: list[str | int]
+    child_counts: list[int]
+    type_names: list[str]
+
+
+class Opened(NamedTuple):
+    """One container, taken apart."""
+
+    node_kind: int
+    key_kinds: Iterable[int]
+    keys: Sequence[str | int]
+    children: Sequence[Any]
+    type_name: str | None
+    rebuild: Rebuild
+    """Makes the same container of other children."""
+
+
+class Flat(NamedTuple):
+    """A tree taken apart: `structure`, its leaves in order, and how each container is made again."""
+
+    structure: Structure
+    leaves: list[Any]
+    rebuilds: list[Rebuild]
+
+    def with_leaves(self, leaves: Sequence[Any]) -> Any:
+        """The same containers with other leaves."""
+        rebuilds = iter(reversed(self.rebuilds))
+        return _fold(self.structure, leaves, lambda _kind, _at, children, _nodes: next(rebuilds)(children))
+
+
+def flatten(tree: Any) -> Flat:
+    """Takes `tree` apart, its containers in the order in which they were built."""
+    node_kinds, key_kinds = bytearray(), bytearray()
+    keys: list[str | int] = []
+    child_counts: list[int] = []
+    type_names: list[str] = []
+    leaves: list[Any] = []
+    rebuilds: list[Rebuild] = []
+    # A frame for each open container: the children still to come. Beside it its identity, against cycles.
+    frames: list[Iterator[tuple[int, str | int, Any]]] = [iter([(KEY_INDEX, 0, tree)])]
+    open_ids: list[int] = []
+    on_the_way_down: set[int] = set()
+    trail: list[str | int] = []
+    openers = _OPENERS
+    while frames:
+        for key_kind, key, child in frames[-1]:
+            key_kinds.append(key_kind)
+            keys.append(key)
+            opener = openers.get(type(child), _unknown)
+            if opener is _unknown:
+                opener = _opener_for(child)
+            if opener is None:
+                node_kinds.append(LEAF)
+                child_counts.append(0)
+                leaves.append(child)
+                continue
+            trail.append(key)
+            if id(child) in on_the_way_down:
+                _refuse_cycle(trail)
+            if len(frames) > _native.TREE_DEPTH_MAX:
+                raise LimitError(f"the tree is nested deeper than {_native.TREE_DEPTH_MAX} levels")
+            node = opener(child, trail)
+            node_kinds.append(node.node_kind)
+            child_counts.append(len(node.children))
+            rebuilds.append(node.rebuild)
+            if node.type_name is not None:
+                type_names.append(node.type_name)
+            open_ids.append(id(child))
+            on_the_way_down.add(id(child))
+            frames.append(zip(node.key_kinds, node.keys, node.children, strict=False))
+            break
+        else:
+            frames.pop()
+            if open_ids:
+                on_the_way_down.discard(open_ids.pop())
+                trail.pop()
+    structure = Structure(bytes(node_kinds), bytes(key_kinds), keys, child_counts, type_names)
+    return Flat(structure, leaves, rebuilds)
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the same name."""
+    type_names = iter(reversed(structure.type_names))
+
+    def build(kind: int, _at: int, children: list[Any], nodes: list[int]) -> Any:
+        if kind == DICT:
+            return dict(zip(map(structure.keys.__getitem__, nodes), children, strict=True))
+        if kind == LIST:
+            return children
+        if kind == TUPLE:
+            return tuple(children)
+        if kind == NONE:
+            return None
+        keys = [structure.keys[node] for node in nodes]
+        if kind == ORDERED_DICT:
+            return collections.OrderedDict(zip(keys, children, strict=True))
+        if kind == DEFAULT_DICT:
+            return collections.defaultdict(None, zip(keys, children, strict=True))
+        type_name = next(type_names)
+        if kind == NAMED_TUPLE:
+            cls = named_tuple_class(type_name, tuple(map(str, keys)))
+            if cls is not None:
+                return cls._make(children)
+        key_kinds = bytes(structure.key_kinds[node] for node in nodes)
+        return Node(type_name, dict(zip(keys, children, strict=True)), _native.NODE_KINDS[kind], key_kinds)
+
+    return _fold(structure, leaves, build)
+
+
+def path_text(structure: Structure, leaf: int) -> str:
+    """The printed key path of a leaf, for messages."""
+    return _native.paths(structure)[leaf]
+
+
+def _fold(
+    structure: Structure,
+    leaves: Sequence[Any],
+    build: Callable[[int, int, list[Any], list[int]], Any],
+) -> Any:
+    """Builds from the last node to the first, so that children are there before their container."""
+    node_kinds, child_counts = structure.node_kinds, structure.child_counts
+    values: list[Any] = []
+    nodes: list[int] = []
+    leaf = len(leaves)
+    for at in range(len(node_kinds) - 1, -1, -1):
+        kind = node_kinds[at]
+        if kind == LEAF:
+            leaf -= 1
+            values.append(leaves[leaf])
+        else:
+            count = child_counts[at]
+            first = len(values) - count
+            children, child_nodes = values[first:], nodes[first:]
+            del values[first:], nodes[first:]
+            children.reverse()
+            child_nodes.reverse()
+            values.append(build(kind, at, children, child_nodes))
+        nodes.append(at)
+    return values[0]
+
+
+# ---- taking one container apart -----------------------------------------------------------------------------
+
+
+def _open_dict(node: dict[Any, Any], trail: list[str | int]) -> Opened:
+    keys = list(node)
+    return Opened(DICT, _dict_key_kinds(keys, trail), keys, list(node.values()), None, _rebuild_dict(keys))
+
+
+def _rebuild_dict(keys: list[Any]) -> Rebuild:
+    return lambda children: dict(zip(keys, children, strict=True))
+
+
+def _open_ordered_dict(node: collections.OrderedDict[Any, Any], trail: list[str | int]) -> Opened:
+    keys = list(node)
+    rebuild: Rebuild = lambda children: collections.OrderedDict(zip(keys, children, strict=True))  # noqa: E731
+    return Opened(ORDERED_DICT, _dict_key_kinds(keys, trail), keys, list(node.values()), None, rebuild)
+
+
+def _open_default_dict(node: collections.defaultdict[Any, Any], trail: list[str | int]) -> Opened:
+    keys = list(node)
+    factory = node.default_factory
+
+    def rebuild(children: list[Any]) -> Any:
+        return collections.defaultdict(factory, zip(keys, children, strict=True))
+
+    return Opened(DEFAULT_DICT, _dict_key_kinds(keys, trail), keys, list(node.values()), None, rebuild)
+
+
+def _dict_key_kinds(keys: list[Any], trail: list[str | int]) -> Iterable[int]:
+    types = set(map(type, keys))
+    if types <= {str}:
+        return repeat(KEY_DICT)
+    kinds = []
+    for key in keys:
+        if type(key) is str:
+            kinds.append(KEY_DICT)
+        elif type(key) is int and INT64_MIN <= key <= INT64_MAX:
+            kinds.append(KEY_DICT_INT)
+        else:
+            _refuse_key(key, trail)
+    return kinds
+
+
+def _open_list(node: list[Any], _trail: list[str | int]) -> Opened:
+    return Opened(LIST, repeat(KEY_INDEX), range(len(node)), list(node), None, list)
+
+
+def _open_tuple(node: tuple[Any, ...], _trail: list[str | int]) -> Opened:
+    return Opened(TUPLE, repeat(KEY_INDEX), range(len(node)), node, None, tuple)
+
+
+def _open_none(_node: None, _trail: list[str | int]) -> Opened:
+    return _OPENED_NONE
+
+
+_OPENED_NONE = Opened(NONE, (), (), (), None, lambda _children: None)
+
+
+def _open_named_tuple(node: Any, _trail: list[str | int]) -> Opened:
+    cls = type(node)
+    return Opened(NAMED_TUPLE, repeat(KEY_ATTR), cls._fields, tuple(node), _type_name(cls), cls._make)
+
+
+def _open_node(node: Node, _trail: list[str | int]) -> Opened:
+    type_name, keys = type_name_of(node), list(node.keys())
+    kind = str(object.__getattribute__(node, "_kind"))
+    key_kinds: bytes = object.__getattribute__(node, "_key_kinds") or bytes([KEY_ATTR]) * len(keys)
+
+    def rebuild(children: list[Any]) -> Node:
+        return Node(type_name, dict(zip(keys, children, strict=True)), kind, key_kinds)
+
+    return Opened(_native.NODE_KINDS.index(kind), key_kinds, keys, list(node.values()), type_name, rebuild)
+
+
+def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
+    names = [field.name for field in dataclasses.fields(node)]
+
+    def rebuild(children: list[Any]) -> Any:
+        # As it stands, not through __init__: a field may have init=False, or __post_init__ may insist on more.
+        made = copy.copy(node)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(made, name, child)
+        return made
+
+    children = [getattr(node, name) for name in names]
+    return Opened(DATACLASS, repeat(KEY_ATTR), names, children, _type_name(type(node)), rebuild)
+
+
+def _open_registered(node: Any, trail: list[str | int]) -> Opened:
+    """A class registered with JAX: JAX takes it apart, one level deep."""
+    tree_util = sys.modules["jax"].tree_util
+    at_root = True
+
+    def is_child(_value: Any) -> bool:
+        nonlocal at_root
+        at_root, was_root = False, at_root
+        return not was_root
+
+    entries, definition = tree_util.tree_flatten_with_path(node, is_leaf=is_child)
+    kinds, keys = _jax_keys([path[0] for path, _ in entries], trail)
+    is_dataclass = dataclasses.is_dataclass(node)
+    return Opened(
+        DATACLASS if is_dataclass else CUSTOM,
+        kinds,
+        keys,
+        [child for _, child in entries],
+        _type_name(type(node)),
+        definition.unflatten,
+    )
+
+
+def _jax_keys(entries: list[Any], trail: list[str | int]) -> tuple[list[int], list[str | int]]:
+    tree_util = sys.modules["jax"].tree_util
+    kinds: list[int] = []
+    keys: list[str | int] = []
+    for entry in entries:
+        if isinstance(entry, tree_util.GetAttrKey):
+            kind, key = KEY_ATTR, entry.name
+        elif isinstance(entry, tree_util.SequenceKey):
+            kind, key = KEY_INDEX, entry.idx
+        elif isinstance(entry, tree_util.FlattenedIndexKey):
+            kind, key = KEY_INDEX, entry.key
+        elif isinstance(entry, tree_util.DictKey):
+            key = entry.key
+            if type(key) is not str and not (type(key) is int and INT64_MIN <= key <= INT64_MAX):
+                _refuse_key(key, trail)
+            kind = KEY_DICT if type(key) is str else KEY_DICT_INT
+        else:
+            kind, key = KEY_ATTR, str(entry).strip(".[]'\"")
+        kinds.append(kind)
+        keys.append(key)
+    if len(set(zip(kinds, keys, strict=True))) != len(keys):
+        # The class names two children alike; their positions still tell them apart.
+        return [KEY_INDEX] * len(keys), list(range(len(keys)))
+    return kinds, keys
+
+
+def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
+    """How to take a class apart that is not in the table; `None` for a leaf."""
+    cls = type(node)
+    if issubclass(cls, np.generic):
+        _OPENERS[cls] = None
+        return None
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _open_named_tuple
+    jax = sys.modules.get("jax")
+    if jax is not None and hasattr(jax, "Array"):
+        if isinstance(node, jax.Array):
+            _OPENERS[cls] = None
+            return None
+        if jax.tree_util.default_registry.flatten_one_level(node) is not None:
+            return _open_registered
+    if dataclasses.is_dataclass(cls):
+        return _open_dataclass
+    return None
+
+
+def _unknown(_node: Any, _trail: list[str | int]) -> Opened:
+    raise AssertionError("only a mark in a look-up")
+
+
+_OPENERS: dict[type[Any], Callable[[Any, list[str | int]], Opened] | None] = {
+    dict: _open_dict,
+    collections.OrderedDict: _open_ordered_dict,
+    collections.defaultdict: _open_default_dict,
+    list: _open_list,
+    tuple: _open_tuple,
+    type(None): _open_none,
+    Node: _open_node,
+    **dict.fromkeys((np.ndarray, bool, int, float, complex, str, bytes, PrngKey, UnknownLeaf), None),
+}
+
+
+def _type_name(cls: type[Any]) -> str:
+    """The qualified name; that of the saved class for a stand-in."""
+    return getattr(cls, "__regrow_type__", None) or f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _refuse_key(key: object, trail: list[str | int]) -> NoReturn:
+    place = "/".join(map(str, trail[1:])) or "."
+    what = "an integer beyond 64 bits" if type(key) is int else f"of type {type(key).__qualname__}"
+    help = "use str or int keys"
+    raise LeafTypeError(
+        f"a dict has the key {key!r}, {what}, which no checkpoint can hold\n  leaf {place}\n  help: {help}",
+        leaf=place,
+        help=help,
+    )
+
+
+def _refuse_cycle(trail: list[str | int]) -> NoReturn:
+    place = "/".join(map(str, trail[1:][:20])) or "."
+    raise InvalidArgumentError(f"the tree contains itself\n  leaf {place}", leaf=place)

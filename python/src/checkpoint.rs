@@ -1,0 +1,168 @@
+//! Saving, opening, and an opened checkpoint: each a call of the engine with the interpreter released.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use regrow::OpenOptions;
+use regrow::array::{Region, Shape};
+
+use crate::columns::{StructureIn, StructureOut, from_tree, print_paths, to_tree};
+use crate::error::{OrRaise, place};
+use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
+use crate::memory::Slab;
+use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+
+/// Saves a tree; gives path, stored bytes and number of leaves.
+#[pyfunction]
+pub fn save(
+    py: Python<'_>,
+    path: PathBuf,
+    structure: StructureIn<'_>,
+    leaves: LeavesIn<'_>,
+    options: SaveIn,
+) -> PyResult<(OsString, u64, usize)> {
+    let tree = to_tree(&structure)?;
+    let leaves = to_leaves(&tree, &leaves)?;
+    let tree = tree.with_leaves(leaves).or_raise()?;
+    let options = save_options(options).or_raise()?;
+    // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
+    let report = py.detach(|| regrow::save_with(path, &tree, &options)).or_raise()?;
+    Ok((report.path.into_os_string(), report.stored_bytes, report.leaf_count))
+}
+
+/// Opens a checkpoint of any layout: metadata only.
+#[pyfunction]
+#[pyo3(signature = (path, step, item))]
+pub fn open(py: Python<'_>, path: PathBuf, step: Option<u64>, item: Option<String>) -> PyResult<Checkpoint> {
+    py.detach(|| regrow::open_with(path, &OpenOptions { step, item })).or_raise().map(Checkpoint)
+}
+
+/// An opened checkpoint; leaves go by their position in flatten order.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Checkpoint(regrow::Checkpoint);
+
+/// The structure; kinds, dtypes, shapes and stored names of the leaves.
+type TreeOut<'py> =
+    (StructureOut<'py>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+
+/// Chunk shape, write shape, sharding as JSON, coding.
+type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
+
+/// Kind, message, file, leaf, offset.
+type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
+
+#[pymethods]
+impl Checkpoint {
+    #[getter]
+    fn path(&self) -> OsString {
+        self.0.path().into()
+    }
+
+    #[getter]
+    fn layout(&self) -> &str {
+        &self.0.description().layout
+    }
+
+    #[getter]
+    fn variant(&self) -> &str {
+        &self.0.description().variant
+    }
+
+    #[getter]
+    fn step(&self) -> Option<u64> {
+        self.0.description().step
+    }
+
+    #[getter]
+    fn steps(&self) -> Vec<u64> {
+        self.0.description().steps.clone()
+    }
+
+    #[getter]
+    fn items(&self) -> Vec<(String, String)> {
+        self.0.description().items.clone()
+    }
+
+    #[getter]
+    fn metadata(&self) -> Option<String> {
+        self.0.description().custom_metadata.as_ref().map(ToString::to_string)
+    }
+
+    #[getter]
+    fn metrics(&self) -> Option<String> {
+        self.0.description().metrics.as_ref().map(ToString::to_string)
+    }
+
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        self.0.description().notes.clone()
+    }
+
+    fn tree<'py>(&self, py: Python<'py>) -> PyResult<TreeOut<'py>> {
+        let tree = self.0.tree();
+        let (kinds, dtypes, shapes, names) = from_infos(py, tree.leaves())?;
+        Ok((from_tree(py, tree)?, kinds, dtypes, shapes, names))
+    }
+
+    fn paths(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| print_paths(self.0.paths()))
+    }
+
+    fn info<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<InfoOut<'py>> {
+        let info = self.0.info(leaf).or_raise()?;
+        let tuple = |shape: &Option<Shape>| -> PyResult<Option<Bound<'py, PyTuple>>> {
+            shape.as_ref().map(|shape| PyTuple::new(py, shape.dims())).transpose()
+        };
+        let sharding = info.sharding.as_ref().map(ToString::to_string);
+        Ok((tuple(&info.chunk_shape)?, tuple(&info.write_shape)?, sharding, info.coding.to_string()))
+    }
+
+    fn find(&self, path: &str) -> PyResult<usize> {
+        self.0.find(path).or_raise()
+    }
+
+    fn read<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeavesOut<'py>> {
+        let leaf = py.detach(|| self.0.read(leaf)).or_raise()?;
+        from_leaves(py, vec![leaf])
+    }
+
+    fn region(&self, py: Python<'_>, leaf: usize, starts: Vec<u64>, lens: Vec<u64>) -> PyResult<Slab> {
+        let region = Region::new(starts, lens).or_raise()?;
+        let array = py.detach(|| self.0.region(leaf, &region)).or_raise()?;
+        Ok(Slab::new(array.to_c_order()))
+    }
+
+    #[pyo3(signature = (only, casts, template, partial, unverified, budget))]
+    #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
+    fn load<'py>(
+        &self,
+        py: Python<'py>,
+        only: Vec<String>,
+        casts: CastsIn,
+        template: Option<TemplateIn<'py>>,
+        partial: bool,
+        unverified: bool,
+        budget: Option<u64>,
+    ) -> PyResult<(StructureOut<'py>, LeavesOut<'py>)> {
+        let template = template.map(to_template).transpose()?;
+        let options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
+        let tree = py.detach(|| self.0.load(&options)).or_raise()?;
+        let structure = from_tree(py, &tree)?;
+        Ok((structure, from_leaves(py, tree.into_leaves())?))
+    }
+
+    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {
+        let report = py.detach(|| self.0.verify()).or_raise()?;
+        let findings = report.findings.iter().map(|finding| {
+            let (file, leaf, offset_bytes) = place(&finding.error);
+            (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
+        });
+        Ok((findings.collect(), report.checked_bytes, report.leaf_count, report.has_data_checksums))
+    }
+
+    fn overview(&self, py: Python<'_>) -> String {
+        py.detach(|| regrow::engine::overview(&self.0))
+    }
+}

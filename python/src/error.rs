@@ -1,0 +1,42 @@
+//! Errors to exceptions: the class is chosen by kind, in `regrow._errors.from_native`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use regrow::Error;
+
+/// The exception for an error of the engine.
+pub fn to_py_err(error: Error) -> PyErr {
+    Python::attach(|py| match exception(py, &error) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(failed) => failed,
+    })
+}
+
+fn exception<'py>(py: Python<'py>, error: &Error) -> PyResult<Bound<'py, PyAny>> {
+    static FROM_NATIVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let from_native = FROM_NATIVE.import(py, "regrow._errors", "from_native")?;
+    let (file, leaf, offset_bytes) = place(error);
+    from_native.call1((error.kind().name(), error.to_string(), file, leaf, offset_bytes, error.help_text()))
+}
+
+/// File, leaf and offset, as Python has them.
+pub fn place(error: &Error) -> (Option<String>, Option<String>, Option<u64>) {
+    let place = error.place();
+    (
+        place.file.as_ref().map(|file| file.display().to_string()),
+        place.leaf.as_ref().map(ToString::to_string),
+        place.offset_bytes,
+    )
+}
+
+/// `?` on the engine's results.
+pub trait OrRaise<T> {
+    /// The value, or the exception.
+    fn or_raise(self) -> PyResult<T>;
+}
+
+impl<T> OrRaise<T> for regrow::Result<T> {
+    fn or_raise(self) -> PyResult<T> {
+        self.map_err(to_py_err)
+    }
+}

@@ -1,0 +1,250 @@
+//! Leaves: Python's objects to the engine's, and the engine's to columns; `regrow/_leaves.py` has the other half.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{
+    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
+};
+use regrow::array::{Array, Dtype, Shape};
+use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
+use regrow::{Error, Result};
+
+use crate::error::{OrRaise, to_py_err};
+use crate::memory::{Slab, borrow_array};
+
+/// Names of the leaf kinds, by their number in the columns.
+pub const LEAF_KINDS: [&str; 9] = [
+    "numpy_array",
+    "numpy_scalar",
+    "jax_array",
+    "prng_key",
+    "scalar",
+    "str",
+    "bytes",
+    "placeholder",
+    "unknown",
+];
+
+/// Kinds, values, notes and shardings, as they come from Python.
+pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, HashMap<usize, String>);
+
+/// Kinds, dtypes, shapes, values and notes, on the way to Python.
+pub type LeavesOut<'py> =
+    (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
+
+/// The leaves of `tree`; an error names the key path.
+pub fn to_leaves(tree: &Tree<usize>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
+    let (kinds, values, notes, shardings) = columns;
+    let mut dtypes = Dtypes::default();
+    let mut sharding_values: HashMap<&str, serde_json::Value> = HashMap::new();
+    let mut leaves = Vec::with_capacity(kinds.len());
+    for (at, (&kind, value)) in kinds.iter().zip(values.iter()).enumerate() {
+        let mut leaf = match to_leaf(kind, &value, notes.get(&at), &mut dtypes) {
+            Ok(leaf) => leaf?,
+            Err(error) => {
+                let path = tree.paths().into_iter().nth(at).unwrap_or_default();
+                return Err(to_py_err(error.at_leaf(&path)));
+            }
+        };
+        if let Some(text) = shardings.get(&at) {
+            // Thousands of leaves share a few shardings.
+            let parsed = sharding_values
+                .entry(text)
+                .or_insert_with(|| serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
+            leaf.sharding = Some(parsed.clone());
+        }
+        leaves.push(leaf);
+    }
+    Ok(leaves)
+}
+
+/// The outer error is the engine's and still lacks the key path; the inner one is Python's own.
+fn to_leaf(
+    kind: u8,
+    value: &Bound<'_, PyAny>,
+    note: Option<&String>,
+    dtypes: &mut Dtypes,
+) -> Result<PyResult<Leaf>> {
+    let kind = match kind {
+        0 => LeafKind::NumpyArray,
+        1 => LeafKind::NumpyScalar,
+        2 => LeafKind::JaxArray,
+        3 => LeafKind::PrngKey(note.map(|name| Arc::from(name.as_str()))),
+        4 => return to_scalar(value),
+        5 => return to_text(value),
+        6 => return Ok(to_bytes(value)),
+        7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
+        _ => return Err(Error::invalid(format!("there is no leaf kind {kind}"))),
+    };
+    let array = match value.cast::<PyUntypedArray>() {
+        Ok(array) => array,
+        Err(error) => return Ok(Err(error.into())),
+    };
+    let dtype = match dtypes.get(array) {
+        Ok(dtype) => dtype?,
+        Err(error) => return Ok(Err(error)),
+    };
+    let data = LeafData::Array(borrow_array(array, dtype)?);
+    Ok(Ok(Leaf { kind, data, sharding: None }))
+}
+
+/// Numbers as Python has them; a bool is an int too, so it comes first.
+fn to_scalar(value: &Bound<'_, PyAny>) -> Result<PyResult<Leaf>> {
+    let scalar = if let Ok(value) = value.cast::<PyBool>() {
+        Scalar::Bool(value.is_true())
+    } else if let Ok(value) = value.cast::<PyInt>() {
+        match (value.extract::<i64>(), value.extract::<u64>()) {
+            (Ok(value), _) => Scalar::Int(value),
+            (_, Ok(value)) => Scalar::UInt(value),
+            _ => {
+                return Err(Error::unsupported("an integer leaf needs more than 64 bits")
+                    .help("store it as text, or as an array of smaller integers"));
+            }
+        }
+    } else if let Ok(value) = value.cast::<PyFloat>() {
+        Scalar::Float(value.value())
+    } else {
+        match value.cast::<PyComplex>() {
+            Ok(value) => Scalar::Complex(value.real(), value.imag()),
+            Err(error) => return Ok(Err(error.into())),
+        }
+    };
+    Ok(Ok(Leaf::scalar(scalar)))
+}
+
+fn to_text(value: &Bound<'_, PyAny>) -> Result<PyResult<Leaf>> {
+    match value.cast::<PyString>() {
+        Ok(text) => match text.to_str() {
+            Ok(text) => Ok(Ok(Leaf::text(text))),
+            Err(_) => Err(Error::unsupported("a text leaf is no valid Unicode")
+                .help("store it as bytes: text.encode(errors=\"surrogateescape\")")),
+        },
+        Err(error) => Ok(Err(error.into())),
+    }
+}
+
+fn to_bytes(value: &Bound<'_, PyAny>) -> PyResult<Leaf> {
+    let data = Bytes::from_owner(value.extract::<PyBackedBytes>().map_err(PyErr::from)?);
+    let shape = Shape::new(vec![data.len() as u64]).or_raise()?;
+    let array = Array::new(Dtype::UInt8, shape, data).or_raise()?;
+    Ok(Leaf { kind: LeafKind::Bytes, data: LeafData::Array(array), sharding: None })
+}
+
+/// The dtypes of NumPy's descriptors: asking one for its name is slow, and a tree has few.
+#[derive(Default)]
+struct Dtypes(Vec<(Py<PyAny>, Dtype)>);
+
+impl Dtypes {
+    fn get(&mut self, array: &Bound<'_, PyUntypedArray>) -> PyResult<Result<Dtype>> {
+        let descriptor = array.dtype().into_any();
+        if let Some((_, dtype)) = self.0.iter().find(|(known, _)| known.is(&descriptor)) {
+            return Ok(Ok(*dtype));
+        }
+        let name: String = descriptor.getattr("name")?.extract()?;
+        Ok(name.parse().inspect(|&dtype| {
+            // An array may bring a descriptor of its own: do not keep one for each leaf.
+            if self.0.len() < 64 {
+                self.0.push((descriptor.unbind(), dtype));
+            }
+        }))
+    }
+}
+
+/// The number of a leaf kind in the columns.
+pub fn kind_number(kind: &LeafKind) -> u8 {
+    match kind {
+        LeafKind::NumpyArray => 0,
+        LeafKind::NumpyScalar => 1,
+        LeafKind::JaxArray => 2,
+        LeafKind::PrngKey(_) => 3,
+        LeafKind::Scalar => 4,
+        LeafKind::Str => 5,
+        LeafKind::Bytes => 6,
+        LeafKind::Placeholder => 7,
+        // The enum may grow: what this build does not know has no value in Python.
+        _ => 8,
+    }
+}
+
+fn note_of(kind: &LeafKind) -> Option<&str> {
+    match kind {
+        LeafKind::PrngKey(implementation) => implementation.as_deref(),
+        LeafKind::Unknown(type_name) => Some(type_name),
+        _ => None,
+    }
+}
+
+/// The columns of loaded leaves.
+pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOut<'py>> {
+    let mut shapes = Shapes::default();
+    let (mut kinds, mut dtypes) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
+    let (mut shape_column, mut values) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
+    let notes = PyDict::new(py);
+    for (at, leaf) in leaves.into_iter().enumerate() {
+        kinds.push(kind_number(&leaf.kind));
+        if let Some(note) = note_of(&leaf.kind) {
+            notes.set_item(at, note)?;
+        }
+        match leaf.data {
+            LeafData::Array(array) => {
+                dtypes.push(array.dtype() as u8);
+                shape_column.push(shapes.get(py, array.shape())?);
+                values.push(Some(Slab::new(array.to_c_order()).into_pyobject(py)?.into_any()));
+            }
+            LeafData::Text(text) => {
+                dtypes.push(Dtype::UInt8 as u8);
+                shape_column.push(shapes.get(py, &Shape::scalar())?);
+                values.push(Some(PyString::new(py, &text).into_any()));
+            }
+            LeafData::Absent => {
+                dtypes.push(Dtype::UInt8 as u8);
+                shape_column.push(shapes.get(py, &Shape::scalar())?);
+                values.push(None);
+            }
+        }
+    }
+    Ok((
+        PyBytes::new(py, &kinds),
+        PyBytes::new(py, &dtypes),
+        PyList::new(py, shape_column)?,
+        PyList::new(py, values)?,
+        notes,
+    ))
+}
+
+/// Kinds, dtypes, shapes and stored names of leaves that have not been read.
+pub type InfosOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+
+/// The columns of what is known of leaves.
+pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut<'py>> {
+    let mut shapes = Shapes::default();
+    let kinds: Vec<u8> = infos.iter().map(|info| kind_number(&info.kind)).collect();
+    let dtypes: Vec<u8> = infos.iter().map(|info| info.dtype as u8).collect();
+    let shapes: PyResult<Vec<_>> = infos.iter().map(|info| shapes.get(py, &info.shape)).collect();
+    Ok((
+        PyBytes::new(py, &kinds),
+        PyBytes::new(py, &dtypes),
+        PyList::new(py, shapes?)?,
+        PyList::new(py, infos.iter().map(|info| &*info.name))?,
+    ))
+}
+
+/// Shapes as Python tuples, one for all leaves of the same shape.
+#[derive(Default)]
+struct Shapes<'py>(HashMap<Shape, Bound<'py, PyTuple>>);
+
+impl<'py> Shapes<'py> {
+    fn get(&mut self, py: Python<'py>, shape: &Shape) -> PyResult<Bound<'py, PyTuple>> {
+        if let Some(tuple) = self.0.get(shape) {
+            return Ok(tuple.clone());
+        }
+        let tuple = PyTuple::new(py, shape.dims())?;
+        self.0.insert(shape.clone(), tuple.clone());
+        Ok(tuple)
+    }
+}

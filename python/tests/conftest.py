@@ -1,0 +1,66 @@
+"""What the tests share: where to write, the fixtures, and comparing pytrees exactly."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Two devices, so that shardings mean something; must stand before JAX is imported for the first time.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+
+import numpy as np
+import pytest
+
+import regrow
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test saves."""
+    return tmp_path / "step_100"
+
+
+@pytest.fixture
+def fixtures() -> Path:
+    """Checkpoints that other libraries have written."""
+    return REPOSITORY / "fixtures"
+
+
+def round_trip(path: Path, tree: Any, **options: Any) -> Any:
+    """`tree`, saved and loaded without a template."""
+    regrow.save(path, tree, **options)
+    return regrow.load(path)
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two leaves are of the same type and the same to the bit (NaN payloads and signed zeros included)."""
+    left_array, right_array = np.asarray(left), np.asarray(right)
+    return (
+        left_array.dtype == right_array.dtype
+        and left_array.shape == right_array.shape
+        and left_array.tobytes() == right_array.tobytes()
+    )
+
+
+def assert_same(left: Any, right: Any, where: str = "") -> None:
+    """Two pytrees are the same: container types, key types, order of keys, leaf types, bits."""
+    if isinstance(left, regrow.Leaf):
+        left = left.read()
+    assert type(left) is type(right), f"{where}: {type(left)} is not {type(right)}"
+    if isinstance(left, dict):
+        assert list(left) == list(right), f"{where}: keys or their order"
+        assert [type(key) for key in left] == [type(key) for key in right], f"{where}: types of keys"
+        for key in left:
+            assert_same(left[key], right[key], f"{where}/{key}")
+    elif isinstance(left, (list, tuple)):
+        assert len(left) == len(right), f"{where}: length"
+        for at, (one, other) in enumerate(zip(left, right, strict=True)):
+            assert_same(one, other, f"{where}/{at}")
+    elif isinstance(left, (np.ndarray, np.generic)):
+        assert same_bits(left, right), f"{where}: {left!r} is not {right!r}"
+    else:
+        assert left == right, f"{where}: {left!r} is not {right!r}"

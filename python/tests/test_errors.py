@@ -1,0 +1,167 @@
+"""Errors: a class a kind, the built-in that programs catch already, and what the message says."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import regrow
+
+TREE = {"params": {"w": np.arange(1_000_000, dtype=np.float32), "b": np.ones(3)}, "step": 7}
+
+
+@pytest.fixture
+def saved(path: Path) -> Path:
+    regrow.save(path, TREE)
+    return path
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        regrow.load(tmp_path / "nowhere")
+    assert isinstance(caught.value, regrow.NotFoundError)
+    assert caught.value.kind == "not_found"
+    assert caught.value.file is not None
+    assert "nowhere" in caught.value.file
+
+
+def test_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(regrow.NotACheckpointError, match=r"notes\.txt") as caught:
+        regrow.open(tmp_path)
+    assert caught.value.help
+
+
+def test_already_there(saved: Path) -> None:
+    with pytest.raises(FileExistsError) as caught:
+        regrow.save(saved, {"other": 1})
+    assert caught.value.kind == "already_exists"
+    assert regrow.load(saved)["step"] == 7
+    regrow.save(saved, {"other": 1}, overwrite=True)
+    assert regrow.load(saved) == {"other": 1}
+
+
+def test_a_flipped_bit_is_named(saved: Path) -> None:
+    # The middle of the largest file: data of params/w.
+    file = max(saved.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(regrow.CorruptError) as caught:
+        regrow.load(saved)
+    assert caught.value.leaf == "params/w"
+    assert caught.value.file is not None
+    assert caught.value.file.endswith(file.name)
+    assert caught.value.offset_bytes is not None
+    assert abs(caught.value.offset_bytes - len(data) // 2) <= 1 << 20
+    np.testing.assert_array_equal(regrow.open(saved)["step"].read(), 7)
+    report = regrow.verify(saved)
+    assert not report.ok
+    assert [(finding.kind, finding.leaf) for finding in report.findings] == [("corrupt", "params/w")]
+    assert report.findings[0].message in str(report)
+    loaded = regrow.load(saved, verify=False)
+    assert (loaded["params"]["w"] != TREE["params"]["w"]).sum() == 1
+
+
+def test_a_sound_checkpoint(saved: Path) -> None:
+    report = regrow.verify(saved)
+    assert report.ok
+    assert report
+    assert report.leaf_count == 3
+    assert report.checked_bytes >= 4_000_000
+    assert report.has_data_checksums
+    assert "params/w" in regrow.overview(saved)
+
+
+def test_an_unfinished_save(tmp_path: Path) -> None:
+    folder = tmp_path / "step_1.orbax-checkpoint-tmp-123"
+    folder.mkdir()
+    (folder / "_METADATA").write_text("{}")
+    with pytest.raises(regrow.UncommittedError):
+        regrow.open(folder)
+
+
+def test_every_mismatch_at_once(saved: Path) -> None:
+    like = {"params": {"w": np.zeros(4, np.float32), "b": np.ones(3, np.int32), "c": 1}}
+    with pytest.raises(regrow.MismatchError) as caught:
+        regrow.load(saved, like=like)
+    message = str(caught.value)
+    for part in ("params/w", "params/b", "params/c", "step"):
+        assert part in message
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("like", "stored"),
+    [(1, 2.5), (True, 1), (1.0, 1), ("text", 3), (3, "text"), (np.float32(1), "text"), (1j, 2.0)],
+    ids=repr,
+)
+def test_python_values_are_strict_too(path: Path, like: Any, stored: Any) -> None:
+    regrow.save(path, {"v": stored, "w": 1})
+    with pytest.raises(regrow.MismatchError, match="v"):
+        regrow.load(path, like={"v": like, "w": 0})
+
+
+def test_leaves_of_other_types(path: Path) -> None:
+    for leaf in (object(), {1, 2}, lambda x: x, range(3), print):
+        with pytest.raises(TypeError, match="layers/0") as caught:
+            regrow.save(path, {"layers": [leaf]})
+        assert isinstance(caught.value, regrow.LeafTypeError)
+        assert caught.value.help
+    assert not path.exists()
+
+
+BAD_CALLS = {
+    "layout": {"layout": "tar"},
+    "orbax options elsewhere": {"use_zarr3": True},
+    "compression": {"compression": "lz4"},
+    "compression as a bool": {"compression": True},
+    "metadata": {"metadata": {1, 2}},
+    "metadata that is no number": {"metadata": float("nan")},
+    "a glob": {"cast": {"a[": "float32"}},
+    "per_leaf": {"layout": "orbax", "per_leaf": {"**": {"chunks": 3}}},
+}
+
+
+@pytest.mark.parametrize("options", BAD_CALLS.values(), ids=BAD_CALLS.keys())
+def test_bad_arguments(path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(regrow.InvalidArgumentError):
+        regrow.save(path, TREE, **options)
+    assert not path.exists()
+
+
+def test_an_unknown_keyword_is_a_type_error(path: Path) -> None:
+    with pytest.raises(TypeError, match="no_such_option"):
+        regrow.save(path, TREE, no_such_option=1)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(PermissionError):
+        regrow.save(tmp_path / "x", TREE)
+
+
+def test_exceptions_can_be_pickled(saved: Path) -> None:
+    with pytest.raises(regrow.NotFoundError) as caught:
+        regrow.open(saved)["nope"]
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.leaf) == (type(caught.value), str(caught.value), "nope")
+
+
+def test_every_kind_has_its_class() -> None:
+    from regrow._errors import BY_KIND
+
+    assert {cls.__name__ for cls in BY_KIND.values()} <= set(regrow.__all__)
+    assert len(BY_KIND) == 13
+
+
+def test_metadata_comes_back(path: Path) -> None:
+    metadata = {"lr": 0.1, "tags": ["a", None, True], "nested": {"é": 1}}
+    regrow.save(path, TREE, metadata=metadata)
+    assert regrow.open(path).metadata == metadata

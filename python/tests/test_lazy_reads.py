@@ -1,0 +1,178 @@
+"""An opened checkpoint: a mapping of key paths to leaves that read only what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import assert_same
+
+import regrow
+
+ARRAY = np.arange(5 * 6 * 7, dtype=np.int32).reshape(5, 6, 7)
+TREE = {
+    "params": {"kernel": ARRAY, "bias": np.float32(2)},
+    "name": "net",
+    "layers": [np.arange(3), (None, True)],
+    "none": np.zeros((0, 4), np.int8),
+}
+
+
+@pytest.fixture(params=["regrow", "orbax"])
+def ckpt(request: pytest.FixtureRequest, path: Path) -> regrow.Checkpoint:
+    tree = TREE if request.param == "regrow" else {key: TREE[key] for key in ("params", "name", "layers")}
+    regrow.save(path, tree, layout=request.param)
+    return regrow.open(path)
+
+
+def test_is_a_mapping(ckpt: regrow.Checkpoint) -> None:
+    assert isinstance(ckpt, Mapping)
+    assert len(ckpt) == len(list(ckpt)) == len(dict(ckpt))
+    assert "params/kernel" in ckpt
+    assert "params" not in ckpt
+    assert ckpt.get("nope") is None
+    with pytest.raises(KeyError) as caught:
+        ckpt["params/kernal"]
+    assert isinstance(caught.value, regrow.NotFoundError)
+
+
+def test_a_leaf_says_what_it_is(ckpt: regrow.Checkpoint) -> None:
+    leaf = ckpt["params/kernel"]
+    assert (leaf.dtype, leaf.shape, leaf.nbytes, leaf.ndim, leaf.size) == (np.int32, (5, 6, 7), 840, 3, 210)
+    assert (leaf.path, leaf.name, leaf.kind) == ("params/kernel", "params.kernel", "numpy_array")
+    assert ckpt["params.kernel"].path == "params/kernel"
+    assert len(leaf) == 5
+    assert leaf.sharding is None
+    assert leaf.coding
+    assert "params/kernel" in repr(leaf)
+    assert ckpt.layout in repr(ckpt)
+
+
+INDICES: list[Any] = [
+    ...,
+    (),
+    0,
+    -1,
+    np.int64(2),
+    slice(None),
+    slice(1, 3),
+    slice(-2, None),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(4, 0, -2),
+    slice(3, 1),
+    slice(100, 200),
+    (1, 2, 3),
+    (1, 2, 3, ...),
+    (..., 3),
+    (slice(1, 3), ..., slice(2, 5)),
+    (1, slice(None, None, 3), -2),
+    (None, 1, None, ..., None),
+    (slice(None), slice(0, 0)),
+    (slice(None, None, -1), 0, slice(5, None, -2)),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_slices_as_numpy_does(ckpt: regrow.Checkpoint, index: Any) -> None:
+    found, expected = ckpt["params/kernel"][index], ARRAY[index]
+    assert type(found) is type(expected)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("index", [5, -6, (0, 0, 7), (0, 0, 0, 0), (..., ...)], ids=repr)
+def test_out_of_bounds_as_numpy_does(ckpt: regrow.Checkpoint, index: Any) -> None:
+    with pytest.raises(IndexError):
+        ckpt["params/kernel"][index]
+
+
+@pytest.mark.parametrize("index", [[0, 1], np.array([1]), ARRAY > 3, True, 1.5, "x"], ids=lambda i: type(i).__name__)
+def test_advanced_indices_are_refused(ckpt: regrow.Checkpoint, index: Any) -> None:
+    with pytest.raises(regrow.InvalidArgumentError, match="read it first"):
+        ckpt["params/kernel"][index]
+
+
+def test_numpy_takes_a_leaf(ckpt: regrow.Checkpoint) -> None:
+    leaf = ckpt["params/kernel"]
+    np.testing.assert_array_equal(np.asarray(leaf), ARRAY)
+    assert np.asarray(leaf, dtype=np.float64).dtype == np.float64
+    assert np.array(leaf, copy=True).flags.writeable
+    np.testing.assert_array_equal(np.add(leaf, 1), ARRAY + 1)
+
+
+def test_reads_scalars_and_text(ckpt: regrow.Checkpoint) -> None:
+    assert ckpt["name"].read() == "net"
+    assert ckpt["layers/1/1"].read() in (True, 1)
+    assert ckpt["params/bias"][()] == np.float32(2)
+    with pytest.raises(regrow.LeafTypeError):
+        ckpt["name"][0]
+
+
+def test_the_tree_has_exact_containers(path: Path) -> None:
+    regrow.save(path, TREE)
+    assert_same(regrow.open(path).tree, TREE)
+
+
+def test_slices_of_a_leaf_without_elements(path: Path) -> None:
+    regrow.save(path, TREE)
+    leaf = regrow.open(path)["none"]
+    assert leaf[...].shape == (0, 4)
+    assert leaf[:, 1].shape == (0,)
+
+
+def test_reads_only_what_is_asked_for(path: Path) -> None:
+    """Damage elsewhere in a leaf's file does not keep a slice from being read."""
+    rows = np.arange(4_000_000, dtype=np.int32).reshape(4000, 1000)
+    regrow.save(path, {"w": rows})
+    file = max(path.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    with open(file, "r+b") as data:
+        data.seek(-10, 2)
+        data.write(b"\xff")
+    ckpt = regrow.open(path)
+    np.testing.assert_array_equal(ckpt["w"][5:7, 3], rows[5:7, 3])
+    with pytest.raises(regrow.CorruptError):
+        ckpt["w"][3999]
+
+
+def test_only_takes_globs(path: Path) -> None:
+    regrow.save(path, TREE)
+    assert list(regrow.load(path, only="params/**")) == ["params"]
+    assert list(regrow.load(path, only=["name", "params/bias"])) == ["params", "name"]
+    assert regrow.load(path, only="layers/0")["layers"][1] is ...
+    with pytest.raises(regrow.RegrowError):
+        regrow.load(path, only="nothing/**")
+
+
+def test_key_paths_that_print_alike(path: Path) -> None:
+    regrow.save(path, {"a/b": 1, "a": {"b": 2}})
+    ckpt = regrow.open(path)
+    assert len(ckpt) == 2
+    assert sorted(leaf.read() for leaf in ckpt.values()) == [1, 2]
+
+
+def test_fills_arrays_of_the_caller(path: Path) -> None:
+    regrow.save(path, {"a": ARRAY, "b": [np.ones(3)]})
+    out = {"a": np.zeros_like(ARRAY), "b": [np.zeros(6)[::2]]}
+    first = out["a"]
+    assert regrow.load(path, out=out) is out
+    assert out["a"] is first
+    np.testing.assert_array_equal(first, ARRAY)
+    np.testing.assert_array_equal(out["b"][0], 1)
+    with pytest.raises(regrow.MismatchError):
+        regrow.load(path, out={"a": np.zeros(3), "b": [np.zeros(3)]})
+    with pytest.raises(regrow.InvalidArgumentError, match="writable"):
+        regrow.load(path, out={"a": ARRAY, "b": [regrow.load(path)["b"][0]]})
+
+
+def test_steps(tmp_path: Path) -> None:
+    for step in (1, 10, 2):
+        regrow.save(tmp_path / str(step), {"s": step}, layout="orbax")
+    ckpt = regrow.open(tmp_path)
+    assert (ckpt.step, ckpt.steps) == (10, [1, 2, 10])
+    assert regrow.load(tmp_path, step=2)["s"] == 2
+    with pytest.raises(regrow.NotFoundError):
+        regrow.open(tmp_path, step=3)
