@@ -57,8 +57,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "ruff"
-	$(BIN)/ruff check --config python/pyproject.toml $(PYTHON_DIRS)
-	$(BIN)/ruff format --config python/pyproject.toml --check $(PYTHON_DIRS)
+	$(BIN)/ruff check $(PYTHON_DIRS)
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
 	cd python && $(BIN)/mypy --strict regrow
 

@@ -64,9 +64,7 @@ def build(workload: str) -> Tree:
     """The workload as nested dicts of NumPy arrays with random numbers in them."""
     random = np.random.default_rng(0)
     tree: Tree = {}
-    for path, shape, dtype in expand(
-        json.loads((HERE / "workloads.json").read_text())["workloads"][workload]
-    ):
+    for path, shape, dtype in expand(json.loads((HERE / "workloads.json").read_text())["workloads"][workload]):
         if dtype.kind == "f":
             leaf = random.standard_normal(shape, np.float32)
             leaf = np.multiply(leaf, np.float32(0.02), out=np.asarray(leaf))
@@ -261,9 +259,7 @@ def measure(workload: str, folder: Path, rounds: int, tools: list[str]) -> dict[
 
 def peak_memory(workload: str, folder: Path, tool: str, operation: str) -> int:
     """Bytes at the peak of `operation`, beyond what a process has that only prepares for it."""
-    return child_peak(workload, folder, tool, operation) - child_peak(
-        workload, folder, tool, f"before {operation}"
-    )
+    return child_peak(workload, folder, tool, operation) - child_peak(workload, folder, tool, f"before {operation}")
 
 
 def child_peak(workload: str, folder: Path, tool: str, task: str) -> int:
@@ -313,9 +309,7 @@ def print_times(results: dict[str, dict[str, dict[str, list[float]]]], tools: li
         for operation, by_who in times.items():
             limit, own = by_who["limit"], by_who[Regrow.name]
             cells = [f"{ratio(by_who[name], own):.2f}" if name in by_who else "-" for name in others]
-            figures = (
-                f"{statistics.median(limit):.3f} | {statistics.median(own):.3f} | {ratio(own, limit):.2f}"
-            )
+            figures = f"{statistics.median(limit):.3f} | {statistics.median(own):.3f} | {ratio(own, limit):.2f}"
             print(f"| {workload} | {operation} | {figures} | {' | '.join(cells)} |")
 
 
@@ -350,9 +344,7 @@ def main() -> None:
     parent = arguments.folder or Path.cwd()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as name:
         folder = Path(name)
-        print(
-            f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {rounds} rounds, in {parent}"
-        )
+        print(f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {rounds} rounds, in {parent}")
         results = {name: measure(name, folder, rounds, arguments.tools) for name in workloads}
         print_times(results, arguments.tools)
         if not arguments.no_memory:
