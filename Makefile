@@ -23,6 +23,7 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
+PYTHON_DIRS := python/regrow python/tests examples benches
 
 .PHONY: help demo test test-rust test-python check docs bench bench-quick fuzz
 .PHONY: prerequisites rust-prerequisites python-prerequisites develop develop-release clean
@@ -56,10 +57,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
 	printf '==> %s\n' "ruff"
-	for what in "check" "format --check"; do
-		$(BIN)/ruff $$what python
-		$(BIN)/ruff $$what --config python/pyproject.toml examples benches
-	done
+	$(BIN)/ruff check $(PYTHON_DIRS)
+	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
 	cd python && $(BIN)/mypy --strict regrow
 

@@ -23,11 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
-import regrow
 from flax import linen as nn
 from safetensors.numpy import load_file
 from safetensors.numpy import save_file as save_safetensors
 from sklearn.datasets import load_digits
+
+import regrow
 
 OUTPUT = Path("demo-output").resolve()
 STEPS = 200  # before the checkpoint, and again after it

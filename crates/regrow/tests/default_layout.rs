@@ -1,6 +1,8 @@
 //! The default layout, end to end through the public face: what is saved comes back, damage is named, and
 //! nothing is lost or left behind when a save fails.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -201,7 +201,7 @@ fn cut_into_bands<'a>(leaf: usize, info: &LeafInfo, out: &'a mut [u8], bands: &m
         bands.push(Band { leaf, region: Region::whole(&info.shape), out });
         return;
     };
-    let row_bytes = if rows == 0 { 0 } else { out.len() as u64 / rows };
+    let row_bytes = (out.len() as u64).checked_div(rows).unwrap_or(0);
     let wanted_rows = (BAND_LEN_BYTES / row_bytes.max(1)).max(1);
     // Whole chunks only, or two bands would decode the same one.
     let band_rows = wanted_rows.div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));

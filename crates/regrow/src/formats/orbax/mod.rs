@@ -24,7 +24,7 @@
 //! | `reader` | all of it together |
 //! | `writer` | the same forms, written: a folder of rooms |
 //!
-//! Opening costs one pass over the metadata and the database's index: about a second for a million leaves.
+//! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
 //!
 //! Source: orbax-checkpoint 0.12.8, `docs/formats`.
 

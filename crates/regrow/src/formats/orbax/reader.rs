@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::checkpoint_metadata::{CheckpointMetadata, ItemHandlers};
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small};
 use super::items::{self, Item};
@@ -169,6 +169,12 @@ fn open_items(
             description.items.push((entry.name.clone(), item.kind()));
             found.push((entry.name.clone(), item));
         }
+    }
+    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
+    if has_file(steps::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
+        description
+            .notes
+            .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));
     }
     if let ItemHandlers::Many(handlers) = &about.item_handlers {
         let is_there = |name: &String| listed.iter().any(|entry| entry.is_dir && entry.name == *name);

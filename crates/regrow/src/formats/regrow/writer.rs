@@ -1,8 +1,11 @@
 //! Writing a checkpoint in the default layout.
 //!
-//! 1. plan names, order and offsets; 2. stream the raw leaves into the safetensors file(s), copying and
-//! checksumming in one pass; 3. compressed leaves, if any, into a data file of their own; 4. the database that
-//! refers to both; 5. Orbax' documents; 6. `regrow.json` last, with a checksum for every byte of the others.
+//! 1. plan names, order and offsets;
+//! 2. stream the raw leaves into the safetensors file(s), copying and checksumming in one pass;
+//! 3. compressed leaves, if any, go into a data file of their own;
+//! 4. the database refers to both;
+//! 5. Orbax' documents;
+//! 6. `regrow.json` last, with a checksum for every byte of the others.
 
 use std::collections::HashMap;
 use std::sync::Arc;

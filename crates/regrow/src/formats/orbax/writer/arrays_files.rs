@@ -38,15 +38,15 @@ fn write_batch(batch: &Batch<'_, '_>, staged: &Staged, item: &str) -> Result<()>
     let array = batch.array;
     let file = |key: &str| format!("{item}{}", kvstore_key(&array.name, key));
     if batch.chunks.start == 0 {
-        staged.write(&file(array.meta.metadata_key()), &array.meta.to_json())?;
+        staged.write(&file(array.form.meta.metadata_key()), &array.form.document)?;
     }
     for number in batch.chunks.clone() {
         let index = array.chunk_index(number);
-        let name = file(&array.meta.chunk_key(&index));
+        let name = file(&array.form.meta.chunk_key(&index));
         match array.encode(&index).in_file(&name)? {
             Encoded::Value(value) => staged.write(&name, &value)?,
             Encoded::TooLarge => {
-                let is_raw = array.compression == Compression::None;
+                let is_raw = array.form.compression == Compression::None;
                 let expected = if is_raw { array.chunk_len_bytes() } else { 0 };
                 let mut writer = staged.writer(&name, expected, 0)?;
                 array.stream(&index, &mut |part| writer.write(part)).in_file(&name)?;

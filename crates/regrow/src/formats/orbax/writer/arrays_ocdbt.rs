@@ -144,13 +144,13 @@ impl Lane<'_> {
     fn write(&mut self, batch: &Batch<'_, '_>) -> Result<()> {
         let array = batch.array;
         if batch.chunks.start == 0 {
-            self.put(kvstore_key(&array.name, array.meta.metadata_key()), array.meta.to_json())?;
+            self.put(kvstore_key(&array.name, array.form.meta.metadata_key()), array.form.document.clone())?;
         }
         for number in batch.chunks.clone() {
             let index = array.chunk_index(number);
-            let key = kvstore_key(&array.name, &array.meta.chunk_key(&index));
+            let key = kvstore_key(&array.name, &array.form.meta.chunk_key(&index));
             match array.encode(&index).in_file(&key)? {
-                Encoded::Value(value) => self.put(key, value)?,
+                Encoded::Value(value) => self.put(key, value.into())?,
                 Encoded::TooLarge => {
                     self.append(key, |file| array.stream(&index, &mut |part| file.write(part)))?;
                 }
@@ -160,9 +160,9 @@ impl Lane<'_> {
     }
 
     /// Stores a value: a small one in the node, another in the file.
-    fn put(&mut self, key: String, value: Vec<u8>) -> Result<()> {
+    fn put(&mut self, key: String, value: Bytes) -> Result<()> {
         if value.len() <= self.files.inline_max_bytes {
-            self.entries.push((key.into_bytes(), EntryValue::Inline(Bytes::from(value))));
+            self.entries.push((key.into_bytes(), EntryValue::Inline(value)));
             return Ok(());
         }
         self.append(key, |file| file.write(&value))

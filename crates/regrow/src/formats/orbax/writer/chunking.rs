@@ -19,7 +19,7 @@ use crate::tree::KeyPath;
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
 
 /// The chunks of one array.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ChunkShapes {
     /// What one key of the kvstore holds; divides the array's shape.
     pub(crate) outer: Shape,

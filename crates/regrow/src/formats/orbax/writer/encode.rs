@@ -9,7 +9,9 @@
 //! Orbax' chunks are whole arrays unless somebody asks otherwise, so a chunk may be larger than any budget.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use zstd::stream::write::Encoder;
 
 use super::chunking::ChunkShapes;
@@ -23,18 +25,25 @@ use crate::zarr::ArrayMeta;
 /// Chunks up to this size are encoded in memory.
 pub(super) const IN_MEMORY_MAX_BYTES: u64 = 1 << 20;
 
+/// How arrays of one shape are stored: the same for thousands of leaves, so they share it.
+#[derive(Debug)]
+pub(super) struct Form {
+    /// The dtype that is stored.
+    pub(super) dtype: Dtype,
+    pub(super) chunks: ChunkShapes,
+    pub(super) compression: Compression,
+    pub(super) meta: ArrayMeta,
+    /// `meta` as it is stored.
+    pub(super) document: Bytes,
+}
+
 /// One array leaf, ready to be written.
 #[derive(Debug)]
 pub(super) struct PlannedArray<'a> {
     /// The name it is stored under.
-    pub(super) name: std::sync::Arc<str>,
+    pub(super) name: Arc<str>,
     pub(super) array: &'a Array,
-    /// The dtype that is stored.
-    pub(super) dtype: Dtype,
-    pub(super) chunks: ChunkShapes,
-    pub(super) use_zarr3: bool,
-    pub(super) compression: Compression,
-    pub(super) meta: ArrayMeta,
+    pub(super) form: Arc<Form>,
 }
 
 /// A chunk's value, or that it is to be streamed.
@@ -49,9 +58,14 @@ impl PlannedArray<'_> {
         self.counts().product()
     }
 
+    /// Bytes of all chunks before compression.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.chunk_len_bytes().saturating_mul(self.chunk_count())
+    }
+
     /// Bytes of one chunk before compression.
     pub(super) fn chunk_len_bytes(&self) -> u64 {
-        self.chunks.outer.len_elements().saturating_mul(self.dtype.size_bytes() as u64)
+        self.form.chunks.outer.len_elements().saturating_mul(self.form.dtype.size_bytes() as u64)
     }
 
     /// The place in the grid of a chunk, by its number in C order.
@@ -68,11 +82,11 @@ impl PlannedArray<'_> {
 
     /// Chunks on each axis; shapes divide, so there is no rest.
     fn counts(&self) -> impl Iterator<Item = u64> {
-        self.array.shape().dims().iter().zip(self.chunks.outer.dims()).map(|(dim, chunk)| dim / chunk)
+        self.array.shape().dims().iter().zip(self.form.chunks.outer.dims()).map(|(dim, chunk)| dim / chunk)
     }
 
     fn region(&self, index: &[u64]) -> Result<Region> {
-        let lens = self.chunks.outer.dims();
+        let lens = self.form.chunks.outer.dims();
         Region::new(index.iter().zip(lens).map(|(i, len)| i * len).collect::<Vec<_>>(), lens)
     }
 
@@ -85,8 +99,8 @@ impl PlannedArray<'_> {
             return Ok(Encoded::TooLarge);
         }
         let region = self.region(index)?;
-        let source = ChunkSource { array: self.array, region: &region, dtype: self.dtype };
-        Ok(Encoded::Value(self.meta.encode_chunk(&source.bytes()?)?))
+        let source = ChunkSource { array: self.array, region: &region, dtype: self.form.dtype };
+        Ok(Encoded::Value(self.form.meta.encode_chunk(&source.bytes()?)?))
     }
 
     /// Gives the value of a chunk of any size to `sink`, part by part.
@@ -96,11 +110,11 @@ impl PlannedArray<'_> {
     pub(super) fn stream(&self, index: &[u64], sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let outer = self.region(index)?;
         let mut sink = Counted { sink, len_bytes: 0, error: None };
-        if !self.use_zarr3 {
+        if self.form.meta.version() == 2 {
             return self.stream_inner(&outer, &mut sink);
         }
         let mut shard_index = Vec::new();
-        let inner = self.chunks.inner.dims();
+        let inner = self.form.chunks.inner.dims();
         let counts: Vec<u64> = outer.lens().iter().zip(inner).map(|(outer, inner)| outer / inner).collect();
         for number in 0..counts.iter().product() {
             let mut rest = number;
@@ -120,8 +134,8 @@ impl PlannedArray<'_> {
 
     /// One chunk without an index: its bytes, or one zstd frame that states its content size.
     fn stream_inner(&self, region: &Region, sink: &mut Counted<'_>) -> Result<()> {
-        let source = ChunkSource { array: self.array, region, dtype: self.dtype };
-        let level = match self.compression {
+        let source = ChunkSource { array: self.array, region, dtype: self.form.dtype };
+        let level = match self.form.compression {
             Compression::None => return source.for_each_piece(|piece| sink.put(piece)),
             Compression::Zstd(level) => level,
         };

@@ -62,15 +62,13 @@ impl<'p, 'a> Queue<'p, 'a> {
 
 /// Raw bytes of all arrays.
 fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
-    arrays.iter().fold(0, |sum, array| {
-        sum.saturating_add(array.array.shape().len_elements().saturating_mul(array.dtype.size_bytes() as u64))
-    })
+    arrays.iter().fold(0, |sum, array| sum.saturating_add(array.len_bytes()))
 }
 
 /// What to reserve on disk for the file of a lane; 0 where compression leaves it open.
 pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], lane_count: usize) -> u64 {
     let total = total_len_bytes(arrays);
-    let is_raw = arrays.iter().all(|array| array.compression == Compression::None);
+    let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
     match total / lane_count.max(1) as u64 {
         // Small files are best announced as such, whatever becomes of them.
         share if is_raw || share < SMALL_FILE_MAX_BYTES => share,

@@ -41,7 +41,8 @@ use crate::tree::{Leaf, Tree};
 
 /// Writes all files of the checkpoint into the staged folder.
 ///
-/// Extra memory is the byte budget, at least 16 MiB, and a few hundred bytes a leaf, however large leaves are.
+/// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents, however large
+/// leaves are.
 ///
 /// # Errors
 /// `NameCollision`, `Unsupported` or `InvalidArgument` before anything is written, naming every leaf that is in

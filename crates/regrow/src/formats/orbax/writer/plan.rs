@@ -9,11 +9,12 @@
 //! | placeholder | its entry alone |
 //! | bytes, complex Python number, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::chunking::chunk_shapes;
+use super::chunking::{ChunkShapes, chunk_shapes};
 use super::documents::{LeafEntry, ValueType};
-use super::encode::PlannedArray;
+use super::encode::{Form, PlannedArray};
 use super::names::{check_distinct, check_folders, check_siblings, param_name};
 use super::refusals::Refusals;
 use crate::array::{Array, Dtype, Shape};
@@ -45,6 +46,7 @@ impl<'a> Plan<'a> {
         let mut refusals = Refusals::default();
         let mut plan = Self { entries: Vec::with_capacity(tree.len()), arrays: Vec::new() };
         let mut strings = Strings::default();
+        let mut forms = Forms { options, orbax, known: HashMap::new() };
         let paths = tree.paths();
         for (path, leaf) in paths.iter().zip(tree.leaves()) {
             let name: Arc<str> = param_name(path).into();
@@ -57,11 +59,11 @@ impl<'a> Plan<'a> {
             };
             match &leaf.data {
                 LeafData::Array(array) if leaf.kind.is_array() => {
-                    let planned = plan_array(path, leaf, array, name, options, orbax);
+                    let planned = forms.of(path, leaf, array).map(|form| PlannedArray { name, array, form });
                     if let Some(planned) = refusals.keep(path, planned) {
                         if entry.value_type == ValueType::JaxArray {
                             entry.write_shape = Some(array.shape().clone());
-                            entry.chunk_shape = Some(planned.chunks.inner.clone());
+                            entry.chunk_shape = Some(planned.form.chunks.inner.clone());
                         }
                         plan.arrays.push(planned);
                     }
@@ -100,42 +102,47 @@ fn no_data(kind: &LeafKind) -> Error {
     }
 }
 
-fn plan_array<'a>(
-    path: &KeyPath,
-    leaf: &Leaf,
-    array: &'a Array,
-    name: Arc<str>,
-    options: &SaveOptions,
-    orbax: &OrbaxOptions,
-) -> Result<PlannedArray<'a>> {
-    let dtype = match &leaf.kind {
-        // Key data are bits: any other dtype would be another key.
-        LeafKind::PrngKey(_) => array.dtype(),
-        _ => options
-            .cast
-            .iter()
-            .find(|(pattern, _)| pattern.matches(path))
-            .map_or(array.dtype(), |(_, to)| *to),
-    };
-    check_kind(&leaf.kind, dtype, array.shape())?;
-    check_dtype(dtype)?;
-    if array.shape().is_empty() {
-        return Err(Error::unsupported(format!(
-            "an array of shape {} has no elements, and Orbax stores none such",
-            array.shape()
-        ))
-        .help("leave it out, or save in the regrow layout"));
+/// How each array is stored; those that are alike share one [`Form`].
+struct Forms<'o> {
+    options: &'o SaveOptions,
+    orbax: &'o OrbaxOptions,
+    known: HashMap<(Dtype, Shape, ChunkShapes), Arc<Form>>,
+}
+
+impl Forms<'_> {
+    fn of(&mut self, path: &KeyPath, leaf: &Leaf, array: &Array) -> Result<Arc<Form>> {
+        let cast = || self.options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|(_, to)| *to);
+        let dtype = match &leaf.kind {
+            // Key data are bits: any other dtype would be another key.
+            LeafKind::PrngKey(_) => array.dtype(),
+            _ => cast().unwrap_or(array.dtype()),
+        };
+        let shape = array.shape();
+        check_kind(&leaf.kind, dtype, shape)?;
+        check_dtype(dtype)?;
+        if shape.is_empty() {
+            let what = format!("an array of shape {shape} has no elements, and Orbax stores none such");
+            return Err(Error::unsupported(what).help("leave it out, or save in the regrow layout"));
+        }
+        let chunks = chunk_shapes(path, shape, dtype, self.orbax)?;
+        let key = (dtype, shape.clone(), chunks.clone());
+        if let Some(form) = self.known.get(&key) {
+            return Ok(form.clone());
+        }
+        let use_zarr3 = self.orbax.use_zarr3;
+        let default_level = if use_zarr3 { ZARR3_LEVEL } else { ZARR2_LEVEL };
+        let compression = self.options.compression.unwrap_or(Compression::Zstd(default_level));
+        let (outer, inner) = (chunks.outer.clone(), chunks.inner.clone());
+        let meta = if use_zarr3 {
+            ArrayMeta::v3_sharded(shape.clone(), dtype, outer, inner, compression)?
+        } else {
+            ArrayMeta::v2(shape.clone(), dtype, outer, compression)?
+        };
+        let document = meta.to_json().into();
+        let form = Arc::new(Form { dtype, chunks, compression, meta, document });
+        self.known.insert(key, form.clone());
+        Ok(form)
     }
-    let default_level = if orbax.use_zarr3 { ZARR3_LEVEL } else { ZARR2_LEVEL };
-    let compression = options.compression.unwrap_or(Compression::Zstd(default_level));
-    let chunks = chunk_shapes(path, array.shape(), dtype, orbax)?;
-    let (shape, outer, inner) = (array.shape().clone(), chunks.outer.clone(), chunks.inner.clone());
-    let meta = if orbax.use_zarr3 {
-        ArrayMeta::v3_sharded(shape, dtype, outer, inner, compression)?
-    } else {
-        ArrayMeta::v2(shape, dtype, outer, compression)?
-    };
-    Ok(PlannedArray { name, array, dtype, chunks, use_zarr3: orbax.use_zarr3, compression, meta })
 }
 
 const KEEP_IT: &str = "save in the regrow layout, which keeps it as it is";
