@@ -1,6 +1,8 @@
 //! JSON as Python writes it: its spacing, its escapes, and its three numbers that JSON does not have.
 //!
-//!     {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
+//! ```text
+//! {"loss": NaN, "name": "\u4e2d"}        json.dumps(…): ", " and ": ", ASCII only, NaN and ±Infinity bare
+//! ```
 //!
 //! Reading takes both this and strict JSON. A value that JSON cannot hold becomes a string: its plain name
 //! ([`parse`]) or, where the caller wants the number back ([`parse_marked`]), its name behind a NUL.
