@@ -62,7 +62,7 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	printf '==> %s\n' "mypy"
 	cd python && $(BIN)/mypy --strict regrow
 
-docs: rust-prerequisites ## The Rust API's documentation: into docs/api/
+docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
 	$(SAY) "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
 	rm -rf docs/api

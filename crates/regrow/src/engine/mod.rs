@@ -2,7 +2,7 @@
 //!
 //! | room | does |
 //! |---|---|
-//! | [`options`] | what a caller may ask for |
+//! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | `save` | stages, lets the format write, commits |
