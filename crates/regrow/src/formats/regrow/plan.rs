@@ -69,7 +69,7 @@ impl Plan {
         let orbax_paths = orbax_paths(&paths, tree.leaves());
         let mut refused = Vec::new();
         let mut leaves = Vec::with_capacity(paths.len());
-        for ((path, orbax_path), leaf) in paths.into_iter().zip(orbax_paths).zip(tree.leaves()) {
+        for ((path, (orbax_path, name)), leaf) in paths.into_iter().zip(orbax_paths).zip(tree.leaves()) {
             let (dtype, shape) = match &leaf.data {
                 LeafData::Array(array) => {
                     let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
@@ -93,7 +93,6 @@ impl Plan {
                 (LeafData::Array(_), false) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
                 _ => LeafPlace::Nowhere,
             };
-            let name: Arc<str> = Arc::from(orbax_path.join("."));
             let info = LeafInfo {
                 kind: leaf.kind.clone(),
                 dtype,
@@ -131,6 +130,12 @@ impl Plan {
         });
         let raw_files = split_by_header(&raw_order, &leaves);
         Ok(Self { leaves, raw_files })
+    }
+
+    /// The raw leaves of one file, in the order of their bytes.
+    pub fn raw_leaves(&self, file: usize) -> impl Iterator<Item = &LeafPlan> {
+        let order = self.raw_files.get(file).map_or(&[][..], Vec::as_slice);
+        order.iter().filter_map(|&leaf| self.leaves.get(leaf))
     }
 
     /// Gives the raw leaves of one file their offsets, the first at `data_offset`; returns the byte after the last.
@@ -244,41 +249,43 @@ fn refuse_equal_keys(tree: &Tree<Leaf>) -> Result<()> {
     Ok(())
 }
 
-/// The key paths as Orbax is told: as they are, unless two names would be equal or Orbax could not say one.
-fn orbax_paths(paths: &[KeyPath], leaves: &[Leaf]) -> Vec<KeyPath> {
-    let names: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
+/// The key paths as Orbax is told, and their names: as they are, unless two names would be equal or Orbax could
+/// not say one.
+fn orbax_paths(paths: &[KeyPath], leaves: &[Leaf]) -> Vec<(KeyPath, Arc<str>)> {
+    let names: Vec<Arc<str>> = paths.iter().map(|path| Arc::from(path.join("."))).collect();
     let mut counts: HashMap<&str, usize> = HashMap::with_capacity(names.len());
     for name in &names {
         *counts.entry(name).or_default() += 1;
     }
-    let is_text = |leaf: &Leaf| leaf.kind == LeafKind::Str;
+    let stays = |((path, name), leaf): ((&KeyPath, &Arc<str>), &Leaf)| {
+        counts.get(&**name) == Some(&1) && can_be_said(name, leaf.kind == LeafKind::Str, path.is_root())
+    };
+    let stay: Vec<bool> = paths.iter().zip(&names).zip(leaves).map(stays).collect();
     let mut taken: HashSet<String> = HashSet::new();
-    let mut out: Vec<Option<KeyPath>> = Vec::with_capacity(paths.len());
-    for ((path, name), leaf) in paths.iter().zip(&names).zip(leaves) {
-        let unique = counts.get(name.as_str()) == Some(&1);
-        let plain = unique && can_be_said(name, is_text(leaf), path.is_root());
-        if plain {
-            taken.insert(name.clone());
-        }
-        out.push(plain.then(|| path.clone()));
+    if stay.contains(&false) {
+        taken.extend(names.iter().zip(&stay).filter(|(_, stay)| **stay).map(|(name, _)| name.to_string()));
     }
-    let escaped = out.into_iter().zip(paths).map(|(plain, path)| {
-        plain.unwrap_or_else(|| {
-            let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
-            // Two different paths can still print alike (`{1: x, "1": y}`): number them.
-            let mut number = 1;
-            while !taken.insert(escaped.join(".")) {
-                number += 1;
-                let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
-                if let Some(last) = keys.last_mut() {
-                    *last = Key::dict(format!("{}%{number}", last.text()));
-                }
-                escaped = keys.into();
+    let mut out = Vec::with_capacity(paths.len());
+    for ((path, name), stays) in paths.iter().zip(&names).zip(stay) {
+        if stays {
+            out.push((path.clone(), name.clone()));
+            continue;
+        }
+        let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
+        // Two different paths can still print alike (`{1: x, "1": y}`): number them.
+        let mut number = 1;
+        while !taken.insert(escaped.join(".")) {
+            number += 1;
+            let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
+            if let Some(last) = keys.last_mut() {
+                *last = Key::dict(format!("{}%{number}", last.text()));
             }
-            escaped
-        })
-    });
-    escaped.collect()
+            escaped = keys.into();
+        }
+        let name = Arc::from(escaped.join("."));
+        out.push((escaped, name));
+    }
+    out
 }
 
 /// Whether TensorStore takes the name as part of a key, and Orbax as a JSON pointer.
@@ -321,7 +328,7 @@ mod tests {
     fn names(paths: &[KeyPath]) -> Vec<String> {
         let array = Array::new(Dtype::UInt8, Shape::scalar(), vec![0].into()).unwrap();
         let leaves: Vec<Leaf> = paths.iter().map(|_| Leaf::array(array.clone())).collect();
-        orbax_paths(paths, &leaves).iter().map(|path| path.join(".")).collect()
+        orbax_paths(paths, &leaves).iter().map(|(_, name)| name.to_string()).collect()
     }
 
     #[test]

@@ -20,11 +20,11 @@ use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
-use crate::error::{Result, ResultExt};
+use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
-use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index};
+use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::safetensors::layout::HeaderBuilder;
-use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
+use crate::store::ocdbt::{Database, EntryValue, OcdbtConfig, random_data_file_name, write_database};
 use crate::store::{DirectWriter, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
@@ -42,29 +42,108 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -
     let mut plan = Plan::new(tree, options)?;
     let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
     let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
-    let mut data_files = Vec::new();
+    let mut heads = Vec::with_capacity(plan.raw_files.len());
     for file in 0..plan.raw_files.len() {
-        data_files.push(write_safetensors(tree, &mut plan, file, &structure, staged)?);
+        heads.push(Head::new(&mut plan, file, &structure)?);
     }
-    let mut entries = raw_entries(tree, &plan, &data_files)?;
-    if let Some(Compression::Zstd(level)) = options.compression {
-        data_files.extend(write_chunks(tree, &plan, level, staged, options, &mut entries)?);
-    }
+    let plan = &plan;
+    // With many leaves the index and the documents cost as much as the data: they are made while it is written.
+    let (mut data_files, index, documents) = std::thread::scope(|scope| {
+        let index =
+            scope.spawn(|| raw_entries(tree, plan, &heads).and_then(|entries| Index::new(entries, options)));
+        let documents = scope.spawn(|| orbax_documents(tree, plan, options));
+        let data_files: Result<Vec<DataFile>> = heads
+            .iter()
+            .enumerate()
+            .map(|(file, head)| write_safetensors(tree, plan, file, head, staged))
+            .collect();
+        Ok::<_, Error>((data_files?, join(index)?, join(documents)?))
+    })?;
     let places: Vec<LeafPlace> = plan.leaves.iter().map(|leaf| leaf.place).collect();
     let mut manifest = Manifest::new(structure, options.custom_metadata.clone(), &places);
     let mut small = Small { staged, files: Vec::new() };
-    if data_files.iter().filter(|file| file.name.ends_with(".safetensors")).count() > 1 {
-        small.write(INDEX_FILE_NAME, &safetensors_index(&plan, &data_files)?)?;
+    if data_files.len() > 1 {
+        small.write(INDEX_FILE_NAME, &safetensors_index(plan, &data_files)?)?;
     }
-    if !entries.is_empty() {
-        write_index(entries, &mut small)?;
+    let index = match (index, options.compression) {
+        (Index::Entries(mut entries), Some(Compression::Zstd(level))) => {
+            data_files.extend(write_chunks(tree, plan, level, staged, options, &mut entries)?);
+            Index::of_all(entries)?
+        }
+        (index, _) => index,
+    };
+    if let Index::Database(node_file, database) = index {
+        small.write(&node_file, &database.nodes)?;
+        for (name, bytes) in &database.manifests {
+            small.write(name, bytes)?;
+        }
     }
-    for (name, bytes) in orbax_documents(tree, &plan, options)? {
+    for (name, bytes) in documents {
         small.write(&name, &bytes)?;
     }
     manifest.data_files = data_files;
     manifest.files = small.files;
     staged.write(manifest::FILE_NAME, &manifest.to_json()?)
+}
+
+fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// What a safetensors file has before its data.
+struct Head {
+    name: String,
+    bytes: Vec<u8>,
+    /// Length of the whole file.
+    file_len_bytes: u64,
+}
+
+impl Head {
+    /// Also gives the leaves of the file their offsets.
+    fn new(plan: &mut Plan, file: usize, structure: &Structure) -> Result<Self> {
+        let mut header = HeaderBuilder::new();
+        header.metadata("format", "np");
+        if file == 0 {
+            let structure = structure.to_json()?;
+            if structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
+                header.metadata("regrow", &structure);
+            }
+        }
+        for leaf in plan.raw_leaves(file) {
+            header.tensor(leaf.name(), leaf.info.dtype, &leaf.info.shape).at_leaf(&leaf.path)?;
+        }
+        let bytes = header.finish()?;
+        let file_len_bytes = plan.place_raw(file, bytes.len() as u64);
+        Ok(Self { name: file_name(file, plan.raw_files.len()), bytes, file_len_bytes })
+    }
+}
+
+/// The OCDBT database, or what goes into it as long as something is missing.
+enum Index {
+    /// Chunks of compressed leaves are still to come.
+    Entries(Vec<(Vec<u8>, EntryValue)>),
+    /// Name of the node file, and the database.
+    Database(String, Database),
+    /// A tree without array data has none.
+    Nothing,
+}
+
+impl Index {
+    fn new(entries: Vec<(Vec<u8>, EntryValue)>, options: &SaveOptions) -> Result<Self> {
+        match options.compression {
+            Some(Compression::Zstd(_)) => Ok(Self::Entries(entries)),
+            Some(Compression::None) | None => Self::of_all(entries),
+        }
+    }
+
+    fn of_all(entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Self> {
+        if entries.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
+    }
 }
 
 /// Writes files that are read whole, and remembers their checksums.
@@ -98,39 +177,22 @@ fn file_name(file: usize, count: usize) -> String {
 
 fn write_safetensors(
     tree: &Tree<Leaf>,
-    plan: &mut Plan,
+    plan: &Plan,
     file: usize,
-    structure: &Structure,
+    head: &Head,
     staged: &Staged,
 ) -> Result<DataFile> {
-    let order = plan.raw_files.get(file).cloned().unwrap_or_default();
-    let mut header = HeaderBuilder::new();
-    header.metadata("format", "np");
-    if file == 0 {
-        let structure = structure.to_json()?;
-        if structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
-            header.metadata("regrow", &structure);
-        }
-    }
-    for &leaf in &order {
-        if let Some(leaf) = plan.leaves.get(leaf) {
-            header.tensor(leaf.name(), leaf.info.dtype, &leaf.info.shape).at_leaf(&leaf.path)?;
-        }
-    }
-    let head = header.finish()?;
-    let end = plan.place_raw(file, head.len() as u64);
-    let name = file_name(file, plan.raw_files.len());
-    let mut out = staged.writer(&name, end, head.len() as u64)?;
-    out.write(&head)?;
-    for &leaf in &order {
+    let data_offset = head.bytes.len() as u64;
+    let mut out = staged.writer(&head.name, head.file_len_bytes, data_offset)?;
+    out.write(&head.bytes)?;
+    for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
         if let (Some(leaf), Some(LeafData::Array(array))) =
             (plan.leaves.get(leaf), tree.leaves().get(leaf).map(|leaf| &leaf.data))
         {
             write_array(&mut out, array, leaf.info.dtype).at_leaf(&leaf.path)?;
         }
     }
-    let written = out.finish()?;
-    Ok(data_file(name, head.len() as u64, crc32c(&head), written))
+    Ok(data_file(head.name.clone(), data_offset, crc32c(&head.bytes), out.finish()?))
 }
 
 fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenFile) -> DataFile {
@@ -190,7 +252,7 @@ impl Documents {
 }
 
 /// The database's entries for raw leaves: a document inline, the one chunk by reference (or inline, if tiny).
-fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[DataFile]) -> Result<Vec<(Vec<u8>, EntryValue)>> {
+fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[Head]) -> Result<Vec<(Vec<u8>, EntryValue)>> {
     let mut documents = Documents::default();
     let mut entries = Vec::with_capacity(2 * plan.leaves.len());
     let names: Vec<Arc<[u8]>> = files.iter().map(|file| Arc::from(file.name.as_bytes())).collect();
@@ -311,19 +373,8 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     Ok(chunk)
 }
 
-/// Writes the database: its nodes in one file under `d/`, its manifest last.
-fn write_index(entries: Vec<(Vec<u8>, EntryValue)>, small: &mut Small<'_>) -> Result<()> {
-    let node_file = random_data_file_name()?;
-    let database = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
-    small.write(&node_file, &database.nodes)?;
-    for (name, bytes) in &database.manifests {
-        small.write(name, bytes)?;
-    }
-    Ok(())
-}
-
 fn safetensors_index(plan: &Plan, files: &[DataFile]) -> Result<Vec<u8>> {
-    let mut index = Index::default();
+    let mut index = SafetensorsIndex::default();
     for leaf in &plan.leaves {
         if let LeafPlace::Raw { file, .. } = leaf.place
             && let Some(file) = files.get(file)
