@@ -233,6 +233,55 @@ fn casts_happen_where_they_are_asked_for() {
     assert_eq!(back.leaves()[0].as_array().unwrap().to_c_order(), values);
 }
 
+/// A cast is for arrays: bytes, keys and Python's own numbers stay what they are, and memory stays bounded
+/// because the cast happens band by band.
+#[test]
+fn a_cast_on_load_leaves_alone_what_is_no_array() {
+    let folder = tempfile::tempdir().unwrap();
+    let big = Leaf::array(array(Dtype::Int8, &[300, 40_000], 1));
+    let tree = dict(vec![
+        ("big", big.clone()),
+        ("bytes", Leaf { kind: LeafKind::Bytes, ..Leaf::array(array(Dtype::UInt8, &[7], 4)) }),
+        ("key", Leaf { kind: LeafKind::PrngKey(None), ..Leaf::array(array(Dtype::UInt32, &[2], 3)) }),
+        ("step", Leaf::scalar(Scalar::Int(16_777_217))),
+        ("text", Leaf::text("x")),
+    ]);
+    let load =
+        LoadOptions { cast: vec![(PathPattern::new("**").unwrap(), Dtype::Int16)], ..LoadOptions::default() };
+    for compression in [None, Some(Compression::Zstd(1))] {
+        let path = folder.path().join(format!("step {compression:?}"));
+        regrow::save_with(&path, &tree, &SaveOptions { compression, ..SaveOptions::default() }).unwrap();
+        let loaded = regrow::load_with(&path, &load).unwrap();
+        for (want, found) in tree.leaves().iter().zip(loaded.leaves()).skip(1) {
+            assert_eq!(want.kind, found.kind);
+            match (want.as_array(), found.as_array()) {
+                (Some(want), Some(found)) => assert_eq!(want.to_c_order(), found.to_c_order()),
+                (want, found) => assert_eq!(want.is_some(), found.is_some()),
+            }
+        }
+        let source = big.as_array().unwrap().to_c_order();
+        let expected: Vec<u8> = source.iter().flat_map(|&v| i16::from(v as i8).to_le_bytes()).collect();
+        let found = loaded.leaves()[0].as_array().unwrap();
+        assert_eq!(found.dtype(), Dtype::Int16);
+        assert!(found.to_c_order() == expected);
+    }
+}
+
+#[test]
+fn one_stored_leaf_fills_one_place_of_a_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step");
+    regrow::save(&path, &dict(vec![("1", Leaf::scalar(Scalar::Int(7)))])).unwrap();
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("1"), TemplateLeaf::default()).unwrap();
+    build.leaf(Key::DictInt(1), TemplateLeaf::default()).unwrap();
+    build.close().unwrap();
+    let template = Some(build.finish().unwrap());
+    let error = regrow::load_with(&path, &LoadOptions { template, ..LoadOptions::default() }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Mismatch);
+}
+
 #[test]
 fn a_template_that_does_not_fit_is_told_everything_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -368,6 +417,26 @@ fn a_save_that_cannot_be_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_folder_of_steps_opens_at_its_newest_with_its_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    for step in [1, 2, 10] {
+        regrow::save(folder.path().join(step.to_string()), &Tree::single(Leaf::scalar(Scalar::Int(step))))
+            .unwrap();
+    }
+    let newest = regrow::open(folder.path()).unwrap();
+    assert_eq!((newest.description().step, &newest.description().steps[..]), (Some(10), &[1, 2, 10][..]));
+    assert_eq!(newest.description().layout, "regrow");
+    assert!(newest.verify().unwrap().has_data_checksums);
+    let options =
+        LoadOptions { open: regrow::OpenOptions { step: Some(2), item: None }, ..LoadOptions::default() };
+    let tree = regrow::load_with(folder.path(), &options).unwrap();
+    assert_same(&Tree::single(Leaf::scalar(Scalar::Int(2))), &tree);
+    let absent =
+        LoadOptions { open: regrow::OpenOptions { step: Some(3), item: None }, ..LoadOptions::default() };
+    assert_eq!(regrow::load_with(folder.path(), &absent).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
 fn what_is_no_checkpoint_is_told_what_was_looked_for() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("notes.txt"), "hello").unwrap();
@@ -375,6 +444,42 @@ fn what_is_no_checkpoint_is_told_what_was_looked_for() {
     assert_eq!(error.kind(), ErrorKind::NotACheckpoint);
     assert!(error.to_string().contains("notes.txt") && error.to_string().contains("_METADATA"), "{error}");
     assert_eq!(regrow::open(folder.path().join("absent")).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// A `regrow.json` that lies, with a checksum that fits: an error of kind `Corrupt`, whatever the lie.
+#[test]
+fn a_manifest_that_contradicts_itself_is_corrupt() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step");
+    regrow::save(&path, &dict(vec![("a", Leaf::array(array(Dtype::Int8, &[2], 8))), ("b", Leaf::text("x"))]))
+        .unwrap();
+    let file = path.join("regrow.json");
+    let honest = std::fs::read_to_string(&file).unwrap();
+    let lies = [
+        ("\"leaf_files\":[0", "\"leaf_files\":[-2"),
+        ("\"leaf_files\":[0", "\"leaf_files\":[9"),
+        ("\"leaf_offsets\":[", "\"leaf_offsets\":[9"),
+        ("\"nodes\":\"dll\"", "\"nodes\":\"lll\""),
+        ("\"nodes\":\"dll\"", "\"nodes\":\"dnl\""),
+        ("\"keys\":[0,0,1]", "\"keys\":[0,0,0]"),
+        ("\"child_counts\":[2]", "\"child_counts\":[3]"),
+        ("\"name\":\"model.safetensors\"", "\"name\":\"../model.safetensors\""),
+        ("\"name\":\"_METADATA\"", "\"name\":\"../_METADATA\""),
+        ("\"block_len_bytes\":1048576", "\"block_len_bytes\":18446744073709551615"),
+        ("\"block_len_bytes\":1048576", "\"block_len_bytes\":0"),
+    ];
+    for (truth, lie) in lies {
+        assert!(honest.contains(truth), "{truth} is not in {honest}");
+        let body = honest[21..].replacen(truth, lie, 1);
+        let crc = regrow::bytes::checksum::crc32c(body.as_bytes());
+        std::fs::write(&file, format!("{{\"crc32c\":\"{crc:08x}\",{body}")).unwrap();
+        let error = regrow::verify(&path).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.place().file.as_ref()),
+            (ErrorKind::Corrupt, Some(&file)),
+            "{lie}: {error}"
+        );
+    }
 }
 
 #[test]

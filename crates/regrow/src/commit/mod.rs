@@ -32,17 +32,10 @@ mod rename;
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
 use rename::{exchange, rename_new, replace_in_two_steps};
 
-/// Names of which a folder must hold one for `overwrite` to replace it (or be empty).
-pub const CHECKPOINT_MARKERS: [&str; 8] = [
-    "_METADATA",
-    "_CHECKPOINT_METADATA",
-    "regrow.json",
-    "orbax.checkpoint",
-    "manifest.ocdbt",
-    ".zarray",
-    "zarr.json",
-    "checkpoint",
-];
+/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
+/// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
+pub const CHECKPOINT_MARKERS: [&str; 5] =
+    ["_METADATA", "_CHECKPOINT_METADATA", "regrow.json", "orbax.checkpoint", "manifest.ocdbt"];
 
 /// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
@@ -370,8 +363,7 @@ fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
 }
 
 fn check_replaceable(folder: &Path) -> Result<()> {
-    let is_marked =
-        || CHECKPOINT_MARKERS.iter().any(|marker| fs::symlink_metadata(folder.join(marker)).is_ok());
+    let is_marked = || CHECKPOINT_MARKERS.iter().any(|marker| folder.join(marker).is_file());
     if is_marked() {
         return Ok(());
     }

@@ -134,6 +134,25 @@ fn every_marker_makes_a_folder_replaceable() {
 }
 
 #[test]
+fn folders_that_only_look_like_checkpoints_are_kept() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, is_folder) in
+        [("checkpoint", true), ("checkpoint", false), ("zarr.json", false), ("_METADATA", true)]
+    {
+        let target = root.path().join(format!("{name} {is_folder}"));
+        fs::create_dir(&target).unwrap();
+        match is_folder {
+            true => fs::create_dir(target.join(name)).unwrap(),
+            false => fs::write(target.join(name), b"{}").unwrap(),
+        }
+        fs::write(target.join("thesis.txt"), b"...").unwrap();
+        let error = Staged::create(&target, true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
+        assert!(target.join("thesis.txt").is_file());
+    }
+}
+
+#[test]
 fn targets_without_a_name_are_refused() {
     for target in ["", "/", "..", "a/.."] {
         let error = Staged::create(Path::new(target), true).unwrap_err();

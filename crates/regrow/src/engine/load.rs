@@ -12,6 +12,7 @@ use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::Reader;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
 };
@@ -94,15 +95,19 @@ impl Checkpoint {
         }
         let order: Vec<usize> =
             reader.read_order().into_iter().filter(|&leaf| is_wanted.get(leaf) == Some(&true)).collect();
+        let cast_of = |leaf: usize, info: &LeafInfo| {
+            let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)));
+            cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
+        };
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
-        let mut buffers: Vec<(usize, Vec<u8>)> = Vec::new();
+        let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         for &leaf in &order {
             let Some(info) = infos.get(leaf) else { continue };
+            let cast = cast_of(leaf, info);
             let found = match info.kind {
                 LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).at_leaf(path_of(leaf))?)),
-                LeafKind::Placeholder => Some(LeafData::Absent),
-                LeafKind::Unknown(_) => Some(LeafData::Absent),
-                _ => match reader.view(leaf).at_leaf(path_of(leaf))? {
+                LeafKind::Placeholder | LeafKind::Unknown(_) => Some(LeafData::Absent),
+                _ => match reader.view(leaf).at_leaf(path_of(leaf))?.filter(|_| cast.is_none()) {
                     Some(view) => {
                         if !options.unverified {
                             reader.check_view(leaf).at_leaf(path_of(leaf))?;
@@ -110,7 +115,9 @@ impl Checkpoint {
                         Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
                     }
                     None => {
-                        buffers.push((leaf, allocate(info.len_bytes()).at_leaf(path_of(leaf))?));
+                        let dtype = cast.unwrap_or(info.dtype);
+                        let len_bytes = info.shape.len_bytes(dtype).at_leaf(path_of(leaf))?;
+                        buffers.push((leaf, dtype, allocate(len_bytes).at_leaf(path_of(leaf))?));
                         None
                     }
                 },
@@ -120,52 +127,31 @@ impl Checkpoint {
             }
         }
         let mut bands = Vec::new();
-        for (leaf, buffer) in &mut buffers {
+        for (leaf, dtype, buffer) in &mut buffers {
             if let Some(info) = infos.get(*leaf) {
-                cut_into_bands(*leaf, info, buffer, &mut bands);
+                cut_into_bands(*leaf, info, *dtype, buffer, &mut bands);
             }
         }
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-        // Beside the result itself a chunk is held encoded and decoded.
-        let cost = |band: &Band<'_>| infos.get(band.leaf).map_or(0, |info| 2 * chunk_len_bytes(info));
+        // Beside the result itself a chunk is held encoded and decoded, and a band to be cast as it was stored.
+        let cost = |band: &Band<'_>| {
+            let info = infos.get(band.leaf);
+            info.map_or(0, |info| 2 * chunk_len_bytes(info) + band.source_len_bytes(info).unwrap_or(0))
+        };
         pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
-            reader.read_region(band.leaf, &band.region, band.out).at_leaf(path_of(band.leaf))
+            let (leaf, info) = (band.leaf, infos.get(band.leaf));
+            info.map_or(Ok(()), |info| band.read(reader, info)).at_leaf(path_of(leaf))
         })?;
-        for (leaf, buffer) in buffers {
+        for (leaf, dtype, buffer) in buffers {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
-                *slot =
-                    Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), Bytes::from(buffer))?));
+                *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), Bytes::from(buffer))?));
             }
         }
-        let mut leaves = Vec::with_capacity(infos.len());
-        for (leaf, (info, data)) in infos.iter().zip(data).enumerate() {
-            let Some(mut data) = data else {
-                leaves.push(None);
-                continue;
-            };
-            if let LeafData::Array(array) = &data
-                && !options.cast.is_empty()
-                && let Some((_, to)) = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)))
-            {
-                data = LeafData::Array(cast_array(array, *to).at_leaf(path_of(leaf))?);
-            }
-            leaves.push(Some(Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() }));
-        }
-        Ok(leaves)
+        let leaf = |(info, data): (&LeafInfo, Option<LeafData>)| {
+            data.map(|data| Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
+        };
+        Ok(infos.iter().zip(data).map(leaf).collect())
     }
-}
-
-/// The array with its elements as `to`, as NumPy's `astype` gives them; the same array if they are that already.
-///
-/// # Errors
-/// `Limit` if the result is beyond memory.
-pub(crate) fn cast_array(array: &Array, to: Dtype) -> Result<Array> {
-    if array.dtype() == to {
-        return Ok(array.clone());
-    }
-    let mut out = allocate(array.shape().len_bytes(to)?)?;
-    cast_bytes(&array.to_c_order(), array.dtype(), to, &mut out)?;
-    Array::new(to, array.shape().clone(), out.into())
 }
 
 /// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
@@ -175,10 +161,10 @@ pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
             .help("read it in parts, by slices")
     };
     let len = usize::try_from(len_bytes).map_err(|_| too_much())?;
-    let mut out = Vec::new();
-    out.try_reserve_exact(len).map_err(|_| too_much())?;
-    out.resize(len, 0);
-    Ok(out)
+    // Whether there is that much address space is asked first, since `vec!` would abort. The pages themselves
+    // come zeroed, one by one, when they are touched.
+    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_much())?;
+    Ok(vec![0; len])
 }
 
 /// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.
@@ -187,20 +173,45 @@ pub(super) fn chunk_len_bytes(info: &LeafInfo) -> u64 {
     chunk.unwrap_or(info.len_bytes()).min(i64::MAX as u64 / 4)
 }
 
+/// A part of a leaf, and where it goes.
 struct Band<'a> {
     leaf: usize,
     region: Region,
+    dtype: Dtype,
     out: &'a mut [u8],
 }
 
+impl Band<'_> {
+    /// Bytes of the band as it is stored, if it has to be cast.
+    fn source_len_bytes(&self, info: &LeafInfo) -> Option<u64> {
+        (self.dtype != info.dtype).then(|| self.region.len_elements() * info.dtype.size_bytes() as u64)
+    }
+
+    fn read(self, reader: &dyn Reader, info: &LeafInfo) -> Result<()> {
+        let Some(len_bytes) = self.source_len_bytes(info) else {
+            return reader.read_region(self.leaf, &self.region, self.out);
+        };
+        let mut source = allocate(len_bytes)?;
+        reader.read_region(self.leaf, &self.region, &mut source)?;
+        cast_bytes(&source, info.dtype, self.dtype, self.out)
+    }
+}
+
 /// Cuts a leaf into bands of whole chunk rows along its first axis; their bytes follow each other in `out`.
-fn cut_into_bands<'a>(leaf: usize, info: &LeafInfo, out: &'a mut [u8], bands: &mut Vec<Band<'a>>) {
+fn cut_into_bands<'a>(
+    leaf: usize,
+    info: &LeafInfo,
+    dtype: Dtype,
+    out: &'a mut [u8],
+    bands: &mut Vec<Band<'a>>,
+) {
     let dims = info.shape.dims();
-    let chunk_rows = info.chunk_shape.as_ref().and_then(|shape| shape.dims().first().copied());
-    let (Some(&rows), Some(chunk_rows)) = (dims.first(), chunk_rows) else {
-        bands.push(Band { leaf, region: Region::whole(&info.shape), out });
+    let Some(&rows) = dims.first() else {
+        bands.push(Band { leaf, region: Region::whole(&info.shape), dtype, out });
         return;
     };
+    // What is stored raw and in one piece can be cut anywhere.
+    let chunk_rows = info.chunk_shape.as_ref().and_then(|shape| shape.dims().first().copied()).unwrap_or(1);
     let row_bytes = (out.len() as u64).checked_div(rows).unwrap_or(0);
     let wanted_rows = (BAND_LEN_BYTES / row_bytes.max(1)).max(1);
     // Whole chunks only, or two bands would decode the same one.
@@ -217,7 +228,7 @@ fn cut_into_bands<'a>(leaf: usize, info: &LeafInfo, out: &'a mut [u8], bands: &m
             (*first, *count) = (start, len);
         }
         if let Ok(region) = Region::new(starts, lens) {
-            bands.push(Band { leaf, region, out: band });
+            bands.push(Band { leaf, region, dtype, out: band });
         }
         if rows == 0 {
             break;

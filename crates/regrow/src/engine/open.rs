@@ -95,7 +95,7 @@ impl Checkpoint {
             Some(Match::Several) => {
                 Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
                     .in_file(self.path())
-                    .help("use the stored name that `ls --long` shows"))
+                    .help("use the stored name; `regrow ls --json` shows it"))
             }
             None => {
                 let near = self.near(text);

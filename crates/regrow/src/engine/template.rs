@@ -47,6 +47,8 @@ pub(super) fn match_template(
     let mut matches = Vec::with_capacity(template.len());
     for (path, want) in template.iter() {
         let found = exact.get(&path).copied().or_else(|| loose.get(&loose_text(&path)).copied().flatten());
+        // One stored leaf fills one place: a second template leaf of the same text finds nothing.
+        let found = found.filter(|&leaf| used.get(leaf) == Some(&false));
         if let Some(used) = found.and_then(|leaf| used.get_mut(leaf)) {
             *used = true;
         }

@@ -48,6 +48,12 @@ impl LeafKind {
         }
     }
 
+    /// Whether casts that are asked for apply: to arrays and NumPy scalars. Bytes, PRNG keys and Python's own
+    /// numbers are no arrays to their users, and stay as they are.
+    pub fn is_castable(&self) -> bool {
+        matches!(self, Self::JaxArray | Self::NumpyArray | Self::NumpyScalar)
+    }
+
     /// Whether the leaf has array data behind it.
     pub fn is_array(&self) -> bool {
         !matches!(self, Self::Str | Self::Placeholder | Self::Unknown(_))

@@ -18,12 +18,13 @@ use super::files::{Listed, read_small};
 use super::items::{self, Item};
 use super::pytree::Opened;
 use super::slot::{Slot, Source, copy_pieces, graft, leaf_path};
-use super::steps::{self, TMP_MARK};
+use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{json_text, legacy};
 use crate::array::Region;
 use crate::engine::{Finding, OpenOptions};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::{Description, Reader};
+use crate::formats::regrow::Regrow;
+use crate::formats::{Description, Format, Reader};
 use crate::store::{LocalStore, ocdbt};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
 
@@ -56,16 +57,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
     let parts = match detect(path)? {
         Found::Steps(steps) => {
             let step = steps.pick(options.step, path)?;
-            description.step = Some(step.number);
-            description.steps = steps.committed.iter().map(|step| step.number).collect();
-            description.notes.extend(steps.notes.iter().cloned());
-            let unfinished = steps.uncommitted.len();
-            if unfinished > 0 {
-                description.notes.push(format!(
-                    "{unfinished} steps were never committed: {}",
-                    steps.uncommitted.join(", ")
-                ));
-            }
+            describe_steps(&mut description, &steps, step);
             let parts = open_one(&step.folder, options, &mut description, detect(&step.folder)?)?;
             if description.custom_metadata.is_none() {
                 description.custom_metadata = steps::root_metadata(path)?;
@@ -108,6 +100,29 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
         description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
     }
     Ok(OrbaxReader { description, tree, sources, databases: parts.databases })
+}
+
+/// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
+pub(super) fn regrow_step(path: &Path, options: &OpenOptions) -> Result<Option<(PathBuf, Description)>> {
+    let Found::Steps(steps) = detect(path)? else { return Ok(None) };
+    let step = steps.pick(options.step, path)?;
+    if !Regrow.recognise(&step.folder)? {
+        return Ok(None);
+    }
+    let mut description = Description::default();
+    describe_steps(&mut description, &steps, step);
+    Ok(Some((step.folder.clone(), description)))
+}
+
+fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
+    description.step = Some(step.number);
+    description.steps = steps.committed.iter().map(|step| step.number).collect();
+    description.notes.extend(steps.notes.iter().cloned());
+    let unfinished = steps.uncommitted.len();
+    if unfinished > 0 {
+        let names = steps.uncommitted.join(", ");
+        description.notes.push(format!("{unfinished} steps were never committed: {names}"));
+    }
 }
 
 /// Opens a checkpoint that is no folder of steps.

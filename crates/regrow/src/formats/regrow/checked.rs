@@ -15,6 +15,9 @@ use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::store::{Access, ByteRange, LocalStore, Located, Span, Store, advise, resolve_range};
 
+/// Largest block of which a record may speak.
+const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
+
 /// Bytes that are asked of the kernel ahead of the check.
 const READ_AHEAD_BYTES: u64 = 16 << 20;
 
@@ -45,9 +48,9 @@ impl CheckedStore {
         let mut files = Vec::with_capacity(records.len());
         for record in records {
             let data_len = record.len_bytes.checked_sub(record.data_offset);
-            let blocks = data_len
-                .filter(|_| record.block_len_bytes > 0)
-                .map(|len| len.div_ceil(record.block_len_bytes));
+            let sane = (1..=BLOCK_LEN_MAX_BYTES).contains(&record.block_len_bytes)
+                && record.len_bytes <= i64::MAX as u64;
+            let blocks = data_len.filter(|_| sane).map(|len| len.div_ceil(record.block_len_bytes));
             if blocks != Some(record.block_crc32c.len() as u64) {
                 return Err(Error::corrupt(format!(
                     "regrow.json has not one checksum for each block of {}",
@@ -82,7 +85,7 @@ impl CheckedStore {
         self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes))
     }
 
-    /// Checks all of every data file: what fails, each block on its own.
+    /// Checks what every data file has before its blocks: what fails.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         for file in &self.0.files {

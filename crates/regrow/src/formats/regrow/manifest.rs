@@ -187,6 +187,24 @@ impl Manifest {
         serde_json::from_slice(bytes).map_err(bad)
     }
 
+    /// Errs if a file's name would leave the checkpoint's folder.
+    ///
+    /// # Errors
+    /// `Corrupt`, with the name.
+    pub fn check_names(&self) -> Result<()> {
+        let names =
+            self.data_files.iter().map(|file| &file.name).chain(self.files.iter().map(|file| &file.name));
+        let leaves = |name: &&String| {
+            name.contains('\0') || name.split(['/', '\\']).any(|part| matches!(part, "" | "." | ".."))
+        };
+        match names.into_iter().find(leaves) {
+            Some(name) => {
+                Err(Error::corrupt(format!("regrow.json names a file outside its folder: {name:?}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Where the bytes of each of `leaf_count` leaves are.
     ///
     /// # Errors

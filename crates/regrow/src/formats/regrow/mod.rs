@@ -27,7 +27,7 @@
 
 use std::path::Path;
 
-use super::{Format, Reader};
+use super::{Description, Format, Reader};
 use crate::array::Dtype;
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
@@ -63,6 +63,12 @@ impl Format for Regrow {
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }
+}
+
+/// Opens a step of a folder of steps; `about` says which, and which others there are.
+pub(super) fn open_step(path: &Path, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
+    super::refuse_step_and_item(path, options)?;
+    Ok(Box::new(reader::RegrowReader::open(path)?.into_step(about)))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

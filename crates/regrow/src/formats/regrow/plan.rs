@@ -17,7 +17,7 @@ const COMPRESS_LEN_MIN_BYTES: u64 = 1024;
 const CHUNK_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// Where a safetensors file ends and the next begins: safetensors refuses headers above 100 MB.
-const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
+pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 
 /// Alignments beyond a page are worth nothing.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
@@ -63,8 +63,14 @@ impl Plan {
     /// # Errors
     /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that Orbax could not
     /// read back as they are.
-    pub fn new(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Self> {
-        refuse_equal_keys(tree)?;
+    pub fn new(tree: &Tree<Leaf>, options: &SaveOptions, header_len_max_bytes: usize) -> Result<Self> {
+        if let Some(path) = tree.first_equal_keys() {
+            return Err(Error::new(
+                ErrorKind::NameCollision,
+                "two children of one container have the same key",
+            )
+            .at_leaf(&path));
+        }
         let paths = tree.paths();
         let orbax_paths = orbax_paths(&paths, tree.leaves());
         let mut refused = Vec::new();
@@ -73,11 +79,7 @@ impl Plan {
             let (dtype, shape) = match &leaf.data {
                 LeafData::Array(array) => {
                     let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
-                    let castable = matches!(
-                        leaf.kind,
-                        LeafKind::JaxArray | LeafKind::NumpyArray | LeafKind::NumpyScalar
-                    );
-                    let to = cast.filter(|_| castable).map(|(_, to)| *to);
+                    let to = cast.filter(|_| leaf.kind.is_castable()).map(|(_, to)| *to);
                     (to.unwrap_or(array.dtype()), array.shape().clone())
                 }
                 LeafData::Text(text) => (Dtype::UInt8, Shape::new(vec![text.len() as u64])?),
@@ -128,7 +130,7 @@ impl Plan {
                 .get(leaf)
                 .map(|leaf| (std::cmp::Reverse(alignment(leaf.info.len_bytes())), leaf.info.name.clone()))
         });
-        let raw_files = split_by_header(&raw_order, &leaves);
+        let raw_files = split_by_header(&raw_order, &leaves, header_len_max_bytes);
         Ok(Self { leaves, raw_files })
     }
 
@@ -153,14 +155,14 @@ impl Plan {
 
 /// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors accepts. There is
 /// always one file.
-fn split_by_header(raw_order: &[usize], leaves: &[LeafPlan]) -> Vec<Vec<usize>> {
+fn split_by_header(raw_order: &[usize], leaves: &[LeafPlan], header_len_max_bytes: usize) -> Vec<Vec<usize>> {
     let mut files = vec![Vec::new()];
     let mut header_len_bytes = 0;
     for &leaf in raw_order {
         let Some(plan) = leaves.get(leaf) else { continue };
         // Escaping can make six bytes of one; offsets, dtype and punctuation fit in the rest.
         let entry_len = 6 * plan.info.name.len() + 21 * plan.info.shape.rank() + 100;
-        if header_len_bytes + entry_len > HEADER_LEN_MAX_BYTES {
+        if header_len_bytes + entry_len > header_len_max_bytes {
             files.push(Vec::new());
             header_len_bytes = 0;
         }
@@ -220,33 +222,6 @@ fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Two children of one node with the same key: no file could tell them apart.
-fn refuse_equal_keys(tree: &Tree<Leaf>) -> Result<()> {
-    // For each open container its key path's last step, the children still to come, and the keys so far.
-    let mut open: Vec<(&Key, usize, HashSet<&Key>)> = Vec::new();
-    for node in tree.nodes() {
-        while open.last().is_some_and(|(_, left, _)| *left == 0) {
-            open.pop();
-        }
-        if let Some((_, left, keys)) = open.last_mut() {
-            *left -= 1;
-            if !keys.insert(&node.key) {
-                let path: KeyPath =
-                    open.iter().skip(1).map(|(key, ..)| (*key).clone()).chain([node.key.clone()]).collect();
-                return Err(Error::new(
-                    ErrorKind::NameCollision,
-                    "two children of one container have the same key",
-                )
-                .at_leaf(&path));
-            }
-        }
-        if node.child_count > 0 {
-            open.push((&node.key, node.child_count, HashSet::new()));
-        }
-    }
-    Ok(())
 }
 
 /// The key paths as Orbax is told, and their names: as they are, unless two names would be equal or Orbax could
@@ -344,7 +319,8 @@ mod tests {
         build.leaf(Key::dict("x"), leaf()).unwrap();
         build.close().unwrap();
         build.close().unwrap();
-        let error = Plan::new(&build.finish().unwrap(), &SaveOptions::default()).unwrap_err();
+        let error =
+            Plan::new(&build.finish().unwrap(), &SaveOptions::default(), HEADER_LEN_MAX_BYTES).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NameCollision);
         assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "a/x");
     }

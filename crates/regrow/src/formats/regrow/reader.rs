@@ -50,10 +50,19 @@ impl RegrowReader {
         Self::from_manifest(&bytes, base).in_file(file)
     }
 
+    /// The same, as a step of a folder of steps.
+    #[must_use]
+    pub fn into_step(mut self, about: Description) -> Self {
+        let Description { step, steps, notes, .. } = about;
+        self.description = Description { step, steps, notes, ..self.description };
+        self
+    }
+
     fn from_manifest(bytes: &[u8], base: LocalStore) -> Result<Self> {
         let manifest = Manifest::parse(bytes)?;
         let mut regrown = manifest.structure.regrow()?;
         let places = manifest.places(regrown.tree.len())?;
+        manifest.check_names()?;
         let (raw, chunks): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("zstd"));
         for (info, place) in regrown.tree.leaves_mut().iter_mut().zip(&places) {
             match *place {
@@ -72,6 +81,12 @@ impl RegrowReader {
                     info.coding = raw.clone();
                 }
                 LeafPlace::Chunks => info.coding = chunks.clone(),
+                LeafPlace::Nowhere if info.kind.is_array() => {
+                    return Err(Error::corrupt(format!(
+                        "regrow.json has no place for the data of {}",
+                        info.name
+                    )));
+                }
                 LeafPlace::Nowhere => {}
             }
         }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::array::{Dtype, Shape};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// The only version there is.
@@ -172,6 +172,18 @@ impl Structure {
     /// `Corrupt` if they do not fit each other; `Unsupported` for a later version.
     pub fn regrow(&self) -> Result<Regrown> {
         check_version(self.version)?;
+        let regrown = self.put_together().map_err(|error| match error.kind() {
+            // The builder speaks to programmers; here the file is at fault.
+            ErrorKind::InvalidArgument => bad_columns(error.what()),
+            _ => error,
+        })?;
+        match regrown.tree.first_equal_keys() {
+            Some(path) => Err(bad_columns("two children of one container have the same key").at_leaf(&path)),
+            None => Ok(regrown),
+        }
+    }
+
+    fn put_together(&self) -> Result<Regrown> {
         let node_count = self.nodes.len();
         if self.key_kinds.len() != node_count || self.keys.len() != node_count {
             return Err(bad_columns("nodes, key_kinds and keys have different lengths"));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
-use super::plan::{LeafPlan, Plan, chunk_shape};
+use super::plan::{HEADER_LEN_MAX_BYTES, LeafPlan, Plan, chunk_shape};
 use super::structure::Structure;
 use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
@@ -39,7 +39,17 @@ const INLINE_LEN_MAX_BYTES: u64 = 128;
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
 
 pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
-    let mut plan = Plan::new(tree, options)?;
+    write_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
+}
+
+/// Writes with as many safetensors files as keep each header below the limit.
+fn write_split(
+    tree: &Tree<Leaf>,
+    staged: &Staged,
+    options: &SaveOptions,
+    header_len_max_bytes: usize,
+) -> Result<()> {
+    let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
     let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
     let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
     let mut heads = Vec::with_capacity(plan.raw_files.len());
@@ -423,5 +433,48 @@ fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
             ValueType::NumpyArray
         }
         _ => ValueType::of_leaf(&info.kind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{Key, NodeKind, TreeBuilder};
+
+    #[test]
+    fn many_leaves_are_split_over_files_that_all_readers_put_together() {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        for i in 0..40_u8 {
+            let shape = Shape::new(vec![100]).unwrap();
+            let array = Array::new(Dtype::UInt8, shape, vec![i; 100].into()).unwrap();
+            build.leaf(Key::dict(format!("leaf_{i:02}")), Leaf::array(array)).unwrap();
+        }
+        build.close().unwrap();
+        let tree = build.finish().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step");
+        let staged = Staged::create(&path, false).unwrap();
+        write_split(&tree, &staged, &SaveOptions::default(), 2000).unwrap();
+        staged.commit().unwrap();
+        assert!(path.join("model-00001-of-00004.safetensors").is_file());
+        assert!(path.join(INDEX_FILE_NAME).is_file());
+        assert!(crate::verify(&path).unwrap().is_ok());
+        let bytes = |tree: Tree<Leaf>| -> Vec<Bytes> {
+            tree.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order()).collect()
+        };
+        let expected = bytes(tree);
+        assert_eq!(bytes(crate::load(&path).unwrap()), expected);
+        std::fs::remove_file(path.join(manifest::FILE_NAME)).unwrap();
+        assert_eq!(bytes(crate::load(&path).unwrap()), expected, "through the database, as Orbax reads it");
+        for entry in std::fs::read_dir(&path).unwrap() {
+            let entry = entry.unwrap().path();
+            if entry.is_file() && !entry.to_string_lossy().contains("safetensors") {
+                std::fs::remove_file(entry).unwrap();
+            }
+        }
+        std::fs::remove_dir_all(path.join("d")).unwrap();
+        assert_eq!(crate::open(&path).unwrap().description().layout, "safetensors");
+        assert_eq!(bytes(crate::load(&path).unwrap()), expected, "through the safetensors files alone");
     }
 }
