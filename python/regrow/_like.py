@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native
-from ._errors import InvalidArgumentError, MismatchError, UnsupportedError
+from ._errors import InvalidArgumentError, MismatchError, NotFoundError, UnsupportedError
 from ._leaves import (
     DTYPE_NUMBERS,
     DTYPES,
@@ -53,7 +53,10 @@ class Template:
         self.wanted = [self._wanted(leaf) for leaf in self.flat.leaves]
         self.paths: list[str] = _native.paths(self.flat.structure) if only else []
         if only:
-            for at, match in enumerate(_native.match_paths(list(only), self.paths)):
+            matches = _native.match_paths(list(only), self.paths)
+            if all(match < 0 for match in matches):
+                raise NotFoundError(f"no leaf of the template matches {' or '.join(only)}")
+            for at, match in enumerate(matches):
                 if match < 0:
                     self.wanted[at] = None
         self.is_selection = bool(only)
@@ -76,6 +79,7 @@ class Template:
             if want is None:
                 continue
             try:
+                _check_implementation(self.flat.leaves[at], loaded, at)
                 values[at] = want.make(_plain(loaded, at), at)
             except Differs as error:
                 differences.append((at, str(error)))
@@ -94,9 +98,10 @@ class Template:
         cls = type(leaf)
         if cls is np.ndarray:
             return Wanted(_number_of(leaf.dtype), leaf.shape, _array_at)
-        if cls in _PYTHON_NUMBERS:
-            return Wanted(None, (), lambda value, _at: _python_number(cls, value))
-        if cls is str:
+        number = next((kind for kind in _PYTHON_NUMBERS if isinstance(leaf, kind)), None)
+        if number is not None and not isinstance(leaf, np.generic):
+            return Wanted(None, (), lambda value, _at: _python_number(number, value))
+        if isinstance(leaf, str) and not isinstance(leaf, np.generic):
             return Wanted(None, None, lambda value, _at: _text(value))
         if cls is bytes:
             return Wanted(DTYPE_NUMBERS[np.dtype(np.uint8)], None, lambda value, _at: bytes(_array(value)))
@@ -118,6 +123,14 @@ class Template:
 
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
+    """A PRNG key of another implementation would be another stream of numbers."""
+    stored = loaded.notes.get(at) if loaded.kinds[at] == PRNG_KEY else None
+    wanted = leaf.impl if isinstance(leaf, PrngKey) else _impl_of(leaf) if is_prng_key(leaf) else None
+    if stored is not None and wanted is not None and str(stored) != str(wanted):
+        raise Differs(f"template PRNG key of {wanted}, stored one of {stored}")
 
 
 def _plain(loaded: LoadedLeaves, at: int) -> Any:

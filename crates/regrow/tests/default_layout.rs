@@ -69,8 +69,11 @@ fn everything() -> Tree<Leaf> {
         build.leaf(Key::Index(i), leaf).unwrap();
     }
     build.close().unwrap();
+    build.leaf(Key::dict("__metadata__"), Leaf::array(array(Dtype::Int32, &[2], 5))).unwrap();
     build.open(Key::dict("odd"), NodeKind::Dict).unwrap();
-    for key in ["", "a/b", "..", "a.b", "\u{0}", "new\nline", "~", "%2E", "emoji \u{1f600}", "c", "c/../d"] {
+    for key in
+        ["", "a/b", "..", "a.b", "\u{0}", "new\nline", "~", "%2E", "emoji \u{1f600}", "c", "c/../d", "%"]
+    {
         build.leaf(Key::dict(key), Leaf::array(array(Dtype::Int32, &[2], key.len() as u8))).unwrap();
     }
     build.leaf(Key::dict("text~/.."), Leaf::text("x")).unwrap();
@@ -162,6 +165,8 @@ fn without_regrow_json_it_is_a_plain_orbax_checkpoint() {
     regrow::save(&path, &tree).unwrap();
     std::fs::remove_file(path.join("regrow.json")).unwrap();
     assert_eq!(regrow::open(&path).unwrap().description().layout, "orbax");
+    let report = regrow::verify(&path).unwrap();
+    assert!(report.findings.iter().any(|found| found.error.to_string().contains("regrow.json is missing")));
     assert_same(&tree, &regrow::load(&path).unwrap());
 }
 
@@ -397,6 +402,55 @@ fn an_existing_target_is_kept_unless_overwrite_is_asked_for() {
     regrow::save_with(&path, &new, &SaveOptions { overwrite: true, ..SaveOptions::default() }).unwrap();
     assert_same(&new, &regrow::load(&path).unwrap());
     assert_eq!(names_in(folder.path()), ["step"]);
+}
+
+/// One thread replaces the checkpoint again and again: a reader sees one of them, whole, never parts of two, and
+/// never an error that blames a sound checkpoint.
+#[test]
+fn a_reader_beside_a_writer_sees_one_checkpoint_or_another() {
+    use regrow::{
+        SaveReport,
+        engine::{Layout, OrbaxOptions},
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let files = Layout::Orbax(OrbaxOptions { use_ocdbt: false, ..OrbaxOptions::default() });
+    for layout in [Layout::Regrow, Layout::Orbax(OrbaxOptions::default()), files] {
+        let path = folder.path().join("step");
+        let save = |value: u8| -> SaveReport {
+            let leaf = || {
+                Leaf::array(
+                    Array::new(Dtype::UInt8, Shape::new(vec![3000]).unwrap(), vec![value; 3000].into())
+                        .unwrap(),
+                )
+            };
+            let tree = dict(vec![("a", leaf()), ("b", leaf()), ("c", leaf()), ("d", leaf()), ("e", leaf())]);
+            let options = SaveOptions {
+                overwrite: true,
+                not_durable: true,
+                layout: layout.clone(),
+                ..SaveOptions::default()
+            };
+            regrow::save_with(&path, &tree, &options).unwrap()
+        };
+        save(0);
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for value in 1..60 {
+                    save(value);
+                }
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let tree = regrow::load(&path).unwrap();
+                let first = tree.leaves()[0].as_array().unwrap().to_c_order();
+                for leaf in tree.leaves() {
+                    assert!(leaf.as_array().unwrap().to_c_order() == first, "parts of two checkpoints");
+                }
+            }
+        });
+        std::fs::remove_dir_all(&path).unwrap();
+    }
 }
 
 #[test]

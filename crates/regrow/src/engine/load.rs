@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use super::open::ATTEMPTS_MAX;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
@@ -33,7 +34,16 @@ pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
 /// # Errors
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<Leaf>> {
-    super::open_with(path, &options.open)?.load(options)
+    let path = path.as_ref();
+    let mut attempt = 1;
+    loop {
+        let checkpoint = super::open_with(path, &options.open)?;
+        let loaded = checkpoint.load(options);
+        if loaded.is_ok() || attempt == ATTEMPTS_MAX || !checkpoint.is_replaced() {
+            return loaded;
+        }
+        attempt += 1;
+    }
 }
 
 impl Checkpoint {
@@ -42,6 +52,10 @@ impl Checkpoint {
     /// # Errors
     /// As [`load_with`].
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+        self.unless_replaced(self.load_selected(options))
+    }
+
+    fn load_selected(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         let cast_for =
             |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
         match &options.template {

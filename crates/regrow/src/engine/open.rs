@@ -19,10 +19,18 @@ pub struct Checkpoint(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
+    /// Of the folder that was opened: another one under the same path is another checkpoint.
+    identity: Option<Identity>,
     reader: Box<dyn Reader>,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
 }
+
+/// Device and inode of a path.
+type Identity = (u64, u64);
+
+/// How often an open or a load begins anew because the checkpoint was replaced meanwhile.
+pub(super) const ATTEMPTS_MAX: usize = 20;
 
 #[derive(Debug, Clone, Copy)]
 enum Match {
@@ -45,12 +53,35 @@ pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint> {
     let path = path.as_ref();
+    let mut attempt = 1;
+    loop {
+        let before = identity(path);
+        let opened = open_once(path, options, before);
+        // Opened while somebody replaced it: parts of two checkpoints, or neither.
+        if identity(path) == before || attempt == ATTEMPTS_MAX {
+            return opened;
+        }
+        attempt += 1;
+    }
+}
+
+fn identity(path: &Path) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+fn open_once(path: &Path, options: &OpenOptions, identity: Option<Identity>) -> Result<Checkpoint> {
     std::fs::metadata(path).map_err(|source| Error::io("cannot open the checkpoint", path, source))?;
     for format in builtin_formats() {
         if format.recognise(path)? {
             let reader = format.open(path, options)?;
-            let inner =
-                Inner { path: path.to_owned(), reader, paths: OnceLock::new(), by_text: OnceLock::new() };
+            let inner = Inner {
+                path: path.to_owned(),
+                identity,
+                reader,
+                paths: OnceLock::new(),
+                by_text: OnceLock::new(),
+            };
             return Ok(Checkpoint(Arc::new(inner)));
         }
     }
@@ -61,6 +92,22 @@ impl Checkpoint {
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.0.path
+    }
+
+    /// Whether another checkpoint has taken the path since this one was opened.
+    pub fn is_replaced(&self) -> bool {
+        identity(&self.0.path) != self.0.identity
+    }
+
+    /// What was read, unless the checkpoint was replaced meanwhile and what was read may be parts of two: where
+    /// every byte is under a checksum, success proves that it is not.
+    pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
+        if (result.is_ok() && self.reader().has_data_checksums()) || !self.is_replaced() {
+            return result;
+        }
+        Err(Error::new(ErrorKind::NotFound, "the checkpoint was replaced or removed while it was being read")
+            .in_file(self.path())
+            .help("open it again"))
     }
 
     /// The reader of its layout.
@@ -135,7 +182,7 @@ impl Checkpoint {
     /// `Corrupt` with file, leaf and offset.
     pub fn read(&self, leaf: usize) -> Result<Leaf> {
         let info = self.info(leaf)?;
-        self.read_leaf(leaf, info).at_leaf(&self.key_path(leaf)?)
+        self.unless_replaced(self.read_leaf(leaf, info)).at_leaf(&self.key_path(leaf)?)
     }
 
     /// Reads a hyper-rectangle of one leaf: only the chunks or byte ranges it meets.
@@ -157,7 +204,7 @@ impl Checkpoint {
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
         let mut out = super::load::allocate(len_bytes).at_leaf(&path)?;
-        self.reader().read_region(leaf, region, &mut out).at_leaf(&path)?;
+        self.unless_replaced(self.reader().read_region(leaf, region, &mut out)).at_leaf(&path)?;
         Array::new(info.dtype, region.shape(), out.into())
     }
 
@@ -172,8 +219,7 @@ impl Checkpoint {
                 .expected(format_args!("{} bytes", info.len_bytes()), out.len())
                 .at_leaf(&self.key_path(leaf)?));
         }
-        self.reader()
-            .read_region(leaf, &Region::whole(&info.shape), out)
+        self.unless_replaced(self.reader().read_region(leaf, &Region::whole(&info.shape), out))
             .map_err(|error| error.at_leaf(self.paths().get(leaf).unwrap_or(&KeyPath::root())))
     }
 

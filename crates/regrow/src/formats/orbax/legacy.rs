@@ -172,7 +172,13 @@ fn array_names(folder: &Path, folders_max: usize) -> Result<Vec<String>> {
         if looked_into > folders_max {
             break;
         }
-        for entry in list(&path)? {
+        let entries = match list(&path) {
+            Ok(entries) => entries,
+            // What cannot be looked into holds no array of this checkpoint, or its absence will be noticed.
+            Err(_) if !name.is_empty() => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
             if entry.is_dir && !entry.is_link && !entry.name.contains(TMP_MARK) {
                 let below =
                     if name.is_empty() { entry.name.clone() } else { format!("{name}/{}", entry.name) };

@@ -23,7 +23,7 @@ use super::{json_text, legacy};
 use crate::array::Region;
 use crate::engine::{Finding, OpenOptions};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::regrow::Regrow;
+use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader};
 use crate::store::{LocalStore, ocdbt};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
@@ -376,6 +376,14 @@ impl Reader for OrbaxReader {
         for folder in &self.databases {
             let errors = ocdbt::check(Arc::new(LocalStore::new(folder)));
             findings.extend(errors.into_iter().map(|error| Finding { error }));
+            if regrow::has_lost_its_manifest(folder)? {
+                let error = Error::corrupt(
+                    "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone",
+                )
+                .in_file(folder.join(regrow::manifest::FILE_NAME))
+                .help("copy the checkpoint again, all of it; until then damage to the data goes unseen");
+                findings.push(Finding { error });
+            }
         }
         for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
             let Source::Zarr(stored) = source else { continue };

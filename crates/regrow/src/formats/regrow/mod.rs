@@ -31,7 +31,7 @@ use super::{Description, Format, Reader};
 use crate::array::Dtype;
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
 mod checked;
@@ -69,6 +69,19 @@ impl Format for Regrow {
 pub(super) fn open_step(path: &Path, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
     super::refuse_step_and_item(path, options)?;
     Ok(Box::new(reader::RegrowReader::open(path)?.into_step(about)))
+}
+
+/// Whether a folder holds a checkpoint that was written in the default layout, but has no `regrow.json` any more.
+pub(super) fn has_lost_its_manifest(folder: &Path) -> Result<bool> {
+    if folder.join(manifest::FILE_NAME).exists() {
+        return Ok(false);
+    }
+    let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
+    Ok(entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("model") && name.ends_with(".safetensors")
+    }))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

@@ -217,6 +217,7 @@ fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
     }
     match info.kind {
         LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
+        LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
         LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {
             Some("Orbax has no complex scalars".to_owned())
         }
@@ -249,7 +250,7 @@ fn orbax_paths(paths: &[KeyPath], leaves: &[Leaf]) -> Vec<(KeyPath, Arc<str>)> {
         let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
         // Two different paths can still print alike (`{1: x, "1": y}`): number them.
         let mut number = 1;
-        while !taken.insert(escaped.join(".")) {
+        while is_reserved(&escaped.join(".")) || !taken.insert(escaped.join(".")) {
             number += 1;
             let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
             if let Some(last) = keys.last_mut() {
@@ -269,7 +270,13 @@ fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
         return true;
     }
     let components_fine = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
-    components_fine && !name.contains('\0') && !(is_text && name.contains('~'))
+    let has_bad_character = name.contains('\0') || (is_text && name.contains('~'));
+    components_fine && !has_bad_character && !is_reserved(name)
+}
+
+/// The one name that safetensors keeps to itself.
+fn is_reserved(name: &str) -> bool {
+    name == "__metadata__"
 }
 
 /// Percent-encodes what makes names ambiguous or unsayable; positions stay positions.

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, resolve_range};
 
 /// Files that one store keeps open.
-const OPEN_FILES_MAX: usize = 64;
+pub(super) const OPEN_FILES_MAX: usize = 16;
 
 /// The open files of one store, the least recently used closed first.
 #[derive(Debug, Default)]

@@ -154,7 +154,7 @@ fn many_files_and_many_reads() {
         .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
         .filter(|path| path.starts_with(store.root()))
         .count();
-    assert_eq!(open, 64);
+    assert_eq!(open, super::files::OPEN_FILES_MAX);
 }
 
 #[test]
