@@ -253,3 +253,24 @@ def test_loaded_views_can_be_donated_safely(path: Path) -> None:
     jax.jit(lambda w: w + 1, donate_argnums=0)(restored).block_until_ready()
     assert regrow.verify(path).ok
     np.testing.assert_array_equal(regrow.load(path)["w"], 1)
+
+
+def test_a_key_of_another_implementation_does_not_fit(path: Path) -> None:
+    regrow.save(path, {"key": jax.random.key(3, impl="rbg")})
+    same = regrow.load(path, like={"key": jax.random.key(4, impl="rbg")})
+    assert jnp.array_equal(jax.random.key_data(same["key"]), jax.random.key_data(jax.random.key(3, impl="rbg")))
+    with pytest.raises(regrow.MismatchError, match="unsafe_rbg"):
+        regrow.load(path, like={"key": jax.random.key(4, impl="unsafe_rbg")})
+
+
+def test_a_selection_that_selects_nothing_of_a_template_is_an_error(path: Path) -> None:
+    regrow.save(path, {"a": np.arange(3)})
+    with pytest.raises(regrow.NotFoundError, match="zz"):
+        regrow.load(path, like={"a": np.zeros(3, np.int64)}, only="zz")
+
+
+def test_casts_leave_keys_and_numbers_alone(path: Path) -> None:
+    regrow.save(path, {"key": jax.random.key(123456789), "step": 16777217, "w": np.ones(3)})
+    loaded = regrow.load(path, cast="float32")
+    assert (type(loaded["step"]), loaded["step"], loaded["w"].dtype) == (int, 16777217, np.float32)
+    assert loaded["key"].data.dtype == np.uint32
