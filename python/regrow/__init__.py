@@ -143,7 +143,7 @@ def save(
             _options.compression_level(compression),
             _options.json_text(metadata),
             strict_orbax,
-            budget,
+            _options.count("budget", budget),
             None if options is None else options.columns(),
         ),
     )
@@ -207,7 +207,7 @@ def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_native.open(os.fsdecode(path), step, item))
+    return Checkpoint(_open(path, step, item))
 
 
 def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -> VerifyReport:
@@ -216,9 +216,13 @@ def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return VerifyReport.from_native(_native.open(os.fsdecode(path), step, item).verify())
+    return VerifyReport.from_native(_open(path, step, item).verify())
 
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _native.open(os.fsdecode(path), step, item).overview()
+    return _open(path, step, item).overview()
+
+
+def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
+    return _native.open(os.fsdecode(path), _options.count("step", step), item)

@@ -346,6 +346,7 @@ class Checkpoint(Mapping[str, Leaf]):
     ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`."""
         selected, casts = _options.patterns(only), _options.casts(cast)
+        budget = _options.count("budget", budget)
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")

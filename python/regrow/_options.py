@@ -106,6 +106,9 @@ def dtype_name(dtype: Any) -> str:
         raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
 
 
+ZSTD_LEVELS = range(-131072, 23)
+
+
 def compression_level(compression: Any) -> int | str | None:
     """`None` for the layout's default, "none", or the level of zstd."""
     match compression:
@@ -115,13 +118,21 @@ def compression_level(compression: Any) -> int | str | None:
             return 1
         case bool():
             pass
-        case int() as level:
+        case int() as level if level in ZSTD_LEVELS:
             return level
-        case ("zstd", int() as level):
+        case ("zstd", int() as level) if level in ZSTD_LEVELS:
             return level
     raise InvalidArgumentError(
         f'the compression {compression!r} is not known; it is None, "none", "zstd", ("zstd", level) or a level'
+        f" from {ZSTD_LEVELS.start} to {ZSTD_LEVELS.stop - 1}"
     )
+
+
+def count(name: str, value: int | None) -> int | None:
+    """A number of bytes or a step: what fits in 63 bits, or nothing."""
+    if value is not None and not 0 <= value < 2**63:
+        raise InvalidArgumentError(f"{name}={value} is not between 0 and 2**63 - 1")
+    return value
 
 
 def json_text(metadata: Any) -> str | None:
