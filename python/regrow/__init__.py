@@ -171,7 +171,7 @@ def load(
 
     Args:
         path: A checkpoint, or a folder of steps.
-        like: A template. Structure, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
+        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
             with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
         only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
             `like` they stay as they are there.
@@ -189,16 +189,36 @@ def load(
         CorruptError: with file, leaf and offset.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
     """
-    return open(path, step=step, item=item).load(
-        like,
-        only=only,
-        cast=cast,
-        partial=partial,
-        out=out,
-        verify=verify,
-        shardings=shardings,
-        budget=budget,
-    )
+    options = {
+        "only": only,
+        "cast": cast,
+        "partial": partial,
+        "out": out,
+        "verify": verify,
+        "shardings": shardings,
+        "budget": budget,
+    }
+    for attempt in range(1, _ATTEMPTS_MAX + 1):
+        before = _identity(path)
+        try:
+            return open(path, step=step, item=item).load(like, **options)
+        except RegrowError:
+            # Replaced while it was being read: what is there now is whole, and as good an answer.
+            if _identity(path) == before or attempt == _ATTEMPTS_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+_ATTEMPTS_MAX = 20
+
+
+def _identity(path: StrPath) -> tuple[int, int, int] | None:
+    """Which folder it is; the time tells apart two that were given the same inode one after the other."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:

@@ -360,6 +360,7 @@ class Checkpoint(Mapping[str, Leaf]):
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings))
         template = Template(like, selected)
+        template.check_unstorable(self)
         loaded = self._load_template(template, casts, partial, verify, budget)
         by_leaf = {}
         if shardings is not None:

@@ -8,7 +8,7 @@ The engine compares (all differences in one error); here each leaf becomes what 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,10 @@ class Template:
         self.flat: Flat = flatten(like)
         self.jax_leaves = JaxLeaves()
         self.wanted = [self._wanted(leaf) for leaf in self.flat.leaves]
+        self.unstorable = [
+            at for at, want in enumerate(self.wanted) if want is None and self.flat.leaves[at] is not Ellipsis
+        ]
+        """Leaves that no checkpoint can hold, `...` aside."""
         self.paths: list[str] = _native.paths(self.flat.structure) if only else []
         if only:
             matches = _native.match_paths(list(only), self.paths)
@@ -70,6 +74,18 @@ class Template:
             [None if want is None else want.shape for want in wanted],
             bytes(want is None for want in wanted),
         )
+
+    def check_unstorable(self, stored: Container[str]) -> None:
+        """Refuses to pass over what is stored in a place where the template holds what no checkpoint can."""
+        paths = _native.paths(self.flat.structure) if self.unstorable else []
+        found = [at for at in self.unstorable if paths[at] in stored]
+        if found:
+            lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]
+            raise MismatchError(
+                f"the template holds, in {len(found)} places, what no checkpoint can{''.join(lines)}",
+                leaf=paths[found[0]],
+                help="put there what is stored, or `...` to leave it out",
+            )
 
     def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
         """The template's containers with what was read."""

@@ -274,3 +274,10 @@ def test_casts_leave_keys_and_numbers_alone(path: Path) -> None:
     loaded = regrow.load(path, cast="float32")
     assert (type(loaded["step"]), loaded["step"], loaded["w"].dtype) == (int, 16777217, np.float32)
     assert loaded["key"].data.dtype == np.uint32
+
+
+def test_what_is_stored_is_not_passed_over_for_what_cannot_be(path: Path) -> None:
+    regrow.save(path, {"a": np.arange(3)})
+    with pytest.raises(regrow.MismatchError, match="function"):
+        regrow.load(path, like={"a": lambda: None})
+    assert regrow.load(path, like={"a": ...}) == {"a": ...}

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,3 +106,18 @@ def test_saved_arrays_are_let_go(path: Path) -> None:
     del owner
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}, {"layout": "orbax", "use_ocdbt": False}])
+def test_a_reader_beside_a_writer_sees_one_checkpoint_or_another(path: Path, options: dict[str, Any]) -> None:
+    def save(value: int) -> None:
+        tree = {f"k{i}": np.full(2000, value) for i in range(8)}
+        regrow.save(path, tree, overwrite=True, durable=False, **options)
+
+    save(0)
+    writer = threading.Thread(target=lambda: [save(value) for value in range(1, 40)])
+    writer.start()
+    while writer.is_alive():
+        loaded = regrow.load(path)
+        assert len({int(number) for array in loaded.values() for number in array}) == 1
+    writer.join()

@@ -26,8 +26,8 @@ struct Inner {
     by_text: OnceLock<HashMap<String, Match>>,
 }
 
-/// Device and inode of a path.
-type Identity = (u64, u64);
+/// Device, inode and time of birth of a path: an inode alone is soon given to another folder.
+type Identity = (u64, u64, Option<std::time::SystemTime>);
 
 /// How often an open or a load begins anew because the checkpoint was replaced meanwhile.
 pub(super) const ATTEMPTS_MAX: usize = 20;
@@ -67,7 +67,7 @@ pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkp
 
 fn identity(path: &Path) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
 fn open_once(path: &Path, options: &OpenOptions, identity: Option<Identity>) -> Result<Checkpoint> {
