@@ -103,6 +103,19 @@ pub enum Scalar {
     Complex(f64, f64),
 }
 
+impl Scalar {
+    /// The dtype that Orbax would give it, and the one element's bytes, little endian.
+    pub(crate) fn to_element(self) -> (Dtype, Vec<u8>) {
+        match self {
+            Self::Bool(v) => (Dtype::Bool, vec![u8::from(v)]),
+            Self::Int(v) => (Dtype::Int64, v.to_le_bytes().to_vec()),
+            Self::UInt(v) => (Dtype::UInt64, v.to_le_bytes().to_vec()),
+            Self::Float(v) => (Dtype::Float64, v.to_le_bytes().to_vec()),
+            Self::Complex(re, im) => (Dtype::Complex128, [re.to_le_bytes(), im.to_le_bytes()].concat()),
+        }
+    }
+}
+
 /// A leaf with its data.
 #[derive(Debug, Clone)]
 pub struct Leaf {
@@ -138,13 +151,7 @@ impl Leaf {
 
     /// A Python scalar, as a 0-d array of the dtype that Orbax would give it.
     pub fn scalar(value: Scalar) -> Self {
-        let (dtype, bytes) = match value {
-            Scalar::Bool(v) => (Dtype::Bool, vec![u8::from(v)]),
-            Scalar::Int(v) => (Dtype::Int64, v.to_le_bytes().to_vec()),
-            Scalar::UInt(v) => (Dtype::UInt64, v.to_le_bytes().to_vec()),
-            Scalar::Float(v) => (Dtype::Float64, v.to_le_bytes().to_vec()),
-            Scalar::Complex(re, im) => (Dtype::Complex128, [re.to_le_bytes(), im.to_le_bytes()].concat()),
-        };
+        let (dtype, bytes) = value.to_element();
         Self {
             kind: LeafKind::Scalar,
             data: LeafData::Array(Array::from_parts(dtype, Shape::scalar(), bytes.into())),

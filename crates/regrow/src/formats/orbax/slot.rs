@@ -47,13 +47,7 @@ impl Slot {
 
     /// A Python number.
     pub fn scalar(name: &str, value: Scalar, coding: &str) -> Self {
-        let (dtype, bytes) = match value {
-            Scalar::Bool(v) => (Dtype::Bool, vec![u8::from(v)]),
-            Scalar::Int(v) => (Dtype::Int64, v.to_le_bytes().to_vec()),
-            Scalar::UInt(v) => (Dtype::UInt64, v.to_le_bytes().to_vec()),
-            Scalar::Float(v) => (Dtype::Float64, v.to_le_bytes().to_vec()),
-            Scalar::Complex(re, im) => (Dtype::Complex128, [re.to_le_bytes(), im.to_le_bytes()].concat()),
-        };
+        let (dtype, bytes) = value.to_element();
         Self {
             info: info(LeafKind::Scalar, dtype, Shape::scalar(), name, coding),
             source: Source::Pieces(vec![bytes.into()]),
