@@ -105,7 +105,7 @@ def save(
     strict_orbax: bool = False,
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
-    **orbax_keywords: Any,
+    **options: Any,
 ) -> SaveReport:
     """Saves a pytree at `path`: all of it or nothing, synced to disk.
 
@@ -114,7 +114,8 @@ def save(
         tree: Any pytree: dicts with `str` or `int` keys (their order is kept), lists, tuples, named tuples, `None`,
             dataclasses and all that is registered with JAX; leaves are NumPy and JAX arrays of any dtype, NumPy
             and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
-        layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes, or ``"orbax"``.
+        layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes; or the layout of another
+            tool: ``"orbax"``, ``"flax"``, ``"equinox"``, ``"pytree_data"``, ``"trak"``, ``"safetensors"``, ``"npy"``.
         overwrite: Replace a checkpoint that is there.
         durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
         cast: A dtype for all arrays, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``.
@@ -123,6 +124,7 @@ def save(
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
         budget: Extra memory in bytes; 64 MiB if `None`.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
+        **options: Options of the layout.
 
     Raises:
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
@@ -130,7 +132,7 @@ def save(
         NameCollisionError: if two leaves would get the same name in the layout asked for.
         StorageFullError, PermissionDeniedError: whatever was there before has not changed.
     """
-    options = _options.orbax_options(layout, orbax, orbax_keywords)
+    layout_options = _options.layout_options(layout, orbax, options)
     flat = flatten(tree)
     report = _native.save(
         os.fsdecode(path),
@@ -144,7 +146,7 @@ def save(
             _options.json_text(metadata),
             strict_orbax,
             _options.count("budget", budget),
-            None if options is None else options.columns(),
+            layout_options,
         ),
     )
     return SaveReport(*report)

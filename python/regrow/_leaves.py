@@ -6,6 +6,7 @@ looks at dtype, shape and strides and copies nothing. From it come buffers, dtyp
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections.abc import Callable
@@ -15,11 +16,11 @@ import ml_dtypes
 import numpy as np
 
 from . import _native
-from ._errors import InvalidArgumentError, LeafTypeError, UnsupportedError
+from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
 from ._tree import Flat, path_text
 
-NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER, UNKNOWN = (
+NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER, UNKNOWN, NUMPY_OTHER = (
     _native.LEAF_KINDS.index(name)
     for name in (
         "numpy_array",
@@ -31,6 +32,7 @@ NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER,
         "bytes",
         "placeholder",
         "unknown",
+        "numpy_other",
     )
 )
 
@@ -46,7 +48,7 @@ class LeafColumns(NamedTuple):
     kinds: bytes
     values: list[Any]
     notes: dict[int, str]
-    """PRNG implementations, by the number of the leaf."""
+    """PRNG implementations and dtypes that are NumPy's alone, by the number of the leaf."""
     shardings: dict[int, str]
     """Orbax' JSON of shardings, by the number of the leaf."""
 
@@ -74,8 +76,13 @@ def to_native(flat: Flat) -> LeafColumns:
                 shardings[at] = text
         else:
             kind, value = _from_other(leaf, flat, at, notes)
-        if (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR) and not value.dtype.isnative:
-            value = value.astype(value.dtype.newbyteorder("="))
+        if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
+            if value.dtype.char in _OTHER_CHARS and value.dtype not in DTYPE_NUMBERS:
+                if kind == NUMPY_SCALAR:
+                    _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
+                kind, value = _from_other_dtype(value, flat, at, notes)
+            elif not value.dtype.isnative:
+                value = value.astype(value.dtype.newbyteorder("="))
         kinds.append(kind)
         values.append(value)
     return LeafColumns(bytes(kinds), values, notes, shardings)
@@ -119,6 +126,27 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     else:
         help = "leaves are arrays, numbers, str and bytes; register other classes with jax.tree_util as nodes"
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
+
+
+_OTHER_CHARS = frozenset("OUSVMmgG")
+"""Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
+ml_dtypes' have the same letters."""
+
+
+def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
+    """Such an array as bytes, with an axis more; its dtype is told as npy headers spell it."""
+    if value.dtype.hasobject:
+        _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
+    descr = np.lib.format.dtype_to_descr(value.dtype)
+    notes[at] = descr if isinstance(descr, str) else repr(descr)
+    value = np.ascontiguousarray(value) if value.ndim else value.copy()
+    return NUMPY_OTHER, np.frombuffer(value.tobytes(), np.uint8).reshape(*value.shape, value.dtype.itemsize)
+
+
+def _refuse_dtype(value: Any, flat: Flat, at: int, help: str) -> NoReturn:
+    place = path_text(flat.structure, at)
+    what = f"a leaf of dtype {value.dtype} cannot be stored"
+    raise UnsupportedError(f"{what}\n  leaf {place}\n  help: {help}", leaf=place, help=help)
 
 
 def _refuse(flat: Flat, at: int, what: str, help: str) -> NoReturn:
@@ -217,7 +245,7 @@ class LoadedLeaves(NamedTuple):
     values: list[Any]
     """A buffer for arrays, `str` for text, `None` for leaves without data."""
     notes: dict[int, str]
-    """PRNG implementations and unknown types, by the number of the leaf."""
+    """PRNG implementations, unknown types and dtypes that are NumPy's alone, by the number of the leaf."""
 
 
 def from_native(loaded: LoadedLeaves) -> list[Any]:
@@ -251,6 +279,25 @@ def _bytes(_shape: Any, _dtype: Any, value: Any, _note: str | None) -> Any:
     return bytes(value)
 
 
+def _numpy_other(shape: Any, _dtype: Any, value: Any, note: str | None) -> Any:
+    dtype = other_dtype(note or "")
+    if dtype.itemsize != shape[-1]:
+        raise CorruptError(f"an element of dtype {note} takes {dtype.itemsize} bytes, {shape[-1]} are stored")
+    return np.ndarray(shape[:-1], dtype, value)
+
+
+def other_dtype(text: str) -> np.dtype[Any]:
+    """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
+    try:
+        descr = ast.literal_eval(text) if text.startswith("[") else text
+        dtype = np.lib.format.descr_to_dtype(descr)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise CorruptError(f"the dtype {text!r} cannot be read: {error}") from None
+    if dtype.hasobject:
+        raise CorruptError(f"the dtype {text!r} holds Python objects")
+    return dtype
+
+
 def _placeholder(_shape: Any, _dtype: Any, _value: Any, _note: str | None) -> Any:
     return ...
 
@@ -266,4 +313,5 @@ _FINISH: dict[int, Callable[[Any, Any, Any, str | None], Any]] = {
     BYTES: _bytes,
     PLACEHOLDER: _placeholder,
     UNKNOWN: _unknown,
+    NUMPY_OTHER: _numpy_other,
 }

@@ -8,6 +8,7 @@ NODE_KINDS: tuple[str, ...]
 KEY_KINDS: tuple[str, ...]
 LEAF_KINDS: tuple[str, ...]
 DTYPES: tuple[str, ...]
+LAYOUTS: tuple[str, ...]
 TREE_DEPTH_MAX: int
 
 _Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]

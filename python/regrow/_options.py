@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from . import _native
 from ._errors import InvalidArgumentError
 
 CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
@@ -45,8 +46,9 @@ class OrbaxOptions:
     """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first pattern that matches
     decides."""
 
-    def columns(self) -> tuple[Any, ...]:
-        """As the native half takes them: its `OrbaxArgs`, field by field."""
+    def fields(self) -> dict[str, Any]:
+        """As the engine takes them: its own options, field by field."""
+        out = {field.name: getattr(self, field.name) for field in fields(self)}
         per_leaf = []
         for pattern, options in self.per_leaf.items():
             unknown = set(options) - set(CHUNKING)
@@ -54,37 +56,42 @@ class OrbaxOptions:
                 raise InvalidArgumentError(
                     f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; it takes {', '.join(CHUNKING)}"
                 )
-            chunking = {name: options.get(name) for name in CHUNKING}
-            per_leaf.append((pattern, _chunking(**chunking)))
-        return (
-            self.use_ocdbt,
-            self.use_zarr3,
-            _chunking(self.chunk_byte_size, self.shard_axes, self.write_chunk_shape, self.read_chunk_shape),
-            self.ocdbt_target_data_file_size,
-            self.rich_types,
-            self.write_sharding,
-            self.write_array_metadatas,
-            self.v1,
-            per_leaf,
-        )
+            per_leaf.append((pattern, {name: value for name, value in options.items() if value is not None}))
+        return out | {"shard_axes": self.shard_axes or (), "per_leaf": per_leaf}
 
 
 ORBAX_NAMES = frozenset(field.name for field in fields(OrbaxOptions))
 
 
-def orbax_options(layout: str, given: OrbaxOptions | None, keywords: dict[str, Any]) -> OrbaxOptions | None:
-    """The options of ``layout="orbax"``, from `orbax=` and from keywords; `None` for the default layout."""
-    unknown = sorted(set(keywords) - ORBAX_NAMES)
-    if unknown:
-        raise TypeError(f"save() got an unexpected keyword argument {unknown[0]!r}")
-    if layout == "regrow":
-        if given is not None or keywords:
-            name = "orbax" if given is not None else next(iter(keywords))
-            raise InvalidArgumentError(f'the option {name} belongs to layout="orbax"')
-        return None
-    if layout != "orbax":
-        raise InvalidArgumentError(f'the layout {layout!r} is not known; it is "regrow" or "orbax"')
-    return replace(given or OrbaxOptions(), **keywords)
+def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, Any]) -> tuple[str, str]:
+    """The layout's name and its options as JSON, from `orbax=` and from keywords."""
+    if layout not in _native.LAYOUTS:
+        names = ", ".join(_native.LAYOUTS)
+        raise InvalidArgumentError(f"the layout {layout!r} is not known; it is one of {names}")
+    options = keywords
+    if layout == "orbax":
+        unknown = sorted(set(keywords) - ORBAX_NAMES)
+        if unknown:
+            raise TypeError(f"save() got an unexpected keyword argument {unknown[0]!r}")
+        options = replace(orbax or OrbaxOptions(), **keywords).fields()
+    elif orbax is not None or (layout == "regrow" and set(keywords) & ORBAX_NAMES):
+        name = "orbax" if orbax is not None else min(set(keywords) & ORBAX_NAMES)
+        raise InvalidArgumentError(f'the option {name} belongs to layout="orbax"')
+    elif layout == "regrow" and keywords:
+        raise TypeError(f"save() got an unexpected keyword argument {min(keywords)!r}")
+    try:
+        return layout, json.dumps(options, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the options of layout {layout!r} cannot be used: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """What stands for a value in JSON: a list for other sequences, NumPy's integers as Python's."""
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, (Sequence, np.ndarray)):
+        return list(value)
+    raise TypeError(f"{value!r} is of no type that an option has")
 
 
 def casts(cast: Any) -> list[tuple[str, str]]:
@@ -150,15 +157,3 @@ def patterns(only: str | Iterable[str] | None) -> list[str]:
     if only is None:
         return []
     return [only] if isinstance(only, str) else [str(pattern) for pattern in only]
-
-
-def _chunking(
-    chunk_byte_size: int | None,
-    shard_axes: Sequence[int] | None,
-    write_chunk_shape: Sequence[int] | None,
-    read_chunk_shape: Sequence[int] | None,
-) -> tuple[Any, ...]:
-    def shape(dims: Sequence[int] | None) -> list[int] | None:
-        return None if dims is None else list(dims)
-
-    return chunk_byte_size, list(shard_axes or ()), shape(write_chunk_shape), shape(read_chunk_shape)

@@ -131,7 +131,7 @@ impl Checkpoint {
     fn region(&self, py: Python<'_>, leaf: usize, starts: Vec<u64>, lens: Vec<u64>) -> PyResult<Slab> {
         let region = Region::new(starts, lens).or_raise()?;
         let array = py.detach(|| self.0.region(leaf, &region)).or_raise()?;
-        Ok(Slab::new(array.to_c_order()))
+        Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
     #[pyo3(signature = (only, casts, template, partial, unverified, budget))]

@@ -18,7 +18,7 @@ use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Slab, borrow_array};
 
 /// Names of the leaf kinds, by their number in the columns.
-pub const LEAF_KINDS: [&str; 9] = [
+pub const LEAF_KINDS: [&str; 10] = [
     "numpy_array",
     "numpy_scalar",
     "jax_array",
@@ -28,6 +28,7 @@ pub const LEAF_KINDS: [&str; 9] = [
     "bytes",
     "placeholder",
     "unknown",
+    "numpy_other",
 ];
 
 /// Kinds, values, notes and shardings, as they come from Python.
@@ -78,6 +79,10 @@ fn to_leaf(
         4 => return to_scalar(value),
         5 => return to_text(value),
         6 => return Ok(to_bytes(value)),
+        9 => match note {
+            Some(dtype) => LeafKind::NumpyOther(Arc::from(dtype.as_str())),
+            None => return Err(Error::invalid("a leaf of a dtype that is NumPy's alone lacks its name")),
+        },
         7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
         _ => return Err(Error::invalid(format!("there is no leaf kind {kind}"))),
     };
@@ -166,6 +171,7 @@ pub fn kind_number(kind: &LeafKind) -> u8 {
         LeafKind::Str => 5,
         LeafKind::Bytes => 6,
         LeafKind::Placeholder => 7,
+        LeafKind::NumpyOther(_) => 9,
         // The enum may grow: what this build does not know has no value in Python.
         _ => 8,
     }
@@ -175,6 +181,7 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     match kind {
         LeafKind::PrngKey(implementation) => implementation.as_deref(),
         LeafKind::Unknown(type_name) => Some(type_name),
+        LeafKind::NumpyOther(dtype) => Some(dtype),
         _ => None,
     }
 }
@@ -194,7 +201,7 @@ pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOu
             LeafData::Array(array) => {
                 dtypes.push(array.dtype() as u8);
                 shape_column.push(shapes.get(py, array.shape())?);
-                values.push(Some(Slab::new(array.to_c_order()).into_pyobject(py)?.into_any()));
+                values.push(Some(Slab::new(array.to_c_order().or_raise()?).into_pyobject(py)?.into_any()));
             }
             LeafData::Text(text) => {
                 dtypes.push(Dtype::UInt8 as u8);

@@ -45,6 +45,7 @@ mod _native {
         module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;
         module.add("LEAF_KINDS", PyTuple::new(py, crate::leaves::LEAF_KINDS)?)?;
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
+        module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
         module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
     }
 }

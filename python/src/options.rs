@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::array::{Dtype, Shape};
-use regrow::engine::{Compression, Layout, LeafChunking, OrbaxOptions, TemplateLeaf};
+use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
 
@@ -13,15 +13,9 @@ use crate::error::OrRaise;
 /// Patterns and names of dtypes.
 pub type CastsIn = Vec<(String, String)>;
 
-/// Chunk size in bytes, axes to cut first, outer chunk, inner chunk.
-pub type ChunkingIn = (Option<u64>, Vec<usize>, Option<Vec<u64>>, Option<Vec<u64>>);
-
-/// OCDBT, zarr v3, chunking, data file size, rich types, sharding, array metadatas, v1, chunking by leaf.
-pub type OrbaxIn = (bool, bool, ChunkingIn, Option<u64>, bool, bool, bool, bool, Vec<(String, ChunkingIn)>);
-
-/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, Orbax' options.
+/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON.
 pub type SaveIn =
-    (bool, bool, CastsIn, Option<CompressionIn>, Option<String>, bool, Option<u64>, Option<OrbaxIn>);
+    (bool, bool, CastsIn, Option<CompressionIn>, Option<String>, bool, Option<u64>, (String, String));
 
 /// `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
@@ -32,7 +26,16 @@ pub enum CompressionIn {
 
 /// The options of a save.
 pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
-    let (overwrite, durable, casts, compression, metadata, strict_orbax, budget_bytes, orbax) = options;
+    let (
+        overwrite,
+        durable,
+        casts,
+        compression,
+        metadata,
+        strict_orbax,
+        budget_bytes,
+        (layout, layout_options),
+    ) = options;
     let compression = match compression {
         None => None,
         Some(CompressionIn::Level(level)) => Some(Compression::Zstd(level)),
@@ -49,7 +52,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
             })?),
         };
     Ok(SaveOptions {
-        layout: orbax.map_or(Ok(Layout::Regrow), |orbax| orbax_options(orbax).map(Layout::Orbax))?,
+        layout: to_layout(&layout, &layout_options)?,
         overwrite,
         not_durable: !durable,
         cast: to_casts(casts)?,
@@ -58,6 +61,13 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         strict_orbax,
         budget_bytes,
     })
+}
+
+/// The layout of a name, with its options as JSON.
+pub fn to_layout(name: &str, options: &str) -> Result<Layout> {
+    let options = serde_json::from_str(options)
+        .map_err(|error| Error::invalid(format!("the options of layout {name:?} are no JSON: {error}")))?;
+    Layout::from_name(name, options)
 }
 
 /// The options of a load; opening has happened before.
@@ -97,47 +107,4 @@ pub fn to_template(columns: TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
 
 fn to_casts(casts: CastsIn) -> Result<Vec<(PathPattern, Dtype)>> {
     casts.into_iter().map(|(pattern, dtype)| Ok((PathPattern::new(&pattern)?, dtype.parse()?))).collect()
-}
-
-fn orbax_options(options: OrbaxIn) -> Result<OrbaxOptions> {
-    let (
-        use_ocdbt,
-        use_zarr3,
-        chunking,
-        ocdbt_target_data_file_size,
-        rich_types,
-        write_sharding,
-        write_array_metadatas,
-        v1,
-        per_leaf,
-    ) = options;
-    let LeafChunking { chunk_byte_size, shard_axes, write_chunk_shape, read_chunk_shape } =
-        to_chunking(chunking)?;
-    let per_leaf: Result<Vec<_>> = per_leaf
-        .into_iter()
-        .map(|(pattern, chunking)| Ok((PathPattern::new(&pattern)?, to_chunking(chunking)?)))
-        .collect();
-    Ok(OrbaxOptions {
-        use_ocdbt,
-        use_zarr3,
-        chunk_byte_size,
-        shard_axes,
-        write_chunk_shape,
-        read_chunk_shape,
-        ocdbt_target_data_file_size,
-        rich_types,
-        write_sharding,
-        write_array_metadatas,
-        v1,
-        per_leaf: per_leaf?,
-    })
-}
-
-fn to_chunking((chunk_byte_size, shard_axes, write, read): ChunkingIn) -> Result<LeafChunking> {
-    Ok(LeafChunking {
-        chunk_byte_size,
-        shard_axes,
-        write_chunk_shape: write.map(Shape::new).transpose()?,
-        read_chunk_shape: read.map(Shape::new).transpose()?,
-    })
 }

@@ -120,14 +120,32 @@ def test_views_outlive_checkpoint_and_folder(path: Path) -> None:
     assert loaded.sum() == 100_000 * 99_999 // 2
 
 
-REFUSED = {
-    "objects": np.array([object()]),
-    "text": np.array(["a", "b"]),
+NUMPYS_ALONE = {
+    "text": np.array(["a", "b\u00e9"]),
+    "big-endian text": np.array(["a", "b\u00e9"], dtype=">U2"),
     "bytes": np.array([b"a"]),
+    "void": np.array([b"abc", b"d"], dtype="V3"),
     "dates": np.array(["2020-01-01"], dtype="datetime64[D]"),
     "durations": np.array([1], dtype="timedelta64[s]"),
-    "records": np.zeros(2, dtype=[("x", "f4"), ("y", "i4")]),
+    "records": np.array([(1.5, 2), (3, 4)], dtype=[("x", "f4"), ("y", ">i4")]),
+    "nested records": np.zeros((2, 3), dtype=[("x", "f4", (2,)), ("y", [("z", "U1")])]),
     "long doubles": np.zeros(2, dtype=np.longdouble),
+    "no axes": np.array("text"),
+    "no elements": np.zeros((0, 2), dtype="U3"),
+    "Fortran order": np.asfortranarray([["a", "b"], ["c", "d"]]),
+}
+
+
+@pytest.mark.parametrize("leaf", NUMPYS_ALONE.values(), ids=NUMPYS_ALONE.keys())
+def test_dtypes_that_are_numpys_alone_come_back(path: Path, leaf: Any) -> None:
+    loaded = round_trip(path, {"a": leaf, "b": np.arange(3)})
+    assert_same(loaded, {"a": leaf, "b": np.arange(3)})
+    assert regrow.verify(path).ok
+
+
+REFUSED = {
+    "objects": np.array([object()]),
+    "records with objects": np.zeros(2, dtype=[("x", "O")]),
     "text scalar": np.str_("a"),
     "masked": np.ma.masked_array([1, 2], [True, False]),
     "matrix": np.ndarray.__new__(type("Sub", (np.ndarray,), {}), (2,)),

@@ -18,7 +18,7 @@ const EDGE_ELEMENTS: u64 = 3;
 
 /// Writes the array as nested brackets, and a line feed; all of it if `full`.
 pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(), crate::exit::Failure> {
-    let elements = Elements::new(array);
+    let elements = Elements::new(array)?;
     let summarise = !full && array.shape().len_elements() > SUMMARY_FROM_ELEMENTS;
     let mut shown = Vec::new();
     collect(array.shape().dims(), 0, summarise, &mut |at| match at {
@@ -71,7 +71,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
 
 /// Writes the array as nested JSON lists; a scalar as one value.
 pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit::Failure> {
-    let elements = Elements::new(array);
+    let elements = Elements::new(array)?;
     let mut first = true;
     collect(array.shape().dims(), 0, false, &mut |at| {
         if matches!(at, At::Open | At::Element(_)) && !first {
@@ -138,8 +138,8 @@ enum Value {
 }
 
 impl Elements {
-    fn new(array: &Array) -> Self {
-        Self { dtype: array.dtype(), bytes: array.to_c_order() }
+    fn new(array: &Array) -> Result<Self, Error> {
+        Ok(Self { dtype: array.dtype(), bytes: array.to_c_order()? })
     }
 
     fn value(&self, index: u64) -> Result<Value, Error> {

@@ -79,7 +79,7 @@ impl Cat {
         array: &Array,
     ) -> Result<(), Failure> {
         if self.raw {
-            out.write_all(&array.to_c_order())?;
+            out.write_all(&array.to_c_order()?)?;
         } else if globals.json {
             // Written piece by piece: as one JSON value, a large array would take many times its size.
             let head = json!({
@@ -126,6 +126,6 @@ fn read(
     };
     let selection = slice.select(&info.shape)?;
     let part = checkpoint.region(leaf, &selection.region)?;
-    let bytes: Bytes = part.to_c_order();
+    let bytes: Bytes = part.to_c_order()?;
     Ok(Array::new(part.dtype(), selection.shape, bytes)?)
 }

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
-//! | [`Array`] | dtype, shape, strides and shared bytes |
+//! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
 //! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
 //! | [`Stats`] | bounds, mean and counts of an array that comes in pieces |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
@@ -26,4 +26,4 @@ pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
 pub use stats::Stats;
-pub use strided::{Array, copy_region};
+pub use strided::{Array, ArraySource, copy_region};

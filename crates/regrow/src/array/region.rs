@@ -9,8 +9,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// The extent of an array, one number an axis; `[]` for a scalar.
 ///
 /// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Deserialize)]
+#[serde(try_from = "Vec<u64>")]
 pub struct Shape(Vec<u64>);
+
+impl TryFrom<Vec<u64>> for Shape {
+    type Error = Error;
+
+    fn try_from(dims: Vec<u64>) -> Result<Self> {
+        Self::new(dims)
+    }
+}
 
 impl Shape {
     /// Checks and takes the extents.

@@ -1,14 +1,34 @@
 //! An array in memory, and moving hyper-rectangles between arrays.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{Dtype, Region, Shape};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
-/// An array in memory: dtype, shape, and shared little-endian bytes.
+/// Where the elements of a [deferred](Array::deferred) array come from.
+pub trait ArraySource: Debug + Send + Sync {
+    /// Reads the C-order bytes from `offset_bytes` on, little endian. The piece may begin and end inside an
+    /// element. Whoever reads a whole array does so front to back: a source may keep what it decoded last.
+    ///
+    /// # Errors
+    /// What reading says: `Corrupt`, `Io`.
+    fn read_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Reads a hyper-rectangle, in C order.
+    ///
+    /// # Errors
+    /// As [`read_c_order`](Self::read_c_order).
+    fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()>;
+}
+
+/// An array: dtype, shape, and shared little-endian bytes, or where to get them.
 ///
 /// C order unless it was made by [`with_strides`](Self::with_strides): a foreign array (Fortran order, a
-/// slice) is saved from where it lies, without a copy of its own.
+/// slice) is saved from where it lies, without a copy of its own. One made by [`deferred`](Self::deferred) is
+/// not in memory at all: it is read piece by piece while it is written, as `convert` does.
 #[derive(Debug, Clone)]
 pub struct Array {
     dtype: Dtype,
@@ -16,6 +36,8 @@ pub struct Array {
     /// Bytes between neighbours on each axis, and the position of the first element in `data`; `None` for C order.
     strides: Option<(Vec<i64>, usize)>,
     data: Bytes,
+    /// In place of `data` and `strides`.
+    source: Option<Arc<dyn ArraySource>>,
 }
 
 impl Array {
@@ -31,13 +53,13 @@ impl Array {
             ))
             .expected(format_args!("{len} bytes"), data.len()));
         }
-        Ok(Self { dtype, shape, strides: None, data })
+        Ok(Self { dtype, shape, strides: None, data, source: None })
     }
 
     /// A C-order array of parts that belong together by construction.
     pub(crate) fn from_parts(dtype: Dtype, shape: Shape, data: Bytes) -> Self {
         debug_assert_eq!(shape.len_bytes(dtype).ok(), Some(data.len() as u64));
-        Self { dtype, shape, strides: None, data }
+        Self { dtype, shape, strides: None, data, source: None }
     }
 
     /// An array whose neighbours on axis `i` lie `strides_bytes[i]` apart, the first element at `first_byte`.
@@ -81,7 +103,16 @@ impl Array {
             let data = if len == 0 { Bytes::new() } else { data.slice(first_byte..first_byte + len) };
             return Self::new(dtype, shape, data);
         }
-        Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data })
+        Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data, source: None })
+    }
+
+    /// An array that is read when it is needed, piece by piece.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if no memory could count its bytes.
+    pub fn deferred(dtype: Dtype, shape: Shape, source: Arc<dyn ArraySource>) -> Result<Self> {
+        shape.len_bytes(dtype)?;
+        Ok(Self { dtype, shape, strides: None, data: Bytes::new(), source: Some(source) })
     }
 
     /// The type of the elements.
@@ -101,36 +132,79 @@ impl Array {
 
     /// The bytes in C order, if they lie so; no copy.
     pub fn c_order_bytes(&self) -> Option<&Bytes> {
-        self.strides.is_none().then_some(&self.data)
+        (self.strides.is_none() && self.source.is_none()).then_some(&self.data)
     }
 
     /// The bytes in C order; copies if they lie otherwise.
-    pub fn to_c_order(&self) -> Bytes {
+    ///
+    /// # Errors
+    /// `Limit` where there is no memory for the copy; for a deferred array what reading says.
+    pub fn to_c_order(&self) -> Result<Bytes> {
         if let Some(bytes) = self.c_order_bytes() {
-            return bytes.clone();
+            return Ok(bytes.clone());
         }
-        let mut out = vec![0; self.len_bytes() as usize];
-        self.copy_c_order(0, &mut out);
-        out.into()
+        let no_memory = || Error::new(ErrorKind::Limit, "there is no memory for a copy of an array");
+        let len = usize::try_from(self.len_bytes()).map_err(|_| no_memory())?;
+        let mut out = Vec::new();
+        out.try_reserve_exact(len).map_err(|_| no_memory())?;
+        out.resize(len, 0);
+        self.copy_c_order(0, &mut out)?;
+        Ok(out.into())
     }
 
-    /// Copies the C-order bytes from `offset_bytes` on into `out`: how a strided array is written piece by
-    /// piece through a small buffer. The piece may begin and end inside an element.
+    /// Shows the C-order bytes to `each`, front to back, in pieces of at most `piece_len_bytes` that hold whole
+    /// elements: what lies in memory is not copied, everything else goes through one buffer.
     ///
-    /// # Panics
-    /// If the piece reaches beyond [`len_bytes`](Self::len_bytes).
+    /// # Errors
+    /// What `each` says; for a deferred array what reading says.
+    pub fn for_each_piece(
+        &self,
+        piece_len_bytes: usize,
+        mut each: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let size = self.dtype.size_bytes();
+        let piece_len = (piece_len_bytes / size).max(1) * size;
+        if let Some(bytes) = self.c_order_bytes() {
+            return bytes.chunks(piece_len).try_for_each(each);
+        }
+        let len = self.len_bytes();
+        let mut buffer = vec![0; piece_len.min(len as usize)];
+        let mut offset = 0;
+        while offset < len {
+            let now = (len - offset).min(piece_len as u64);
+            let piece = buffer.get_mut(..now as usize).unwrap_or_default();
+            self.copy_c_order(offset, piece)?;
+            each(piece)?;
+            offset += now;
+        }
+        Ok(())
+    }
+
+    /// Copies the C-order bytes from `offset_bytes` on into `out`: how an array is written piece by piece
+    /// through a small buffer. The piece may begin and end inside an element.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the piece reaches beyond [`len_bytes`](Self::len_bytes); for a deferred array what
+    /// reading says.
     #[expect(
         clippy::indexing_slicing,
         reason = "with_strides has checked that every element lies inside the data"
     )]
-    pub fn copy_c_order(&self, offset_bytes: u64, out: &mut [u8]) {
+    pub fn copy_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        if offset_bytes.checked_add(out.len() as u64).is_none_or(|end| end > self.len_bytes()) {
+            return Err(Error::invalid("a piece reaches beyond its array")
+                .expected(format_args!("at most {} bytes", self.len_bytes()), offset_bytes));
+        }
+        if let Some(source) = &self.source {
+            return source.read_c_order(offset_bytes, out);
+        }
         let Some((strides, first_byte)) = &self.strides else {
             let offset = offset_bytes as usize;
             out.copy_from_slice(&self.data[offset..offset + out.len()]);
-            return;
+            return Ok(());
         };
         if out.is_empty() {
-            return;
+            return Ok(());
         }
         let size = self.dtype.size_bytes() as u64;
         let dims = self.shape.dims();
@@ -163,6 +237,7 @@ impl Array {
                 index[axis] = 0;
             }
         }
+        Ok(())
     }
 
     /// Copies a hyper-rectangle into `out`, in C order, wherever the elements lie.
@@ -171,6 +246,16 @@ impl Array {
     /// `InvalidArgument` if the region leaves the array or `out` has another size.
     pub fn copy_region_c_order(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         let target = region.shape();
+        if let Some(source) = &self.source {
+            let fits = region.is_inside(&self.shape) && target.len_bytes(self.dtype)? == out.len() as u64;
+            return match fits {
+                true => source.read_region(region, out),
+                false => {
+                    Err(Error::invalid(format!("{region} of an array of shape {} is asked for", self.shape))
+                        .expected(format_args!("{} bytes", out.len()), &target))
+                }
+            };
+        }
         let Some((strides, first_byte)) = &self.strides else {
             let origin = vec![0; region.rank()];
             let size = self.dtype.size_bytes();
@@ -188,8 +273,7 @@ impl Array {
         let first = if region.is_empty() { 0 } else { *first_byte as i64 + moved };
         let part =
             Self::with_strides(self.dtype, target, strides.clone(), first as usize, self.data.clone())?;
-        part.copy_c_order(0, out);
-        Ok(())
+        part.copy_c_order(0, out)
     }
 }
 
@@ -277,12 +361,12 @@ mod tests {
     fn fortran_order_comes_out_in_c_order() {
         let data = Bytes::from((0..6_u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
         let array = Array::with_strides(Dtype::UInt16, shape(&[2, 3]), vec![2, 4], 0, data).unwrap();
-        assert_eq!(&array.to_c_order()[..], &[0, 0, 2, 0, 4, 0, 1, 0, 3, 0, 5, 0]);
+        assert_eq!(&array.to_c_order().unwrap()[..], &[0, 0, 2, 0, 4, 0, 1, 0, 3, 0, 5, 0]);
         for split in 0..=12 {
             let (mut a, mut b) = (vec![0; split], vec![0; 12 - split]);
-            array.copy_c_order(0, &mut a);
-            array.copy_c_order(split as u64, &mut b);
-            assert_eq!([a, b].concat(), &array.to_c_order()[..]);
+            array.copy_c_order(0, &mut a).unwrap();
+            array.copy_c_order(split as u64, &mut b).unwrap();
+            assert_eq!([a, b].concat(), &array.to_c_order().unwrap()[..]);
         }
     }
 

@@ -86,8 +86,7 @@ impl Order {
                 *slot = stride;
             }
         }
-        Array::with_strides(dtype, shape.clone(), strides, 0, encoded.into())?.copy_c_order(0, out);
-        Ok(())
+        Array::with_strides(dtype, shape.clone(), strides, 0, encoded.into())?.copy_c_order(0, out)
     }
 
     /// The encoded chunk.
@@ -95,7 +94,7 @@ impl Order {
         let strides = pick(&self.0, &strides_bytes(shape, dtype));
         let data = Bytes::copy_from_slice(decoded);
         let array = Array::with_strides(dtype, self.encoded_shape(shape)?, strides, 0, data)?;
-        Ok(array.to_c_order().into())
+        Ok(array.to_c_order()?.into())
     }
 }
 

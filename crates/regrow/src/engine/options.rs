@@ -1,6 +1,16 @@
 //! What a caller may ask for. Every field has a default that is right for most.
 
+use serde::Deserialize;
+
 use crate::array::{Dtype, Shape};
+use crate::error::{Error, Result};
+use crate::formats::equinox::EquinoxOptions;
+use crate::formats::flax::FlaxOptions;
+use crate::formats::npy::NpyOptions;
+use crate::formats::pytree_data::PytreeDataOptions;
+use crate::formats::safetensors::SafetensorsOptions;
+use crate::formats::trak::TrakOptions;
+use crate::formats::{self, Format};
 use crate::tree::{PathPattern, Tree};
 
 use super::TemplateLeaf;
@@ -66,6 +76,80 @@ pub enum Layout {
     Regrow,
     /// One of Orbax' own forms.
     Orbax(OrbaxOptions),
+    /// Flax' msgpack.
+    Flax(FlaxOptions),
+    /// Equinox' leaf file.
+    Equinox(EquinoxOptions),
+    /// Data and manifest.
+    PytreeData(PytreeDataOptions),
+    /// A TRAK result store.
+    Trak(TrakOptions),
+    /// Plain safetensors files.
+    Safetensors(SafetensorsOptions),
+    /// `.npy`, `.npz`, or a folder of `.npy` files.
+    Npy(NpyOptions),
+}
+
+impl Layout {
+    /// The names that [`from_name`](Self::from_name) takes.
+    pub const NAMES: [&'static str; 8] =
+        ["regrow", "orbax", "flax", "equinox", "pytree_data", "trak", "safetensors", "npy"];
+
+    /// The layout of a name, with options as JSON: an object with fields of its options type (`null` for none).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name or an option that is not known, or a value of the wrong type.
+    pub fn from_name(name: &str, options: serde_json::Value) -> Result<Self> {
+        fn parse<T: Default + serde::de::DeserializeOwned>(
+            name: &str,
+            options: serde_json::Value,
+        ) -> Result<T> {
+            if options.is_null() {
+                return Ok(T::default());
+            }
+            serde_json::from_value(options).map_err(|error| {
+                Error::invalid(format!("the options of layout {name:?} cannot be used: {error}"))
+            })
+        }
+        Ok(match name {
+            "regrow" => {
+                if options.as_object().is_some_and(|options| !options.is_empty()) {
+                    return Err(Error::invalid("the layout \"regrow\" has no options of its own"));
+                }
+                Self::Regrow
+            }
+            "orbax" => Self::Orbax(parse(name, options)?),
+            "flax" => Self::Flax(parse(name, options)?),
+            "equinox" => Self::Equinox(parse(name, options)?),
+            "pytree_data" => Self::PytreeData(parse(name, options)?),
+            "trak" => Self::Trak(parse(name, options)?),
+            "safetensors" => Self::Safetensors(parse(name, options)?),
+            "npy" => Self::Npy(parse(name, options)?),
+            _ => {
+                return Err(Error::invalid(format!("the layout {name:?} is not known"))
+                    .expected(format_args!("one of {}", Self::NAMES.join(", ")), format_args!("{name:?}")));
+            }
+        })
+    }
+
+    /// The layout's name.
+    pub fn name(&self) -> &'static str {
+        self.format().name()
+    }
+
+    /// Who writes it.
+    pub fn format(&self) -> &'static dyn Format {
+        match self {
+            Self::Regrow => &formats::regrow::Regrow,
+            Self::Orbax(_) => &formats::orbax::Orbax,
+            Self::Flax(_) => &formats::flax::Flax,
+            Self::Equinox(_) => &formats::equinox::Equinox,
+            Self::PytreeData(_) => &formats::pytree_data::PytreeData,
+            Self::Trak(_) => &formats::trak::Trak,
+            Self::Safetensors(_) => &formats::safetensors::Safetensors,
+            Self::Npy(_) => &formats::npy::Npy,
+        }
+    }
 }
 
 /// Compression of array data.
@@ -78,7 +162,8 @@ pub enum Compression {
 }
 
 /// Orbax' own storage knobs, under Orbax' names.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct OrbaxOptions {
     /// One database instead of a folder for each array.
     pub use_ocdbt: bool,
@@ -102,12 +187,13 @@ pub struct OrbaxOptions {
     pub write_array_metadatas: bool,
     /// The v1 API's folder: marker file, pytree in `state/`.
     pub v1: bool,
-    /// Per-leaf overrides of chunking; the first pattern that matches decides.
+    /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
 }
 
 /// Chunking of some leaves, over that of [`OrbaxOptions`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LeafChunking {
     /// As [`OrbaxOptions::chunk_byte_size`].
     pub chunk_byte_size: Option<u64>,

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Layout, SaveOptions};
+use super::SaveOptions;
 use crate::commit::Staged;
 use crate::error::{Error, Result};
-use crate::formats::{Format, orbax::Orbax, regrow::Regrow};
+use crate::formats::Target;
 use crate::tree::{Leaf, Tree};
 
 /// What a save did.
@@ -34,11 +34,12 @@ pub fn save(path: impl AsRef<Path>, tree: &Tree<Leaf>) -> Result<SaveReport> {
 /// As [`save`].
 pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
     let path = path.as_ref();
-    let format: &dyn Format = match &options.layout {
-        Layout::Regrow => &Regrow,
-        Layout::Orbax(_) => &Orbax,
+    let format = options.layout.format();
+    let staged = match format.target(path, options) {
+        Target::Folder => Staged::create(path, options.overwrite)?,
+        Target::File => Staged::for_file(path, options.overwrite)?,
     };
-    let staged = Staged::create(path, options.overwrite)?.durable(!options.not_durable);
+    let staged = staged.durable(!options.not_durable);
     format.write(tree, &staged, options)?;
     let stored_bytes = folder_len_bytes(staged.folder())?;
     let path = staged.commit()?;

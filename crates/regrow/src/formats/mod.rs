@@ -16,13 +16,31 @@ use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
+pub mod equinox;
+pub mod flax;
+mod loss;
+pub mod npy;
 pub mod orbax;
+pub mod pytree_data;
 pub mod regrow;
 pub mod safetensors;
+pub(crate) mod stream;
+pub mod trak;
+
+pub use loss::{Loss, LossKind};
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
-pub fn builtin_formats() -> [&'static dyn Format; 3] {
-    [&regrow::Regrow, &orbax::Orbax, &safetensors::Safetensors]
+pub fn builtin_formats() -> [&'static dyn Format; 8] {
+    [
+        &regrow::Regrow,
+        &trak::Trak,
+        &orbax::Orbax,
+        &safetensors::Safetensors,
+        &pytree_data::PytreeData,
+        &npy::Npy,
+        &equinox::Equinox,
+        &flax::Flax,
+    ]
 }
 
 /// One layout.
@@ -42,11 +60,32 @@ pub trait Format: Debug + Sync {
     /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>>;
 
+    /// What kind of thing [`write`](Self::write) makes at `path`.
+    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
+        Target::Folder
+    }
+
+    /// What of `tree` would come back from this layout as something else, or not at all: everything that
+    /// [`write`](Self::write) does not refuse, but a later load could not restore. `convert` refuses it unless
+    /// told otherwise.
+    fn losses(&self, _tree: &Tree<LeafInfo>, _options: &SaveOptions) -> Vec<Loss> {
+        Vec::new()
+    }
+
     /// Writes all files of a checkpoint into the staged folder; the caller commits.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()>;
+}
+
+/// What a checkpoint is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A folder of files.
+    Folder,
+    /// One file: [`Staged::single_file`] is written.
+    File,
 }
 
 /// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.

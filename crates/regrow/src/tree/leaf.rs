@@ -8,7 +8,7 @@ use crate::array::{Array, Dtype, Shape};
 ///
 /// Everything but [`Str`](Self::Str), [`Placeholder`](Self::Placeholder) and [`Unknown`](Self::Unknown) is
 /// stored as an array: scalars with shape `[]`, bytes as `uint8` of shape `[length]`, a PRNG key as its
-/// `uint32` key data.
+/// `uint32` key data, an array of a dtype outside [`Dtype`] as `uint8` with an axis more, the bytes of an element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LeafKind {
@@ -16,6 +16,9 @@ pub enum LeafKind {
     NumpyArray,
     /// A NumPy scalar such as `np.float32(1)`.
     NumpyScalar,
+    /// A NumPy array of a dtype that is no [`Dtype`] (text, dates, records, void, extended floats), with that
+    /// dtype as npy headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '|u1')]`.
+    NumpyOther(Arc<str>),
     /// A JAX array.
     JaxArray,
     /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`, `rbg`).
@@ -38,6 +41,7 @@ impl LeafKind {
         match self {
             Self::NumpyArray => "numpy_array",
             Self::NumpyScalar => "numpy_scalar",
+            Self::NumpyOther(_) => "numpy_other",
             Self::JaxArray => "jax_array",
             Self::PrngKey(_) => "prng_key",
             Self::Scalar => "scalar",

@@ -9,11 +9,20 @@ use crate::error::{Error, Result};
 ///
 /// `*` and `?` stay within one key, `**` spans keys. A pattern that names a container takes all leaves
 /// below it, so `params` means `params/**`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct PathPattern {
     matcher: GlobMatcher,
     below: GlobMatcher,
     text: String,
+}
+
+impl TryFrom<String> for PathPattern {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::new(&text)
+    }
 }
 
 impl PathPattern {

@@ -81,7 +81,7 @@ impl Format for Orbax {
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         match &options.layout {
             Layout::Orbax(orbax) => writer::write(tree, staged, options, orbax),
-            Layout::Regrow => writer::write(tree, staged, options, &OrbaxOptions::default()),
+            _ => writer::write(tree, staged, options, &OrbaxOptions::default()),
         }
     }
 }

@@ -215,7 +215,8 @@ fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
     if info.kind.is_array() && stored_dtype(info.dtype) != info.dtype {
         return Some(format!("Orbax has no dtype {}", info.dtype));
     }
-    match info.kind {
+    match &info.kind {
+        LeafKind::NumpyOther(dtype) => Some(format!("Orbax has no dtype {dtype}")),
         LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
         LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
         LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {

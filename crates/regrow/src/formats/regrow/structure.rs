@@ -16,6 +16,7 @@
 //!  "shapes":[[64,10],...],   "leaf_shapes":[0,...]
 //!  "texts":["adam",...]                      one for each text leaf
 //!  "key_implementations":["rbg",...]         one for each PRNG key
+//!  "numpy_dtypes":["<U8",...]                one for each array of a dtype that is NumPy's alone
 //!  "names":{"3":"a%2Eb"}                     stored names that are not the key path joined by dots
 //!  "shardings":{"0":{...}}}                  Orbax' sharding entries
 //! ```
@@ -51,6 +52,8 @@ pub struct Structure {
     leaf_shapes: Vec<usize>,
     texts: Vec<String>,
     key_implementations: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    numpy_dtypes: Vec<String>,
     #[serde(default)]
     names: BTreeMap<usize, String>,
     #[serde(default)]
@@ -88,6 +91,7 @@ impl Structure {
             leaf_shapes: Vec::new(),
             texts: Vec::new(),
             key_implementations: Vec::new(),
+            numpy_dtypes: Vec::new(),
             names: BTreeMap::new(),
             shardings: BTreeMap::new(),
         };
@@ -127,6 +131,7 @@ impl Structure {
                 LeafKind::PrngKey(name) => {
                     out.key_implementations.push(name.as_ref().map(ToString::to_string))
                 }
+                LeafKind::NumpyOther(dtype) => out.numpy_dtypes.push(dtype.to_string()),
                 _ => {}
             }
             if *info.name != *path.join(".") {
@@ -293,6 +298,7 @@ impl Structure {
         let shapes =
             self.shapes.iter().map(|dims| Shape::new(dims.as_slice())).collect::<Result<Vec<_>>>()?;
         let mut implementations = self.key_implementations.iter();
+        let mut numpy_dtypes = self.numpy_dtypes.iter();
         let text_count = self.leaves.chars().filter(|&letter| letter == 't').count();
         if text_count != self.texts.len() {
             return Err(bad_columns("there are not as many texts as text leaves"));
@@ -309,6 +315,10 @@ impl Structure {
                 't' => LeafKind::Str,
                 'b' => LeafKind::Bytes,
                 '.' => LeafKind::Placeholder,
+                'v' => match numpy_dtypes.next() {
+                    Some(dtype) => LeafKind::NumpyOther(Arc::from(dtype.as_str())),
+                    None => return Err(bad_columns("numpy_dtypes is too short")),
+                },
                 'k' => match implementations.next() {
                     Some(name) => LeafKind::PrngKey(name.as_deref().map(Arc::from)),
                     None => return Err(bad_columns("key_implementations is too short")),
@@ -376,6 +386,7 @@ fn leaf_letter(kind: &LeafKind) -> Result<char> {
         LeafKind::Str => 't',
         LeafKind::Bytes => 'b',
         LeafKind::Placeholder => '.',
+        LeafKind::NumpyOther(_) => 'v',
         LeafKind::PrngKey(_) => 'k',
         LeafKind::Unknown(name) => {
             return Err(Error::unsupported(format!("a leaf of the unknown type {name:?} cannot be stored")));

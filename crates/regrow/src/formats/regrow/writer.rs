@@ -24,13 +24,11 @@ use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::safetensors::layout::HeaderBuilder;
+use crate::formats::stream::write_array;
 use crate::store::ocdbt::{Database, EntryValue, OcdbtConfig, random_data_file_name, write_database};
 use crate::store::{DirectWriter, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
-
-/// Bytes that are cast at a time on their way to the file.
-const CAST_PIECE_LEN_BYTES: u64 = 1 << 20;
 
 /// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
 const INLINE_LEN_MAX_BYTES: u64 = 128;
@@ -216,35 +214,6 @@ fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenF
     }
 }
 
-/// Streams an array in C order; what is strided or to be cast goes through a small buffer, piece by piece.
-fn write_array(out: &mut DirectWriter, array: &Array, to: Dtype) -> Result<()> {
-    if array.dtype() == to {
-        return match array.c_order_bytes() {
-            Some(bytes) => out.write(bytes),
-            None => out.write_with(array.len_bytes(), &mut |offset, piece| {
-                array.copy_c_order(offset, piece);
-                Ok(())
-            }),
-        };
-    }
-    let from_size = array.dtype().size_bytes() as u64;
-    let elements = array.shape().len_elements();
-    let step = (CAST_PIECE_LEN_BYTES / from_size).max(1);
-    let mut source = Vec::new();
-    let mut cast = Vec::new();
-    let mut at = 0;
-    while at < elements {
-        let count = step.min(elements - at);
-        source.resize((count * from_size) as usize, 0);
-        cast.resize(count as usize * to.size_bytes(), 0);
-        array.copy_c_order(at * from_size, &mut source);
-        cast_bytes(&source, array.dtype(), to, &mut cast)?;
-        out.write(&cast)?;
-        at += count;
-    }
-    Ok(())
-}
-
 /// The zarr documents, made once for each dtype and shape.
 #[derive(Default)]
 struct Documents(HashMap<(Dtype, Shape), Bytes>);
@@ -278,7 +247,7 @@ fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[Head]) -> Result<Vec<(Ve
         entries.push((zarr_key(plan.name(), "zarr.json").into_bytes(), EntryValue::Inline(json)));
         let len_bytes = plan.info.len_bytes();
         let value = if len_bytes <= INLINE_LEN_MAX_BYTES && array.dtype() == plan.info.dtype {
-            EntryValue::Inline(array.to_c_order())
+            EntryValue::Inline(array.to_c_order().at_leaf(&plan.path)?)
         } else {
             EntryValue::Indirect { base: base.clone(), relative: relative.clone(), offset_bytes, len_bytes }
         };
@@ -461,7 +430,7 @@ mod tests {
         assert!(path.join(INDEX_FILE_NAME).is_file());
         assert!(crate::verify(&path).unwrap().is_ok());
         let bytes = |tree: Tree<Leaf>| -> Vec<Bytes> {
-            tree.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order()).collect()
+            tree.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap()).collect()
         };
         let expected = bytes(tree);
         assert_eq!(bytes(crate::load(&path).unwrap()), expected);

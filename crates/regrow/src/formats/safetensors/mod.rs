@@ -28,10 +28,13 @@ use crate::tree::{Leaf, Tree};
 
 pub mod index;
 pub mod layout;
+mod options;
 mod packed;
 mod parts;
 mod pytree;
 mod reader;
+
+pub use options::SafetensorsOptions;
 
 /// Plain safetensors files.
 #[derive(Debug)]

@@ -149,6 +149,8 @@ const KEEP_IT: &str = "save in the regrow layout, which keeps it as it is";
 
 fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
     match kind {
+        LeafKind::NumpyOther(name) => Err(Error::unsupported(format!("Orbax cannot store the dtype {name}"))
+            .help(format!("store it as numbers, or {KEEP_IT}"))),
         LeafKind::Bytes => Err(Error::unsupported("Orbax cannot store bytes")
             .help(format!("make it an array of uint8, or {KEEP_IT}"))),
         // Python's own is complex128; a complex64 was np.complex64, which a reader cannot tell from it.

@@ -76,7 +76,7 @@ impl<'a> ChunkSource<'a> {
         while left > 0 {
             let now = left.min(piece_elements) as usize;
             let raw = raw.get_mut(..now * from.size_bytes()).unwrap_or_default();
-            runs.read(raw);
+            runs.read(raw)?;
             if from == self.dtype {
                 each(raw)?;
             } else {
@@ -129,18 +129,19 @@ impl<'a> Runs<'a> {
     }
 
     /// Fills `out` with what comes next.
-    fn read(&mut self, out: &mut [u8]) {
+    fn read(&mut self, out: &mut [u8]) -> Result<()> {
         let mut rest = out;
         while !rest.is_empty() {
             let len = (self.run_len_bytes - self.done_bytes).min(rest.len() as u64);
             let (now, later) = rest.split_at_mut(len as usize);
-            self.array.copy_c_order(self.run_start_bytes + self.done_bytes, now);
+            self.array.copy_c_order(self.run_start_bytes + self.done_bytes, now)?;
             self.done_bytes += len;
             rest = later;
             if self.done_bytes == self.run_len_bytes {
                 self.next_run();
             }
         }
+        Ok(())
     }
 
     fn next_run(&mut self) {
@@ -189,7 +190,7 @@ mod tests {
             };
             let mut expect = vec![0; region.len_elements() as usize * 2];
             let origin = vec![0; shape.rank()];
-            copy_region(2, &array.to_c_order(), &shape, &region, &mut expect, &region.shape(), &origin).unwrap();
+            copy_region(2, &array.to_c_order().unwrap(), &shape, &region, &mut expect, &region.shape(), &origin).unwrap();
             let source = ChunkSource { array: &array, region: &region, dtype: Dtype::UInt16 };
             prop_assert_eq!(&source.bytes().unwrap()[..], &expect[..]);
         }

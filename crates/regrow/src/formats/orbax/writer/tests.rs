@@ -52,7 +52,7 @@ fn sample() -> Tree<Leaf> {
     for dtype in Dtype::all().filter(|&dtype| super::plan::check_dtype(dtype).is_ok()) {
         build.leaf(Key::dict(dtype.name()), Leaf::array(array(dtype, &[4, 6]))).unwrap();
     }
-    let bytes = array(Dtype::Float32, &[6, 8]).to_c_order();
+    let bytes = array(Dtype::Float32, &[6, 8]).to_c_order().unwrap();
     let fortran = Array::with_strides(Dtype::Float32, shape(&[8, 6]), vec![4, 32], 0, bytes).unwrap();
     build.leaf(Key::dict("fortran"), leaf(LeafKind::JaxArray, fortran)).unwrap();
     build.leaf(Key::dict("large"), Leaf::array(array(Dtype::Int32, &[640, 480]))).unwrap();
@@ -105,7 +105,7 @@ fn assert_reads_back(tree: &Tree<Leaf>, path: &Path, what: &str) {
         match &leaf.data {
             LeafData::Array(array) => {
                 assert_eq!((info.dtype, &info.shape), (array.dtype(), array.shape()), "{what} {leaf_path}");
-                assert!(read(&*reader, i) == array.to_c_order(), "{what} {leaf_path}");
+                assert!(read(&*reader, i) == array.to_c_order().unwrap(), "{what} {leaf_path}");
             }
             LeafData::Text(text) => assert_eq!(reader.read_text(i).unwrap(), *text),
             LeafData::Absent => {}
@@ -262,7 +262,7 @@ fn casts_by_the_first_pattern_that_matches() {
     for (i, (leaf, to)) in tree.leaves().iter().zip(expect).enumerate() {
         let from = leaf.as_array().unwrap();
         let mut cast = vec![0; from.shape().len_bytes(to).unwrap() as usize];
-        cast_bytes(&from.to_c_order(), from.dtype(), to, &mut cast).unwrap();
+        cast_bytes(&from.to_c_order().unwrap(), from.dtype(), to, &mut cast).unwrap();
         assert_eq!(reader.tree().leaves()[i].dtype, to);
         assert!(read(&*reader, i) == cast, "{i}");
     }

@@ -1,0 +1,8 @@
+//! What can be asked of a save in this layout.
+
+use serde::Deserialize;
+
+/// Options of the layout `npy`. Each has a default that writes what the original writes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NpyOptions {}
