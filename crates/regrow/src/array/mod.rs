@@ -17,9 +17,11 @@ mod dtype;
 mod float16;
 mod lossless;
 mod region;
+mod runs;
 mod small_float;
 mod stats;
 mod strided;
+mod transform;
 
 pub use cast::cast_bytes;
 pub use dtype::{Dtype, DtypeClass};
@@ -27,3 +29,4 @@ pub use lossless::is_lossless;
 pub use region::{Region, Shape};
 pub use stats::Stats;
 pub use strided::{Array, ArraySource, copy_region};
+pub(crate) use transform::transposed;
