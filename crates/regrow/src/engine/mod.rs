@@ -6,10 +6,12 @@
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | `save` | stages, lets the format write, commits |
+//! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
 
+mod convert;
 mod load;
 mod open;
 mod options;
@@ -19,6 +21,9 @@ mod save;
 mod template;
 mod verify;
 
+pub use convert::{
+    ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Progress, ProgressHook, Rename, convert,
+};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use options::{

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::SaveOptions;
+use super::{Compression, Layout, SaveOptions};
 use crate::commit::Staged;
-use crate::error::{Error, Result};
-use crate::formats::Target;
-use crate::tree::{Leaf, Tree};
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::{Format, Target};
+use crate::tree::{Leaf, LeafData, Tree};
 
 /// What a save did.
 #[derive(Debug, Clone)]
@@ -35,6 +35,17 @@ pub fn save(path: impl AsRef<Path>, tree: &Tree<Leaf>) -> Result<SaveReport> {
 pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
     let path = path.as_ref();
     let format = options.layout.format();
+    check_options(format, options)?;
+    let cast;
+    let tree = match options.layout {
+        // These two cast on their way to the file, and keep what they know of the original.
+        Layout::Regrow | Layout::Orbax(_) => tree,
+        _ if options.cast.is_empty() => tree,
+        _ => {
+            cast = cast_leaves(tree, options)?;
+            &cast
+        }
+    };
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
         Target::File => Staged::for_file(path, options.overwrite)?,
@@ -44,6 +55,38 @@ pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOption
     let stored_bytes = folder_len_bytes(staged.folder())?;
     let path = staged.commit()?;
     Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
+}
+
+/// Options that the layout has no use for are refused: whoever set them expects something of them.
+fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
+    let name = format.name();
+    let unused =
+        |what: &str, help: &str| Err(Error::invalid(format!("the layout {name} has no {what}")).help(help));
+    match &options.layout {
+        Layout::Regrow | Layout::Orbax(_) => Ok(()),
+        _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),
+        _ if matches!(options.compression, Some(Compression::Zstd(_))) => {
+            unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
+        }
+        _ if options.custom_metadata.is_some() && !format.holds_metadata() => {
+            unused("place for metadata", "the layouts regrow and orbax keep it")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The tree with its leaves cast as asked, each when it is written.
+fn cast_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Tree<Leaf>> {
+    tree.try_map(|path, leaf| {
+        let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path));
+        let data = match (&leaf.data, cast) {
+            (LeafData::Array(array), Some((_, to))) if leaf.kind.is_castable() => {
+                LeafData::Array(array.cast(*to).at_leaf(path)?)
+            }
+            (data, _) => data.clone(),
+        };
+        Ok(Leaf { data, ..leaf.clone() })
+    })
 }
 
 fn folder_len_bytes(folder: &Path) -> Result<u64> {

@@ -125,17 +125,25 @@ impl Checkpoint {
     }
 }
 
-/// The array in bands along its first axis, each a whole number of chunks high.
-fn pieces(info: &LeafInfo) -> Vec<Region> {
-    let whole = Region::whole(&info.shape);
-    let chunk_rows = info.chunk_shape.as_ref().and_then(|shape| shape.dims().first().copied());
-    let (Some(&rows), Some(chunk_rows)) = (info.shape.dims().first(), chunk_rows) else { return vec![whole] };
-    if info.len_bytes() <= PIECE_LEN_BYTES || rows == 0 {
-        return vec![whole];
+/// How many indices of the first axis make a band of about [`PIECE_LEN_BYTES`], a whole number of chunks high;
+/// `None` where the whole array is one.
+pub(super) fn band_rows(info: &LeafInfo) -> Option<u64> {
+    let chunk_rows = match &info.chunk_shape {
+        Some(shape) => shape.dims().first().copied()?.max(1),
+        None => 1,
+    };
+    let rows = info.shape.dims().first().copied().filter(|&rows| rows > 0)?;
+    if info.len_bytes() <= PIECE_LEN_BYTES {
+        return None;
     }
     let row_bytes = (info.len_bytes() / rows).max(1);
-    let step =
-        (PIECE_LEN_BYTES / row_bytes).max(1).div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));
+    Some((PIECE_LEN_BYTES / row_bytes).max(1).div_ceil(chunk_rows).saturating_mul(chunk_rows))
+}
+
+/// The array in bands along its first axis.
+fn pieces(info: &LeafInfo) -> Vec<Region> {
+    let whole = Region::whole(&info.shape);
+    let (Some(&rows), Some(step)) = (info.shape.dims().first(), band_rows(info)) else { return vec![whole] };
     let mut out = Vec::new();
     let mut start = 0;
     while start < rows {

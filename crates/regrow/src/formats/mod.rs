@@ -72,6 +72,17 @@ pub trait Format: Debug + Sync {
         Vec::new()
     }
 
+    /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can. `convert` puts
+    /// what comes nearest in its place, if it was told that it may.
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        None
+    }
+
+    /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.
+    fn holds_metadata(&self) -> bool {
+        false
+    }
+
     /// Writes all files of a checkpoint into the staged folder; the caller commits.
     ///
     /// # Errors

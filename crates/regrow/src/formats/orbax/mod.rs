@@ -20,6 +20,7 @@
 //! | `json_text` | JSON as Python writes it |
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
 //! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
+//! | `losses` | what a tree would lose in it |
 //! | `legacy`, `msgpack` | what there was before `_METADATA`, and flax' files |
 //! | `reader` | all of it together |
 //! | `writer` | the same forms, written: a folder of rooms |
@@ -30,11 +31,11 @@
 
 use std::path::Path;
 
-use super::{Format, Reader};
+use super::{Format, Loss, Reader};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
-use crate::error::Result;
-use crate::tree::{Leaf, Tree};
+use crate::error::{Error, Result};
+use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_metadatas;
 mod arrays;
@@ -44,6 +45,7 @@ mod files;
 mod items;
 mod json_text;
 mod legacy;
+mod losses;
 pub mod metadata;
 mod msgpack;
 mod pytree;
@@ -76,6 +78,23 @@ impl Format for Orbax {
             return super::regrow::open_step(&step, &item, about);
         }
         Ok(Box::new(reader::open(path, options)?))
+    }
+
+    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+        let default = OrbaxOptions::default();
+        let orbax = if let Layout::Orbax(orbax) = &options.layout { orbax } else { &default };
+        losses::losses(tree, orbax)
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        match leaf.kind.is_array() {
+            true => writer::plan::check_leaf(&leaf.kind, leaf.dtype, &leaf.shape).err(),
+            false => None,
+        }
+    }
+
+    fn holds_metadata(&self) -> bool {
+        true
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

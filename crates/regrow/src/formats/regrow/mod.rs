@@ -60,6 +60,10 @@ impl Format for Regrow {
         Ok(Box::new(reader::RegrowReader::open(path)?))
     }
 
+    fn holds_metadata(&self) -> bool {
+        true
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }

@@ -26,7 +26,7 @@ pub(crate) mod documents;
 mod encode;
 mod lanes;
 pub(crate) mod names;
-mod plan;
+pub(super) mod plan;
 pub(crate) mod refusals;
 mod source;
 #[cfg(test)]

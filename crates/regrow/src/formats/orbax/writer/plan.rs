@@ -118,12 +118,7 @@ impl Forms<'_> {
             _ => cast().unwrap_or(array.dtype()),
         };
         let shape = array.shape();
-        check_kind(&leaf.kind, dtype, shape)?;
-        check_dtype(dtype)?;
-        if shape.is_empty() {
-            let what = format!("an array of shape {shape} has no elements, and Orbax stores none such");
-            return Err(Error::unsupported(what).help("leave it out, or save in the regrow layout"));
-        }
+        check_leaf(&leaf.kind, dtype, shape)?;
         let chunks = chunk_shapes(path, shape, dtype, self.orbax)?;
         let key = (dtype, shape.clone(), chunks.clone());
         if let Some(form) = self.known.get(&key) {
@@ -146,6 +141,20 @@ impl Forms<'_> {
 }
 
 const KEEP_IT: &str = "save in the regrow layout, which keeps it as it is";
+
+/// Whether Orbax can hold a leaf with array data.
+///
+/// # Errors
+/// `Unsupported` with the reason.
+pub(crate) fn check_leaf(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
+    check_kind(kind, dtype, shape)?;
+    check_dtype(dtype)?;
+    if shape.is_empty() {
+        let what = format!("an array of shape {shape} has no elements, and Orbax stores none such");
+        return Err(Error::unsupported(what).help("leave it out, or save in the regrow layout"));
+    }
+    Ok(())
+}
 
 fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
     match kind {

@@ -1,0 +1,159 @@
+//! What the target layout makes of each leaf: as it is, as what comes nearest, or not at all.
+
+use std::sync::Arc;
+
+use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, Reporter, holds, rename};
+use crate::array::{Dtype, Shape};
+use crate::engine::Checkpoint;
+use crate::error::Result;
+use crate::formats::{Format, Loss, LossKind};
+use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
+
+/// Dtypes that layouts tend to have, the narrowest first: the first that holds every value and is not refused
+/// takes the place of one that is.
+const COMMON: [Dtype; 12] = [
+    Dtype::Int8,
+    Dtype::UInt8,
+    Dtype::BFloat16,
+    Dtype::Float16,
+    Dtype::Int16,
+    Dtype::UInt16,
+    Dtype::Float32,
+    Dtype::Int32,
+    Dtype::Int64,
+    Dtype::Float64,
+    Dtype::Complex64,
+    Dtype::Complex128,
+];
+
+/// Puts the plan together; with `lossy`, leaves that the target refuses have become what it takes.
+pub(super) fn plan(
+    checkpoint: &Checkpoint,
+    positions: &Tree<usize>,
+    drafts: Vec<Draft>,
+    options: &ConvertOptions,
+    reporter: Arc<Reporter>,
+) -> Result<ConvertPlan> {
+    let format = options.save.layout.format();
+    let mut losses = Vec::new();
+    let mut kept = Vec::with_capacity(drafts.len());
+    let mut dropped = Vec::new();
+    for draft in drafts {
+        match adapt(format, draft, options, &mut losses)? {
+            Ok(draft) => kept.push(Some(draft)),
+            Err(draft) => {
+                kept.push(None);
+                dropped.push(draft);
+            }
+        }
+    }
+    let tree = if dropped.is_empty() {
+        positions.with_leaves(kept.into_iter().flatten().collect())?
+    } else {
+        let paths = positions.paths();
+        let is_kept: Vec<bool> = kept.iter().map(Option::is_some).collect();
+        let tree = rename::rename(positions, &paths, |leaf| is_kept.get(leaf) == Some(&true), &[])?;
+        let mut order = Vec::with_capacity(tree.len());
+        for &leaf in tree.leaves() {
+            order.extend(kept.get_mut(leaf).and_then(Option::take));
+        }
+        tree.with_leaves(order)?
+    };
+    let infos = tree.try_map(|_, draft| Ok(draft.target.clone()))?;
+    losses.extend(format.losses(&infos, &options.save));
+    losses.extend(metadata_loss(checkpoint, format));
+    losses.sort_by(|a, b| b.kind.cmp(&a.kind));
+    let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {
+        from: draft.from.clone(),
+        to,
+        source: draft.source.clone(),
+        target: draft.target.clone(),
+    };
+    let mut leaves: Vec<PlannedLeaf> = tree.iter().map(|(path, draft)| planned(draft, Some(path))).collect();
+    leaves.extend(dropped.iter().map(|draft| planned(draft, None)));
+    let own = checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata());
+    let metadata = options.save.custom_metadata.clone().or(own);
+    Ok(ConvertPlan { leaves, losses, tree: tree.map(|draft| draft.leaf), metadata, reporter })
+}
+
+/// The draft as the target takes it, or, as `Err`, one that stays behind.
+fn adapt(
+    format: &dyn Format,
+    draft: Draft,
+    options: &ConvertOptions,
+    losses: &mut Vec<Loss>,
+) -> Result<std::result::Result<Draft, Draft>> {
+    let Some(refusal) = refusal(format, &draft.target, options) else { return Ok(Ok(draft)) };
+    let lost = |kind: LossKind, what: String| Loss { kind, path: draft.to.clone(), what };
+    for (kind, dtype) in substitutes(&draft.target) {
+        let target = LeafInfo { kind: kind.clone(), dtype, ..draft.target.clone() };
+        if refusal_of(format, &target, options) {
+            continue;
+        }
+        let LeafData::Array(array) = &draft.leaf.data else { continue };
+        let data = LeafData::Array(array.cast(dtype)?);
+        let what = if kind == draft.target.kind {
+            format!("{} becomes {dtype}", draft.target.dtype)
+        } else {
+            format!("a leaf of kind {} becomes one of kind {}", draft.target.kind.name(), kind.name())
+        };
+        losses.push(lost(LossKind::Kind, what));
+        let mut draft = draft;
+        draft.leaf.kind = kind;
+        draft.leaf.data = data;
+        draft.target = target;
+        return Ok(Ok(draft));
+    }
+    losses.push(lost(LossKind::Value, format!("is left out: {refusal}")));
+    Ok(Err(draft))
+}
+
+fn refusal(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) -> Option<String> {
+    if let LeafKind::Unknown(name) = &leaf.kind {
+        return Some(format!("it is of the type {name}, which was never decoded"));
+    }
+    format.refusal(leaf, &options.save).map(|error| error.what().to_owned())
+}
+
+fn refusal_of(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) -> bool {
+    refusal(format, leaf, options).is_some()
+}
+
+/// What could stand for a leaf, the nearest first.
+fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
+    let mut out = Vec::new();
+    match &leaf.kind {
+        LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_) => return out,
+        LeafKind::Bytes | LeafKind::NumpyOther(_) | LeafKind::PrngKey(_) => {
+            out.push((LeafKind::NumpyArray, leaf.dtype));
+        }
+        LeafKind::JaxArray => {
+            out.push((LeafKind::NumpyArray, leaf.dtype));
+            out.extend(wider(leaf.dtype).map(|dtype| (LeafKind::JaxArray, dtype)));
+            out.extend(wider(leaf.dtype).map(|dtype| (LeafKind::NumpyArray, dtype)));
+        }
+        LeafKind::NumpyArray => out.extend(wider(leaf.dtype).map(|dtype| (LeafKind::NumpyArray, dtype))),
+        LeafKind::NumpyScalar | LeafKind::Scalar => {
+            out.extend([LeafKind::NumpyScalar, LeafKind::NumpyArray].map(|kind| (kind, leaf.dtype)));
+            out.extend(wider(leaf.dtype).map(|dtype| (leaf.kind.clone(), dtype)));
+            out.extend(wider(leaf.dtype).map(|dtype| (LeafKind::NumpyArray, dtype)));
+        }
+    }
+    // A number has no axes.
+    let has_axes = leaf.shape != Shape::scalar();
+    out.retain(|(kind, _)| !(has_axes && matches!(kind, LeafKind::Scalar | LeafKind::NumpyScalar)));
+    out
+}
+
+fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
+    COMMON.into_iter().filter(move |&to| to != from && holds(to, from))
+}
+
+fn metadata_loss(checkpoint: &Checkpoint, format: &dyn Format) -> Option<Loss> {
+    let has = checkpoint.description().custom_metadata.is_some();
+    (has && !format.holds_metadata()).then(|| Loss {
+        kind: LossKind::Value,
+        path: KeyPath::root(),
+        what: "the checkpoint's own metadata is left out".to_owned(),
+    })
+}

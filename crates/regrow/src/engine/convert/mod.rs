@@ -1,0 +1,339 @@
+//! From any layout to any other, a leaf at a time: open, select, rename, cast, transpose, reshape, save.
+//!
+//! ```text
+//! open --> plan: every leaf's new path, dtype, shape; what the target cannot hold --> refuse, or
+//!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
+//! ```
+//!
+//! Nothing is written before the plan is whole and accepted. Memory is a band of the leaf that is being written,
+//! whatever the size of the checkpoint; a source that was compressed in one piece is decoded in one piece.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
+use crate::array::{Array, Dtype, Shape, is_lossless, transposed};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::{Loss, LossKind};
+use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
+
+mod adapt;
+mod rename;
+mod source;
+
+pub use rename::Rename;
+use source::LeafSource;
+
+/// How to convert.
+#[derive(Debug, Clone, Default)]
+pub struct ConvertOptions {
+    /// How to open the source.
+    pub open: OpenOptions,
+    /// How to save: the layout with its options, overwriting, durability. Casts, too, go here.
+    pub save: SaveOptions,
+    /// Only leaves that one of these matches, by their path in the source; all if empty.
+    pub only: Vec<PathPattern>,
+    /// New key paths; the first rule that matches a leaf decides.
+    pub rename: Vec<Rename>,
+    /// Axes in another order, by the path in the source; the first pattern that matches decides.
+    pub transpose: Vec<(PathPattern, Vec<usize>)>,
+    /// New shapes, after the transpose; one extent may be -1 and is inferred.
+    pub reshape: Vec<(PathPattern, Vec<i64>)>,
+    /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay behind.
+    pub lossy: bool,
+    /// Told how far it is.
+    pub progress: Option<ProgressHook>,
+}
+
+/// How far a long piece of work is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of array data done.
+    pub done_bytes: u64,
+    /// Bytes of array data in all.
+    pub total_bytes: u64,
+}
+
+/// A caller's function that is told how far it is: often, from any thread.
+#[derive(Clone)]
+pub struct ProgressHook(Arc<dyn Fn(Progress) + Send + Sync>);
+
+impl ProgressHook {
+    /// Wraps a function.
+    pub fn new(hook: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hook))
+    }
+}
+
+impl std::fmt::Debug for ProgressHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ProgressHook")
+    }
+}
+
+/// Counts bytes and tells the hook.
+#[derive(Debug, Default)]
+struct Reporter {
+    done_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    hook: Option<ProgressHook>,
+}
+
+impl Reporter {
+    fn add(&self, bytes: u64) {
+        let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if let Some(hook) = self.hook.as_ref().filter(|_| bytes > 0) {
+            (hook.0)(Progress { done_bytes, total_bytes: self.total_bytes.load(Ordering::Relaxed) });
+        }
+    }
+}
+
+/// What becomes of one leaf.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedLeaf {
+    /// Its path in the source.
+    pub from: KeyPath,
+    /// Its path in the target; `None` if it stays behind.
+    pub to: Option<KeyPath>,
+    /// Kind, dtype and shape in the source.
+    pub source: LeafInfo,
+    /// Kind, dtype and shape in the target.
+    pub target: LeafInfo,
+}
+
+/// What a conversion will do; nothing has been written.
+#[derive(Debug)]
+pub struct ConvertPlan {
+    /// Every chosen leaf, in the order of the target; those that stay behind come last.
+    pub leaves: Vec<PlannedLeaf>,
+    /// What the target cannot hold, the worst first.
+    pub losses: Vec<Loss>,
+    tree: Tree<Leaf>,
+    /// The checkpoint's own metadata, where the target has a place for it.
+    metadata: Option<serde_json::Value>,
+    reporter: Arc<Reporter>,
+}
+
+/// What a conversion did.
+#[derive(Debug)]
+pub struct ConvertReport {
+    /// As of a save.
+    pub save: SaveReport,
+    /// What the target could not hold.
+    pub losses: Vec<Loss>,
+}
+
+impl ConvertPlan {
+    /// Whether the target can give everything back but for what [`LossKind::Note`] says.
+    pub fn is_lossless(&self) -> bool {
+        self.losses.iter().all(|loss| loss.kind == LossKind::Note)
+    }
+}
+
+/// Converts the checkpoint at `source` into one at `target`.
+///
+/// # Errors
+/// What opening, reading and saving say; `Unsupported` with all losses named if the target cannot hold everything
+/// and `lossy` is not set; `InvalidArgument` for rules that cannot be followed. Nothing is left behind.
+pub fn convert(
+    source: impl AsRef<Path>,
+    target: impl AsRef<Path>,
+    options: &ConvertOptions,
+) -> Result<ConvertReport> {
+    let checkpoint = super::open_with(source, &options.open)?;
+    refuse_target_inside(checkpoint.path(), target.as_ref())?;
+    checkpoint.plan_convert(options)?.run(target, options)
+}
+
+impl Checkpoint {
+    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts only.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for patterns and rules that match nothing or cannot be followed.
+    pub fn plan_convert(&self, options: &ConvertOptions) -> Result<ConvertPlan> {
+        let paths = self.paths();
+        let reporter = Arc::new(Reporter { hook: options.progress.clone(), ..Reporter::default() });
+        let chosen = |leaf: usize| {
+            options.only.is_empty()
+                || paths.get(leaf).is_some_and(|path| options.only.iter().any(|only| only.matches(path)))
+        };
+        if !options.only.is_empty() && !(0..paths.len()).any(chosen) {
+            let texts: Vec<&str> = options.only.iter().map(PathPattern::as_str).collect();
+            return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {}", texts.join(", ")))
+                .in_file(self.path()));
+        }
+        let positions = match options.only.is_empty() && options.rename.is_empty() {
+            true => self.tree().with_leaves((0..self.tree().len()).collect())?,
+            false => rename::rename(self.tree(), paths, chosen, &options.rename)?,
+        };
+        let mut drafts = Vec::with_capacity(positions.len());
+        for (to, &leaf) in positions.iter() {
+            let from = paths.get(leaf).cloned().unwrap_or_default();
+            let info = self.info(leaf)?;
+            drafts.push(self.draft(leaf, info, &from, to, options, &reporter).at_leaf(&from)?);
+        }
+        check_patterns_match(paths, &chosen, options)?;
+        adapt::plan(self, &positions, drafts, options, reporter)
+    }
+
+    /// One leaf after its transformations, before the target has a say.
+    fn draft(
+        &self,
+        leaf: usize,
+        info: &LeafInfo,
+        from: &KeyPath,
+        to: KeyPath,
+        options: &ConvertOptions,
+        reporter: &Arc<Reporter>,
+    ) -> Result<Draft> {
+        let data = match info.kind {
+            LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
+            LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+            _ => {
+                let source = LeafSource::new(self, leaf, info, reporter);
+                let mut array = Array::deferred(info.dtype, info.shape.clone(), Arc::new(source))?;
+                if let Some((_, axes)) = first(&options.transpose, from) {
+                    only_arrays(info, "transpose")?;
+                    transposed(&info.shape, axes)?;
+                    array = array.transpose(axes)?;
+                }
+                if let Some((_, dims)) = first(&options.reshape, from) {
+                    only_arrays(info, "reshape")?;
+                    array = array.reshape(infer(array.shape(), dims)?)?;
+                }
+                if let Some((_, dtype)) = first(&options.save.cast, from).filter(|_| info.kind.is_castable())
+                {
+                    array = array.cast(*dtype)?;
+                }
+                LeafData::Array(array)
+            }
+        };
+        let (dtype, shape) = match &data {
+            LeafData::Array(array) => (array.dtype(), array.shape().clone()),
+            _ => (info.dtype, info.shape.clone()),
+        };
+        let target = LeafInfo {
+            dtype,
+            shape,
+            name: Arc::from(to.join(".")),
+            chunk_shape: None,
+            write_shape: None,
+            coding: Arc::from(""),
+            ..info.clone()
+        };
+        let leaf = Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() };
+        Ok(Draft { from: from.clone(), to, source: info.clone(), target, leaf })
+    }
+}
+
+/// A leaf on its way.
+#[derive(Debug)]
+struct Draft {
+    from: KeyPath,
+    to: KeyPath,
+    source: LeafInfo,
+    target: LeafInfo,
+    leaf: Leaf,
+}
+
+impl ConvertPlan {
+    /// Writes what was planned.
+    ///
+    /// # Errors
+    /// As [`convert`].
+    pub fn run(self, target: impl AsRef<Path>, options: &ConvertOptions) -> Result<ConvertReport> {
+        if !options.lossy && !self.is_lossless() {
+            return Err(refused(&self.losses, options));
+        }
+        let total = self.tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
+        self.reporter.total_bytes.store(total, Ordering::Relaxed);
+        // Casts have been made part of the leaves.
+        let save = SaveOptions { cast: Vec::new(), custom_metadata: self.metadata, ..options.save.clone() };
+        let save = save_with(target, &self.tree, &save)?;
+        Ok(ConvertReport { save, losses: self.losses })
+    }
+}
+
+fn first<'a, T>(rules: &'a [(PathPattern, T)], path: &KeyPath) -> Option<&'a (PathPattern, T)> {
+    rules.iter().find(|(pattern, _)| pattern.matches(path))
+}
+
+fn only_arrays(info: &LeafInfo, what: &str) -> Result<()> {
+    match info.kind {
+        LeafKind::NumpyArray | LeafKind::JaxArray => Ok(()),
+        _ => Err(Error::invalid(format!("a leaf of kind {} has no axes to {what}", info.kind.name()))),
+    }
+}
+
+/// The shape with its one -1 worked out.
+fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
+    let bad = || {
+        Error::invalid("a shape holds numbers of at least 0, and at most one -1").expected(
+            format_args!("{} elements, as in {from}", from.len_elements()),
+            format_args!("{dims:?}"),
+        )
+    };
+    let known: Option<u64> = dims
+        .iter()
+        .filter(|&&dim| dim != -1)
+        .try_fold(1_u64, |product, &dim| product.checked_mul(u64::try_from(dim).ok()?));
+    let known = known.ok_or_else(bad)?;
+    let unknown = dims.iter().filter(|&&dim| dim == -1).count();
+    if unknown > 1 || (unknown == 1 && (known == 0 || from.len_elements() % known != 0)) {
+        return Err(bad());
+    }
+    let missing = from.len_elements().checked_div(known).unwrap_or(0);
+    Shape::new(dims.iter().map(|&dim| if dim == -1 { missing } else { dim as u64 }).collect::<Vec<_>>())
+}
+
+/// A pattern that matches nothing is a mistake of whoever wrote it.
+fn check_patterns_match(
+    paths: &[KeyPath],
+    chosen: &impl Fn(usize) -> bool,
+    options: &ConvertOptions,
+) -> Result<()> {
+    let patterns = options.transpose.iter().map(|rule| &rule.0);
+    let patterns = patterns.chain(options.reshape.iter().map(|rule| &rule.0));
+    let patterns = patterns.chain(options.save.cast.iter().map(|rule| &rule.0)).chain(&options.only);
+    for pattern in patterns {
+        if !paths.iter().enumerate().any(|(leaf, path)| chosen(leaf) && pattern.matches(path)) {
+            return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {:?}", pattern.as_str()))
+                .help("patterns go by the key paths of the source; `regrow ls` shows them"));
+        }
+    }
+    Ok(())
+}
+
+/// A target inside the source would become part of what it is made from.
+fn refuse_target_inside(source: &Path, target: &Path) -> Result<()> {
+    let Ok(source) = source.canonicalize() else { return Ok(()) };
+    let mut above = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
+    while let Some(parent) = above.parent() {
+        if parent.canonicalize().is_ok_and(|parent| parent == source) {
+            return Err(Error::invalid("the target lies inside the source").in_file(target));
+        }
+        above = parent.to_owned();
+    }
+    Ok(())
+}
+
+/// The most losses that one error names.
+const NAMED_MAX: usize = 20;
+
+fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
+    let refused: Vec<&Loss> = losses.iter().filter(|loss| loss.kind != LossKind::Note).collect();
+    let mut what = format!("the layout {} cannot hold everything as it is", options.save.layout.name());
+    for loss in refused.iter().take(NAMED_MAX) {
+        what.push_str(&format!("\n  {loss}"));
+    }
+    if refused.len() > NAMED_MAX {
+        what.push_str(&format!("\n  and {} more", refused.len() - NAMED_MAX));
+    }
+    Error::unsupported(what).help("say lossy (--lossy) to convert what can be; or choose the layout regrow")
+}
+
+/// Whether a dtype holds every value of another.
+fn holds(to: Dtype, from: Dtype) -> bool {
+    is_lossless(from, to)
+}
