@@ -13,7 +13,10 @@ mod out;
 mod slice;
 mod values;
 
-use cmd::{cat::Cat, completions::Completions, demo::Demo, ls::Ls, overview::Overview, verify::Verify};
+use cmd::{
+    cat::Cat, completions::Completions, convert::Convert, demo::Demo, ls::Ls, overview::Overview,
+    verify::Verify,
+};
 use exit::{Exit, Failure};
 use regrow::OpenOptions;
 
@@ -21,9 +24,10 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
 slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
 
-/// Look into pytree checkpoints, verify them, see what regrow does.
+/// Look into pytree checkpoints, verify them, convert them, see what regrow does.
 ///
-/// Reads Orbax checkpoints of every kind, safetensors files, and regrow's own layout, which is both at once.
+/// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
+/// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
 #[derive(Debug, Parser)]
 #[command(name = "regrow", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub struct Cli {
@@ -60,6 +64,7 @@ enum Command {
     Overview(Overview),
     Cat(Cat),
     Verify(Verify),
+    Convert(Convert),
     Demo(Demo),
     Completions(Completions),
 }
@@ -89,6 +94,7 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Command::Overview(overview) => overview.run(&cli.globals, &mut out),
         Command::Cat(cat) => cat.run(&cli.globals, &mut out),
         Command::Verify(verify) => verify.run(&cli.globals, &mut out),
+        Command::Convert(convert) => convert.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Completions(completions) => completions.run(&mut out),
     }?;

@@ -38,7 +38,7 @@ pub mod tree;
 pub mod zarr;
 
 pub use engine::{
-    Checkpoint, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, load, load_with, open,
-    open_with, save, save_with, verify, verify_with,
+    Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, convert,
+    load, load_with, open, open_with, save, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 pub mod cat;
 pub mod completions;
+pub mod convert;
 pub mod demo;
 pub mod ls;
 pub mod overview;
@@ -43,6 +44,7 @@ fn dtype_text(leaf: &LeafInfo) -> String {
     match &leaf.kind {
         LeafKind::Str => "str".to_owned(),
         LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>"),
+        LeafKind::NumpyOther(dtype) => dtype.to_string(),
         LeafKind::Placeholder => "-".to_owned(),
         LeafKind::Unknown(type_name) => format!("unknown<{type_name}>"),
         _ => leaf.dtype.name().to_owned(),

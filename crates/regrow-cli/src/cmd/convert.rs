@@ -1,0 +1,245 @@
+//! `regrow convert`: from any layout to any other.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use regrow::array::Dtype;
+use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, ProgressHook, Rename};
+use regrow::formats::{Loss, LossKind};
+use regrow::tree::{LeafInfo, PathPattern};
+use regrow::{Error, SaveOptions};
+use serde_json::{Map, Value, json};
+
+use crate::Globals;
+use crate::exit::{Exit, Failure};
+use crate::out::{self, Align};
+
+/// Convert a checkpoint from its layout to another, a leaf at a time.
+///
+/// What the target cannot hold is refused, with every leaf named, unless --lossy is given; then it is listed.
+/// Globs and rules go by the key paths of the source, as `regrow ls` prints them.
+#[derive(Debug, clap::Args)]
+pub struct Convert {
+    /// The checkpoint to read.
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// The checkpoint to make.
+    #[arg(value_name = "DST")]
+    target: PathBuf,
+    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy.
+    #[arg(short, long, default_value = "regrow", value_name = "LAYOUT")]
+    layout: String,
+    /// An option of the layout; its value is JSON, or text. Can be given several times.
+    #[arg(short, long = "option", value_name = "NAME=VALUE")]
+    options: Vec<String>,
+    /// Only leaves that match this glob. Can be given several times.
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+    /// Rename: where the regular expression matches a whole key path, put what stands behind the = in its place
+    /// ($1 is what the first group has matched). The first rule that matches decides.
+    #[arg(long, value_name = "REGEX=PATH")]
+    rename: Vec<String>,
+    /// Cast to a dtype: `bfloat16`, or `params/**=bfloat16`.
+    #[arg(long, value_name = "[GLOB=]DTYPE")]
+    cast: Vec<String>,
+    /// Put axes into another order: `**/kernel=1,0`.
+    #[arg(long, value_name = "GLOB=AXES")]
+    transpose: Vec<String>,
+    /// Give another shape, after the transpose; one -1 is inferred: `**/qkv=3,-1,64`.
+    #[arg(long, value_name = "GLOB=SHAPE")]
+    reshape: Vec<String>,
+    /// Convert also what the target cannot hold as it is, and list it.
+    #[arg(long)]
+    lossy: bool,
+    /// Show what would happen to each leaf, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Replace a checkpoint that is there.
+    #[arg(long)]
+    overwrite: bool,
+    /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
+    #[arg(long)]
+    no_sync: bool,
+    /// No progress bar, even on a terminal.
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl Convert {
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let mut options = self.convert_options(globals)?;
+        let checkpoint = regrow::open_with(&self.source, &options.open)?;
+        if self.dry_run {
+            let plan = checkpoint.plan_convert(&options)?;
+            let fits = self.lossy || plan.is_lossless();
+            if globals.json {
+                out::json(out, &plan_json(&plan))?;
+            } else {
+                print_plan(out, &plan)?;
+            }
+            return Ok(if fits { Exit::Fine } else { Exit::FoundWrong });
+        }
+        drop(checkpoint);
+        let bar = self.bar(globals);
+        let shown = bar.clone();
+        options.progress = Some(ProgressHook::new(move |progress| {
+            shown.set_length(progress.total_bytes);
+            shown.set_position(progress.done_bytes.min(progress.total_bytes));
+        }));
+        let report = regrow::convert(&self.source, &self.target, &options);
+        bar.finish_and_clear();
+        let report = report?;
+        if globals.json {
+            let value = json!({
+                "path": report.save.path.to_string_lossy(),
+                "layout": options.save.layout.name(),
+                "leaf_count": report.save.leaf_count,
+                "stored_bytes": report.save.stored_bytes,
+                "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
+            });
+            out::json(out, &value)?;
+            return Ok(Exit::Fine);
+        }
+        for loss in &report.losses {
+            out::warn(&format!("{}: {loss}", loss.kind.name()));
+        }
+        let leaves = out::count(report.save.leaf_count, "leaf", "leaves");
+        let size = out::size(report.save.stored_bytes);
+        let path = report.save.path.to_string_lossy();
+        writeln!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
+        Ok(Exit::Fine)
+    }
+
+    fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Failure> {
+        let layout_options: Result<Map<String, Value>, Error> = self
+            .options
+            .iter()
+            .map(|text| {
+                let (name, value) = split(text, "NAME=VALUE")?;
+                let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+                Ok((name.to_owned(), value))
+            })
+            .collect();
+        let layout = Layout::from_name(&self.layout, Value::Object(layout_options?))?;
+        let casts: Result<Vec<(PathPattern, Dtype)>, Error> = self
+            .cast
+            .iter()
+            .map(|text| {
+                let (glob, dtype) = text.rsplit_once('=').unwrap_or(("**", text));
+                Ok((PathPattern::new(glob)?, dtype.parse()?))
+            })
+            .collect();
+        let save = SaveOptions {
+            layout,
+            overwrite: self.overwrite,
+            not_durable: self.no_sync,
+            cast: casts?,
+            ..SaveOptions::default()
+        };
+        let only: Result<Vec<PathPattern>, Error> =
+            self.only.iter().map(|text| PathPattern::new(text)).collect();
+        let rename: Result<Vec<Rename>, Error> = self
+            .rename
+            .iter()
+            .map(|text| {
+                let (pattern, replacement) = split(text, "REGEX=PATH")?;
+                Rename::new(pattern, replacement)
+            })
+            .collect();
+        Ok(ConvertOptions {
+            open: globals.open_options(),
+            save,
+            only: only?,
+            rename: rename?,
+            transpose: rules(&self.transpose, "GLOB=AXES")?,
+            reshape: rules(&self.reshape, "GLOB=SHAPE")?,
+            lossy: self.lossy,
+            progress: None,
+        })
+    }
+
+    /// A bar on a terminal, once the work has taken a moment; nothing anywhere else.
+    fn bar(&self, globals: &Globals) -> ProgressBar {
+        if self.no_progress || globals.json || !std::io::stderr().is_terminal() {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+        let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(500));
+        bar
+    }
+}
+
+/// The two halves around the last `=`: keys and expressions may hold one.
+fn split<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), Error> {
+    let split = if form.starts_with("NAME") { text.split_once('=') } else { text.rsplit_once('=') };
+    split.ok_or_else(|| Error::invalid(format!("{text:?} lacks a =")).expected(form, text))
+}
+
+/// Globs with lists of numbers.
+fn rules<T: std::str::FromStr>(texts: &[String], form: &str) -> Result<Vec<(PathPattern, Vec<T>)>, Error> {
+    texts
+        .iter()
+        .map(|text| {
+            let (glob, numbers) = split(text, form)?;
+            let numbers: Result<Vec<T>, _> = numbers
+                .split(',')
+                .filter(|number| !number.trim().is_empty())
+                .map(|n| n.trim().parse())
+                .collect();
+            let numbers = numbers.map_err(|_| {
+                Error::invalid(format!("{text:?} holds no list of numbers")).expected(form, text)
+            })?;
+            Ok((PathPattern::new(glob)?, numbers))
+        })
+        .collect()
+}
+
+fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
+    let described = |leaf: &LeafInfo| format!("{} {}", super::dtype_text(leaf), leaf.shape);
+    let rows: Vec<[String; 4]> = plan
+        .leaves
+        .iter()
+        .map(|leaf| {
+            let to = leaf.to.as_ref().map_or("(left out)".to_owned(), ToString::to_string);
+            let (source, target) = (described(&leaf.source), described(&leaf.target));
+            let target = if source == target || leaf.to.is_none() { String::new() } else { target };
+            [leaf.from.to_string(), to, source, target]
+        })
+        .collect();
+    let header = Some(["from", "to", "is", "becomes"]);
+    out::columns(out, "", header, [Align::Left; 4], &rows)?;
+    for loss in &plan.losses {
+        writeln!(out, "{}", out::harmless(&format!("{}: {loss}", loss.kind.name())))?;
+    }
+    if plan.losses.iter().any(|loss| loss.kind != LossKind::Note) {
+        writeln!(out, "the target cannot hold everything as it is: converting needs --lossy")?;
+    }
+    Ok(())
+}
+
+fn plan_json(plan: &ConvertPlan) -> Value {
+    let leaf = |leaf: &PlannedLeaf| {
+        let info = |info: &LeafInfo| json!({ "kind": info.kind.name(), "dtype": info.dtype.name(), "shape": info.shape.dims() });
+        json!({
+            "from": leaf.from.to_string(),
+            "to": leaf.to.as_ref().map(ToString::to_string),
+            "source": info(&leaf.source),
+            "target": info(&leaf.target),
+        })
+    };
+    json!({
+        "leaves": plan.leaves.iter().map(leaf).collect::<Vec<_>>(),
+        "losses": plan.losses.iter().map(loss_json).collect::<Vec<_>>(),
+        "lossless": plan.is_lossless(),
+    })
+}
+
+fn loss_json(loss: &Loss) -> Value {
+    json!({ "kind": loss.kind.name(), "key_path": loss.path.to_string(), "what": loss.what })
+}
