@@ -21,8 +21,10 @@ from typing import Any, NamedTuple
 
 from . import _native, _options
 from ._checkpoint import Checkpoint, Finding, Item, Leaf, StrPath, VerifyReport
+from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
 from ._errors import (
     AlreadyExistsError,
+    CancelledError,
     CorruptError,
     InvalidArgumentError,
     IoError,
@@ -48,16 +50,21 @@ __version__: str = _native.__version__
 
 __all__ = [
     "AlreadyExistsError",
+    "CancelledError",
     "Checkpoint",
+    "ConvertPlan",
+    "ConvertReport",
     "CorruptError",
     "Finding",
     "InvalidArgumentError",
     "IoError",
     "Item",
     "Leaf",
+    "LeafForm",
     "LeafNotFoundError",
     "LeafTypeError",
     "LimitError",
+    "Loss",
     "MismatchError",
     "NameCollisionError",
     "Node",
@@ -65,6 +72,7 @@ __all__ = [
     "NotFoundError",
     "OrbaxOptions",
     "PermissionDeniedError",
+    "PlannedLeaf",
     "PrngKey",
     "RegrowError",
     "SaveReport",
@@ -73,6 +81,7 @@ __all__ = [
     "UnknownLeaf",
     "UnsupportedError",
     "VerifyReport",
+    "convert",
     "load",
     "open",
     "overview",

@@ -116,6 +116,12 @@ class StorageFullError(RegrowError, OSError):
     kind = "storage_full"
 
 
+class CancelledError(RegrowError):
+    """A progress callback asked to stop."""
+
+    kind = "cancelled"
+
+
 class IoError(RegrowError, OSError):
     """Any other failure of the operating system."""
 
@@ -137,6 +143,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         LimitError,
         PermissionDeniedError,
         StorageFullError,
+        CancelledError,
         IoError,
     )
 }

@@ -289,7 +289,7 @@ def _numpy_other(shape: Any, _dtype: Any, value: Any, note: str | None) -> Any:
 def other_dtype(text: str) -> np.dtype[Any]:
     """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
     try:
-        descr = ast.literal_eval(text) if text.startswith("[") else text
+        descr: Any = ast.literal_eval(text) if text.startswith("[") else text
         dtype = np.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise CorruptError(f"the dtype {text!r} cannot be read: {error}") from None

@@ -15,10 +15,21 @@ _Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]
 _Leaves = tuple[bytes, bytes, list[tuple[int, ...]], list[Any], dict[int, str]]
 _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
 _Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], bytes]
+_Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
 def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
     """Saves a tree; gives path, stored bytes and number of leaves."""
+
+def plan_convert(
+    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
+    """Gives what would become of each leaf, and what the target cannot hold."""
+
+def convert(
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], progress: Any
+) -> tuple[str, int, int, list[tuple[str, str, str]]]:
+    """Converts; gives path, stored bytes, number of leaves and what the target cannot hold."""
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
     """Opens a checkpoint of any layout."""

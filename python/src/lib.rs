@@ -11,6 +11,7 @@
 //! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `convert` | from one layout to another |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -18,6 +19,7 @@
 
 mod checkpoint;
 mod columns;
+mod convert;
 mod error;
 mod leaves;
 mod memory;
@@ -34,6 +36,8 @@ mod _native {
     use crate::checkpoint::{Checkpoint, open, save};
     #[pymodule_export]
     use crate::columns::{match_paths, paths};
+    #[pymodule_export]
+    use crate::convert::{convert, plan_convert};
     #[pymodule_export]
     use crate::memory::Slab;
 

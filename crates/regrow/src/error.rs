@@ -47,6 +47,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The file system is full.
     StorageFull,
+    /// The caller's progress hook asked to stop.
+    Cancelled,
     /// Any other failure of the operating system.
     Io,
 }
@@ -67,6 +69,7 @@ impl ErrorKind {
             Self::Limit => "limit",
             Self::PermissionDenied => "permission_denied",
             Self::StorageFull => "storage_full",
+            Self::Cancelled => "cancelled",
             Self::Io => "io",
         }
     }

@@ -87,6 +87,7 @@ impl Convert {
         options.progress = Some(ProgressHook::new(move |progress| {
             shown.set_length(progress.total_bytes);
             shown.set_position(progress.done_bytes.min(progress.total_bytes));
+            Ok(())
         }));
         let report = regrow::convert(&self.source, &self.target, &options);
         bar.finish_and_clear();

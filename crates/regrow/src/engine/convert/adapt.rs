@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, Reporter, holds, rename};
-use crate::array::{Dtype, Shape};
+use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, Reporter, rename};
+use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
 use crate::error::Result;
 use crate::formats::{Format, Loss, LossKind};
@@ -145,8 +145,15 @@ fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
     out
 }
 
+/// Dtypes that hold every value, those of the same class first.
 fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
-    COMMON.into_iter().filter(move |&to| to != from && holds(to, from))
+    let holds = move |same_class: bool| {
+        let fits = move |&to: &Dtype| {
+            to != from && is_lossless(from, to) && (to.class() == from.class()) == same_class
+        };
+        COMMON.into_iter().filter(fits)
+    };
+    holds(true).chain(holds(false))
 }
 
 fn metadata_loss(checkpoint: &Checkpoint, format: &dyn Format) -> Option<Loss> {

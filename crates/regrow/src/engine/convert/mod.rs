@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
-use crate::array::{Array, Dtype, Shape, is_lossless, transposed};
+use crate::array::{Array, Shape, transposed};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{Loss, LossKind};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
@@ -55,13 +55,13 @@ pub struct Progress {
     pub total_bytes: u64,
 }
 
-/// A caller's function that is told how far it is: often, from any thread.
+/// A caller's function that is told how far it is: often, from any thread. Its error ends the work.
 #[derive(Clone)]
-pub struct ProgressHook(Arc<dyn Fn(Progress) + Send + Sync>);
+pub struct ProgressHook(Arc<dyn Fn(Progress) -> Result<()> + Send + Sync>);
 
 impl ProgressHook {
     /// Wraps a function.
-    pub fn new(hook: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+    pub fn new(hook: impl Fn(Progress) -> Result<()> + Send + Sync + 'static) -> Self {
         Self(Arc::new(hook))
     }
 }
@@ -81,10 +81,13 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn add(&self, bytes: u64) {
+    fn add(&self, bytes: u64) -> Result<()> {
         let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if let Some(hook) = self.hook.as_ref().filter(|_| bytes > 0) {
-            (hook.0)(Progress { done_bytes, total_bytes: self.total_bytes.load(Ordering::Relaxed) });
+        match self.hook.as_ref().filter(|_| bytes > 0) {
+            Some(hook) => {
+                (hook.0)(Progress { done_bytes, total_bytes: self.total_bytes.load(Ordering::Relaxed) })
+            }
+            None => Ok(()),
         }
     }
 }
@@ -331,9 +334,4 @@ fn refused(losses: &[Loss], options: &ConvertOptions) -> Error {
         what.push_str(&format!("\n  and {} more", refused.len() - NAMED_MAX));
     }
     Error::unsupported(what).help("say lossy (--lossy) to convert what can be; or choose the layout regrow")
-}
-
-/// Whether a dtype holds every value of another.
-fn holds(to: Dtype, from: Dtype) -> bool {
-    is_lossless(from, to)
 }

@@ -89,9 +89,9 @@ impl LeafSource {
         self.checkpoint.region(self.leaf, region)?.to_c_order()
     }
 
-    fn reached(&self, end_bytes: u64) {
+    fn reached(&self, end_bytes: u64) -> Result<()> {
         let before = self.reached_bytes.fetch_max(end_bytes, Ordering::Relaxed);
-        self.reporter.add(end_bytes.saturating_sub(before));
+        self.reporter.add(end_bytes.saturating_sub(before))
     }
 
     fn copy(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
@@ -129,8 +129,7 @@ impl LeafSource {
             }
         }
         drop(state);
-        self.reached(offset);
-        Ok(())
+        self.reached(offset)
     }
 }
 
@@ -157,7 +156,6 @@ impl ArraySource for LeafSource {
             part.copy_c_order(0, out)?;
         }
         let read = self.reached_bytes.load(Ordering::Relaxed).saturating_add(out.len() as u64);
-        self.reached(read.min(self.info.len_bytes()));
-        Ok(())
+        self.reached(read.min(self.info.len_bytes()))
     }
 }

@@ -1,0 +1,222 @@
+"""Converting a checkpoint from one layout to another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, overload
+
+from . import _native, _options
+from ._checkpoint import StrPath
+from ._errors import InvalidArgumentError
+from ._options import OrbaxOptions
+
+
+class Loss(NamedTuple):
+    """Something that the target layout cannot give back as it was."""
+
+    kind: str
+    """How bad it is: ``"note"``, ``"structure"``, ``"kind"`` or ``"value"``."""
+    key_path: str
+    """The leaf or container."""
+    what: str
+    """What becomes of it."""
+
+
+class LeafForm(NamedTuple):
+    """What a leaf is, before or after."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class PlannedLeaf(NamedTuple):
+    """What becomes of one leaf."""
+
+    source_path: str
+    target_path: str | None
+    """`None` if it stays behind."""
+    source: LeafForm
+    target: LeafForm
+
+
+class ConvertPlan(NamedTuple):
+    """What a conversion would do."""
+
+    leaves: list[PlannedLeaf]
+    losses: list[Loss]
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the target can give everything back as it is."""
+        return all(loss.kind == "note" for loss in self.losses)
+
+
+class ConvertReport(NamedTuple):
+    """What a conversion did."""
+
+    path: str
+    """Where the new checkpoint is."""
+    stored_bytes: int
+    """Bytes of all its files."""
+    leaf_count: int
+    """Leaves written."""
+    losses: list[Loss]
+    """What the target could not hold."""
+
+
+@overload
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[True],
+    layout: str = ...,
+    only: str | Iterable[str] | None = ...,
+    rename: Mapping[str, str] | None = ...,
+    cast: Any = ...,
+    transpose: Mapping[str, Sequence[int]] | None = ...,
+    reshape: Mapping[str, Sequence[int]] | None = ...,
+    lossy: bool = ...,
+    overwrite: bool = ...,
+    durable: bool = ...,
+    compression: Any = ...,
+    metadata: Any = ...,
+    step: int | None = ...,
+    item: str | None = ...,
+    progress: Callable[[int, int], object] | None = ...,
+    orbax: OrbaxOptions | None = ...,
+    **options: Any,
+) -> ConvertPlan: ...
+
+
+@overload
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: Literal[False] = ...,
+    layout: str = ...,
+    only: str | Iterable[str] | None = ...,
+    rename: Mapping[str, str] | None = ...,
+    cast: Any = ...,
+    transpose: Mapping[str, Sequence[int]] | None = ...,
+    reshape: Mapping[str, Sequence[int]] | None = ...,
+    lossy: bool = ...,
+    overwrite: bool = ...,
+    durable: bool = ...,
+    compression: Any = ...,
+    metadata: Any = ...,
+    step: int | None = ...,
+    item: str | None = ...,
+    progress: Callable[[int, int], object] | None = ...,
+    orbax: OrbaxOptions | None = ...,
+    **options: Any,
+) -> ConvertReport: ...
+
+
+def convert(
+    source: StrPath,
+    target: StrPath,
+    *,
+    dry_run: bool = False,
+    layout: str = "regrow",
+    only: str | Iterable[str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    cast: Any = None,
+    transpose: Mapping[str, Sequence[int]] | None = None,
+    reshape: Mapping[str, Sequence[int]] | None = None,
+    lossy: bool = False,
+    overwrite: bool = False,
+    durable: bool = True,
+    compression: Any = None,
+    metadata: Any = None,
+    step: int | None = None,
+    item: str | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    orbax: OrbaxOptions | None = None,
+    **options: Any,
+) -> ConvertReport | ConvertPlan:
+    """Converts the checkpoint at `source`, of any layout, into one at `target`.
+
+    A leaf at a time: memory is a band of one leaf, whatever the size of the checkpoint. All or nothing, like a save.
+
+    Args:
+        source: What to read.
+        target: What to make.
+        dry_run: Write nothing, and give what would become of each leaf.
+        layout: The layout to write; see `save`. Further keywords are its options.
+        only: A glob or globs over the key paths of the source; others are left out.
+        rename: Regular expressions over whole key paths, and what takes their place (``$1`` is what the first group
+            has matched); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
+        cast: A dtype for all arrays, or a dict of globs.
+        transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
+        reshape: Globs, and the new shape, after the transpose; one extent may be -1.
+        lossy: Convert also what the target cannot hold as it is; the report lists it.
+        overwrite: Replace a checkpoint that is there.
+        durable: Sync to disk before returning.
+        compression: As for `save`.
+        metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several.
+        progress: Called with bytes done and bytes in all, from time to time; what it raises ends the conversion.
+        orbax: Options of ``layout="orbax"``.
+        **options: Options of the layout.
+
+    Returns:
+        A `ConvertReport`; with `dry_run` a `ConvertPlan`.
+
+    Raises:
+        UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
+        LeafNotFoundError: for a glob that matches nothing.
+        InvalidArgumentError: for rules that cannot be followed.
+        NameCollisionError: if two leaves would come to one place.
+    """
+    save = (
+        overwrite,
+        durable,
+        _options.casts(cast),
+        _options.compression_level(compression),
+        _options.json_text(metadata),
+        False,
+        None,
+        _options.layout_options(layout, orbax, options),
+    )
+    rules = (
+        _options.count("step", step),
+        item,
+        _options.patterns(only),
+        [(str(pattern), str(replacement)) for pattern, replacement in (rename or {}).items()],
+        _numbers("transpose", transpose, minimum=0),
+        _numbers("reshape", reshape, minimum=-1),
+        lossy,
+    )
+    if dry_run:
+        leaves, losses = _native.plan_convert(os.fsdecode(source), save, rules)
+        return ConvertPlan(
+            [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
+            [Loss(*loss) for loss in losses],
+        )
+    path, stored_bytes, leaf_count, losses = _native.convert(
+        os.fsdecode(source), os.fsdecode(target), save, rules, progress
+    )
+    return ConvertReport(path, stored_bytes, leaf_count, [Loss(*loss) for loss in losses])
+
+
+def _form(form: tuple[str, str, list[int]]) -> LeafForm:
+    kind, dtype, shape = form
+    return LeafForm(kind, dtype, tuple(shape))
+
+
+def _numbers(name: str, rules: Mapping[str, Sequence[int]] | None, minimum: int) -> list[tuple[str, list[int]]]:
+    out = []
+    for pattern, numbers in (rules or {}).items():
+        try:
+            row = [int(number) for number in numbers]
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} is no sequence of integers") from None
+        if any(not minimum <= number < 2**63 for number in row):
+            raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} holds a number that makes no sense")
+        out.append((str(pattern), row))
+    return out

@@ -1,0 +1,130 @@
+"""Converting between layouts, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from conftest import assert_same
+
+import regrow
+
+
+@pytest.fixture
+def orbax_checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint that Orbax has written."""
+    path = tmp_path / "orbax"
+    tree = {
+        "params": {
+            "dense": {"kernel": jnp.arange(12, dtype=jnp.bfloat16).reshape(3, 4), "bias": jnp.ones(4)},
+            "norm": {"scale": jnp.arange(4, dtype=jnp.float32)},
+        },
+        "step": 7,
+    }
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(path, tree)
+    return path
+
+
+def test_what_orbax_wrote_comes_out_the_same(orbax_checkpoint: Path, tmp_path: Path) -> None:
+    report = regrow.convert(orbax_checkpoint, tmp_path / "new")
+    assert report.leaf_count == 4
+    assert report.losses == []
+    assert_same(regrow.load(tmp_path / "new"), regrow.load(orbax_checkpoint))
+    assert regrow.open(tmp_path / "new").layout == "regrow"
+
+
+def test_selects_renames_casts_transposes_and_reshapes(orbax_checkpoint: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "only": "params/**",
+        "rename": {"params/(.*)/kernel": "model/$1/weight", "params/(.*)": "model/$1"},
+        "cast": {"**/kernel": "float32"},
+        "transpose": {"**/kernel": (1, 0)},
+        "reshape": {"params/norm/scale": (2, -1)},
+    }
+    plan = regrow.convert(orbax_checkpoint, tmp_path / "new", dry_run=True, **options)
+    assert not (tmp_path / "new").exists()
+    assert plan.lossless
+    weight = next(leaf for leaf in plan.leaves if leaf.target_path == "model/dense/weight")
+    assert weight.source_path == "params/dense/kernel"
+    assert weight.source == ("jax_array", "bfloat16", (3, 4))
+    assert weight.target == ("jax_array", "float32", (4, 3))
+    regrow.convert(orbax_checkpoint, tmp_path / "new", **options)
+    expected = {
+        "model": {
+            "dense": {
+                "bias": np.ones(4, np.float32),
+                "weight": np.arange(12, dtype=np.float32).reshape(3, 4).T.copy(),
+            },
+            "norm": {"scale": np.arange(4, dtype=np.float32).reshape(2, 2)},
+        }
+    }
+    assert_same(regrow.load(tmp_path / "new"), expected)
+
+
+def test_what_the_target_cannot_hold_is_refused_or_listed(tmp_path: Path) -> None:
+    tree = {"a": (np.ones(2), b"bytes"), "n": {3: np.float32(1)}, "i": np.ones(2, ml_dtypes.uint4)}
+    regrow.save(tmp_path / "rich", tree)
+    with pytest.raises(regrow.UnsupportedError) as caught:
+        regrow.convert(tmp_path / "rich", tmp_path / "orbax", layout="orbax")
+    message = str(caught.value)
+    for what in ("a: a tuple becomes a list", "a/1", "n/3", "i: uint4 becomes uint8"):
+        assert what in message, message
+    assert not (tmp_path / "orbax").exists()
+    report = regrow.convert(tmp_path / "rich", tmp_path / "orbax", layout="orbax", lossy=True)
+    paths = {loss.key_path for loss in report.losses}
+    assert paths == {"a", "a/1", "n/3", "i"}
+    loaded = regrow.load(tmp_path / "orbax")
+    assert loaded["a"][1].tobytes() == b"bytes"
+    assert loaded["i"].dtype == np.uint8
+    assert loaded["n"] == {"3": 1.0}
+
+
+def test_progress_is_told_and_can_stop(tmp_path: Path) -> None:
+    regrow.save(tmp_path / "a", {"x": np.zeros(5_000_000), "y": np.ones(10)})
+    told: list[tuple[int, int]] = []
+    regrow.convert(tmp_path / "a", tmp_path / "b", progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (40_000_080, 40_000_080)
+    assert all(one[0] <= other[0] for one, other in zip(told, told[1:], strict=False))
+
+    class StopItError(Exception):
+        pass
+
+    def stop(_done: int, _total: int) -> None:
+        raise StopItError
+
+    with pytest.raises(StopItError):
+        regrow.convert(tmp_path / "a", tmp_path / "c", progress=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_mistakes_are_named(orbax_checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new"
+    mistakes: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"only": "nothing/**"}, regrow.NotFoundError, "nothing"),
+        ({"cast": {"nothing": "float32"}}, regrow.NotFoundError, "nothing"),
+        ({"rename": {"params": "x"}}, regrow.InvalidArgumentError, "matches no key path"),
+        ({"rename": {"params/.*": "x"}}, regrow.NameCollisionError, "come to one place"),
+        ({"transpose": {"**/bias": (1, 0)}}, regrow.InvalidArgumentError, "each axis once"),
+        ({"reshape": {"**/bias": (3, -1)}}, regrow.InvalidArgumentError, "elements"),
+        ({"reshape": {"step": (1,)}}, regrow.InvalidArgumentError, "no axes"),
+        ({"layout": "zip"}, regrow.InvalidArgumentError, "zip"),
+        ({"layout": "flax", "level": 3}, regrow.InvalidArgumentError, "level"),
+        ({"reshape": {"**": "abc"}}, regrow.InvalidArgumentError, "integers"),
+    ]
+    for options, error, what in mistakes:
+        with pytest.raises(error, match=what):
+            regrow.convert(orbax_checkpoint, target, **options)
+        assert not target.exists()
+    with pytest.raises(regrow.InvalidArgumentError, match="inside the source"):
+        regrow.convert(orbax_checkpoint, orbax_checkpoint / "new")
+    regrow.convert(orbax_checkpoint, target)
+    with pytest.raises(regrow.AlreadyExistsError):
+        regrow.convert(orbax_checkpoint, target)
+    regrow.convert(target, target, overwrite=True, cast="float64")
+    assert regrow.load(target)["params"]["norm"]["scale"].dtype == np.float64
