@@ -41,6 +41,7 @@ from ._errors import (
     UncommittedError,
     UnsupportedError,
 )
+from ._handlers import LeafHandler, LeafRegistry, StandardHandler
 from ._leaves import to_native
 from ._nodes import Node, PrngKey, UnknownLeaf
 from ._options import OrbaxOptions
@@ -61,7 +62,9 @@ __all__ = [
     "Item",
     "Leaf",
     "LeafForm",
+    "LeafHandler",
     "LeafNotFoundError",
+    "LeafRegistry",
     "LeafTypeError",
     "LimitError",
     "Loss",
@@ -76,6 +79,7 @@ __all__ = [
     "PrngKey",
     "RegrowError",
     "SaveReport",
+    "StandardHandler",
     "StorageFullError",
     "UncommittedError",
     "UnknownLeaf",
@@ -114,6 +118,7 @@ def save(
     strict_orbax: bool = False,
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
+    handlers: LeafRegistry | None = None,
     **options: Any,
 ) -> SaveReport:
     """Saves a pytree at `path`: all of it or nothing, synced to disk.
@@ -133,6 +138,7 @@ def save(
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
         budget: Extra memory in bytes; 64 MiB if `None`.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
+        handlers: Who is in charge of leaves of your own types.
         **options: Options of the layout.
 
     Raises:
@@ -142,7 +148,7 @@ def save(
         StorageFullError, PermissionDeniedError: whatever was there before has not changed.
     """
     layout_options = _options.layout_options(layout, orbax, options)
-    flat = flatten(tree)
+    flat = flatten(tree, handlers)
     report = _native.save(
         os.fsdecode(path),
         flat.structure,
@@ -174,6 +180,7 @@ def load(
     item: str | None = None,
     shardings: Any = None,
     budget: int | None = None,
+    handlers: LeafRegistry | None = None,
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
@@ -194,6 +201,7 @@ def load(
         item: The item of a checkpoint of several; all of them if `None`.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
+        handlers: Who restores leaves of your own types; without, they come back as what they are made of.
 
     Raises:
         MismatchError: if the template differs, with every difference.
@@ -208,6 +216,7 @@ def load(
         "verify": verify,
         "shardings": shardings,
         "budget": budget,
+        "handlers": handlers,
     }
     for attempt in range(1, _ATTEMPTS_MAX + 1):
         before = _identity(path)

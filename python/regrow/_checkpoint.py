@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _native, _options
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
+from ._handlers import LeafRegistry
 from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_native
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
@@ -343,6 +344,7 @@ class Checkpoint(Mapping[str, Leaf]):
         verify: bool = True,
         shardings: Any = None,
         budget: int | None = None,
+        handlers: LeafRegistry | None = None,
     ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`."""
         selected, casts = _options.patterns(only), _options.casts(cast)
@@ -358,8 +360,8 @@ class Checkpoint(Mapping[str, Leaf]):
             structure, loaded = Structure(*columns), LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
-            return unflatten(structure, without_template(loaded, paths, shardings))
-        template = Template(like, selected)
+            return unflatten(structure, without_template(loaded, paths, shardings), handlers)
+        template = Template(like, selected, handlers)
         template.check_unstorable(self)
         loaded = self._load_template(template, casts, partial, verify, budget)
         by_leaf = {}

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, NotFoundError, UnsupportedError
+from ._handlers import LeafRegistry
 from ._leaves import (
     DTYPE_NUMBERS,
     DTYPES,
@@ -47,8 +48,8 @@ class Differs(Exception):
 class Template:
     """A tree to restore into."""
 
-    def __init__(self, like: Any, only: Sequence[str] = ()) -> None:
-        self.flat: Flat = flatten(like)
+    def __init__(self, like: Any, only: Sequence[str] = (), handlers: LeafRegistry | None = None) -> None:
+        self.flat: Flat = flatten(like, handlers)
         self.jax_leaves = JaxLeaves()
         self.wanted = [self._wanted(leaf) for leaf in self.flat.leaves]
         self.unstorable = [

@@ -26,6 +26,7 @@ import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError
+from ._handlers import STATE_KEY, STATE_KEYS, TYPE_KEY, LeafHandler, LeafRegistry, check_type_name
 from ._nodes import Node, PrngKey, UnknownLeaf, named_tuple_class, type_name_of
 
 LEAF, NONE, DICT, ORDERED_DICT, DEFAULT_DICT, LIST, TUPLE, NAMED_TUPLE, DATACLASS, CUSTOM = (
@@ -87,8 +88,11 @@ class Flat(NamedTuple):
         return _fold(self.structure, leaves, lambda _kind, _at, children, _nodes: next(rebuilds)(children))
 
 
-def flatten(tree: Any) -> Flat:
-    """Takes `tree` apart, its containers in the order in which they were built."""
+def flatten(tree: Any, handlers: LeafRegistry | None = None) -> Flat:
+    """Takes `tree` apart, its containers in the order in which they were built.
+
+    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
+    """
     node_kinds, key_kinds = bytearray(), bytearray()
     keys: list[str | int] = []
     child_counts: list[int] = []
@@ -106,7 +110,9 @@ def flatten(tree: Any) -> Flat:
             key_kinds.append(key_kind)
             keys.append(key)
             opener = openers.get(type(child), _unknown)
-            if opener is _unknown:
+            if handlers is not None and (handler := handlers.own_handler_of(child)) is not None:
+                opener = _opener_of_handled(handler)
+            elif opener is _unknown:
                 opener = _opener_for(child)
             if opener is None:
                 node_kinds.append(LEAF)
@@ -137,13 +143,17 @@ def flatten(tree: Any) -> Flat:
     return Flat(structure, leaves, rebuilds)
 
 
-def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
-    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the same name."""
+def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistry | None = None) -> Any:
+    """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the same name; leaves of
+    their own types by their handlers."""
     type_names = iter(reversed(structure.type_names))
 
     def build(kind: int, _at: int, children: list[Any], nodes: list[int]) -> Any:
         if kind == DICT:
-            return dict(zip(map(structure.keys.__getitem__, nodes), children, strict=True))
+            made = dict(zip(map(structure.keys.__getitem__, nodes), children, strict=True))
+            if handlers is not None and made.keys() == STATE_KEYS:
+                return handlers.restore(made[TYPE_KEY], made[STATE_KEY], _place_of(structure, nodes[0]))
+            return made
         if kind == LIST:
             return children
         if kind == TUPLE:
@@ -169,6 +179,13 @@ def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
 def path_text(structure: Structure, leaf: int) -> str:
     """The printed key path of a leaf, for messages."""
     return _native.paths(structure)[leaf]
+
+
+def _place_of(structure: Structure, node: int) -> str:
+    """The printed key path of the container of a node, from the path of the first leaf at or below it."""
+    before = structure.node_kinds[:node].count(LEAF)
+    paths = _native.paths(structure)
+    return paths[before].rpartition("/")[0] if before < len(paths) else "."
 
 
 def _fold(
@@ -239,6 +256,19 @@ def _dict_key_kinds(keys: list[Any], trail: list[str | int]) -> Iterable[int]:
         else:
             _refuse_key(key, trail)
     return kinds
+
+
+def _opener_of_handled(handler: LeafHandler) -> Callable[[Any, list[str | int]], Opened]:
+    def rebuild(children: list[Any]) -> Any:
+        type_name, state = children
+        check_type_name(type_name, handler)
+        return handler.restore(state)
+
+    def opener(leaf: Any, _trail: list[str | int]) -> Opened:
+        children = [handler.type_name, handler.save(leaf)]
+        return Opened(DICT, repeat(KEY_DICT), [TYPE_KEY, STATE_KEY], children, None, rebuild)
+
+    return opener
 
 
 def _open_list(node: list[Any], _trail: list[str | int]) -> Opened:

@@ -10,15 +10,18 @@
 //! | [`NodeKind`], [`Node`] | what a container is, so that it comes back as what it was |
 //! | [`Tree`], [`TreeBuilder`] | the structure with its leaves |
 //! | [`LeafKind`], [`LeafInfo`], [`Leaf`] | what a leaf is, without and with its data |
+//! | [`LeafHandler`], [`LeafRegistry`] | leaves of a program's own types |
 //! | [`PathPattern`] | globs over key paths: `params/**` |
 //!
 //! Source: `jax.tree_util` key types (`DictKey`, `SequenceKey`, `GetAttrKey`, `FlattenedIndexKey`).
 
+pub mod handler;
 mod key;
 mod leaf;
 mod node;
 mod pattern;
 
+pub use handler::{AnyLeaf, LeafHandler, LeafRegistry};
 pub use key::{Key, KeyPath};
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
 pub use node::{Node, NodeKind, Tree, TreeBuilder};
