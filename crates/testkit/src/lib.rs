@@ -4,6 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
+mod damage;
+
+pub use damage::{Damage, damages};
+
 /// The folder `fixtures/` at the root of the repository.
 pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")

@@ -1,0 +1,331 @@
+//! What every layout's reader owes its callers, whatever is in the files: an error that says where, or the right
+//! answer; never a panic, a hang or a huge allocation.
+//!
+//! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes in it. Every
+//! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
+use regrow::formats::builtin_formats;
+use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
+use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
+use regrow_testkit::{copy_folder, damages, fixtures};
+
+/// Damages of each kind to each file.
+const EACH_MAX: usize = 96;
+
+/// Address space beyond what the process has when a test begins: what a reader may take at once.
+const MEMORY_MAX_BYTES: u64 = 512 << 20;
+
+/// Larger leaves are not read: a damaged shape may be a valid one, of zeros that were never stored.
+const READ_MAX_BYTES: u64 = 64 << 20;
+
+/// From here on an allocation beyond the limit fails, in this process.
+fn limit_memory() {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    let limit = pages * 4096 + MEMORY_MAX_BYTES;
+    let limit = rustix::process::Rlimit { current: Some(limit), maximum: None };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
+}
+
+/// Opens, lists, reads and verifies; an error must speak.
+fn exercise(path: &Path, what: &str) {
+    let checkpoint = match regrow::open(path) {
+        Ok(checkpoint) => checkpoint,
+        Err(error) => return check_error(&error, what),
+    };
+    read_all(&checkpoint, what);
+    match checkpoint.verify() {
+        Ok(report) => report.findings.iter().for_each(|finding| check_error(&finding.error, what)),
+        Err(error) => check_error(&error, what),
+    }
+}
+
+fn read_all(checkpoint: &Checkpoint, what: &str) {
+    for (leaf, info) in checkpoint.tree().leaves().iter().enumerate() {
+        if info.len_bytes() > READ_MAX_BYTES {
+            continue;
+        }
+        match checkpoint.read(leaf) {
+            Ok(read) => {
+                if let Some(array) = read.as_array() {
+                    let bytes = array.to_c_order().unwrap();
+                    assert_eq!(bytes.len() as u64, info.len_bytes(), "{what}: leaf {leaf}");
+                }
+            }
+            Err(error) => check_error(&error, what),
+        }
+    }
+}
+
+fn check_error(error: &regrow::Error, what: &str) {
+    let text = error.to_string();
+    let place = error.place();
+    assert!(!error.what().is_empty(), "{what}: an error without a word");
+    assert!(place.file.is_some() || place.leaf.is_some(), "{what}: an error without a place: {text}");
+    assert!(text.len() < 64 << 10, "{what}: an error of {} bytes", text.len());
+}
+
+/// Damages every file of the checkpoint at `source` (a file, a folder, or a stem of siblings), one at a time.
+fn damage_all(source: &Path, layout: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let name = source.file_name().unwrap();
+    let target = folder.path().join(name);
+    let files = if source.is_dir() {
+        copy_folder(source, &target).unwrap();
+        files_below(&target)
+    } else {
+        siblings(source)
+            .iter()
+            .map(|file| {
+                let to = folder.path().join(file.file_name().unwrap());
+                fs::copy(file, &to).unwrap();
+                to
+            })
+            .collect()
+    };
+    exercise(&target, &format!("{layout} {}", source.display()));
+    for file in files {
+        let original = fs::read(&file).unwrap();
+        let shown = file.strip_prefix(folder.path()).unwrap().display().to_string();
+        for damage in damages(&original, EACH_MAX) {
+            // A fresh file: a map of the last one must not see its bytes change.
+            fs::remove_file(&file).unwrap();
+            fs::write(&file, &damage.bytes).unwrap();
+            exercise(&target, &format!("{layout} {shown}, {}", damage.what));
+        }
+        fs::remove_file(&file).unwrap();
+        exercise(&target, &format!("{layout} {shown} removed"));
+        fs::write(&file, &original).unwrap();
+    }
+}
+
+/// The file, or the files of which `source` is the stem.
+fn siblings(source: &Path) -> Vec<PathBuf> {
+    if source.is_file() {
+        return vec![source.to_owned()];
+    }
+    let stem = format!("{}.", source.file_name().unwrap().to_string_lossy());
+    let entries = fs::read_dir(source.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&stem)).collect()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn array(dtype: Dtype, dims: &[u64]) -> Leaf {
+    let shape = Shape::new(dims).unwrap();
+    let len = shape.len_bytes(dtype).unwrap();
+    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
+}
+
+/// What every layout but TRAK can hold.
+fn common_tree() -> Tree<Leaf> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.open(Key::dict("params"), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("bias"), array(Dtype::Float32, &[3])).unwrap();
+    build.leaf(Key::dict("kernel"), array(Dtype::Float64, &[2, 5])).unwrap();
+    build.leaf(Key::dict("scalar"), array(Dtype::Int32, &[])).unwrap();
+    build.close().unwrap();
+    build.leaf(Key::dict("z"), array(Dtype::UInt8, &[70])).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// A checkpoint of regrow's own in a layout, made in `folder`.
+fn own(layout: &str, options: serde_json::Value, folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(name);
+    let layout = Layout::from_name(layout, options).unwrap();
+    let options = SaveOptions { layout, ..SaveOptions::default() };
+    regrow::save_with(&path, &common_tree(), &options).unwrap();
+    path
+}
+
+/// Fixtures of a folder that hold at most `len_max` bytes, as paths to open.
+fn small_fixtures(folder: &str, extension: &str, len_max: u64) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(fixtures().join(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file() && path.extension().is_some_and(|found| found == extension))
+        .filter(|path| fs::metadata(path).unwrap().len() <= len_max)
+        .collect();
+    found.sort();
+    assert!(!found.is_empty(), "no fixtures in {folder}");
+    found
+}
+
+#[test]
+fn regrow_layout() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    damage_all(&own("regrow", serde_json::Value::Null, folder.path(), "step"), "regrow");
+}
+
+#[test]
+fn orbax() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    damage_all(&own("orbax", serde_json::json!({ "use_zarr3": true }), folder.path(), "v3"), "orbax");
+    damage_all(&own("orbax", serde_json::json!({ "use_ocdbt": false }), folder.path(), "v2"), "orbax");
+    damage_all(&fixtures().join("orbax/legacy_flax_msgpack/ckpt"), "orbax");
+}
+
+#[test]
+fn flax() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    for file in small_fixtures("flax", "msgpack", 600) {
+        damage_all(&file, "flax");
+    }
+    damage_all(&own("flax", serde_json::Value::Null, folder.path(), "x.msgpack"), "flax");
+    damage_all(&own("flax", serde_json::json!({ "max_chunk_size": 16 }), folder.path(), "y.msgpack"), "flax");
+    damage_all(&fixtures().join("flax/ckpt_keep2"), "flax");
+}
+
+#[test]
+fn equinox() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    for file in small_fixtures("equinox", "eqx", 700) {
+        damage_all(&file, "equinox");
+    }
+    damage_all(&own("equinox", serde_json::Value::Null, folder.path(), "x.eqx"), "equinox");
+}
+
+#[test]
+fn pytree_data() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    for file in small_fixtures("pytree", "manifest", 500) {
+        damage_all(&file.with_extension(""), "pytree_data");
+    }
+    damage_all(&own("pytree_data", serde_json::Value::Null, folder.path(), "x"), "pytree_data");
+}
+
+#[test]
+fn safetensors() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    for file in small_fixtures("safetensors", "safetensors", 2000) {
+        damage_all(&file, "safetensors");
+    }
+    damage_all(&own("safetensors", serde_json::Value::Null, folder.path(), "x.safetensors"), "safetensors");
+    let sharded = serde_json::json!({ "max_shard_size": 64 });
+    damage_all(&own("safetensors", sharded, folder.path(), "sharded"), "safetensors");
+}
+
+#[test]
+fn npy() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    damage_all(&own("npy", serde_json::Value::Null, folder.path(), "x.npz"), "npy");
+    damage_all(&own("npy", serde_json::json!({ "compress": true }), folder.path(), "y.npz"), "npy");
+    damage_all(&own("npy", serde_json::Value::Null, folder.path(), "folder"), "npy");
+    let single = folder.path().join("single.npy");
+    let layout = Layout::from_name("npy", serde_json::Value::Null).unwrap();
+    let options = SaveOptions { layout, ..SaveOptions::default() };
+    regrow::save_with(&single, &Tree::single(array(Dtype::Int16, &[3, 4])), &options).unwrap();
+    damage_all(&single, "npy");
+}
+
+#[test]
+fn files_of_another_layout_are_refused_by_every_reader() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    let null = || serde_json::Value::Null;
+    let mut samples = vec![
+        own("regrow", null(), folder.path(), "regrow"),
+        own("orbax", null(), folder.path(), "orbax"),
+        own("flax", null(), folder.path(), "a.msgpack"),
+        own("equinox", null(), folder.path(), "a.eqx"),
+        own("pytree_data", null(), folder.path(), "a"),
+        own("safetensors", null(), folder.path(), "a.safetensors"),
+        own("npy", null(), folder.path(), "a.npz"),
+        own("npy", null(), folder.path(), "npy folder"),
+    ];
+    for (name, bytes) in [
+        ("empty", &b""[..]),
+        ("zeros", &[0; 100]),
+        ("text", b"hello, this is no checkpoint\n"),
+        ("json", b"{\"a\": [1, 2, 3]}\n"),
+        ("pickle", b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07numpy\x94."),
+        ("zip", b"PK\x03\x04\x14\x00\x00\x00\x00\x00"),
+        ("png", b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"),
+        ("script", b"#!/bin/sh\necho hello\n"),
+    ] {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        samples.push(path);
+    }
+    let not_checkpoints = &samples[8..];
+    for path in not_checkpoints {
+        let error = regrow::open(path).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::NotACheckpoint | ErrorKind::Corrupt),
+            "{}: {error}",
+            path.display()
+        );
+    }
+    for sample in &samples {
+        for format in builtin_formats() {
+            let what = format!("{} as {}", sample.display(), format.name());
+            if let Err(error) = format.recognise(sample) {
+                check_error(&error, &what);
+            }
+            match format.open(sample, &OpenOptions::default()) {
+                Ok(reader) => assert!(reader.tree().len() <= 64, "{what}"),
+                Err(error) => check_error(&error, &what),
+            }
+        }
+    }
+    for (sample, layout) in
+        samples.iter().zip(["regrow", "orbax", "flax", "equinox", "pytree_data", "safetensors", "npy", "npy"])
+    {
+        assert_eq!(regrow::open(sample).unwrap().description().layout, layout, "{}", sample.display());
+    }
+}
+
+#[test]
+fn scalars_and_odd_leaves_survive_damage_too() {
+    limit_memory();
+    let folder = tempfile::tempdir().unwrap();
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Tuple).unwrap();
+    let leaves = [
+        Leaf::scalar(Scalar::Int(-1)),
+        Leaf::scalar(Scalar::Complex(1.0, 2.0)),
+        Leaf::text("text"),
+        Leaf { kind: LeafKind::Bytes, ..array(Dtype::UInt8, &[3]) },
+        Leaf { kind: LeafKind::NumpyScalar, ..array(Dtype::BFloat16, &[]) },
+    ];
+    for (at, leaf) in leaves.into_iter().enumerate() {
+        build.leaf(Key::Index(at), leaf).unwrap();
+    }
+    build.close().unwrap();
+    let tree = build.finish().unwrap();
+    for (layout, name) in [("regrow", "r"), ("flax", "f.msgpack")] {
+        let path = folder.path().join(name);
+        let options = SaveOptions {
+            layout: Layout::from_name(layout, serde_json::Value::Null).unwrap(),
+            ..SaveOptions::default()
+        };
+        regrow::save_with(&path, &tree, &options).unwrap();
+        damage_all(&path, layout);
+    }
+}
