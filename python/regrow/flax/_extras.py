@@ -1,0 +1,130 @@
+"""What Flax cannot serialise and regrow can: nnx states and modules, typed PRNG keys.
+
+An `nnx.State` becomes what ``nnx.to_pure_dict`` makes of it, which is what people are told to save, so that the
+original reads the file with ``nnx.replace_by_pure_dict``. On the way back nothing is changed in place: a new state,
+or a new module, has the new values. Integer keys are text in the file and integers again in the state.
+
+A typed PRNG key becomes its key data, an ``uint32`` array. The original would put the bare array where the key was;
+therefore only where ``extended=True`` is said.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._nodes import Node, PrngKey
+from ._upstream import Handlers, is_jax_array, loaded
+
+
+def nnx_handlers(cls: type[Any]) -> Handlers | None:
+    """The handlers of an nnx class, and of regrow's own stand-in for classes; `None` for all others."""
+    if cls is Node:
+        return _NODE
+    nnx = loaded("flax.nnx")
+    if nnx is None:
+        return None
+    if cls not in _kinds:
+        _kinds[cls] = _nnx_kind(cls, nnx)
+    return _kinds[cls]
+
+
+def key_handlers(value: Any) -> Handlers | None:
+    """The handlers of typed PRNG keys."""
+    if type(value) is PrngKey:
+        return _PLAIN_KEY
+    if not is_jax_array(value):
+        return None
+    jax = loaded("jax")
+    return _JAX_KEY if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else None
+
+
+_kinds: dict[type[Any], Handlers | None] = {}
+"""Of the classes seen so far; leaves are of few classes."""
+
+
+def _nnx_kind(cls: type[Any], nnx: Any) -> Handlers | None:
+    for name, handlers in (("State", _STATE), ("Variable", _VARIABLE), ("Pytree", _MODULE), ("Module", _MODULE)):
+        base = getattr(nnx, name, None)
+        if isinstance(base, type) and issubclass(cls, base):
+            return handlers
+    return None
+
+
+def _state_to(state: Any) -> Any:
+    from ._state_dict import to_state_dict
+
+    return to_state_dict(loaded("flax.nnx").to_pure_dict(state))
+
+
+def _state_back(target: Any, state: Any) -> Any:
+    from ._state_dict import from_state_dict
+
+    nnx = loaded("flax.nnx")
+    restored = from_state_dict(nnx.to_pure_dict(target), state, ".")
+    made = nnx.from_flat_state(nnx.to_flat_state(target))
+    nnx.replace_by_pure_dict(made, restored)
+    return made
+
+
+def _variable_to(variable: Any) -> Any:
+    from ._state_dict import to_state_dict
+
+    return to_state_dict(variable.get_value())
+
+
+def _variable_back(target: Any, state: Any) -> Any:
+    from ._state_dict import from_state_dict
+
+    return target.replace(from_state_dict(target.get_value(), state, "."))
+
+
+def _module_to(module: Any) -> Any:
+    return _state_to(loaded("flax.nnx").state(module))
+
+
+def _module_back(target: Any, state: Any) -> Any:
+    nnx = loaded("flax.nnx")
+    graph, old = nnx.split(target)
+    return nnx.merge(graph, _state_back(old, state))
+
+
+def _node_to(node: Node) -> Any:
+    from ._state_dict import to_state_dict
+
+    return {str(key): to_state_dict(child) for key, child in node.items()}
+
+
+def _node_back(target: Node, state: Any) -> Any:
+    from ._state_dict import from_state_dict
+
+    children = dict(target.items())
+    restored = from_state_dict(children, state, ".")
+    get = object.__getattribute__
+    return Node(get(target, "_type_name"), restored, get(target, "_kind"), get(target, "_key_kinds"))
+
+
+def _jax_key_to(key: Any) -> Any:
+    return np.asarray(loaded("jax").random.key_data(key))
+
+
+def _jax_key_back(target: Any, state: Any) -> Any:
+    random = loaded("jax").random
+    return random.wrap_key_data(np.asarray(state), impl=random.key_impl(target))
+
+
+def _plain_key_to(key: PrngKey) -> Any:
+    return key.data
+
+
+def _plain_key_back(target: PrngKey, state: Any) -> Any:
+    return PrngKey(np.asarray(state), target.impl)
+
+
+_STATE: Handlers = (_state_to, _state_back)
+_VARIABLE: Handlers = (_variable_to, _variable_back)
+_MODULE: Handlers = (_module_to, _module_back)
+_NODE: Handlers = (_node_to, _node_back)
+_JAX_KEY: Handlers = (_jax_key_to, _jax_key_back)
+_PLAIN_KEY: Handlers = (_plain_key_to, _plain_key_back)
