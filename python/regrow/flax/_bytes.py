@@ -11,18 +11,14 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from .._errors import CorruptError
+from .._msgpack import MsgpackError
 from . import _extras
 from ._upstream import as_original, is_jax_array
 
 CHUNKED = "__msgpack_chunked_array__"
 
 
-class UnpackError(CorruptError, ValueError):
-    """Damaged or foreign bytes: also the `ValueError` that the original's decoder raises."""
-
-
-class ExtraData(UnpackError):
+class ExtraData(MsgpackError):
     """Bytes after the object; also msgpack's own error of this name, if the program has imported it."""
 
 
@@ -35,14 +31,17 @@ def unpack(data: Any, file: str | None = None) -> Any:
     """What is in `data`, the contents of `file`; arrays are read-only views of it.
 
     Raises:
-        UnpackError: if it is damaged.
+        MsgpackError: (a `CorruptError` and a `ValueError`) if it is damaged.
     """
     try:
         return _native.msgpack_unpack(data)
-    except CorruptError as error:
-        cls = as_original(ExtraData, "msgpack.exceptions") if "after the" in error.message else UnpackError
+    except MsgpackError as error:
+        cls = as_original(ExtraData, "msgpack.exceptions") if _LEFT_OVER in error.message else MsgpackError
         message = error.message if file is None else f"{error.message}\n  in {file}"
         raise cls(message, file=file, leaf=error.leaf, offset_bytes=error.offset_bytes, help=error.help) from None
+
+
+_LEFT_OVER = "left over after the msgpack object"
 
 
 def copied(value: Any, *, in_order: bool, extended: bool) -> Any:
