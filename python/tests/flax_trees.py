@@ -124,7 +124,7 @@ def nested() -> dict[str, Any]:
         "list": [np.arange(3), [np.ones(2), ()], {}],
         "tuple": (jnp.arange(4), (1,)),
         "moments": Moments(np.zeros(2), Moments(jnp.ones(1), None)),
-        1: {2: {"deep": np.float32(1)}},
+        "ints": {1: {2: {"deep": np.float32(1)}}, 10: 0, 9: 1},
         "frozen": FrozenDict({"b": {"x": np.ones(2)}, "a": [1, 2]}),
     }
 

@@ -124,7 +124,7 @@ def test_leftovers_and_strays_are_no_checkpoints(fixtures: Path, tmp_path: Path)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_histories_end_alike(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
-    prefix = ["checkpoint_", "m.", "x"][seed % 3]
+    prefix = ["checkpoint_", "m_", "x"][seed % 3]
     step = -3
     for _ in range(25):
         step = step + int(random.integers(-2, 5)) if random.random() < 0.9 else float(step) + 0.5
@@ -147,11 +147,12 @@ def test_random_histories_end_alike(seed: int, tmp_path: Path) -> None:
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "theirs" / name).read_bytes()
 
 
-def test_a_dash_before_the_step_is_no_sign(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["run-", "run.", "1e", "run_7"])
+def test_what_ends_the_prefix_is_no_part_of_the_number(prefix: str, tmp_path: Path) -> None:
     for step in (1, 2, 10):
-        ours.save_checkpoint(tmp_path, state_of(step), step, prefix="run-", keep=2)
-    assert names(tmp_path) == ["run-10", "run-2"]
-    assert ours.restore_checkpoint(tmp_path, None, prefix="run-")["step"] == 10
+        ours.save_checkpoint(tmp_path, state_of(step), step, prefix=prefix, keep=2)
+    assert names(tmp_path) == [f"{prefix}10", f"{prefix}2"]
+    assert ours.restore_checkpoint(tmp_path, None, prefix=prefix)["step"] == 10
 
 
 def test_a_negative_keep_makes_no_sense(tmp_path: Path) -> None:

@@ -63,9 +63,22 @@ def _state_back(target: Any, state: Any) -> Any:
 
     nnx = loaded("flax.nnx")
     restored = from_state_dict(nnx.to_pure_dict(target), state, ".")
-    made = nnx.from_flat_state(nnx.to_flat_state(target))
-    nnx.replace_by_pure_dict(made, restored)
-    return made
+    flat = []
+    for path, old in nnx.to_flat_state(target):
+        new = restored
+        for key in path:
+            new = new[key]
+        flat.append((path, old.replace(_as_held(old.get_value(), new)) if hasattr(old, "get_value") else new))
+    return nnx.from_flat_state(flat)
+
+
+def _as_held(old: Any, new: Any) -> Any:
+    """A JAX array where one was: modules change their variables in place, and a view of a file cannot be changed."""
+    if not is_jax_array(old) or not isinstance(new, np.ndarray):
+        return new
+    jax = loaded("jax")
+    array = jax.numpy.asarray(new)
+    return array if array.dtype == new.dtype else new.copy()
 
 
 def _variable_to(variable: Any) -> Any:
@@ -77,7 +90,8 @@ def _variable_to(variable: Any) -> Any:
 def _variable_back(target: Any, state: Any) -> Any:
     from ._state_dict import from_state_dict
 
-    return target.replace(from_state_dict(target.get_value(), state, "."))
+    old = target.get_value()
+    return target.replace(_as_held(old, from_state_dict(old, state, ".")))
 
 
 def _module_to(module: Any) -> Any:

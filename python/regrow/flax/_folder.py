@@ -89,7 +89,7 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
 def _names_in(folder: str) -> list[str]:
     try:
         return os.listdir(folder or ".")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
