@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from .._nodes import Node, PrngKey
+from . import _state_dict
 from ._upstream import Handlers, is_jax_array, loaded
 
 
-def nnx_handlers(cls: type[Any]) -> Handlers | None:
+def handlers(cls: type[Any]) -> Handlers | None:
     """The handlers of an nnx class, and of regrow's own stand-in for classes; `None` for all others."""
     if cls is Node:
         return _NODE
     nnx = loaded("flax.nnx")
-    if nnx is None:
-        return None
-    if cls not in _kinds:
-        _kinds[cls] = _nnx_kind(cls, nnx)
-    return _kinds[cls]
+    for name, pair in (("State", _STATE), ("Variable", _VARIABLE), ("Pytree", _MODULE), ("Module", _MODULE)):
+        base = getattr(nnx, name, None)
+        if isinstance(base, type) and issubclass(cls, base):
+            return pair
+    return None
 
 
 def key_handlers(value: Any) -> Handlers | None:
@@ -40,29 +41,13 @@ def key_handlers(value: Any) -> Handlers | None:
     return _JAX_KEY if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) else None
 
 
-_kinds: dict[type[Any], Handlers | None] = {}
-"""Of the classes seen so far; leaves are of few classes."""
-
-
-def _nnx_kind(cls: type[Any], nnx: Any) -> Handlers | None:
-    for name, handlers in (("State", _STATE), ("Variable", _VARIABLE), ("Pytree", _MODULE), ("Module", _MODULE)):
-        base = getattr(nnx, name, None)
-        if isinstance(base, type) and issubclass(cls, base):
-            return handlers
-    return None
-
-
 def _state_to(state: Any) -> Any:
-    from ._state_dict import to_state_dict
-
-    return to_state_dict(loaded("flax.nnx").to_pure_dict(state))
+    return _state_dict.to_state_dict(loaded("flax.nnx").to_pure_dict(state))
 
 
 def _state_back(target: Any, state: Any) -> Any:
-    from ._state_dict import from_state_dict
-
     nnx = loaded("flax.nnx")
-    restored = from_state_dict(nnx.to_pure_dict(target), state, ".")
+    restored = _state_dict.from_state_dict(nnx.to_pure_dict(target), state, ".")
     flat = []
     for path, old in nnx.to_flat_state(target):
         new = restored
@@ -82,16 +67,12 @@ def _as_held(old: Any, new: Any) -> Any:
 
 
 def _variable_to(variable: Any) -> Any:
-    from ._state_dict import to_state_dict
-
-    return to_state_dict(variable.get_value())
+    return _state_dict.to_state_dict(variable.get_value())
 
 
 def _variable_back(target: Any, state: Any) -> Any:
-    from ._state_dict import from_state_dict
-
     old = target.get_value()
-    return target.replace(_as_held(old, from_state_dict(old, state, ".")))
+    return target.replace(_as_held(old, _state_dict.from_state_dict(old, state, ".")))
 
 
 def _module_to(module: Any) -> Any:
@@ -105,16 +86,12 @@ def _module_back(target: Any, state: Any) -> Any:
 
 
 def _node_to(node: Node) -> Any:
-    from ._state_dict import to_state_dict
-
-    return {str(key): to_state_dict(child) for key, child in node.items()}
+    return {str(key): _state_dict.to_state_dict(child) for key, child in node.items()}
 
 
 def _node_back(target: Node, state: Any) -> Any:
-    from ._state_dict import from_state_dict
-
     children = dict(target.items())
-    restored = from_state_dict(children, state, ".")
+    restored = _state_dict.from_state_dict(children, state, ".")
     get = object.__getattribute__
     return Node(get(target, "_type_name"), restored, get(target, "_kind"), get(target, "_key_kinds"))
 

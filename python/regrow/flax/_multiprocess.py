@@ -14,6 +14,7 @@ from typing import Any
 
 from .._errors import UnsupportedError
 from ._folder import MP_ARRAY_POSTFIX
+from ._state_dict import to_state_dict
 from ._upstream import is_jax_array, loaded
 from .errors import (
     MPACheckpointingRequiredError,
@@ -46,9 +47,7 @@ def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
     )
 
 
-def restore_shared(
-    state: Any, target_state: Any, has_target: bool, path: str, step: Any, gda_manager: Any, allow_partial: bool
-) -> Any:
+def restore_shared(state: Any, target: Any, path: str, step: Any, gda_manager: Any, allow_partial: bool) -> Any:
     """The state with the arrays in place of their placeholders.
 
     Raises:
@@ -63,9 +62,9 @@ def restore_shared(
     report = [_line(at, folder) for at, folder in folders.items()]
     if not gda_manager:
         raise raised(MPACheckpointingRequiredError)(path, step, report)
-    if not has_target and not allow_partial:
+    if target is None and not allow_partial:
         raise raised(MPARestoreTargetRequiredError)(path, step, None, report)
-    targets = dict(_leaves(target_state))
+    targets = dict(_leaves(to_state_dict(target)))
     known = [at for at in folders if is_jax_array(targets.get(at))]
     unknown = [at for at in folders if at not in known]
     if unknown and not allow_partial:

@@ -104,10 +104,10 @@ def extended(on: bool) -> Iterator[None]:
 def _handlers_of(target: Any) -> Handlers | None:
     if isinstance(target, tuple) and hasattr(target, "_fields"):
         return _NAMED_TUPLE
-    handlers = _handlers_of_class(type(target))
-    if handlers is None and _per_thread.extended:
+    found = _handlers_of_class(type(target))
+    if found is None and _per_thread.extended:
         return _extras.key_handlers(target)
-    return handlers
+    return found
 
 
 def _handlers_of_class(cls: type[Any]) -> Handlers | None:
@@ -115,16 +115,21 @@ def _handlers_of_class(cls: type[Any]) -> Handlers | None:
     if shared is not None and _registered:
         _hand_over(shared)
     registered = (_registered if shared is None else shared).get(cls)
-    if registered is not None and getattr(registered[0], "__module__", None) not in _UPSTREAM_MODULES:
+    if registered is None:
+        if cls not in _unregistered:
+            _unregistered[cls] = _own_handlers(cls)
+        return _unregistered[cls] or (_EXTENDED.get(cls) if _per_thread.extended else None)
+    if getattr(registered[0], "__module__", None) not in _UPSTREAM_MODULES:
         return registered
-    own = _BUILTIN.get(cls)
-    if own is not None:
-        return own
-    if registered is not None or is_partial(cls):
-        return _instead_of_upstream(cls) or registered
-    if _per_thread.extended and cls in _EXTENDED:
-        return _EXTENDED[cls]
-    return _extras.nnx_handlers(cls)
+    return _BUILTIN.get(cls) or _instead_of_upstream(cls) or registered
+
+
+_unregistered: dict[type[Any], Handlers | None] = {}
+"""Of classes that nobody has registered, most of them leaves: there are few, and each is met often."""
+
+
+def _own_handlers(cls: type[Any]) -> Handlers | None:
+    return _BUILTIN.get(cls) or (_PARTIAL if is_partial(cls) else None) or _extras.handlers(cls)
 
 
 def _instead_of_upstream(cls: type[Any]) -> Handlers | None:

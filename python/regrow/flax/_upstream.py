@@ -17,12 +17,21 @@ def loaded(module: str) -> Any:
     return sys.modules.get(module)
 
 
+_known: tuple[Any, dict[Any, Handlers] | None] = (None, None)
+
+
 def flax_registry() -> dict[Any, Handlers] | None:
     """The registry of `flax.serialization`, if it is imported, to its end."""
-    module = loaded("flax.serialization")
+    global _known
+    module = sys.modules.get("flax.serialization")
+    if module is _known[0]:
+        return _known[1]
     registry = getattr(module, "_STATE_DICT_REGISTRY", None)
     # `to_bytes` is the last thing in it. Until it is there the module is still filling its registry.
-    return registry if isinstance(registry, dict) and hasattr(module, "to_bytes") else None
+    if not isinstance(registry, dict) or not hasattr(module, "to_bytes"):
+        return None
+    _known = module, registry
+    return registry
 
 
 def flax_path_names() -> list[str] | None:

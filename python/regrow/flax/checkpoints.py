@@ -236,10 +236,7 @@ def restore_checkpoint(
         loaded = regrow.load(path, target, partial=target is not None)
         return serialization.to_state_dict(loaded) if target is None else loaded
     state = _bytes.unpack(_contents(path, mapped=parallel), file=path)
-    target_state = None if target is None else serialization.to_state_dict(target, extended=extended)
-    state = _multiprocess.restore_shared(
-        state, target_state, target is not None, path, step, gda_manager, allow_partial_mpa_restoration
-    )
+    state = _multiprocess.restore_shared(state, target, path, step, gda_manager, allow_partial_mpa_restoration)
     if target is None:
         return state
     return serialization.from_state_dict(target, state, strict=strict, extended=extended)
