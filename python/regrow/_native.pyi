@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+from typing_extensions import Buffer
+
 __version__: str
 NODE_KINDS: tuple[str, ...]
 KEY_KINDS: tuple[str, ...]
@@ -39,6 +41,30 @@ def paths(structure: _Structure) -> list[str]:
 
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
     """For each path the position of the first pattern that matches; -1 if none does."""
+
+def msgpack_pack(value: object, max_chunk_size: int) -> bytes:
+    """One msgpack object of raw dicts, lists and leaves, as Flax encodes it: dicts in their own order.
+
+    Takes exactly ``dict`` (keys: any scalar), ``list``, ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``,
+    ``bytes``, ``bytearray``, ``memoryview``, NumPy arrays and scalars, ``jax.Array``, ``ExtType`` and ``Timestamp``.
+    Arrays that are values of dicts, or the root, and are longer than ``max_chunk_size`` bytes become maps of chunks.
+
+    Raises:
+        TypeError: ``can not serialize 'X' object``, for any other type; the key path follows.
+        OverflowError: ``Integer value out of range``; the key path follows.
+        ValueError: for an array of objects, records, text or void, and below 1024 levels, with the key path.
+    """
+
+def msgpack_unpack(data: Buffer) -> Any:
+    """The object in ``data``: raw dicts with keys of any kind, lists, leaves.
+
+    Arrays are read-only views of ``data`` and keep it alive; those in chunks are put together and writable. Of a key
+    that is there twice the last value counts. Unknown extensions come as ``regrow._msgpack.ExtType``, extension -1 as
+    ``regrow._msgpack.Timestamp``.
+
+    Raises:
+        ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
+    """
 
 @final
 class Slab:

@@ -8,10 +8,11 @@
 //! |---|---|
 //! | `columns` | the structure of a tree, both ways |
 //! | `leaves` | Python's leaves to the engine's, and the engine's to columns |
-//! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
+//! | `memory` | all that is `unsafe`: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
 //! | `convert` | from one layout to another |
+//! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -21,6 +22,7 @@ mod checkpoint;
 mod columns;
 mod convert;
 mod error;
+mod flax;
 mod leaves;
 mod memory;
 mod options;
@@ -38,6 +40,8 @@ mod _native {
     use crate::columns::{match_paths, paths};
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
+    #[pymodule_export]
+    use crate::flax::{msgpack_pack, msgpack_unpack};
     #[pymodule_export]
     use crate::memory::Slab;
 

@@ -1,14 +1,21 @@
 //! The only unsafe code of the extension: NumPy's memory as shared bytes, and shared bytes as a Python buffer.
 
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::PyBufferError;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::{Error, Result};
+
+use crate::error::OrRaise;
 
 /// Bytes that the engine holds (a view of a map, a buffer), for the buffer protocol; read-only.
 #[pyclass(frozen, module = "regrow._native")]
@@ -57,11 +64,36 @@ pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<A
         return Err(Error::unsupported(format!("an array of dtype {dtype} has elements of another size"))
             .expected(dtype.size_bytes(), itemsize));
     }
+    let strides = array.strides().iter().map(|&stride| stride as i64).collect();
+    borrow(array, dtype, shape, strides)
+}
+
+/// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same size; elements
+/// of a size that no number has become an axis of bytes.
+pub fn borrow_elements(array: &Bound<'_, PyUntypedArray>) -> Result<Array> {
+    let mut dims: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
+    let mut strides: Vec<i64> = array.strides().iter().map(|&stride| stride as i64).collect();
+    let dtype = match array.dtype().itemsize() {
+        1 => Dtype::UInt8,
+        2 => Dtype::UInt16,
+        4 => Dtype::UInt32,
+        8 => Dtype::UInt64,
+        16 => Dtype::Complex128,
+        other => {
+            dims.push(other as u64);
+            strides.push(1);
+            Dtype::UInt8
+        }
+    };
+    borrow(array, dtype, Shape::new(dims)?, strides)
+}
+
+fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides: Vec<i64>) -> Result<Array> {
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new());
     }
     // Bytes before and after the first element that the array reaches.
-    let (mut before, mut after) = (0_usize, itemsize);
+    let (mut before, mut after) = (0_usize, array.dtype().itemsize());
     for (&stride, &dim) in array.strides().iter().zip(array.shape()) {
         let reach = stride.unsigned_abs().saturating_mul(dim - 1);
         let side = if stride < 0 { &mut before } else { &mut after };
@@ -74,7 +106,6 @@ pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<A
         len_bytes: before.saturating_add(after),
         _array: array.clone().unbind(),
     };
-    let strides = array.strides().iter().map(|&stride| stride as i64).collect();
     Array::with_strides(dtype, shape, strides, before, Bytes::from_owner(owner))
 }
 
@@ -94,5 +125,149 @@ impl AsRef<[u8]> for ArrayMemory {
         // SAFETY: NumPy promises that the elements, at start + strides, are memory of the array; `borrow_array`
         // has computed their bounds, and `_array` keeps them there.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
+    }
+}
+
+/// The bytes of any contiguous buffer of Python's (`bytes`, `memoryview`, `mmap`), read where they lie.
+pub struct ReadOnly(PyBuffer<u8>, Py<PyAny>);
+
+impl ReadOnly {
+    /// Borrows the buffer of `data`, and keeps it alive.
+    pub fn new(data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let view = PyMemoryView::from(data)?.call_method0("toreadonly")?;
+        let is_bytes = view.getattr("format")?.eq("B")? && view.getattr("ndim")?.eq(1)?;
+        let view = if is_bytes { view } else { view.call_method1("cast", ("B",))? };
+        let buffer = PyBuffer::get(&view)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("the bytes do not lie together"));
+        }
+        Ok(Self(buffer, view.unbind()))
+    }
+
+    /// The same bytes as a read-only `memoryview`.
+    pub fn view<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.1.bind(py).clone()
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        if self.0.item_count() == 0 {
+            return &[];
+        }
+        // SAFETY: the buffer is contiguous and held until `self` is dropped. As with arrays, whoever writes to it
+        // while it is read gets a mixture.
+        unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), self.0.item_count()) }
+    }
+}
+
+/// A part of a `bytes` object that is being made.
+pub enum Piece<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// A range of the C-order bytes of an array.
+    Array(&'a Array, Range<u64>),
+}
+
+/// Bytes that one thread copies at a time.
+const COPY_LEN_BYTES: usize = 4 << 20;
+
+/// From here on, threads and huge pages cost less than they save.
+const LARGE_LEN_BYTES: usize = 8 << 20;
+
+/// Threads that copy: two reach the speed of the memory on most machines.
+const COPY_THREADS: usize = 2;
+
+/// The pieces, one after another, as one `bytes` object: allocated once, every byte written once.
+pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, PyBytes>> {
+    let len = pieces.iter().try_fold(0_usize, |len, piece| len.checked_add(piece.len()?));
+    let too_long = || PyMemoryError::new_err("the bytes do not fit in memory");
+    let len = len.filter(|&len| isize::try_from(len).is_ok()).ok_or_else(too_long)?;
+    // SAFETY: with a null pointer Python allocates the object and leaves its bytes to us; an error gives null.
+    let made = unsafe {
+        let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), len as ffi::Py_ssize_t);
+        Bound::from_owned_ptr_or_err(py, made)?.cast_into::<PyBytes>()?
+    };
+    // SAFETY: nobody else has the object yet, and it has room for `len` bytes, which are not initialised.
+    let mut room = unsafe {
+        let start = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();
+        std::slice::from_raw_parts_mut(start, len)
+    };
+    let mut jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)> = Vec::new();
+    for piece in pieces {
+        let mut done = 0;
+        while let Some(part) = piece.part(done, COPY_LEN_BYTES) {
+            let part_len = part.len().ok_or_else(too_long)?;
+            let (now, later) =
+                std::mem::take(&mut room).split_at_mut_checked(part_len).ok_or_else(too_long)?;
+            jobs.push((now, part));
+            (room, done) = (later, done + part_len);
+        }
+    }
+    let written = if len < LARGE_LEN_BYTES {
+        jobs.into_iter().try_for_each(|(room, piece)| piece.copy(room))
+    } else {
+        py.detach(|| copy_with_threads(jobs))
+    };
+    written.or_raise()?;
+    Ok(made)
+}
+
+fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<()> {
+    let jobs = Mutex::new(jobs.into_iter());
+    let work = || loop {
+        let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+        match next {
+            Some((room, piece)) => piece.copy(room)?,
+            None => return Ok(()),
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..COPY_THREADS).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        others.into_iter().fold(own, |result, other| {
+            result.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    })
+}
+
+impl Piece<'_> {
+    fn len(&self) -> Option<usize> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes.len()),
+            Self::Array(_, range) => usize::try_from(range.end.checked_sub(range.start)?).ok(),
+        }
+    }
+
+    /// At most `len_max` bytes from `done` on; `None` at the end.
+    fn part(&self, done: usize, len_max: usize) -> Option<Piece<'_>> {
+        let left = self.len()?.checked_sub(done).filter(|&left| left > 0)?;
+        let end = done + left.min(len_max);
+        Some(match self {
+            Self::Bytes(bytes) => Piece::Bytes(bytes.get(done..end)?),
+            Self::Array(array, range) => {
+                Piece::Array(array, range.start + done as u64..range.start + end as u64)
+            }
+        })
+    }
+
+    /// Writes every byte of `room`, which is as long as the piece.
+    fn copy(&self, room: &mut [MaybeUninit<u8>]) -> Result<()> {
+        let bytes = match self {
+            Self::Bytes(bytes) => Some(*bytes),
+            Self::Array(array, range) => {
+                array.c_order_bytes().and_then(|bytes| bytes.get(range.start as usize..range.end as usize))
+            }
+        };
+        if let Some(bytes) = bytes.filter(|bytes| bytes.len() == room.len()) {
+            room.write_copy_of_slice(bytes);
+            return Ok(());
+        }
+        room.fill(MaybeUninit::new(0));
+        // SAFETY: every byte has just been written.
+        let room = unsafe { room.assume_init_mut() };
+        match self {
+            Self::Array(array, range) => array.copy_c_order(range.start, room),
+            Self::Bytes(_) => Ok(()),
+        }
     }
 }

@@ -8,6 +8,9 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
+pub mod encode;
+pub mod layout;
+pub mod msgpack;
 mod options;
 
 pub use options::FlaxOptions;

@@ -1,0 +1,179 @@
+"""`flax.serialization` under its own names: what runs with it runs with this.
+
+    from regrow import flax as serialization
+
+    data = serialization.to_bytes(state)                 # the same bytes
+    state = serialization.from_bytes(state, data)        # leaves are views of `data`, nothing is copied
+    state = serialization.from_bytes(state, data, strict=True)    # shapes, dtypes and keys are compared first
+
+Two layers. A *state dict* is what an object is as nested maps of leaves: `to_state_dict`, `from_state_dict`. The
+*encoding* makes bytes of such maps: `msgpack_serialize`, `msgpack_restore`. `to_bytes` and `from_bytes` are both.
+
+The other halves of the package: `regrow.flax.traverse_util`, `regrow.flax.checkpoints`. JAX and Flax are used where
+the program has imported them, and never imported from here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import _bytes, _state_dict, _strict
+
+__all__ = [
+    "MAX_CHUNK_SIZE",
+    "checkpoints",
+    "current_path",
+    "from_bytes",
+    "from_state_dict",
+    "is_serializable",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "register_serialization_state",
+    "to_bytes",
+    "to_state_dict",
+    "traverse_util",
+]
+
+MAX_CHUNK_SIZE = 2**30
+"""Arrays of more bytes are written in pieces of at most so many; looked at in each call."""
+
+
+def to_bytes(target: Any, *, extended: bool = False) -> bytes:
+    """The state of `target` in msgpack, entries in the order of the dicts.
+
+    Args:
+        target: Any object with a state dict; JAX and NumPy arrays, numbers, text, bytes and `None` are leaves.
+        extended: Also write what the original cannot: typed PRNG keys (as their key data), `OrderedDict`,
+            `defaultdict`.
+
+    Raises:
+        TypeError: for a leaf or key that msgpack or Flax has no form for.
+        OverflowError: for an integer beyond 64 bits.
+        ValueError: for arrays of objects, records, text or raw bytes.
+    """
+    return _bytes.pack(to_state_dict(target, extended=extended), MAX_CHUNK_SIZE)
+
+
+def from_bytes(target: Any, encoded_bytes: Any, *, strict: bool = False, extended: bool = False) -> Any:
+    """An object like `target` with the state that `to_bytes` has written.
+
+    Array leaves are read-only NumPy views of `encoded_bytes`.
+
+    Args:
+        target: Gives the structure; its leaves are not looked at, except for `strict`. With `None` the maps come
+            back as they are.
+        encoded_bytes: Any bytes-like object, a memory map too.
+        strict: Compare keys, kinds, shapes and dtypes first.
+        extended: Restore what `to_bytes` writes with the same option.
+
+    Raises:
+        CorruptError: (a `ValueError` too) if the bytes are damaged.
+        ValueError: if target and state differ in their keys.
+        MismatchError: with `strict`, with every difference.
+    """
+    return from_state_dict(target, msgpack_restore(encoded_bytes), strict=strict, extended=extended)
+
+
+def to_state_dict(target: Any, *, extended: bool = False) -> Any:
+    """The state of `target` as nested dicts with text keys; `target` itself if it is a leaf.
+
+    Args:
+        target: Any object.
+        extended: See `to_bytes`.
+
+    Raises:
+        ValueError: if two keys of a dict have the same text.
+    """
+    with _state_dict.extended(extended):
+        return _state_dict.to_state_dict(target)
+
+
+def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False, extended: bool = False) -> Any:
+    """An object like `target` with the leaves of `state`. `target` does not change.
+
+    Args:
+        target: Gives the structure.
+        state: What `to_state_dict` has made.
+        name: What the place is called in messages: of a handler, the name of the child.
+        strict: Compare keys, kinds, shapes and dtypes first.
+        extended: See `to_bytes`.
+
+    Raises:
+        ValueError: if target and state differ in their keys.
+        MismatchError: with `strict`, with every difference.
+    """
+    with _state_dict.extended(extended):
+        if strict:
+            _strict.check(target, state)
+        return _state_dict.from_state_dict(target, state, name)
+
+
+def register_serialization_state(
+    ty: type[Any],
+    ty_to_state_dict: _state_dict.ToStateDict,
+    ty_from_state_dict: _state_dict.FromStateDict,
+    override: bool = False,
+) -> None:
+    """Makes a class serialisable, here and in Flax; one that was registered there is known here.
+
+    Args:
+        ty: The class; its subclasses are not meant.
+        ty_to_state_dict: Of an instance, its state: a dict with text keys, or anything that can be written.
+        ty_from_state_dict: Of an instance and a state, another instance.
+        override: Replace a handler that is there.
+
+    Raises:
+        ValueError: if there is a handler and `override` was not given.
+    """
+    _state_dict.register(ty, ty_to_state_dict, ty_from_state_dict, override)
+
+
+def is_serializable(target: Any) -> bool:
+    """Whether a class, or the class of an object, has a state dict (leaves have none)."""
+    return _state_dict.is_serializable(target if isinstance(target, type) else type(target))
+
+
+def current_path() -> str:
+    """Within a handler: the path of what is being restored, ``./params/dense``."""
+    return _state_dict.current_path()
+
+
+def msgpack_serialize(pytree: Any, in_place: bool = False, *, extended: bool = False) -> bytes:
+    """Nested dicts and lists of leaves in msgpack, the entries of dicts sorted by key.
+
+    Args:
+        pytree: Dicts and lists of arrays, numbers, text, bytes and `None`; nothing that needs a state dict.
+        in_place: Keep the order of the entries, and change the dicts as the original does: JAX arrays in them
+            become NumPy arrays, arrays beyond `MAX_CHUNK_SIZE` become maps of pieces.
+        extended: Also write typed PRNG keys (as key data), `OrderedDict` and `defaultdict` (as dicts), tuples (as
+            lists). They come back as what they were written as.
+
+    Raises:
+        TypeError, OverflowError: see `to_bytes`.
+        ValueError: if the keys of a dict cannot be sorted; and see `to_bytes`.
+    """
+    value = pytree
+    if extended or not in_place:
+        value = _bytes.copied(pytree, in_order=in_place, extended=extended)
+    data = _bytes.pack(value, MAX_CHUNK_SIZE)
+    if in_place:
+        _bytes.convert_in_place(pytree, MAX_CHUNK_SIZE)
+    return data
+
+
+def msgpack_restore(encoded_pytree: Any) -> Any:
+    """Nested dicts and lists of leaves, from bytes in msgpack.
+
+    Array leaves are read-only NumPy views of `encoded_pytree`; those that were written in pieces are copies.
+
+    Args:
+        encoded_pytree: Any bytes-like object, a memory map too.
+
+    Raises:
+        CorruptError: (a `ValueError` too) if the bytes are damaged, with the path of the leaf.
+    """
+    return _bytes.unpack(encoded_pytree)
+
+
+# At the end, because they use what is above.
+from . import checkpoints, traverse_util  # noqa: E402

@@ -1,0 +1,91 @@
+"""The encoding layer: what happens to nested values before they are packed, and to errors of unpacking.
+
+The engine packs and unpacks; here is what the original does to the caller's containers around that.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+
+from .. import _native
+from .._msgpack import MsgpackError
+from . import _extras
+from ._upstream import as_original, is_jax_array
+
+CHUNKED = "__msgpack_chunked_array__"
+
+
+class ExtraData(MsgpackError):
+    """Bytes after the object; also msgpack's own error of this name, if the program has imported it."""
+
+
+def pack(value: Any, max_chunk_size: int) -> bytes:
+    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in pieces."""
+    return _native.msgpack_pack(value, max_chunk_size)
+
+
+def unpack(data: Any, file: str | None = None) -> Any:
+    """What is in `data`, the contents of `file`; arrays are read-only views of it.
+
+    Raises:
+        MsgpackError: (a `CorruptError` and a `ValueError`) if it is damaged.
+    """
+    try:
+        return _native.msgpack_unpack(data)
+    except MsgpackError as error:
+        cls = as_original(ExtraData, "msgpack.exceptions") if _LEFT_OVER in error.message else MsgpackError
+        message = error.message if file is None else f"{error.message}\n  in {file}"
+        raise cls(message, file=file, leaf=error.leaf, offset_bytes=error.offset_bytes, help=error.help) from None
+
+
+_LEFT_OVER = "left over after the msgpack object"
+
+
+def copied(value: Any, *, in_order: bool, extended: bool) -> Any:
+    """New containers around the same leaves, entries sorted by key unless they are to stay in order.
+
+    With `extended`, tuples become lists, other dicts become dicts, and typed PRNG keys become key data.
+    """
+    cls = type(value)
+    if cls is dict or (extended and cls in (collections.OrderedDict, collections.defaultdict)):
+        keys = list(value) if in_order or cls is collections.OrderedDict else _sorted(value)
+        return {key: copied(value[key], in_order=in_order, extended=extended) for key in keys}
+    if cls is list or (extended and isinstance(value, tuple)):
+        return [copied(item, in_order=in_order, extended=extended) for item in value]
+    handlers = _extras.key_handlers(value) if extended else None
+    return value if handlers is None else handlers[0](value)
+
+
+def _sorted(node: dict[Any, Any]) -> list[Any]:
+    try:
+        return sorted(node)
+    except TypeError as error:
+        raise ValueError("Comparator raised exception while sorting pytree dictionary keys.") from error
+
+
+def convert_in_place(node: Any, max_chunk_size: int) -> None:
+    """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of pieces for big ones."""
+    if not isinstance(node, dict):
+        return
+    for key, value in node.items():
+        if isinstance(value, dict):
+            convert_in_place(value, max_chunk_size)
+            continue
+        if is_jax_array(value):
+            node[key] = value = np.array(value)
+        if isinstance(value, np.ndarray) and value.size * value.dtype.itemsize > max_chunk_size:
+            node[key] = _in_pieces(value, max_chunk_size)
+
+
+def _in_pieces(array: Any, max_chunk_size: int) -> dict[str, Any]:
+    items = max(1, int(max_chunk_size / array.dtype.itemsize))
+    flat = array.reshape(-1)
+    pieces = (flat[start : start + items] for start in range(0, flat.size, items))
+    return {
+        CHUNKED: True,
+        "shape": {str(axis): length for axis, length in enumerate(array.shape)},
+        "chunks": {str(at): piece for at, piece in enumerate(pieces)},
+    }

@@ -1,0 +1,240 @@
+"""A folder of checkpoint files: what is in it, how one more gets in, which ones go.
+
+    <folder>/<prefix><step>              a checkpoint: a file, or a folder that Orbax has written
+    <folder>/<prefix><step>_gda/         arrays of several processes, beside it
+    <folder>/<prefix>tmp                 what a killed writer of Flax has left
+    <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>
+                                         being written here; locked while its writer lives
+
+A name counts as a checkpoint only if what follows the prefix is a number: nobody's `checkpoint_99.bak` is the
+latest, is in the way of a save, or is removed.
+
+A file is written under its temporary name, synced, and then given its own; older ones are removed only when that is
+on the disk. The next save in the same folder removes what killed writers have left: the kernel has given up their
+locks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .._errors import InvalidArgumentError, IoError, PermissionDeniedError, RegrowError, StorageFullError
+
+ORBAX_CKPT_FILENAME = "checkpoint"
+ORBAX_METADATA_FILENAME = "_METADATA"
+ORBAX_MANIFEST_OCDBT = "manifest.ocdbt"
+MP_ARRAY_POSTFIX = "_gda"
+
+_FOLDER_MARKERS = (
+    ORBAX_CKPT_FILENAME,
+    ORBAX_METADATA_FILENAME,
+    ORBAX_MANIFEST_OCDBT,
+    "_CHECKPOINT_METADATA",
+    "regrow.json",
+)
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
+_TEMPORARY = ".regrow-tmp-"
+_TRIES = 16
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class Found(NamedTuple):
+    """A checkpoint in a folder."""
+
+    step: int | float
+    text: str
+    """The step as it stands in the name."""
+    path: str
+
+
+def step_of(text: str) -> int | float | None:
+    """The number that a name ends in, if it is one."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def is_checkpoint_folder(path: str) -> bool:
+    """Whether a folder is a checkpoint itself: of Orbax, or of regrow."""
+    return any(os.path.exists(os.path.join(path, name)) for name in _FOLDER_MARKERS)
+
+
+def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
+    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some."""
+    folder, prefix = os.path.split(base)
+    found, strays = [], []
+    for name in sorted(_names_in(folder)):
+        if not name.startswith(prefix):
+            continue
+        text = name[len(prefix) :]
+        path = os.path.join(folder, name)
+        step = step_of(text)
+        if step is not None and (not os.path.isdir(path) or is_checkpoint_folder(path)):
+            found.append(Found(step, text, path))
+        elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and _TEMPORARY not in name:
+            strays.append(name)
+    found.sort(key=lambda checkpoint: checkpoint.step)
+    return found, strays
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+# ---- which ones go ------------------------------------------------------------------------------------------
+
+
+def clean_up(
+    base: str, saved: str, *, keep: int, overwrite: bool, keep_every_n_steps: int | None, with_arrays: bool
+) -> None:
+    """Removes what need not be kept now that `saved` is there.
+
+    With `overwrite` all later ones. Then all but the last `keep` (none, if that is 0), except that with
+    `keep_every_n_steps` one stays if its step is at least that far from the last that stayed for this reason.
+    """
+    found, _ = list_checkpoints(base)
+    step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)
+    if step is None:
+        # It has a name instead of a number, and no place in the order.
+        return
+    if overwrite:
+        for later in [checkpoint for checkpoint in found if checkpoint.step > step]:
+            found.remove(later)
+            _remove(later.path, with_arrays)
+    last_kept = -float("inf")
+    for old in found[:-keep] if keep else []:
+        if keep_every_n_steps and old.step and old.step - last_kept >= keep_every_n_steps:
+            last_kept = old.step
+        elif old.path != saved:
+            _remove(old.path, with_arrays)
+
+
+def _remove(path: str, with_arrays: bool) -> None:
+    with as_regrow_error("cannot remove", path), contextlib.suppress(FileNotFoundError):
+        if with_arrays and os.path.isdir(path + MP_ARRAY_POSTFIX):
+            shutil.rmtree(path + MP_ARRAY_POSTFIX)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.remove(path)
+
+
+# ---- how one gets in ----------------------------------------------------------------------------------------
+
+
+def put(path: str, data: bytes, *, overwrite: bool) -> bool:
+    """Puts a file there, all of it or nothing, synced to disk; says whether the name was free."""
+    folder, name = os.path.split(path)
+    with as_regrow_error("cannot write", path):
+        _make_folders(folder or ".")
+        _sweep(folder or ".")
+        descriptor, temporary = _make_temporary(folder, name)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+                was_free = _give_name(temporary, path, overwrite)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+        _sync_folder(folder or ".")
+    return was_free
+
+
+def _make_temporary(folder: str, name: str) -> tuple[int, str]:
+    for _ in range(_TRIES):
+        temporary = os.path.join(folder, f".{name}{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, temporary
+        # Another writer took it for a leftover, just before it was locked.
+        os.close(descriptor)
+    raise OSError(errno.EBUSY, "other writers keep removing the temporary file", folder)
+
+
+def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
+    if overwrite:
+        aside = None
+        if os.path.isdir(path) and not os.path.islink(path):
+            if not is_checkpoint_folder(path):
+                raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
+            aside = f"{temporary}-replaced"
+            os.rename(path, aside)
+        os.replace(temporary, path)
+        if aside is not None:
+            shutil.rmtree(aside)
+        return True
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        if os.path.lexists(path):
+            return False
+        os.rename(temporary, path)
+    return True
+
+
+def _sweep(folder: str) -> None:
+    """Removes what killed writers have left; where there are no locks, nothing."""
+    for name in _names_in(folder):
+        if not name.startswith(".") or not re.search(rf"{re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}$", name):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.remove(os.path.join(folder, name))
+            finally:
+                os.close(descriptor)
+
+
+def _make_folders(folder: str) -> None:
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder) or "."
+    for made in reversed(missing):
+        os.makedirs(made, exist_ok=True)
+        _sync_folder(os.path.dirname(made) or ".")
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def as_regrow_error(what: str, path: str) -> Iterator[None]:
+    """Within: what the operating system refuses becomes an error of ours, with the file."""
+    try:
+        yield
+    except RegrowError:
+        raise
+    except OSError as error:
+        cls: type[RegrowError] = IoError
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            cls = StorageFullError
+        elif isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            cls = PermissionDeniedError
+        raise cls(f"{what} {path}: {error.strerror or error}", file=path) from error

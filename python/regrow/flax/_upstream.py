@@ -1,0 +1,80 @@
+"""What of JAX, Flax and msgpack the program has imported: none of them is ever imported from here.
+
+`sys.modules` is looked at anew each time, so it does not matter who is imported first.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+Handlers = tuple[Any, Any]
+"""To a state dict, and back from one: as Flax has them in its registry."""
+
+
+def loaded(module: str) -> Any:
+    """A module that the program has imported, or `None`."""
+    return sys.modules.get(module)
+
+
+_known: tuple[Any, dict[Any, Handlers] | None] = (None, None)
+
+
+def flax_registry() -> dict[Any, Handlers] | None:
+    """The registry of `flax.serialization`, if it is imported, to its end."""
+    global _known
+    module = sys.modules.get("flax.serialization")
+    if module is _known[0]:
+        return _known[1]
+    registry = getattr(module, "_STATE_DICT_REGISTRY", None)
+    # `to_bytes` is the last thing in it. Until it is there the module is still filling its registry.
+    if not isinstance(registry, dict) or not hasattr(module, "to_bytes"):
+        return None
+    _known = module, registry
+    return registry
+
+
+def flax_path_names() -> list[str] | None:
+    """Where Flax keeps, for each thread, the names on the way to what is being restored."""
+    names = getattr(getattr(loaded("flax.serialization"), "_error_context", None), "path", None)
+    return names if isinstance(names, list) else None
+
+
+def frozen_dict_class() -> type[Any]:
+    """Flax' `FrozenDict`; `dict` if there is none."""
+    cls = getattr(loaded("flax.core.frozen_dict"), "FrozenDict", None)
+    return cls if isinstance(cls, type) else dict
+
+
+def is_partial(cls: type[Any]) -> bool:
+    """Whether a class is `jax.tree_util.Partial`."""
+    return cls is getattr(loaded("jax.tree_util"), "Partial", None)
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is a `jax.Array`."""
+    array = getattr(loaded("jax"), "Array", None)
+    return array is not None and isinstance(value, array)
+
+
+class _Stop(Exception):
+    """Ends the chain of constructors, whose arguments differ between our class and the original."""
+
+    def __init__(self, *args: object) -> None:
+        BaseException.__init__(self, *args)
+
+
+_made: dict[tuple[type[Any], type[Any]], type[Any]] = {}
+
+
+def _both(ours: type[Any], original: type[Any]) -> type[Any]:
+    if (ours, original) not in _made:
+        body = {"__module__": ours.__module__, "__qualname__": ours.__qualname__, "__doc__": ours.__doc__}
+        _made[ours, original] = type(ours.__name__, (ours, _Stop, original), body)
+    return _made[ours, original]
+
+
+def as_original(ours: type[Any], module: str) -> type[Any]:
+    """`ours`, or a class that is the original of the same name as well: a program's `except` catches either."""
+    original = getattr(loaded(module), ours.__name__, None)
+    return _both(ours, original) if isinstance(original, type) else ours

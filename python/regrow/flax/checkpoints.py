@@ -1,0 +1,406 @@
+"""`flax.training.checkpoints` under its own names: one file a step in a folder.
+
+    from regrow.flax import checkpoints
+
+    checkpoints.save_checkpoint("runs", state, step=100, keep=3)
+    state = checkpoints.restore_checkpoint("runs", state)
+
+The files are those of Flax' legacy mode (`flax_use_orbax_checkpointing` off), whatever that switch says, and the
+same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one, and
+`restore_checkpoint` for what happens when there is nothing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import mmap
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import regrow
+
+from .. import flax as serialization
+from .._errors import InvalidArgumentError, UnsupportedError
+from . import _bytes, _multiprocess
+from ._folder import (
+    MP_ARRAY_POSTFIX,
+    ORBAX_CKPT_FILENAME,
+    ORBAX_MANIFEST_OCDBT,
+    ORBAX_METADATA_FILENAME,
+    as_regrow_error,
+    clean_up,
+    is_checkpoint_folder,
+    list_checkpoints,
+    put,
+    step_of,
+)
+from ._multiprocess import MP_ARRAY_PH
+from ._upstream import frozen_dict_class
+from .errors import (
+    CheckpointNotFoundError,
+    InvalidCheckpointError,
+    MPACheckpointingRequiredError,
+    MPARestoreDataCorruptedError,
+    MPARestoreTargetRequiredError,
+    raised,
+)
+
+__all__ = [
+    "MP_ARRAY_PH",
+    "MP_ARRAY_POSTFIX",
+    "ORBAX_CKPT_FILENAME",
+    "ORBAX_MANIFEST_OCDBT",
+    "ORBAX_METADATA_FILENAME",
+    "AsyncManager",
+    "CheckpointNotFoundError",
+    "InvalidCheckpointError",
+    "MPACheckpointingRequiredError",
+    "MPARestoreDataCorruptedError",
+    "MPARestoreTargetRequiredError",
+    "available_steps",
+    "convert_pre_linen",
+    "latest_checkpoint",
+    "natural_sort",
+    "restore_checkpoint",
+    "safe_normpath",
+    "save_checkpoint",
+    "save_checkpoint_multiprocess",
+]
+
+StrPath = str | os.PathLike[str]
+
+SIGNED_FLOAT_RE = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
+UNSIGNED_FLOAT_RE = re.compile(r"[-+]?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
+MODULE_NUM_RE = re.compile(r"(.*)_\d+$")
+SCHEME_RE = re.compile(r"(?P<scheme>[a-z][a-z0-9.+-]+://)?(?P<path>.*)", re.IGNORECASE | re.DOTALL)
+
+
+class AsyncManager:
+    """Saves in the background, one checkpoint at a time: ``save_checkpoint(..., async_manager=manager)``."""
+
+    def __init__(self, max_workers: int = 1) -> None:
+        self.executor = concurrent.futures.ThreadPoolExecutor(max_workers=max_workers)
+        self.save_future: concurrent.futures.Future[Any] | None = None
+
+    def wait_previous_save(self) -> None:
+        """Waits for the save that is under way. If it failed, its error is raised here, once."""
+        if self.save_future is not None:
+            try:
+                self.save_future.result()
+            except BaseException:
+                self.save_future = None
+                raise
+
+    def save_async(self, task: Callable[[], Any]) -> None:
+        """Runs `task` in the background, after the one before."""
+        self.wait_previous_save()
+        self.save_future = self.executor.submit(task)
+
+
+def save_checkpoint(
+    ckpt_dir: StrPath,
+    target: Any,
+    step: int | float,
+    prefix: str = "checkpoint_",
+    keep: int = 1,
+    overwrite: bool = False,
+    keep_every_n_steps: int | None = None,
+    async_manager: AsyncManager | None = None,
+    orbax_checkpointer: Any = None,
+    *,
+    extended: bool = False,
+) -> str:
+    """Saves `target` as the file ``<ckpt_dir>/<prefix><step>``, then removes what need not be kept.
+
+    The file is there whole and on the disk before anything is removed.
+
+    Args:
+        ckpt_dir: The folder; made if it is missing.
+        target: What `to_bytes` takes.
+        step: A number; checkpoints are ordered by it.
+        prefix: How the names of checkpoints begin.
+        keep: How many of the last to keep; 0 keeps all.
+        overwrite: Replace a checkpoint of this step and remove those of later steps.
+        keep_every_n_steps: Of the older ones, keep those that are at least so far from the last kept.
+        async_manager: Save in the background; `target` may be changed as soon as this returns.
+        orbax_checkpointer: Save through this instead, into a folder.
+        extended: See `to_bytes`.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        InvalidCheckpointError: if a checkpoint of this or a later step is there and `overwrite` was not given.
+    """
+    if async_manager is not None:
+        async_manager.wait_previous_save()
+    save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps)
+    if orbax_checkpointer is not None:
+        return save.through(orbax_checkpointer, target)
+    save.check_outdated()
+    data = serialization.to_bytes(target, extended=extended)
+    save.run(data, async_manager)
+    return save.path
+
+
+def save_checkpoint_multiprocess(
+    ckpt_dir: StrPath,
+    target: Any,
+    step: int | float,
+    prefix: str = "checkpoint_",
+    keep: int = 1,
+    overwrite: bool = False,
+    keep_every_n_steps: int | None = None,
+    async_manager: AsyncManager | None = None,
+    gda_manager: Any = None,
+    orbax_checkpointer: Any = None,
+    *,
+    extended: bool = False,
+) -> str:
+    """Saves `target` from the first of several processes, entries of dicts sorted; see `save_checkpoint`.
+
+    Arrays of which other processes hold a part are not written.
+
+    Raises:
+        MPACheckpointingRequiredError, UnsupportedError: for such arrays, all of them named; the first without a
+            `gda_manager`, as in the original.
+    """
+    _multiprocess.wait_for_all("Flax:Checkpoint:StartSave")
+    if async_manager is not None:
+        async_manager.wait_previous_save()
+    save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps, with_arrays=True)
+    if orbax_checkpointer is not None:
+        return save.through(orbax_checkpointer, target)
+    state = serialization.to_state_dict(target, extended=extended)
+    _multiprocess.refuse_shared(state, save.path, step, gda_manager)
+    data = serialization.msgpack_serialize(state)
+    save.check_outdated()
+    _multiprocess.wait_for_all("Flax:Checkpoint:CheckOverwriteBeforeSave")
+    if _multiprocess.is_first_process():
+        save.run(data, async_manager)
+    return save.path
+
+
+def restore_checkpoint(
+    ckpt_dir: StrPath,
+    target: Any,
+    step: int | float | None = None,
+    prefix: str = "checkpoint_",
+    parallel: bool = True,
+    gda_manager: Any = None,
+    allow_partial_mpa_restoration: bool = False,
+    orbax_checkpointer: Any = None,
+    orbax_transforms: dict[str, Any] | None = None,
+    *,
+    missing_ok: bool = False,
+    strict: bool = False,
+    extended: bool = False,
+) -> Any:
+    """An object like `target` with the state of a checkpoint.
+
+    The original gives back `target` unchanged, and says nothing, if the path is missing or the folder has no
+    checkpoint. Here that is an error, unless `missing_ok` is given.
+
+    Args:
+        ckpt_dir: A checkpoint, or a folder of them.
+        target: Gives the structure; with `None` the stored maps come back as they are.
+        step: Which one of a folder; the last if `None`.
+        prefix: How the names of checkpoints begin.
+        parallel: Map the file into memory, so that arrays are views of it and read when they are used; otherwise
+            read it first.
+        gda_manager: Reads the arrays that several processes hold together.
+        allow_partial_mpa_restoration: Leave the placeholders of such arrays if the target has none in their place.
+        orbax_checkpointer: Restores a folder that Orbax has written; `regrow.load` does without.
+        orbax_transforms: For `orbax_checkpointer`.
+        missing_ok: Give back `target` if there is nothing to restore.
+        strict: See `from_state_dict`.
+        extended: See `to_bytes`.
+
+    Raises:
+        CheckpointNotFoundError: (a `ValueError` too) if there is nothing to restore.
+        CorruptError: (a `ValueError` too) if the file is damaged.
+        ValueError: if target and state differ in their keys.
+    """
+    path = _path_to_restore(ckpt_dir, step, prefix)
+    if isinstance(path, CheckpointNotFoundError):
+        if missing_ok and step is None:
+            return target
+        raise path
+    if os.path.isdir(path):
+        if orbax_checkpointer is not None:
+            return _restore_through(orbax_checkpointer, path, target, orbax_transforms)
+        if orbax_transforms is not None:
+            raise InvalidArgumentError("orbax_transforms are for an orbax_checkpointer, which was not given", file=path)
+        loaded = regrow.load(path, target, partial=target is not None)
+        return serialization.to_state_dict(loaded) if target is None else loaded
+    state = _bytes.unpack(_contents(path, mapped=parallel), file=path)
+    state = _multiprocess.restore_shared(state, target, path, step, gda_manager, allow_partial_mpa_restoration)
+    if target is None:
+        return state
+    return serialization.from_state_dict(target, state, strict=strict, extended=extended)
+
+
+def latest_checkpoint(ckpt_dir: StrPath, prefix: str = "checkpoint_") -> str | None:
+    """The path of the checkpoint with the highest step; `None` if there is none."""
+    found, _ = list_checkpoints(_base(ckpt_dir, prefix))
+    return found[-1].path if found else None
+
+
+def available_steps(
+    ckpt_dir: StrPath, prefix: str = "checkpoint_", step_type: Callable[[str], Any] = int
+) -> list[int | float]:
+    """The steps of the checkpoints in a folder, in order; `step_type` makes numbers of what stands in the names."""
+    found, _ = list_checkpoints(_base(ckpt_dir, prefix))
+    return [step_type(checkpoint.text) for checkpoint in found]
+
+
+def natural_sort(file_list: Iterable[str], signed: bool = True) -> list[str]:
+    """Sorts text with its numbers taken as numbers: ``f_1, f_2, f_10``; with `signed`, ``-`` before one is a sign."""
+    number = SIGNED_FLOAT_RE if signed else UNSIGNED_FLOAT_RE
+
+    def pieces(text: str) -> list[str | float]:
+        # Numbers are every second piece: the pattern has one group.
+        return [float(piece) if at % 2 else piece for at, piece in enumerate(number.split(text))]
+
+    return sorted(file_list, key=pieces)
+
+
+def safe_normpath(path: str) -> str:
+    """`os.path.normpath` that leaves a scheme (``gs://``) alone."""
+    parts = SCHEME_RE.fullmatch(path)
+    return path if parts is None else (parts["scheme"] or "") + os.path.normpath(parts["path"])
+
+
+def convert_pre_linen(params: Any) -> Any:
+    """Parameters named before Linen, ``Conv_0, Dense_1``, renamed as Linen does, ``Conv_0, Dense_0``.
+
+    Numbers count the modules of each class on its own. Parameters with Linen's names stay as they are.
+    """
+    frozen_dict = frozen_dict_class()
+    if not isinstance(params, (dict, frozen_dict)):
+        return params
+    renamed: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    for name in natural_sort(params.keys()):
+        parts = MODULE_NUM_RE.match(name)
+        new_name = name
+        if parts is not None:
+            number = counts.get(parts[1], 0)
+            counts[parts[1]] = number + 1
+            new_name = f"{parts[1]}_{number}"
+        renamed[new_name] = convert_pre_linen(params[name])
+    return renamed if isinstance(params, dict) else frozen_dict(renamed)
+
+
+class _Save:
+    """One save: where to, and what goes afterwards."""
+
+    def __init__(
+        self,
+        ckpt_dir: StrPath,
+        prefix: str,
+        step: Any,
+        keep: int,
+        overwrite: bool,
+        keep_every_n_steps: int | None,
+        with_arrays: bool = False,
+    ) -> None:
+        if keep < 0:
+            raise InvalidArgumentError(f"keep={keep} makes no sense: 0 keeps all, 1 the last")
+        self.base = _base(ckpt_dir, prefix)
+        self.path = f"{self.base}{step}"
+        self.step = step
+        self.keep, self.overwrite, self.keep_every_n_steps = keep, overwrite, keep_every_n_steps
+        self.with_arrays = with_arrays
+
+    def check_outdated(self) -> None:
+        """Refuses to save what is not newer than all that is there."""
+        if self.overwrite:
+            return
+        step = step_of(f"{self.step}")
+        found, _ = list_checkpoints(self.base)
+        later = step is not None and any(checkpoint.step > step for checkpoint in found)
+        if later or os.path.lexists(self.path):
+            raise raised(InvalidCheckpointError)(self.path, self.step)
+
+    def run(self, data: bytes, async_manager: AsyncManager | None) -> None:
+        """Writes, now or in the background."""
+        if async_manager is not None:
+            async_manager.save_async(lambda: self._write(data))
+        else:
+            self._write(data)
+
+    def through(self, orbax_checkpointer: Any, target: Any) -> str:
+        """Saves a folder with Orbax."""
+        if hasattr(orbax_checkpointer, "wait_until_finished"):
+            orbax_checkpointer.wait_until_finished()
+        orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
+        if _multiprocess.is_first_process():
+            self._clean_up()
+        return self.path
+
+    def _write(self, data: bytes) -> None:
+        if not put(self.path, data, overwrite=self.overwrite):
+            raise raised(InvalidCheckpointError)(self.path, self.step)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        clean_up(
+            self.base,
+            self.path,
+            keep=self.keep,
+            overwrite=self.overwrite,
+            keep_every_n_steps=self.keep_every_n_steps,
+            with_arrays=self.with_arrays,
+        )
+
+
+def _base(ckpt_dir: StrPath, prefix: str) -> str:
+    """Folder and prefix: what the path of every checkpoint begins with."""
+    folder = os.fspath(ckpt_dir)
+    parts = SCHEME_RE.fullmatch(folder)
+    if parts is not None and parts["scheme"]:
+        help = "copy the files to a local disk, or mount the bucket"
+        raise UnsupportedError(f"{folder} is not on a local file system\n  help: {help}", file=folder, help=help)
+    return os.path.join(os.path.normpath(folder), prefix)
+
+
+def _path_to_restore(ckpt_dir: StrPath, step: Any, prefix: str) -> str | CheckpointNotFoundError:
+    base = _base(ckpt_dir, prefix)
+    folder = os.path.normpath(os.fspath(ckpt_dir))
+    if step is not None:
+        path = f"{base}{step}"
+        if os.path.exists(path):
+            return path
+        return CheckpointNotFoundError(f"Matching checkpoint not found: {path}", file=path)
+    help = "missing_ok=True gives back the target unchanged, as the original does"
+    if not os.path.exists(folder):
+        what = f"there is nothing at {folder}"
+        return CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
+    if not os.path.isdir(folder) or is_checkpoint_folder(folder):
+        return folder
+    found, strays = list_checkpoints(base)
+    if found:
+        return found[-1].path
+    what = f"{folder} has no checkpoint whose name is {prefix!r} and a number"
+    if strays:
+        help = f"give the path of one of them; {help}"
+        what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
+    return CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
+
+
+def _contents(path: str, *, mapped: bool) -> Any:
+    with as_regrow_error("cannot read", path), open(path, "rb") as file:
+        if mapped and os.fstat(file.fileno()).st_size:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return file.read()
+
+
+def _restore_through(orbax_checkpointer: Any, path: str, target: Any, transforms: dict[str, Any] | None) -> Any:
+    if hasattr(orbax_checkpointer, "wait_until_finished"):
+        orbax_checkpointer.wait_until_finished()
+    options = {} if transforms is None else {"transforms": transforms}
+    state = serialization.to_state_dict(orbax_checkpointer.restore(os.path.abspath(path), item=target, **options))
+    return state if target is None else serialization.from_state_dict(target, state)

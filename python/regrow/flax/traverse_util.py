@@ -1,0 +1,129 @@
+"""Nested dicts as flat ones, keyed by path: `flax.traverse_util` under its own names.
+
+>>> flatten_dict({"dense": {"kernel": 1, "bias": 2}}, sep="/")
+{'dense/kernel': 1, 'dense/bias': 2}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._upstream import frozen_dict_class, loaded
+
+__all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
+
+empty_node: Any
+"""What `keep_empty_nodes` puts where a dict without entries was; made by `__getattr__`."""
+
+
+class _EmptyNode:
+    """Stands for a dict without entries in a flat dict."""
+
+    def __repr__(self) -> str:
+        return "_EmptyNode()"
+
+
+_OWN_EMPTY_NODE = _EmptyNode()
+_jax_knows_it = False
+
+
+def flatten_dict(
+    xs: Any, keep_empty_nodes: bool = False, is_leaf: Callable[[Any, Any], bool] | None = None, sep: str | None = None
+) -> dict[Any, Any]:
+    """Flattens a nested dict (or `FrozenDict`) into one keyed by path, in the order of the entries.
+
+    Args:
+        xs: The nested dict.
+        keep_empty_nodes: Keep dicts without entries, as `empty_node`; otherwise they vanish.
+        is_leaf: Of the path and a dict there, whether to leave the dict whole.
+        sep: Join the keys of a path with this; without it paths are tuples.
+
+    Raises:
+        AssertionError: if `xs` is no dict.
+    """
+    if not _is_dict(xs):
+        raise AssertionError(f"expected (frozen)dict; got {type(xs)}")
+    empty = _empty_node() if keep_empty_nodes else None
+    flat: dict[Any, Any] = {}
+
+    def walk(value: Any, path: tuple[Any, ...]) -> None:
+        if not _is_dict(value) or (is_leaf is not None and is_leaf(path, value)):
+            flat[path if sep is None else sep.join(path)] = value
+            return
+        is_empty = True
+        for key, child in value.items():
+            is_empty = False
+            walk(child, (*path, key))
+        if is_empty and keep_empty_nodes and path:
+            flat[path if sep is None else sep.join(path)] = empty
+
+    walk(xs, ())
+    return flat
+
+
+def unflatten_dict(xs: dict[Any, Any], sep: str | None = None) -> dict[Any, Any]:
+    """Makes a nested dict of one keyed by path: what `flatten_dict` undoes.
+
+    Args:
+        xs: The flat dict.
+        sep: What joins the keys of a path, if paths are text.
+
+    Raises:
+        AssertionError: if `xs` is no dict.
+    """
+    if not isinstance(xs, dict):
+        raise AssertionError(f"input is not a dict; it is a {type(xs)}")
+    nested: dict[Any, Any] = {}
+    for path, value in xs.items():
+        keys = path if sep is None else path.split(sep)
+        at = nested
+        for key in keys[:-1]:
+            if key not in at:
+                at[key] = {}
+            at = at[key]
+        at[keys[-1]] = {} if _is_empty_node(value) else value
+    return nested
+
+
+def path_aware_map(f: Callable[[tuple[Any, ...], Any], Any], nested_dict: Any) -> dict[Any, Any]:
+    """Maps ``f(path, leaf)`` over a nested dict; empty dicts stay.
+
+    Args:
+        f: Gets the path, a tuple of keys, and the leaf.
+        nested_dict: The nested dict.
+    """
+    flat = flatten_dict(nested_dict, keep_empty_nodes=True)
+    return unflatten_dict({path: leaf if _is_empty_node(leaf) else f(path, leaf) for path, leaf in flat.items()})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "empty_node":
+        return _empty_node()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _empty_node() -> Any:
+    """Flax' own where the program has imported it, so that a flat dict of one can be unflattened by the other."""
+    theirs = getattr(loaded("flax.traverse_util"), "empty_node", None)
+    if theirs is not None:
+        return theirs
+    _register_with_jax()
+    return _OWN_EMPTY_NODE
+
+
+def _register_with_jax() -> None:
+    """To JAX it is a container without leaves, as Flax' is: `jax.tree.map` over a flat dict passes over it."""
+    global _jax_knows_it
+    register = getattr(loaded("jax.tree_util"), "register_pytree_node", None)
+    if register is not None and not _jax_knows_it:
+        _jax_knows_it = True
+        register(_EmptyNode, lambda _node: ((), None), lambda _none, _children: _OWN_EMPTY_NODE)
+
+
+def _is_empty_node(value: Any) -> bool:
+    return value is _OWN_EMPTY_NODE or value is getattr(loaded("flax.traverse_util"), "empty_node", _OWN_EMPTY_NODE)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, (dict, frozen_dict_class()))

@@ -1,0 +1,18 @@
+//! Flax' msgpack between Python objects and bytes, without an engine in between: the low level of `regrow.flax`.
+//!
+//! | room | does |
+//! |---|---|
+//! | `pack` | raw dicts, lists and leaves to one `bytes` object, filled in one pass |
+//! | `unpack` | bytes to raw dicts, lists and leaves; arrays are views of the bytes |
+
+mod pack;
+mod unpack;
+
+pub use pack::msgpack_pack;
+pub use unpack::msgpack_unpack;
+
+/// Where Python keeps the types that go with these functions.
+const TYPES: &str = "regrow._msgpack";
+
+/// Extension code of a timestamp, by msgpack's own rules.
+const EXT_TIMESTAMP: i8 = -1;
