@@ -128,7 +128,14 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
 
 
-_OTHER_CHARS = frozenset("OUSVMmgG")
+_ML_OTHERS = frozenset(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in ("int1", "uint1", "complex32", "bcomplex32")
+    if hasattr(ml_dtypes, name)
+)
+"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names, since their npy spelling says nothing."""
+
+_OTHER_CHARS = frozenset("OUSVMmgG").union(dtype.char for dtype in _ML_OTHERS)
 """Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
 ml_dtypes' have the same letters."""
 
@@ -137,7 +144,7 @@ def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) ->
     """Such an array as bytes, with an axis more; its dtype is told as npy headers spell it."""
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
-    descr = np.lib.format.dtype_to_descr(value.dtype)
+    descr = value.dtype.name if value.dtype in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
     notes[at] = descr if isinstance(descr, str) else repr(descr)
     value = np.ascontiguousarray(value) if value.ndim else value.copy()
     return NUMPY_OTHER, np.frombuffer(value.tobytes(), np.uint8).reshape(*value.shape, value.dtype.itemsize)

@@ -41,7 +41,7 @@ impl Refusals {
         let kind = self.named.first().map_or(ErrorKind::Unsupported, Error::kind);
         let kind =
             if self.named.iter().all(|error| error.kind() == kind) { kind } else { ErrorKind::Unsupported };
-        let mut what = format!("{count} leaves cannot be written as Orbax writes them");
+        let mut what = format!("{count} leaves cannot be written in this layout");
         let mut help: Vec<&str> = Vec::new();
         for error in &self.named {
             let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
