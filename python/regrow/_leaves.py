@@ -77,7 +77,9 @@ def to_native(flat: Flat) -> LeafColumns:
         else:
             kind, value = _from_other(leaf, flat, at, notes)
         if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
-            if value.dtype.char in _OTHER_CHARS and value.dtype not in DTYPE_NUMBERS:
+            if value.dtype in DTYPE_NUMBERS:
+                pass
+            elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
                 if kind == NUMPY_SCALAR:
                     _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
                 kind, value = _from_other_dtype(value, flat, at, notes)
@@ -133,9 +135,9 @@ _ML_OTHERS = frozenset(
     for name in ("int1", "uint1", "complex32", "bcomplex32")
     if hasattr(ml_dtypes, name)
 )
-"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names, since their npy spelling says nothing."""
+"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy spelling says nothing."""
 
-_OTHER_CHARS = frozenset("OUSVMmgG").union(dtype.char for dtype in _ML_OTHERS)
+_OTHER_CHARS = frozenset("OUSVMmgG")
 """Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
 ml_dtypes' have the same letters."""
 
@@ -296,7 +298,7 @@ def _numpy_other(shape: Any, _dtype: Any, value: Any, note: str | None) -> Any:
 def other_dtype(text: str) -> np.dtype[Any]:
     """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
     try:
-        descr = ast.literal_eval(text) if text.startswith("[") else text
+        descr: Any = ast.literal_eval(text) if text.startswith("[") else text
         dtype = np.lib.format.descr_to_dtype(descr)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise CorruptError(f"the dtype {text!r} cannot be read: {error}") from None

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | dict of any kind | map; integer keys as text unless they are to be kept |
 //! | list, tuple | map `"0"`, `"1"`, … |
-//! | named tuple, dataclass, other class | map of its fields |
+//! | named tuple, dataclass, other class | map of its fields; `Partial`: `args` and `keywords` |
 //! | `None` | nil |
 //! | array | extension 1; in chunks if it is long |
 //! | NumPy scalar, complex | extensions 3 and 2 |
@@ -144,6 +144,11 @@ impl MapKey {
     }
 }
 
+/// Whether a node is JAX' `Partial`, which numbers its two children where Flax names them.
+fn is_partial(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::Custom(name) if name.ends_with("tree_util.Partial"))
+}
+
 enum Step {
     Node(usize, Option<MapKey>),
     Leave,
@@ -204,9 +209,14 @@ impl Writer<'_> {
     fn members(&mut self, at: usize, count: usize) -> Vec<(MapKey, usize)> {
         let mut members = Vec::with_capacity(count);
         let mut seen = HashSet::with_capacity(count);
+        let is_partial = self.tree.nodes().get(at).is_some_and(|node| is_partial(&node.kind));
         for child in self.family.children(at, count) {
             let Some(node) = self.tree.nodes().get(child) else { continue };
-            let key = MapKey::of(&node.key, self.flax);
+            let key = match node.key {
+                Key::Index(0) if is_partial => MapKey::Text("args".into()),
+                Key::Index(1) if is_partial => MapKey::Text("keywords".into()),
+                ref key => MapKey::of(key, self.flax),
+            };
             let refuse =
                 |refusals: &mut Refusals, error| refusals.add(&self.path.child(node.key.clone()), error);
             if key == MapKey::Text(CHUNKED_KEY.into()) {
