@@ -77,7 +77,9 @@ def to_native(flat: Flat) -> LeafColumns:
         else:
             kind, value = _from_other(leaf, flat, at, notes)
         if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
-            if value.dtype.char in _OTHER_CHARS and value.dtype not in DTYPE_NUMBERS:
+            if value.dtype in DTYPE_NUMBERS:
+                pass
+            elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
                 if kind == NUMPY_SCALAR:
                     _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
                 kind, value = _from_other_dtype(value, flat, at, notes)
@@ -128,6 +130,13 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
 
 
+_ML_OTHERS = frozenset(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in ("int1", "uint1", "complex32", "bcomplex32")
+    if hasattr(ml_dtypes, name)
+)
+"""Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy spelling says nothing."""
+
 _OTHER_CHARS = frozenset("OUSVMmgG")
 """Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
 ml_dtypes' have the same letters."""
@@ -137,7 +146,7 @@ def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) ->
     """Such an array as bytes, with an axis more; its dtype is told as npy headers spell it."""
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
-    descr = np.lib.format.dtype_to_descr(value.dtype)
+    descr = value.dtype.name if value.dtype in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
     notes[at] = descr if isinstance(descr, str) else repr(descr)
     value = np.ascontiguousarray(value) if value.ndim else value.copy()
     return NUMPY_OTHER, np.frombuffer(value.tobytes(), np.uint8).reshape(*value.shape, value.dtype.itemsize)

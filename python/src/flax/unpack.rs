@@ -27,11 +27,16 @@ pub fn msgpack_unpack<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyResul
     let buffer = ReadOnly::new(data)?;
     let bytes = buffer.as_bytes();
     let numpy = py.import("numpy")?;
+    // An array over a buffer lets go of it at once, and a `bytearray` could move; one over this array cannot.
+    let view = match bytes.is_empty() {
+        true => buffer.view(py),
+        false => numpy.call_method1("frombuffer", (buffer.view(py), "u1"))?,
+    };
     let mut unpacker = Unpacker {
         py,
         bytes,
         scanner: Scanner::new(bytes),
-        view: buffer.view(py),
+        view,
         ndarray: numpy.getattr("ndarray")?,
         concatenate: numpy.getattr("concatenate")?,
         types: py.import(TYPES)?.into_any(),
@@ -75,7 +80,7 @@ struct Unpacker<'a, 'py> {
     py: Python<'py>,
     bytes: &'a [u8],
     scanner: Scanner<'a>,
-    /// The same bytes for NumPy.
+    /// The same bytes as an array, read-only, which keeps them where they are.
     view: Bound<'py, PyAny>,
     ndarray: Bound<'py, PyAny>,
     concatenate: Bound<'py, PyAny>,

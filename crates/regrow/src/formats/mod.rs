@@ -21,6 +21,7 @@ pub mod flax;
 mod loss;
 pub mod npy;
 pub mod orbax;
+pub(crate) mod pieces;
 pub mod pytree_data;
 pub mod regrow;
 pub mod safetensors;

@@ -1,17 +1,50 @@
-//! Flax msgpack: one msgpack object, arrays as extension 1.
+//! Flax msgpack: one msgpack object and nothing else; no magic, no version, no checksum, no index.
+//!
+//! ```text
+//! | map 2 | "params" | map 1 | "w" | ext 1 | array 3 | shape | "float32" | bin | data | "step" | 7 |
+//!                                  '------------- a leaf: its data is raw, in C order -'
+//! ```
+//!
+//! What Flax writes has passed through its *state dicts*: lists and tuples are maps `"0"`, `"1"`, …, named tuples
+//! and dataclasses maps of their fields. So a file tells dicts and leaves, and never what the dicts were.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`msgpack`] | bytes to tokens, each with its place |
+//! | [`encode`] | values to bytes; sizes first, array data last |
+//! | [`layout`] | Flax' extensions, and arrays in chunks |
+//! | `dtypes` | names of dtypes, both ways |
+//! | `decode` | an object to a pytree |
+//! | `files`, `steps`, `gda` | single files, folders of steps, arrays of several processes |
+//! | `reader` | all of it as a checkpoint |
+//! | `writer`, `convert`, `losses` | a pytree to a file, and what that loses |
+//!
+//! Opening scans the map of the file once, past all data; after that every leaf is a view. Files that Orbax wrote
+//! before 2023 have the same form, and its folder reads them through `decode`.
+//!
+//! Source: flax 0.12.8 `serialization.py` and `training/checkpoints.py`; msgpack `spec.md`.
 
 use std::path::Path;
 
-use super::{Format, Reader, Target};
+use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use crate::engine::{Layout, OpenOptions, SaveOptions};
+use crate::error::Result;
+use crate::tree::{Leaf, LeafInfo, Tree};
 
+mod convert;
+pub(crate) mod decode;
+mod dtypes;
 pub mod encode;
+mod files;
+mod gda;
 pub mod layout;
+mod losses;
 pub mod msgpack;
 mod options;
+mod reader;
+pub(crate) mod steps;
+mod writer;
 
 pub use options::FlaxOptions;
 
@@ -24,19 +57,37 @@ impl Format for Flax {
         "flax"
     }
 
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        match path.is_dir() {
+            true => steps::are_in(path),
+            false => Ok(files::is_flax_file(path)),
+        }
     }
 
-    fn open(&self, path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("flax is being built").in_file(path))
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(path)?;
+        Ok(Box::new(reader::FlaxReader::open(path, options)?))
     }
 
     fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
         Target::File
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("flax is being built").in_file(staged.target()))
+    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+        losses::losses(tree, &own_options(options))
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options, &own_options(options))
     }
 }
+
+fn own_options(options: &SaveOptions) -> FlaxOptions {
+    match &options.layout {
+        Layout::Flax(flax) => flax.clone(),
+        _ => FlaxOptions::default(),
+    }
+}
+
+#[cfg(test)]
+mod fixture_tests;

@@ -222,6 +222,17 @@ pub(crate) fn too_deep() -> Error {
         .help("Flax itself reads no deeper")
 }
 
+/// Whether an object that begins with this byte is a map.
+pub(crate) fn begins_map(first: u8) -> bool {
+    matches!(first, 0x80..=0x8f | 0xde | 0xdf)
+}
+
+/// Whether an object that begins with this byte is a map, an array or an extension: what a file of Flax' holds,
+/// and no text begins with.
+pub(crate) fn begins_tree(first: u8) -> bool {
+    begins_map(first) || matches!(first, 0x90..=0x9f | 0xc7..=0xc9 | 0xd4..=0xd8 | 0xdc | 0xdd)
+}
+
 /// Whether `bytes` are exactly one object, by their structure alone. Stops after `tokens_max` tokens and takes
 /// what has made sense for so long as one.
 pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {

@@ -2,7 +2,23 @@
 
 use serde::Deserialize;
 
+use super::layout::CHUNK_LEN_MAX_BYTES;
+
 /// Options of the layout `flax`. Each has a default that writes what the original writes.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct FlaxOptions {}
+pub struct FlaxOptions {
+    /// Sort the entries of every map, as `msgpack_serialize` does; `to_bytes` keeps their order.
+    pub sort_keys: bool,
+    /// Keep integer keys as integers, as `msgpack_serialize` does; `to_bytes` makes text of them, and Flax before
+    /// April 2026 reads no others.
+    pub integer_keys: bool,
+    /// Longer arrays are cut into chunks of at most this many bytes.
+    pub max_chunk_size: u64,
+}
+
+impl Default for FlaxOptions {
+    fn default() -> Self {
+        Self { sort_keys: false, integer_keys: false, max_chunk_size: CHUNK_LEN_MAX_BYTES }
+    }
+}

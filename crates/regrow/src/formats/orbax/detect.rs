@@ -14,7 +14,7 @@
 //!
 //! In this order: the first that fits is it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
@@ -23,6 +23,7 @@ use super::legacy;
 use super::metadata::METADATA_FILE;
 use super::steps::{self, COMMIT_SUCCESS_FILE, Steps, TMP_MARK, V1_MARKER_FILE};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::flax;
 
 /// What a path holds.
 #[derive(Debug)]
@@ -35,9 +36,9 @@ pub(super) enum Found {
     Steps(Steps),
     /// Arrays without metadata.
     BareArrays,
-    /// flax' files by step.
-    FlaxSteps(Vec<(u64, PathBuf)>),
-    /// One msgpack file.
+    /// Flax' files by step, which are Flax' to read: it saves Orbax' folders, too, so both look here.
+    FlaxSteps,
+    /// The msgpack file of the oldest layouts.
     MsgpackFile,
     /// None of these.
     Nothing(Vec<Listed>),
@@ -90,9 +91,8 @@ pub(super) fn detect(path: &Path) -> Result<Found> {
     if listed.iter().any(|entry| entry.is_dir && !entry.name.contains(TMP_MARK) && is_pytree(&entry.name)) {
         return Ok(Found::Items(listed, about));
     }
-    let flax = legacy::flax_steps(path, &listed);
-    if !flax.is_empty() {
-        return Ok(Found::FlaxSteps(flax));
+    if flax::steps::are_in(path)? {
+        return Ok(Found::FlaxSteps);
     }
     if legacy::has_bare_arrays(path)? {
         return Ok(Found::BareArrays);

@@ -1,38 +1,33 @@
-//! Layouts from before `_METADATA` (July 2023), and flax' own files.
+//! Layouts from before `_METADATA` (July 2023).
 //!
 //! ```text
 //! checkpoint                          msgpack with everything in it
 //! checkpoint  params.w/.zarray …      msgpack with the structure; "PLACEHOLDER://params.w" stands for an array
 //! params.w/.zarray …                  arrays alone: the names, split at dots, give a tree of dicts
-//! checkpoint_7  checkpoint_8          flax.training.checkpoints: one msgpack file a step
 //! ```
 //!
-//! Source: orbax' `legacy` readers and flax `training/checkpoints.py`.
+//! The msgpack is Flax': [`flax`](crate::formats::flax). Source: orbax' `legacy` readers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 
 use super::arrays::{Arrays, DOCUMENTS, MANIFEST_FILE};
-use super::files::{Listed, list};
+use super::files::list;
 use super::metadata::{Entry, KeyType, TreeMetadata};
 use super::pytree::Opened;
-use super::slot::Slot;
+use super::slot::{Slot, Source};
 use super::steps::{AGGREGATE_FILE, TMP_MARK};
-use super::{msgpack, structure};
-use crate::error::{Error, Result};
+use super::structure;
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::flax::decode::decode;
+use crate::formats::flax::msgpack::begins_map;
 use crate::store::{LocalStore, Store, StoreExt};
 use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
 /// What a text in the msgpack file begins with if an array stands in its place; the second is the older one.
 const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
-
-/// The same in flax' files of several processes; those arrays need their `_gda` folders and are not read.
-const GDA_PLACEHOLDER: &str = "//GDAPlaceholder:";
-
-/// Before the step in flax' file names.
-const FLAX_PREFIX: &str = "checkpoint_";
 
 /// Folders looked into when looking for arrays without any metadata.
 const FOLDERS_MAX: usize = 1 << 20;
@@ -56,41 +51,26 @@ pub(super) fn open_aggregate(folder: &Path) -> Result<Opened> {
 /// # Errors
 /// `Corrupt` with file and leaf.
 pub(super) fn read_aggregate(folder: &Path) -> Result<Tree<Slot>> {
+    let file = folder.join(AGGREGATE_FILE);
     let mut arrays = None;
-    let mut resolve = |text: &str| {
-        let Some(name) = PLACEHOLDERS.iter().find_map(|prefix| text.strip_prefix(prefix)) else {
-            return Ok(None);
-        };
+    let mut slots = Vec::new();
+    let tree = decode(&whole(folder, AGGREGATE_FILE)?).in_file(&file)?;
+    let infos = tree.map(|leaf| slots.push(Slot::decoded(leaf)));
+    for (slot, (path, ())) in slots.iter_mut().zip(infos.iter()) {
+        let Source::Text(text) = &slot.source else { continue };
+        let Some(name) = PLACEHOLDERS.iter().find_map(|prefix| text.strip_prefix(prefix)) else { continue };
         if arrays.is_none() {
             arrays = Some(match folder.join(MANIFEST_FILE).is_file() {
                 true => Arrays::in_database(folder, false, Missing::Fill)?,
                 false => Arrays::in_folders(folder, false, Missing::Fill),
             });
         }
-        arrays.as_mut().map(|arrays| arrays.leaf(name, LeafKind::NumpyArray)).transpose()
-    };
-    msgpack::decode(&whole(folder, AGGREGATE_FILE)?, &folder.join(AGGREGATE_FILE), &mut resolve)
-}
-
-/// Opens one of flax' files.
-///
-/// # Errors
-/// `Corrupt` with file and leaf.
-pub(super) fn open_flax(file: &Path) -> Result<Opened> {
-    let (Some(folder), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
-        return Err(Error::invalid("the path of a checkpoint has no file name").in_file(file));
-    };
-    let mut resolve = |text: &str| {
-        let gda = text.strip_prefix(GDA_PLACEHOLDER);
-        Ok(gda.map(|name| Slot::absent(name, LeafKind::Unknown("array in a _gda folder".into()))))
-    };
-    Ok(Opened {
-        tree: msgpack::decode(&whole(folder, name)?, file, &mut resolve)?,
-        custom_metadata: None,
-        variant: "flax msgpack".to_owned(),
-        notes: Vec::new(),
-        database: None,
-    })
+        if let Some(arrays) = &mut arrays {
+            let stored = arrays.leaf(name, LeafKind::NumpyArray);
+            *slot = stored.map_err(|error| error.at_leaf(&path).in_file(&file))?;
+        }
+    }
+    infos.with_leaves(slots)
 }
 
 /// Opens arrays without any metadata.
@@ -134,32 +114,15 @@ pub(super) fn has_bare_arrays(folder: &Path) -> Result<bool> {
     Ok(!array_names(folder, 1000)?.is_empty())
 }
 
-/// flax' files in a folder, by step; files whose step is no whole number are left out.
-pub(super) fn flax_steps(folder: &Path, listed: &[Listed]) -> Vec<(u64, PathBuf)> {
-    let mut steps: Vec<(u64, PathBuf)> = listed
-        .iter()
-        .filter(|entry| !entry.is_dir)
-        .filter_map(|entry| {
-            Some((entry.name.strip_prefix(FLAX_PREFIX)?.parse().ok()?, folder.join(&entry.name)))
-        })
-        .filter(|(_, file)| is_msgpack_map(file))
-        .collect();
-    steps.sort_unstable();
-    steps
-}
-
-/// Whether a file is named and begins like one of these msgpack files.
+/// Whether a file is named and begins like the msgpack file `checkpoint`.
 pub(super) fn is_msgpack_file(file: &Path) -> bool {
-    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    (name == AGGREGATE_FILE || name.starts_with(FLAX_PREFIX) || name.ends_with(".msgpack"))
-        && is_msgpack_map(file)
-}
-
-fn is_msgpack_map(file: &Path) -> bool {
+    if file.file_name().is_none_or(|name| name != AGGREGATE_FILE) {
+        return false;
+    }
     let mut first = [0];
     let read =
         std::fs::File::open(file).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first));
-    read.is_ok() && msgpack::starts_like_a_map(first[0])
+    read.is_ok() && begins_map(first[0])
 }
 
 /// The names of all zarr arrays below, sorted: folders that hold a document.

@@ -21,7 +21,7 @@
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
 //! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
-//! | `legacy`, `msgpack` | what there was before `_METADATA`, and flax' files |
+//! | `legacy` | what there was before `_METADATA` |
 //! | `reader` | all of it together |
 //! | `writer` | the same forms, written: a folder of rooms |
 //!
@@ -47,7 +47,6 @@ mod json_text;
 mod legacy;
 mod losses;
 pub mod metadata;
-mod msgpack;
 mod pytree;
 mod reader;
 pub mod rich;
@@ -72,12 +71,16 @@ impl Format for Orbax {
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        if let Some((step, about)) = reader::regrow_step(path, options)? {
+        let found = detect::detect(path)?;
+        if matches!(found, detect::Found::FlaxSteps) {
+            return super::flax::Flax.open(path, options);
+        }
+        if let Some((step, about)) = reader::regrow_step(&found, path, options)? {
             // A step in regrow's own layout has checksums, which Orbax' files alone have not.
             let item = OpenOptions { step: None, item: options.item.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
-        Ok(Box::new(reader::open(path, options)?))
+        Ok(Box::new(reader::open(found, path, options)?))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {

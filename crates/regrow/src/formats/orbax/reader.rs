@@ -17,12 +17,13 @@ use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small};
 use super::items::{self, Item};
 use super::pytree::Opened;
-use super::slot::{Slot, Source, copy_pieces, graft, leaf_path};
+use super::slot::{Slot, Source, graft, leaf_path};
 use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{json_text, legacy};
 use crate::array::Region;
 use crate::engine::{Finding, OpenOptions};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader};
 use crate::store::{LocalStore, ocdbt};
@@ -47,14 +48,14 @@ struct Parts {
     databases: Vec<PathBuf>,
 }
 
-/// Opens what `path` holds.
+/// Opens what `path` holds, which is `found`.
 ///
 /// # Errors
 /// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
 /// an item that is not there.
-pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
+pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
-    let parts = match detect(path)? {
+    let parts = match found {
         Found::Steps(steps) => {
             let step = steps.pick(options.step, path)?;
             describe_steps(&mut description, &steps, step);
@@ -63,21 +64,6 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
                 description.custom_metadata = steps::root_metadata(path)?;
             }
             parts
-        }
-        Found::FlaxSteps(files) => {
-            description.steps = files.iter().map(|(step, _)| *step).collect();
-            let found = match options.step {
-                Some(wanted) => files.iter().find(|(step, _)| *step == wanted),
-                None => files.last(),
-            };
-            let (step, file) = found.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "there is no such step")
-                    .in_file(path)
-                    .help(format!("the steps are: {:?}", description.steps))
-            })?;
-            description.step = Some(*step);
-            refuse_item(options, file)?;
-            take(legacy::open_flax(file)?, &mut description)
         }
         found => {
             if let Some(step) = options.step {
@@ -103,14 +89,18 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
 }
 
 /// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
-pub(super) fn regrow_step(path: &Path, options: &OpenOptions) -> Result<Option<(PathBuf, Description)>> {
-    let Found::Steps(steps) = detect(path)? else { return Ok(None) };
+pub(super) fn regrow_step(
+    found: &Found,
+    path: &Path,
+    options: &OpenOptions,
+) -> Result<Option<(PathBuf, Description)>> {
+    let Found::Steps(steps) = found else { return Ok(None) };
     let step = steps.pick(options.step, path)?;
     if !Regrow.recognise(&step.folder)? {
         return Ok(None);
     }
     let mut description = Description::default();
-    describe_steps(&mut description, &steps, step);
+    describe_steps(&mut description, steps, step);
     Ok(Some((step.folder.clone(), description)))
 }
 
@@ -150,14 +140,10 @@ fn open_one(
         }
         Found::MsgpackFile => {
             refuse_item(options, path)?;
-            let is_orbax = path.file_name().is_some_and(|name| name == steps::AGGREGATE_FILE);
-            let opened = match path.parent() {
-                Some(folder) if is_orbax => legacy::open_aggregate(folder)?,
-                _ => legacy::open_flax(path)?,
-            };
-            Ok(take(opened, description))
+            let folder = path.parent().unwrap_or(Path::new("."));
+            Ok(take(legacy::open_aggregate(folder)?, description))
         }
-        Found::Steps(_) | Found::FlaxSteps(_) => {
+        Found::Steps(_) | Found::FlaxSteps => {
             Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(path))
         }
         Found::Nothing(listed) => Err(not_a_checkpoint(path, &listed)),

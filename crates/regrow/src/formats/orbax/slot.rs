@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use super::arrays::StoredArray;
 
-use crate::array::{Dtype, Region, Shape};
+use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::flax::decode::{Data, Decoded};
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
 /// A leaf with the source of its data.
@@ -54,26 +55,14 @@ impl Slot {
         }
     }
 
-    /// An array whose C-order bytes are at hand.
-    ///
-    /// # Errors
-    /// `Corrupt` if they are not as long as dtype and shape say.
-    pub fn pieces(
-        name: &str,
-        kind: LeafKind,
-        dtype: Dtype,
-        shape: Shape,
-        pieces: Vec<Bytes>,
-    ) -> Result<Self> {
-        let expected = shape.len_bytes(dtype)?;
-        let found: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
-        if found != expected {
-            return Err(Error::corrupt(format!(
-                "an array of shape {shape} and dtype {dtype} has another size"
-            ))
-            .expected(format_args!("{expected} bytes"), found));
-        }
-        Ok(Self { info: info(kind, dtype, shape, name, "msgpack"), source: Source::Pieces(pieces) })
+    /// A leaf of a msgpack file.
+    pub fn decoded(leaf: Decoded) -> Self {
+        let source = match leaf.data {
+            Data::Pieces(pieces) => Source::Pieces(pieces),
+            Data::Text(text) => Source::Text(text),
+            Data::Absent => Source::Absent,
+        };
+        Self { info: leaf.info, source }
     }
 }
 
@@ -88,81 +77,6 @@ fn info(kind: LeafKind, dtype: Dtype, shape: Shape, name: &str, coding: &str) ->
         sharding: None,
         coding: coding.into(),
     }
-}
-
-/// Copies `region` of an array that lies in C order in `pieces`, one after another, into `out`.
-///
-/// # Errors
-/// `InvalidArgument` if the region leaves the array or `out` has another size; `Corrupt` if bytes are missing.
-pub(super) fn copy_pieces(
-    pieces: &[Bytes],
-    dtype: Dtype,
-    shape: &Shape,
-    region: &Region,
-    out: &mut [u8],
-) -> Result<()> {
-    if !region.is_inside(shape) {
-        return Err(Error::invalid(format!("region {region} leaves an array of shape {shape}")));
-    }
-    if region.shape().len_bytes(dtype)? != out.len() as u64 {
-        return Err(Error::invalid("the destination of a region has another size")
-            .expected(region.shape().len_bytes(dtype)?, out.len()));
-    }
-    if out.is_empty() {
-        return Ok(());
-    }
-    let size = dtype.size_bytes() as u64;
-    let strides = shape.strides_elements();
-    // Trailing axes that are taken whole join into one run.
-    let mut run_axes = shape.rank();
-    let mut run = 1_u64;
-    while let Some(axis) = run_axes.checked_sub(1) {
-        run_axes = axis;
-        let (len, dim) = (at(region.lens(), axis), at(shape.dims(), axis));
-        run *= len;
-        if len != dim {
-            break;
-        }
-    }
-    let run_bytes = (run * size) as usize;
-    let mut index = vec![0_u64; run_axes];
-    let base: u64 = region.starts().iter().zip(&strides).map(|(start, stride)| start * stride).sum();
-    for part in out.chunks_exact_mut(run_bytes) {
-        let offset: u64 = base + index.iter().zip(&strides).map(|(i, stride)| i * stride).sum::<u64>();
-        copy_span(pieces, offset * size, part)?;
-        for (i, len) in index.iter_mut().zip(region.lens()).rev() {
-            *i += 1;
-            if *i < *len {
-                break;
-            }
-            *i = 0;
-        }
-    }
-    Ok(())
-}
-
-fn at(values: &[u64], axis: usize) -> u64 {
-    values.get(axis).copied().unwrap_or(1)
-}
-
-fn copy_span(pieces: &[Bytes], offset: u64, mut out: &mut [u8]) -> Result<()> {
-    let mut offset = offset as usize;
-    for piece in pieces {
-        if offset >= piece.len() {
-            offset -= piece.len();
-            continue;
-        }
-        let from = piece.get(offset..).unwrap_or_default();
-        let len = from.len().min(out.len());
-        let (now, later) = out.split_at_mut(len);
-        now.copy_from_slice(from.get(..len).unwrap_or_default());
-        out = later;
-        offset = 0;
-        if out.is_empty() {
-            return Ok(());
-        }
-    }
-    Err(Error::corrupt("an array ends before its shape does"))
 }
 
 /// The key path of one leaf; O(nodes), whatever their depth.
@@ -230,40 +144,6 @@ pub(super) fn graft<L>(build: &mut TreeBuilder<L>, key: Key, tree: Tree<L>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_region_of_pieces_is_the_region_of_the_whole(
-            dims in prop::collection::vec(1_u64..5, 0..4),
-            cuts in prop::collection::vec(0_usize..200, 0..4),
-            picks in prop::collection::vec((0_u64..5, 1_u64..5), 4),
-        ) {
-            let shape = Shape::new(dims.clone()).unwrap();
-            let data: Vec<u8> = (0..shape.len_bytes(Dtype::Int16).unwrap()).map(|i| i as u8).collect();
-            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(data.len())).collect();
-            cuts.extend([0, data.len()]);
-            cuts.sort_unstable();
-            let whole = Bytes::from(data);
-            let pieces: Vec<Bytes> = cuts.windows(2).map(|pair| whole.slice(pair[0]..pair[1])).collect();
-            let starts: Vec<u64> = dims.iter().zip(&picks).map(|(&dim, pick)| pick.0 % dim).collect();
-            let lens: Vec<u64> =
-                dims.iter().zip(&picks).zip(&starts).map(|((&dim, pick), &start)| pick.1.min(dim - start)).collect();
-            let region = Region::new(starts.clone(), lens.clone()).unwrap();
-            let mut out = vec![0; region.shape().len_bytes(Dtype::Int16).unwrap() as usize];
-            copy_pieces(&pieces, Dtype::Int16, &shape, &region, &mut out).unwrap();
-            let strides = shape.strides_elements();
-            for (n, pair) in out.chunks(2).enumerate() {
-                let mut left = n as u64;
-                let mut element = 0;
-                for axis in (0..dims.len()).rev() {
-                    element += (starts[axis] + left % lens[axis]) * strides[axis];
-                    left /= lens[axis];
-                }
-                prop_assert_eq!(pair, &whole[element as usize * 2..element as usize * 2 + 2]);
-            }
-        }
-    }
 
     #[test]
     fn grafts_keep_every_node() {

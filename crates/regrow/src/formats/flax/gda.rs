@@ -1,0 +1,68 @@
+//! Arrays of several processes: the file holds a text in their place, a zarr array lies in a folder beside it.
+//!
+//! ```text
+//! checkpoint_7                          "w": "//GDAPlaceholder:params/w"
+//! checkpoint_7_gda/params/w/.zarray     the array, in chunks
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::steps::ARRAYS_SUFFIX;
+use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
+use crate::error::{Error, Result, ResultExt};
+use crate::store::{LocalStore, Store, StoreExt};
+use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+
+/// What a text begins with that stands for an array.
+const PLACEHOLDER: &str = "//GDAPlaceholder:";
+
+/// The document of a zarr array.
+const DOCUMENT: &str = ".zarray";
+
+/// The folder with the arrays of one file.
+#[derive(Debug)]
+pub(super) struct ArraysFolder {
+    store: Arc<dyn Store>,
+    name: String,
+}
+
+/// What a text stands for.
+#[derive(Debug)]
+pub(super) enum Resolved {
+    /// For this array.
+    Array(ZarrArray),
+    /// For an array that is not there: which one.
+    Missing(String),
+}
+
+impl ArraysFolder {
+    /// Of the file at `path`; whether it is there shows when it is needed.
+    pub fn of(path: &Path) -> Self {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(ARRAYS_SUFFIX);
+        let folder: PathBuf = path.with_file_name(&name);
+        Self { store: Arc::new(LocalStore::new(&folder)), name: name.to_string_lossy().into_owned() }
+    }
+
+    /// What `text` stands for, if not for itself.
+    ///
+    /// # Errors
+    /// `Corrupt` or `Unsupported` for an array whose document cannot be read.
+    pub fn resolve(&self, text: &str) -> Result<Option<Resolved>> {
+        let Some(name) = text.strip_prefix(PLACEHOLDER) else { return Ok(None) };
+        let missing = || Resolved::Missing(format!("{}/{name}", self.name));
+        let key = format!("{name}/{DOCUMENT}").into_bytes();
+        // A name that leads out of the folder is no name of an array in it.
+        let Ok(Some(len)) = self.store.len_bytes(&key) else { return Ok(Some(missing())) };
+        if len > ZARR_DOCUMENT_LEN_MAX_BYTES as u64 {
+            return Err(Error::corrupt("the metadata of an array is too long")
+                .in_file(self.store.describe(&key))
+                .expected(format_args!("at most {ZARR_DOCUMENT_LEN_MAX_BYTES} bytes"), len));
+        }
+        let Some(document) = self.store.get_whole(&key)? else { return Ok(Some(missing())) };
+        let meta = ArrayMeta::parse_v2(&document).in_file(self.store.describe(&key))?;
+        let array = ZarrArray::new(self.store.clone(), name.as_bytes(), Arc::new(meta), Missing::Fill);
+        Ok(Some(Resolved::Array(array)))
+    }
+}

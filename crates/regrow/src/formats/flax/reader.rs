@@ -1,0 +1,177 @@
+//! A file, or the file of a step, as a checkpoint.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::decode::{Data, decode};
+use super::files::whole;
+use super::gda::{ArraysFolder, Resolved};
+use super::steps::Steps;
+use crate::array::{Dtype, Region, Shape};
+use crate::engine::OpenOptions;
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::pieces::copy_pieces;
+use crate::formats::{Description, Reader, refuse_step_and_item};
+use crate::store::{LocalStore, Store};
+use crate::tree::{LeafInfo, LeafKind, Tree};
+use crate::zarr::ZarrArray;
+
+/// An opened file.
+#[derive(Debug)]
+pub(super) struct FlaxReader {
+    description: Description,
+    tree: Tree<LeafInfo>,
+    sources: Vec<Source>,
+    /// Where the file is, and how long it was when it was opened.
+    store: LocalStore,
+    key: Vec<u8>,
+    len_bytes: u64,
+}
+
+/// Where the data of a leaf comes from.
+#[derive(Debug)]
+enum Source {
+    /// Views of the file.
+    Pieces(Vec<Bytes>),
+    /// Of an array of several processes.
+    Zarr(ZarrArray),
+    Text(Arc<str>),
+    Absent,
+}
+
+impl FlaxReader {
+    /// Opens the file at `path`, or a step of the folder.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a step that is not there.
+    pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
+        if !path.is_dir() {
+            refuse_step_and_item(path, options)?;
+            return Self::open_file(path);
+        }
+        let steps = Steps::find(path, options)?;
+        let picked = steps.pick(options.step, path)?;
+        let mut reader = Self::open_file(&picked.path)?;
+        let description = &mut reader.description;
+        description.step = picked.whole();
+        description.steps = steps.files.iter().filter_map(super::steps::StepFile::whole).collect();
+        if description.steps.len() < steps.files.len() {
+            let all: Vec<&str> = steps.files.iter().map(|file| file.text.as_str()).collect();
+            let note =
+                format!("not all steps are whole numbers: {}; this is {}", all.join(", "), picked.text);
+            description.notes.push(note);
+        }
+        if steps.prefixes.len() > 1 {
+            description.items = steps.prefixes.into_iter().map(|name| (name, "steps".to_owned())).collect();
+        }
+        description.notes.extend(steps.notes);
+        Ok(reader)
+    }
+
+    fn open_file(path: &Path) -> Result<Self> {
+        let (store, key, bytes) = whole(path)?;
+        let decoded = decode(&bytes).in_file(path)?;
+        let mut description = Description {
+            layout: "flax".to_owned(),
+            variant: "msgpack".to_owned(),
+            notes: vec!["msgpack files have no checksums: damage to their data goes unseen".to_owned()],
+            ..Description::default()
+        };
+        let arrays = ArraysFolder::of(path);
+        let mut sources = Vec::with_capacity(decoded.len());
+        let mut failed = None;
+        let tree = decoded.map(|leaf| {
+            let mut info = leaf.info;
+            let source = match leaf.data {
+                Data::Pieces(pieces) => Source::Pieces(pieces),
+                Data::Absent => Source::Absent,
+                Data::Text(text) => match arrays.resolve(&text) {
+                    Ok(None) => Source::Text(text),
+                    Ok(Some(Resolved::Array(array))) => {
+                        let meta = array.meta();
+                        info.kind = LeafKind::JaxArray;
+                        (info.dtype, info.shape) = (meta.dtype(), meta.shape().clone());
+                        info.chunk_shape = Some(meta.inner_chunk_shape().clone());
+                        info.coding = meta.coding().into();
+                        Source::Zarr(array)
+                    }
+                    Ok(Some(Resolved::Missing(place))) => {
+                        let note = format!("an array of several processes is missing: {place}");
+                        description.notes.push(note.clone());
+                        info.kind = LeafKind::Unknown(note.into());
+                        info.shape = Shape::new(vec![0]).unwrap_or_default();
+                        Source::Absent
+                    }
+                    Err(error) => {
+                        failed.get_or_insert(error);
+                        Source::Absent
+                    }
+                },
+            };
+            sources.push(source);
+            info
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Self { description, tree, sources, store, key, len_bytes: bytes.len() as u64 }),
+        }
+    }
+
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Source)> {
+        self.tree.leaves().get(leaf).zip(self.sources.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+    }
+
+    /// The bytes of a leaf in the file, unless it has shrunk: a map would fault beyond its end.
+    fn mapped<'s>(&self, pieces: &'s [Bytes]) -> Result<&'s [Bytes]> {
+        if self.store.len_bytes(&self.key)?.is_some_and(|len| len < self.len_bytes) {
+            return Err(Error::corrupt("the file has become shorter since it was opened")
+                .in_file(self.store.describe(&self.key))
+                .help("open the checkpoint again"));
+        }
+        Ok(pieces)
+    }
+}
+
+impl Reader for FlaxReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
+        match self.leaf(leaf)?.1 {
+            Source::Text(text) => Ok(text.clone()),
+            _ => Err(Error::invalid("the leaf is no text")),
+        }
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, source) = self.leaf(leaf)?;
+        match source {
+            Source::Pieces(pieces) => copy_pieces(self.mapped(pieces)?, info.dtype, &info.shape, region, out),
+            Source::Zarr(array) => array.read_region(region, out),
+            Source::Text(text) => {
+                let text = [Bytes::copy_from_slice(text.as_bytes())];
+                copy_pieces(&text, Dtype::UInt8, &info.shape, region, out)
+            }
+            Source::Absent => {
+                Err(Error::unsupported(format!("a leaf of kind {} has no data here", info.kind.name())))
+            }
+        }
+    }
+
+    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
+        match self.leaf(leaf)?.1 {
+            Source::Pieces(pieces) => match self.mapped(pieces)? {
+                [whole] => Ok(Some(whole.clone())),
+                _ => Ok(None),
+            },
+            _ => Ok(None),
+        }
+    }
+}

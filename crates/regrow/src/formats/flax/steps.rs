@@ -1,0 +1,250 @@
+//! Folders of `flax.training.checkpoints`: one file a step, `<prefix><step>`.
+//!
+//! ```text
+//! checkpoint_9  checkpoint_10  checkpoint_10.5     steps, in the order of their numbers
+//! checkpoint_10_gda/                               arrays of several processes, for checkpoint_10
+//! checkpoint_tmp                                   left by a save that was killed
+//! checkpoint_99.bak                                a stray: no step (Flax would take it for the latest)
+//! ```
+//!
+//! A folder that holds `checkpoint`, `_METADATA` or `manifest.ocdbt` is Orbax', by Flax' own rule. A `-` is a
+//! number's sign where no letter or digit stands before it.
+//!
+//! Source: flax `training/checkpoints.py`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::files::holds_one_object;
+use crate::engine::OpenOptions;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The prefix if the caller of Flax chose no other.
+const PREFIX: &str = "checkpoint_";
+
+/// What follows the prefix of a file that is being written.
+const UNFINISHED: &str = "tmp";
+
+/// What follows the name of a step in the name of the folder with its arrays of several processes.
+pub(super) const ARRAYS_SUFFIX: &str = "_gda";
+
+/// Names that make a folder Orbax'.
+const ORBAX_MARKS: [&str; 3] = ["checkpoint", "_METADATA", "manifest.ocdbt"];
+
+/// Prefixes looked at in one folder: more than a few are files of something else.
+const PREFIXES_MAX: usize = 16;
+
+/// The steps in a folder: of one prefix, or of the one that was asked for.
+#[derive(Debug)]
+pub(super) struct Steps {
+    /// Sorted; never empty.
+    pub files: Vec<StepFile>,
+    /// What a reader should be told of the rest of the folder.
+    pub notes: Vec<String>,
+    /// All prefixes.
+    pub prefixes: Vec<String>,
+}
+
+/// One of them.
+#[derive(Debug, Clone)]
+pub(super) struct StepFile {
+    pub step: f64,
+    /// As it stands in the name.
+    pub text: String,
+    pub path: PathBuf,
+}
+
+impl StepFile {
+    /// The step, if it is a whole number.
+    pub fn whole(&self) -> Option<u64> {
+        let whole = self.step as u64;
+        (whole as f64 == self.step).then_some(whole)
+    }
+}
+
+/// Whether a folder holds such files: one of a prefix has to be a msgpack object.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn are_in(folder: &Path) -> Result<bool> {
+    Ok(!found(folder)?.is_empty())
+}
+
+impl Steps {
+    /// The steps in `folder`; `options.item` names a prefix, if there are several.
+    ///
+    /// # Errors
+    /// `NotFound` for a prefix that is not there, or if none was named and several are.
+    pub fn find(folder: &Path, options: &OpenOptions) -> Result<Self> {
+        let mut by_prefix = found(folder)?;
+        let prefixes: Vec<String> = by_prefix.keys().cloned().collect();
+        let wanted = match (&options.item, prefixes.as_slice()) {
+            (Some(prefix), _) => prefix.clone(),
+            (None, [only]) => only.clone(),
+            (None, _) => PREFIX.to_owned(),
+        };
+        let Some(files) = by_prefix.remove(&wanted) else {
+            let what = match &options.item {
+                Some(item) => format!("no files of steps here begin with {item:?}"),
+                None => "files of steps with several prefixes are here".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::NotFound, what)
+                .in_file(folder)
+                .help(format!("name one as the item, or a file: {}", prefixes.join(", "))));
+        };
+        let mut notes = Vec::new();
+        for name in names(folder)?.iter().filter_map(|(name, is_dir)| (!is_dir).then_some(name)) {
+            match name.strip_prefix(wanted.as_str()) {
+                Some(UNFINISHED) => {
+                    notes.push(format!("{name} is left from a save that never ended, or one that runs now"));
+                }
+                Some(rest) if number(rest).is_none() => {
+                    notes.push(format!(
+                        "{name} is no step and was left out; Flax itself may take it for the latest"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { files, notes, prefixes })
+    }
+
+    /// The step asked for, or the latest.
+    ///
+    /// # Errors
+    /// `NotFound`, with the steps that are there.
+    pub fn pick(&self, step: Option<u64>, folder: &Path) -> Result<&StepFile> {
+        let found = match step {
+            Some(wanted) => self.files.iter().find(|file| file.whole() == Some(wanted)),
+            None => self.files.last(),
+        };
+        found.ok_or_else(|| {
+            let steps: Vec<&str> = self.files.iter().map(|file| file.text.as_str()).collect();
+            let what =
+                step.map_or("there are no steps".to_owned(), |step| format!("there is no step {step}"));
+            Error::new(ErrorKind::NotFound, what)
+                .in_file(folder)
+                .help(format!("the steps are {}", steps.join(", ")))
+        })
+    }
+}
+
+/// The steps by prefix.
+fn found(folder: &Path) -> Result<BTreeMap<String, Vec<StepFile>>> {
+    let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();
+    let names = names(folder)?;
+    if names.iter().any(|(name, _)| ORBAX_MARKS.contains(&name.as_str())) {
+        return Ok(by_prefix);
+    }
+    for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
+        if let Some((prefix, step)) = split(name) {
+            let text = name.get(prefix.len()..).unwrap_or_default().to_owned();
+            let file = StepFile { step, text, path: folder.join(name) };
+            by_prefix.entry(prefix.to_owned()).or_default().push(file);
+        }
+        if by_prefix.len() > PREFIXES_MAX {
+            return Ok(BTreeMap::new());
+        }
+    }
+    by_prefix.retain(|_, files| {
+        files.sort_by(|a, b| a.step.total_cmp(&b.step).then_with(|| a.text.cmp(&b.text)));
+        files.iter().rev().any(|file| holds_one_object(&file.path))
+    });
+    Ok(by_prefix)
+}
+
+/// Names of files and folders, with whether each is a folder; those that are no text are nobody's steps.
+fn names(folder: &Path) -> Result<Vec<(String, bool)>> {
+    let failed = |source| Error::io("cannot list", folder, source);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let is_dir = entry.file_type().map_err(failed)?.is_dir();
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push((name, is_dir));
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Prefix and step of a name.
+pub(super) fn split(name: &str) -> Option<(&str, f64)> {
+    if let Some(step) = name.strip_prefix(PREFIX).and_then(number) {
+        return Some((PREFIX, step));
+    }
+    let mut before = None;
+    for (at, c) in name.char_indices() {
+        let is_inside_number = before.is_some_and(|c: char| c.is_ascii_digit());
+        let is_sign = c == '-' && before.is_some_and(|c: char| !c.is_alphanumeric());
+        before = Some(c);
+        if at == 0 || is_inside_number || !(c.is_ascii_digit() || is_sign) {
+            continue;
+        }
+        let (prefix, rest) = name.split_at_checked(at)?;
+        if let Some(step) = number(rest) {
+            return Some((prefix, step));
+        }
+    }
+    None
+}
+
+/// A number as Python prints it: `10`, `-1`, `0.5`, `1e-05`.
+fn number(text: &str) -> Option<f64> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    let (mantissa, exponent) = unsigned.split_once('e').map_or((unsigned, None), |(m, e)| (m, Some(e)));
+    let (whole, fraction) = mantissa.split_once('.').map_or((mantissa, None), |(w, f)| (w, Some(f)));
+    let is_number = digits(whole)
+        && fraction.is_none_or(digits)
+        && exponent.is_none_or(|exponent| digits(exponent.strip_prefix(['-', '+']).unwrap_or(exponent)));
+    is_number.then(|| text.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_a_prefix_and_a_number() {
+        for (name, expected) in [
+            ("checkpoint_10", Some(("checkpoint_", 10.0))),
+            ("checkpoint_-1", Some(("checkpoint_", -1.0))),
+            ("checkpoint_1e-05", Some(("checkpoint_", 1e-5))),
+            ("v2_gen_0.5", Some(("v2_gen_", 0.5))),
+            ("model-10", Some(("model-", 10.0))),
+            ("model7", Some(("model", 7.0))),
+            ("checkpoint_tmp", None),
+            ("checkpoint_99.bak", None),
+            ("10", None),
+            ("checkpoint_1_gda", None),
+            ("checkpoint_", None),
+        ] {
+            assert_eq!(split(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_files_of_flax_are_steps() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+        write("shard_1", b"no msgpack at all");
+        write("notes7", b"\x81text");
+        assert!(!are_in(folder.path()).unwrap());
+        write("gen_2", &[0x81, 0xa1, b'a', 1]);
+        write("gen_10", &[0x81, 0xa1, b'a', 2]);
+        write("gen_tmp", &[]);
+        assert!(are_in(folder.path()).unwrap());
+        let steps = Steps::find(folder.path(), &OpenOptions::default()).unwrap();
+        assert_eq!(steps.pick(None, folder.path()).unwrap().text, "10");
+        assert_eq!(steps.notes.len(), 1);
+        assert!(steps.pick(Some(3), folder.path()).unwrap_err().help_text().unwrap().ends_with("2, 10"));
+        write("disc_4", &[0x80]);
+        let error = Steps::find(folder.path(), &OpenOptions::default()).unwrap_err();
+        assert!(error.help_text().unwrap().ends_with("disc_, gen_"));
+        let item = OpenOptions { item: Some("disc_".to_owned()), ..OpenOptions::default() };
+        assert_eq!(Steps::find(folder.path(), &item).unwrap().files.len(), 1);
+        write("checkpoint", &[0x80]);
+        assert!(!are_in(folder.path()).unwrap());
+    }
+}
