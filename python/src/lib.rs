@@ -11,6 +11,7 @@
 //! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `safetensors` | safetensors files as safetensors shows them |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -22,6 +23,7 @@ mod error;
 mod leaves;
 mod memory;
 mod options;
+mod safetensors;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -36,6 +38,8 @@ mod _native {
     use crate::columns::{match_paths, paths};
     #[pymodule_export]
     use crate::memory::Slab;
+    #[pymodule_export]
+    use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -45,6 +49,7 @@ mod _native {
         module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;
         module.add("LEAF_KINDS", PyTuple::new(py, crate::leaves::LEAF_KINDS)?)?;
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
+        module.add("SAFETENSORS_DTYPES", PyTuple::new(py, crate::safetensors::tags())?)?;
         module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
         module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
     }

@@ -136,7 +136,7 @@ fn every_leaf_and_container_comes_back() {
     }
     assert!(target.path("c/model.safetensors").is_file());
     assert!(target.path("d/model.safetensors.index.json").is_file());
-    assert!(target.path("d/model-00002-of-00036.safetensors").is_file(), "as many as are needed");
+    assert!(std::fs::read_dir(target.path("d")).unwrap().count() > 10, "as many files as are needed");
 }
 
 #[test]
