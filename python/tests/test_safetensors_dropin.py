@@ -277,7 +277,8 @@ def test_we_read_theirs_and_they_read_ours(seed: int, file: Path) -> None:
     assert_tensors(theirs, tensors)
     found = ours.load_file(file)
     assert_tensors(found, theirs)
-    assert list(found) == list(theirs)
+    # Tensors without bytes lie nowhere: safetensors has them in another order at each call.
+    assert [name for name in found if found[name].size] == [name for name in theirs if theirs[name].size]
     assert_tensors(ours.load(file.read_bytes()), theirs)
     assert_tensors(ours.load_file(file, copy=False), theirs)
     ours.save_file(tensors, file, metadata={"a": "b"}, durable=False)
@@ -534,7 +535,7 @@ def test_every_fixture_that_they_refuse_is_refused(fixtures: Path) -> None:
             for tensor, about in file["tensors"].items():
                 part = opened.get_slice(tensor)
                 assert (part.get_dtype(), part.get_shape()) == (about["dtype"], about["shape"])
-                if about["dtype"].startswith("F6"):
+                if about["dtype"].startswith("F6_"):
                     with pytest.raises(ours.SafetensorError, match="Dtype not understood: F6"):
                         opened.get_tensor(tensor)
                     with pytest.raises(ours.SafetensorError):

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod build;
@@ -87,6 +87,7 @@ impl Format for Safetensors {
 /// the same name, or names cannot be nested.
 pub fn open_as(path: &Path, form: &TreeForm) -> Result<Box<dyn Reader>> {
     super::refuse_uncommitted(path)?;
+    std::fs::metadata(path).map_err(|source| Error::io("cannot open", path, source))?;
     Ok(Box::new(reader::SafetensorsReader::open(path, form)?))
 }
 
