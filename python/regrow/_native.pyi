@@ -10,6 +10,7 @@ NODE_KINDS: tuple[str, ...]
 KEY_KINDS: tuple[str, ...]
 LEAF_KINDS: tuple[str, ...]
 DTYPES: tuple[str, ...]
+SAFETENSORS_DTYPES: tuple[str | None, ...]
 LAYOUTS: tuple[str, ...]
 TREE_DEPTH_MAX: int
 
@@ -35,6 +36,15 @@ def convert(
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
     """Opens a checkpoint of any layout."""
+
+def safetensors_open(path: str, separator: str | None) -> Checkpoint:
+    """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
+
+def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
+    """The same of a file's bytes."""
+
+def safetensors_bytes(structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> bytes:
+    """The bytes of the file that `save` would write."""
 
 def paths(structure: _Structure) -> list[str]:
     """The printed key path of every leaf."""

@@ -43,6 +43,13 @@ pub fn open(py: Python<'_>, path: PathBuf, step: Option<u64>, item: Option<Strin
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Checkpoint(regrow::Checkpoint);
 
+impl Checkpoint {
+    /// One that was opened in a layout's own way.
+    pub fn new(checkpoint: regrow::Checkpoint) -> Self {
+        Self(checkpoint)
+    }
+}
+
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
 type TreeOut<'py> =
     (StructureOut<'py>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);

@@ -13,6 +13,7 @@
 //! | `checkpoint` | an opened checkpoint |
 //! | `convert` | from one layout to another |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
+//! | `safetensors` | safetensors files as safetensors shows them |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -26,6 +27,7 @@ mod flax;
 mod leaves;
 mod memory;
 mod options;
+mod safetensors;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -44,6 +46,8 @@ mod _native {
     use crate::flax::{msgpack_pack, msgpack_unpack};
     #[pymodule_export]
     use crate::memory::Slab;
+    #[pymodule_export]
+    use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -53,6 +57,7 @@ mod _native {
         module.add("KEY_KINDS", PyTuple::new(py, crate::columns::KEY_KINDS)?)?;
         module.add("LEAF_KINDS", PyTuple::new(py, crate::leaves::LEAF_KINDS)?)?;
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
+        module.add("SAFETENSORS_DTYPES", PyTuple::new(py, crate::safetensors::tags())?)?;
         module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
         module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
     }

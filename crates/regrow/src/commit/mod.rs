@@ -375,6 +375,7 @@ fn check_replaceable(folder: &Path) -> Result<()> {
     }
     match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
+        Ok(false) if holds_only_safetensors(folder) => Ok(()),
         // Asked again: another writer may have exchanged and removed the one that was looked at first.
         Ok(false) if is_marked() => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -383,6 +384,18 @@ fn check_replaceable(folder: &Path) -> Result<()> {
             .in_file(folder)
             .help("overwriting would remove all of it; choose another path, or remove it yourself")),
     }
+}
+
+/// Whether a folder holds safetensors files and their index and nothing else: often there is more in such folders,
+/// a tokenizer or a configuration, which nobody wants to lose.
+fn holds_only_safetensors(folder: &Path) -> bool {
+    let is_one = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        is_file && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
+    };
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_one)))
 }
 
 /// Removes folders that were made for nothing, unless somebody uses them.

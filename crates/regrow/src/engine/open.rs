@@ -52,17 +52,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint> {
-    let path = path.as_ref();
-    let mut attempt = 1;
-    loop {
-        let before = identity(path);
-        let opened = open_once(path, options, before);
-        // Opened while somebody replaced it: parts of two checkpoints, or neither.
-        if identity(path) == before || attempt == ATTEMPTS_MAX {
-            return opened;
-        }
-        attempt += 1;
-    }
+    Checkpoint::open_by(path.as_ref(), |path| open_any(path, options))
 }
 
 fn identity(path: &Path) -> Option<Identity> {
@@ -70,25 +60,44 @@ fn identity(path: &Path) -> Option<Identity> {
     std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
-fn open_once(path: &Path, options: &OpenOptions, identity: Option<Identity>) -> Result<Checkpoint> {
+fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     std::fs::metadata(path).map_err(|source| Error::io("cannot open the checkpoint", path, source))?;
     for format in builtin_formats() {
         if format.recognise(path)? {
-            let reader = format.open(path, options)?;
-            let inner = Inner {
-                path: path.to_owned(),
-                identity,
-                reader,
-                paths: OnceLock::new(),
-                by_text: OnceLock::new(),
-            };
-            return Ok(Checkpoint(Arc::new(inner)));
+            return format.open(path, options);
         }
     }
     Err(not_a_checkpoint(path))
 }
 
 impl Checkpoint {
+    /// Opens what is at `path` with a reader of the caller's choice: for options that only one layout has.
+    ///
+    /// # Errors
+    /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
+    pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let before = identity(path);
+            let opened = read(path).map(|reader| Self::of(path, before, reader));
+            // Opened while somebody replaced it: parts of two checkpoints, or neither.
+            if identity(path) == before || attempt == ATTEMPTS_MAX {
+                return opened;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// A checkpoint that is not on disk but in memory; its path is empty.
+    pub fn in_memory(reader: Box<dyn Reader>) -> Self {
+        Self::of(Path::new(""), None, reader)
+    }
+
+    fn of(path: &Path, identity: Option<Identity>, reader: Box<dyn Reader>) -> Self {
+        let (paths, by_text) = (OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, paths, by_text }))
+    }
+
     /// Where it was opened.
     pub fn path(&self) -> &Path {
         &self.0.path

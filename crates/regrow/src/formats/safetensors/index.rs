@@ -8,8 +8,10 @@
 //! Files that the index does not name do not belong to the checkpoint, though they may lie in the same folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::layout::json_error;
 use crate::error::{Error, Result};
@@ -25,6 +27,7 @@ pub const INDEX_SUFFIX: &str = ".safetensors.index.json";
 pub struct Index {
     #[serde(skip_deserializing)]
     metadata: Metadata,
+    #[serde(deserialize_with = "each_tensor_once")]
     weight_map: BTreeMap<String, String>,
 }
 
@@ -65,6 +68,17 @@ impl Index {
             .map_err(|error| Error::invalid(format!("the index of files is no JSON: {error}")))
     }
 
+    /// The file's bytes over many lines, as model hubs have it.
+    ///
+    /// # Errors
+    /// As [`to_json`](Self::to_json).
+    pub fn to_json_lines(&self) -> Result<Vec<u8>> {
+        let mut json = serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::invalid(format!("the index of files is no JSON: {error}")))?;
+        json.push(b'\n');
+        Ok(json)
+    }
+
     /// The files, each once, sorted.
     pub fn files(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
@@ -81,6 +95,30 @@ impl Index {
     }
 }
 
+fn each_tensor_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct MapVisitor;
+    impl<'de> Visitor<'de> for MapVisitor {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of file names")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut out = BTreeMap::new();
+            while let Some((tensor, file)) = map.next_entry::<String, String>()? {
+                if let Some(other) = out.insert(tensor, file.clone()).filter(|other| *other != file) {
+                    return Err(A::Error::custom(format_args!(
+                        "one tensor is both in {other:?} and in {file:?}"
+                    )));
+                }
+            }
+            Ok(out)
+        }
+    }
+    from.deserialize_map(MapVisitor)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +131,11 @@ mod tests {
         let json = index.to_json().unwrap();
         let value: serde_json::Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(value["metadata"]["total_size"], 12);
+        let lines = index.to_json_lines().unwrap();
+        assert!(
+            lines.starts_with(b"{\n  \"metadata\": {\n    \"total_size\": 12\n  },\n  \"weight_map\": {\n")
+        );
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&lines).unwrap(), value);
         let again = Index::parse(&json).unwrap();
         assert_eq!(again.file_of("a"), Some("model-00001-of-00002.safetensors"));
         assert_eq!(again.tensors().count(), 2);
@@ -111,6 +154,14 @@ mod tests {
             let json = format!("{{\"weight_map\":{{\"a\":{file:?}}}}}");
             assert!(Index::parse(json.as_bytes()).is_err(), "{file}");
         }
+        let twice = |file: &str| format!("{{\"weight_map\":{{\"a\":\"x\",\"a\":\"{file}\"}}}}");
+        assert!(Index::parse(twice("x").as_bytes()).is_ok());
+        assert!(
+            Index::parse(twice("y").as_bytes())
+                .unwrap_err()
+                .to_string()
+                .contains("both in \"x\" and in \"y\"")
+        );
         assert!(Index::parse(b"{}").is_err());
         assert_eq!(Index::parse(b"{\n \"weight_map\":3}").unwrap_err().place().offset_bytes, Some(17));
     }

@@ -1,6 +1,6 @@
-//! The header: bytes to [`Header`] and back. No I/O.
+//! The header: bytes to [`Header`]; [`build`](super::build) is the way back. No I/O.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,34 +18,39 @@ pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 pub const DATA_ALIGNMENT_BYTES: usize = 4096;
 
 /// Name under which `__metadata__` stands in the header.
-const METADATA: &str = "__metadata__";
+pub(super) const METADATA: &str = "__metadata__";
 
 /// safetensors' name of a dtype, the dtype, and the bits that an element takes in the file. Dtypes of less than
 /// 8 bits are packed there, and take a byte an element here.
+///
+/// In the order of safetensors' own list, by which its writer puts tensors into a file: the last row first.
 const DTYPES: [(&str, Dtype, u64); 22] = [
     ("BOOL", Dtype::Bool, 8),
-    ("I8", Dtype::Int8, 8),
-    ("I16", Dtype::Int16, 16),
-    ("I32", Dtype::Int32, 32),
-    ("I64", Dtype::Int64, 64),
-    ("U8", Dtype::UInt8, 8),
-    ("U16", Dtype::UInt16, 16),
-    ("U32", Dtype::UInt32, 32),
-    ("U64", Dtype::UInt64, 64),
-    ("F4", Dtype::Float4E2m1fn, 4),
+    (F4, Dtype::Float4E2m1fn, 4),
     ("F6_E2M3", Dtype::Float6E2m3fn, 6),
     ("F6_E3M2", Dtype::Float6E3m2fn, 6),
-    ("F8_E4M3", Dtype::Float8E4m3fn, 8),
+    ("U8", Dtype::UInt8, 8),
+    ("I8", Dtype::Int8, 8),
     ("F8_E5M2", Dtype::Float8E5m2, 8),
+    ("F8_E4M3", Dtype::Float8E4m3fn, 8),
     ("F8_E8M0", Dtype::Float8E8m0fnu, 8),
     ("F8_E4M3FNUZ", Dtype::Float8E4m3fnuz, 8),
     ("F8_E5M2FNUZ", Dtype::Float8E5m2fnuz, 8),
+    ("I16", Dtype::Int16, 16),
+    ("U16", Dtype::UInt16, 16),
     ("F16", Dtype::Float16, 16),
     ("BF16", Dtype::BFloat16, 16),
+    ("I32", Dtype::Int32, 32),
+    ("U32", Dtype::UInt32, 32),
     ("F32", Dtype::Float32, 32),
-    ("F64", Dtype::Float64, 64),
     ("C64", Dtype::Complex64, 64),
+    ("F64", Dtype::Float64, 64),
+    ("I64", Dtype::Int64, 64),
+    ("U64", Dtype::UInt64, 64),
 ];
+
+/// The packed dtype that can be read and written: two elements in a byte.
+pub const F4: &str = "F4";
 
 /// One tensor of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +84,8 @@ impl Tensor {
 pub struct Header {
     /// In the order of their bytes.
     pub tensors: Vec<Tensor>,
-    /// `__metadata__`.
-    pub metadata: Vec<(String, String)>,
+    /// `__metadata__`, if there is one: names differ.
+    pub metadata: Option<Vec<(String, String)>>,
     /// Where the data begins in the file.
     pub data_offset: u64,
 }
@@ -159,8 +164,9 @@ impl Header {
     }
 }
 
-/// The dtype and shape under which an array stands in a safetensors file: its own, or where safetensors has no
-/// such dtype the nearest of the same size. complex128 becomes F64 with a last axis of 2.
+/// The dtype and shape under which an array stands in a safetensors file, byte for byte as it is in memory: its
+/// own, or where safetensors has no such dtype the nearest of the same size. complex128 becomes F64 with a last
+/// axis of 2.
 pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     let mut dims = shape.dims().to_vec();
     let raw_bits = 8 * dtype.size_bytes() as u64;
@@ -174,74 +180,24 @@ pub fn stored_as(dtype: Dtype, shape: &Shape) -> (&'static str, Vec<u64>) {
     }
 }
 
-/// Builds a header, tensor after tensor in the order of their bytes.
-#[derive(Debug, Default)]
-pub struct HeaderBuilder {
-    metadata: serde_json::Map<String, serde_json::Value>,
-    tensors: String,
-    end: u64,
+/// Whether an array of this dtype and shape can be packed as F4: torch counts pairs along the last axis.
+pub fn can_be_packed(dtype: Dtype, shape: &Shape) -> bool {
+    dtype == Dtype::Float4E2m1fn && shape.dims().last().is_some_and(|len| len.is_multiple_of(2))
 }
 
-impl HeaderBuilder {
-    /// No tensors yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
+/// Whether safetensors has this dtype with an element in whole bytes.
+pub fn has_dtype(dtype: Dtype) -> bool {
+    DTYPES.iter().any(|row| row.1 == dtype && row.2 >= 8)
+}
 
-    /// Adds an entry of `__metadata__`.
-    pub fn metadata(&mut self, name: &str, text: &str) {
-        self.metadata.insert(name.to_owned(), text.into());
-    }
+/// safetensors' name of a dtype.
+pub fn tag_of(dtype: Dtype) -> Option<&'static str> {
+    DTYPES.iter().find(|row| row.1 == dtype).map(|row| row.0)
+}
 
-    /// Adds the next tensor.
-    ///
-    /// # Errors
-    /// `NameCollision` for the one name that safetensors keeps to itself; `Limit` if offsets pass 63 bits.
-    pub fn tensor(&mut self, name: &str, dtype: Dtype, shape: &Shape) -> Result<()> {
-        use fmt::Write as _;
-        if name == METADATA {
-            return Err(Error::new(
-                ErrorKind::NameCollision,
-                format!("no tensor can have the name {METADATA:?}"),
-            ));
-        }
-        let (tag, dims) = stored_as(dtype, shape);
-        let end = self.end.checked_add(shape.len_bytes(dtype)?).filter(|&end| end <= i64::MAX as u64);
-        let end =
-            end.ok_or_else(|| Error::new(ErrorKind::Limit, "the tensors of one file pass 2^63 bytes"))?;
-        let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
-        let _ = write!(
-            self.tensors,
-            "{}{}:{{\"dtype\":\"{tag}\",\"shape\":[{}],\"data_offsets\":[{},{end}]}}",
-            if self.tensors.is_empty() { "" } else { "," },
-            serde_json::Value::from(name),
-            dims.join(","),
-            self.end,
-        );
-        self.end = end;
-        Ok(())
-    }
-
-    /// The file's bytes before the data: length, header, spaces up to a page.
-    ///
-    /// # Errors
-    /// `Limit` if safetensors would refuse the header for its length.
-    pub fn finish(self) -> Result<Vec<u8>> {
-        let metadata = serde_json::Value::from(self.metadata).to_string();
-        let comma = if self.tensors.is_empty() { "" } else { "," };
-        let json = format!("{{\"{METADATA}\":{metadata}{comma}{}}}", self.tensors);
-        let total = (LENGTH_LEN_BYTES + json.len()).next_multiple_of(DATA_ALIGNMENT_BYTES);
-        let header_len = (total - LENGTH_LEN_BYTES) as u64;
-        if header_len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
-            return Err(Error::new(ErrorKind::Limit, "the safetensors header would be too long")
-                .expected(format_args!("at most {SAFETENSORS_HEADER_LEN_MAX_BYTES} bytes"), header_len));
-        }
-        let mut out = Vec::with_capacity(total);
-        out.extend_from_slice(&header_len.to_le_bytes());
-        out.extend_from_slice(json.as_bytes());
-        out.resize(total, b' ');
-        Ok(out)
-    }
+/// Where safetensors' writer puts tensors of a dtype: those of the lowest rank come first.
+pub fn writing_rank(tag: &str) -> usize {
+    DTYPES.iter().rev().position(|row| row.0 == tag).unwrap_or(DTYPES.len())
 }
 
 /// An error at the start of the header.
@@ -264,7 +220,7 @@ pub(super) fn json_error(what: &str, text: &[u8], base: usize, error: &serde_jso
 
 struct RawHeader {
     tensors: Vec<(Arc<str>, RawTensor)>,
-    metadata: Vec<(String, String)>,
+    metadata: Option<Vec<(String, String)>>,
 }
 
 #[derive(serde::Deserialize)]
@@ -338,16 +294,18 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 tensors.push((Arc::from(name), map.next_value()?));
                 continue;
             }
-            let Strings(entries) = map.next_value()?;
-            if metadata.replace(entries).is_some() {
+            let strings: Option<Strings> = map.next_value()?;
+            if metadata.replace(strings).is_some() {
                 return Err(serde::de::Error::duplicate_field(METADATA));
             }
         }
-        Ok(RawHeader { tensors, metadata: metadata.unwrap_or_default() })
+        let metadata = metadata.flatten().map(|Strings(entries)| entries);
+        Ok(RawHeader { tensors, metadata })
     }
 }
 
-/// A map of strings to strings, in order.
+/// A map of strings to strings, in order. Of entries with the same name the last one counts, as it does for
+/// safetensors.
 struct Strings(Vec<(String, String)>);
 
 impl<'de> Deserialize<'de> for Strings {
@@ -361,9 +319,16 @@ impl<'de> Deserialize<'de> for Strings {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
-                let mut out = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    out.push(entry);
+                let mut out: Vec<(String, String)> = Vec::new();
+                let mut positions: HashMap<String, usize> = HashMap::new();
+                while let Some((name, text)) = map.next_entry::<String, String>()? {
+                    match positions.get(&name).and_then(|&at| out.get_mut(at)) {
+                        Some(entry) => entry.1 = text,
+                        None => {
+                            positions.insert(name.clone(), out.len());
+                            out.push((name, text));
+                        }
+                    }
                 }
                 Ok(Strings(out))
             }
@@ -378,31 +343,6 @@ mod tests {
 
     fn parse(json: &str, data_len: u64) -> Result<Header> {
         Header::parse(json.as_bytes(), LENGTH_LEN_BYTES as u64 + json.len() as u64 + data_len)
-    }
-
-    #[test]
-    fn what_is_built_is_parsed() {
-        let mut build = HeaderBuilder::new();
-        build.metadata("format", "np");
-        build.tensor("a \"b\"", Dtype::BFloat16, &Shape::new(vec![2, 3]).unwrap()).unwrap();
-        build.tensor("", Dtype::Complex128, &Shape::scalar()).unwrap();
-        build.tensor("n", Dtype::Int4, &Shape::new(vec![5]).unwrap()).unwrap();
-        let head = build.finish().unwrap();
-        assert_eq!(head.len() % DATA_ALIGNMENT_BYTES, 0);
-        let len = Header::len_bytes(head[..8].try_into().unwrap(), head.len() as u64 + 33).unwrap();
-        assert_eq!(len as usize, head.len() - 8);
-        let header = Header::parse(&head[8..], head.len() as u64 + 33).unwrap();
-        assert_eq!(header.metadata, [("format".to_owned(), "np".to_owned())]);
-        let seen: Vec<_> =
-            header.tensors.iter().map(|t| (&*t.name, t.dtype, t.shape.to_string(), t.len_bytes)).collect();
-        assert_eq!(
-            seen,
-            [
-                ("a \"b\"", Dtype::BFloat16, "[2,3]".to_owned(), 12),
-                ("", Dtype::Float64, "[2]".to_owned(), 16),
-                ("n", Dtype::UInt8, "[5]".to_owned(), 5),
-            ]
-        );
     }
 
     #[test]
@@ -430,11 +370,23 @@ mod tests {
             (format!("{{\"a\":{}}}", tensor("F32", "[18446744073709551615,2]", 0, 8)), 8, "2^63"),
             (format!("{{\"a\":{}}}", tensor("F32", "[-1]", 0, 8)), 8, "cannot be read"),
             ("{\"__metadata__\":{\"a\":1}}".to_owned(), 0, "cannot be read"),
+            ("{\"__metadata__\":{},\"__metadata__\":{}}".to_owned(), 0, "cannot be read"),
         ];
         for (json, data_len, why) in bad {
             let error = parse(&json, data_len).unwrap_err().to_string();
             assert!(error.contains(why), "{json}: {error}");
         }
+    }
+
+    #[test]
+    fn the_last_of_equal_metadata_counts_and_none_is_not_empty() {
+        let metadata = |json: &str| parse(json, 0).unwrap().metadata;
+        let entry = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        let twice = "{\"__metadata__\":{\"a\":\"1\",\"b\":\"2\",\"a\":\"3\"}}";
+        assert_eq!(metadata(twice), Some(vec![entry("a", "3"), entry("b", "2")]));
+        assert_eq!(metadata("{\"__metadata__\":{}}"), Some(vec![]));
+        assert_eq!(metadata("{\"__metadata__\":null}"), None);
+        assert_eq!(metadata("{}"), None);
     }
 
     #[test]

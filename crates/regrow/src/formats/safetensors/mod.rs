@@ -5,36 +5,49 @@
 //! ```
 //!
 //! Offsets count from the start of the data. The header may end in spaces. A file that regrow wrote carries its
-//! exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its names.
+//! exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its names. Several files go with
+//! `model.safetensors.index.json`.
 //!
 //! | room | holds |
 //! |---|---|
-//! | [`layout`] | bytes to [`layout::Header`] and back |
+//! | [`layout`], [`build`] | bytes to a [`layout::Header`], and back |
 //! | [`index`] | `model.safetensors.index.json` and back |
+//! | `metadata` | the entries of `__metadata__` |
 //! | `parts` | which files make up a checkpoint |
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
 //! | `reader` | all of it as a checkpoint |
+//! | `plan`, `writer` | a pytree to files, or to the bytes of one |
+//! | `losses` | what they cannot give back |
 //!
 //! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its README.
 
 use std::path::Path;
 
-use super::{Format, Reader};
+use bytes::Bytes;
+
+use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use crate::tree::{Leaf, LeafInfo, Tree};
 
+pub mod build;
 pub mod index;
 pub mod layout;
+mod losses;
+mod metadata;
 mod options;
 mod packed;
 mod parts;
+mod plan;
 mod pytree;
 mod reader;
+mod writer;
 
-pub use options::SafetensorsOptions;
+pub use options::{ByteSize, SafetensorsOptions};
+pub use pytree::TreeForm;
+pub use writer::FileImage;
 
 /// Plain safetensors files.
 #[derive(Debug)]
@@ -50,16 +63,43 @@ impl Format for Safetensors {
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::SafetensorsReader::open(path)?))
+        open_as(path, &TreeForm::Kept)
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, _staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("plain safetensors files cannot be written on their own yet")
-            .help("save in the default layout: its model.safetensors is one"))
+    fn target(&self, path: &Path, options: &SaveOptions) -> Target {
+        writer::target(path, &SafetensorsOptions::of(options))
     }
+
+    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+        losses::losses(tree, &SafetensorsOptions::of(options))
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options)
+    }
+}
+
+/// Opens the file, index or folder at `path`, whatever its name; `form` says what pytree it is to be.
+///
+/// # Errors
+/// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of
+/// the same name, or names cannot be nested.
+pub fn open_as(path: &Path, form: &TreeForm) -> Result<Box<dyn Reader>> {
+    super::refuse_uncommitted(path)?;
+    std::fs::metadata(path).map_err(|source| Error::io("cannot open", path, source))?;
+    Ok(Box::new(reader::SafetensorsReader::open(path, form)?))
+}
+
+/// Opens a file that is in memory.
+///
+/// # Errors
+/// As [`open_as`].
+pub fn open_bytes(file: Bytes, form: &TreeForm) -> Result<Box<dyn Reader>> {
+    Ok(Box::new(reader::SafetensorsReader::of_bytes(file, form)?))
 }
 
 #[cfg(test)]
 mod fixture_tests;
+#[cfg(test)]
+mod writer_tests;

@@ -48,6 +48,16 @@ pub(super) fn unpack_f4(packed: &[u8], shape: &Shape, region: &Region, out: &mut
     Ok(())
 }
 
+/// Packs elements, one a byte, two by two; an odd one at the end shares its byte with zero.
+pub(super) fn pack_f4(elements: &[u8], packed: &mut Vec<u8>) {
+    packed.clear();
+    packed.extend(elements.chunks(2).map(|pair| match pair {
+        [low, high] => (low & 0xf) | (high << 4),
+        [low] => low & 0xf,
+        _ => 0,
+    }));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,5 +80,16 @@ mod tests {
         let mut out = [0];
         unpack_f4(&[0xa7], &Shape::scalar(), &scalar, &mut out).unwrap();
         assert_eq!(out, [7]);
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked() {
+        let mut packed = vec![0xee];
+        pack_f4(&[0, 1, 2, 3, 4, 0xf5], &mut packed);
+        assert_eq!(packed, [0x10, 0x32, 0x54]);
+        let shape = Shape::new(vec![6]).unwrap();
+        let mut out = [0xee; 6];
+        unpack_f4(&packed, &shape, &Region::whole(&shape), &mut out).unwrap();
+        assert_eq!(out, [0, 1, 2, 3, 4, 5]);
     }
 }

@@ -1,13 +1,29 @@
-//! From tensors to a pytree: the one that regrow kept, or a flat dict of names.
+//! From tensors to a pytree: the one that regrow kept, a flat dict of names, or dicts in each other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::layout::{Tensor, stored_as};
+use super::layout::{F4, Tensor, can_be_packed, stored_as};
 use super::packed::F4_BITS;
-use crate::error::{Error, Result};
+use crate::bytes::limits::TREE_DEPTH_MAX;
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::regrow::structure::Regrown;
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// Most dicts that names are cut into: one name can be a million of them.
+const NESTED_MAX: usize = 4_000_000;
+
+/// What pytree the tensors of a file become.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum TreeForm {
+    /// The one that regrow kept in the file; a flat dict of names in a file without one.
+    #[default]
+    Kept,
+    /// A flat dict of names, whatever is kept: what safetensors itself shows.
+    Flat,
+    /// Dicts in each other: names are cut wherever this text stands.
+    Nested(String),
+}
 
 /// A tensor and the number of its file.
 pub(super) type Stored = (usize, Tensor);
@@ -40,7 +56,10 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored]) -> Result<Placed> {
                 .at_leaf(&path)
                 .help("other files of the checkpoint hold the leaves that are not here; open its folder"));
         };
-        let (tag, dims) = stored_as(info.dtype, &info.shape);
+        let (tag, dims) = match can_be_packed(info.dtype, &info.shape) && found.1.tag == F4 {
+            true => (F4, info.shape.dims().to_vec()),
+            false => stored_as(info.dtype, &info.shape),
+        };
         if found.1.tag != tag || found.1.shape.dims() != dims {
             return Err(Error::corrupt("a tensor is not what its pytree says")
                 .at_leaf(&path)
@@ -52,20 +71,124 @@ pub(super) fn kept(regrown: Regrown, stored: &[Stored]) -> Result<Placed> {
         }
         tensors.push(Some(found.clone()));
     }
-    let raw: Arc<str> = Arc::from("raw");
-    for info in tree.leaves_mut().iter_mut().filter(|info| info.kind.is_array()) {
-        info.coding = raw.clone();
+    let (raw, packed): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("packed"));
+    for (info, tensor) in tree.leaves_mut().iter_mut().zip(&tensors) {
+        if let Some((_, tensor)) = tensor {
+            info.coding = if tensor.is_packed() { packed.clone() } else { raw.clone() };
+        }
     }
     Ok(Placed { tree, texts, tensors })
 }
 
 /// A flat dict of the tensors, in the order of their bytes.
 pub(super) fn flat(stored: Vec<Stored>) -> Result<Placed> {
-    let (raw, packed): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("packed"));
-    let mut build = TreeBuilder::new();
-    let mut tensors = Vec::with_capacity(stored.len());
-    build.open(Key::Index(0), NodeKind::Dict)?;
-    for (file, tensor) in stored {
+    let mut place = Placing::default();
+    place.build.open(Key::Index(0), NodeKind::Dict)?;
+    for stored in stored {
+        let name = stored.1.name.clone();
+        place.leaf(Key::Dict(name), stored)?;
+    }
+    place.build.close()?;
+    place.finish()
+}
+
+/// Dicts in each other, by the parts of the names between `separator`; each key where its first tensor lies.
+///
+/// # Errors
+/// `NameCollision` if one name goes on where another ends; `InvalidArgument` for an empty separator; `Limit` for
+/// names of too many parts.
+pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
+    if separator.is_empty() {
+        return Err(Error::invalid("names cannot be cut at an empty separator"));
+    }
+    let mut branches = vec![Branch::default()];
+    let mut children: HashMap<(usize, Arc<str>), usize> = HashMap::new();
+    for stored in stored {
+        let name = stored.1.name.clone();
+        let mut at = 0;
+        for (depth, part) in name.split(separator).enumerate() {
+            let key: Arc<str> = Arc::from(part);
+            let next = branches.len();
+            let child = *children.entry((at, key.clone())).or_insert(next);
+            if depth >= TREE_DEPTH_MAX - 1 || next >= NESTED_MAX {
+                let what = format!("the names have too many parts between {separator:?}");
+                return Err(Error::new(ErrorKind::Limit, what));
+            }
+            if let Some(parent) = branches.get_mut(at).filter(|_| child == next) {
+                parent.children.push(child);
+                branches.push(Branch { key, ..Branch::default() });
+            }
+            if let Some((_, tensor)) = branches.get(at).and_then(|parent| parent.tensor.as_ref()) {
+                return Err(goes_on(&tensor.name, &name));
+            }
+            at = child;
+        }
+        if let Some(longer) = first_below(&branches, at) {
+            return Err(goes_on(&name, longer));
+        }
+        if let Some(branch) = branches.get_mut(at) {
+            branch.tensor = Some(stored);
+        }
+    }
+    let mut place = Placing::default();
+    // Branches to be opened, and a `None` where one is to be closed.
+    let mut to_do = vec![Some(0)];
+    while let Some(next) = to_do.pop() {
+        let Some(branch) = next.and_then(|at: usize| branches.get_mut(at)) else {
+            place.build.close()?;
+            continue;
+        };
+        match branch.tensor.take() {
+            Some(stored) => place.leaf(Key::Dict(branch.key.clone()), stored)?,
+            None => {
+                place.build.open(Key::Dict(branch.key.clone()), NodeKind::Dict)?;
+                to_do.push(None);
+                to_do.extend(branch.children.iter().rev().map(|&child| Some(child)));
+            }
+        }
+    }
+    place.finish()
+}
+
+/// A dict, or a tensor in one.
+#[derive(Default)]
+struct Branch {
+    key: Arc<str>,
+    children: Vec<usize>,
+    tensor: Option<Stored>,
+}
+
+/// The name of a tensor below a branch that is a dict.
+fn first_below(branches: &[Branch], mut at: usize) -> Option<&str> {
+    while let Some(&child) = branches.get(at)?.children.first() {
+        at = child;
+    }
+    branches.get(at)?.tensor.as_ref().map(|(_, tensor)| &*tensor.name)
+}
+
+fn goes_on(name: &str, longer: &str) -> Error {
+    let what = format!("{name:?} is a tensor, and the tensor {longer:?} would lie below it");
+    Error::new(ErrorKind::NameCollision, what)
+        .help("choose another separator, or take the flat dict of names")
+}
+
+/// A tree in the making, leaf by leaf.
+struct Placing {
+    build: TreeBuilder<LeafInfo>,
+    tensors: Vec<Option<Stored>>,
+    raw: Arc<str>,
+    packed: Arc<str>,
+}
+
+impl Default for Placing {
+    fn default() -> Self {
+        let (raw, packed) = (Arc::from("raw"), Arc::from("packed"));
+        Self { build: TreeBuilder::new(), tensors: Vec::new(), raw, packed }
+    }
+}
+
+impl Placing {
+    fn leaf(&mut self, key: Key, (file, tensor): Stored) -> Result<()> {
         let can_be_read = !tensor.is_packed() || tensor.element_bits == F4_BITS;
         // The bytes in memory are more than those in the file for a packed dtype; they must be countable, too.
         tensor.shape.len_bytes(tensor.dtype)?;
@@ -80,11 +203,71 @@ pub(super) fn flat(stored: Vec<Stored>) -> Result<Placed> {
             chunk_shape: None,
             write_shape: None,
             sharding: None,
-            coding: if tensor.is_packed() { packed.clone() } else { raw.clone() },
+            coding: if tensor.is_packed() { self.packed.clone() } else { self.raw.clone() },
         };
-        build.leaf(Key::Dict(tensor.name.clone()), info)?;
-        tensors.push(can_be_read.then_some((file, tensor)));
+        self.build.leaf(key, info)?;
+        self.tensors.push(can_be_read.then_some((file, tensor)));
+        Ok(())
     }
-    build.close()?;
-    Ok(Placed { tree: build.finish()?, texts: HashMap::new(), tensors })
+
+    fn finish(self) -> Result<Placed> {
+        Ok(Placed { tree: self.build.finish()?, texts: HashMap::new(), tensors: self.tensors })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{Dtype, Shape};
+
+    fn stored(names: &[&str]) -> Vec<Stored> {
+        let tensor = |name: &str| Tensor {
+            name: Arc::from(name),
+            tag: "U8",
+            dtype: Dtype::UInt8,
+            element_bits: 8,
+            shape: Shape::scalar(),
+            offset_bytes: 0,
+            len_bytes: 1,
+        };
+        names.iter().map(|name| (0, tensor(name))).collect()
+    }
+
+    fn paths(names: &[&str], separator: &str) -> Result<Vec<String>> {
+        let placed = nested(stored(names), separator)?;
+        assert_eq!(placed.tensors.len(), placed.tree.len());
+        let found = placed.tree.iter().zip(&placed.tensors);
+        Ok(found
+            .map(|((path, info), tensor)| {
+                assert_eq!(tensor.as_ref().unwrap().1.name, info.name);
+                path.to_string()
+            })
+            .collect())
+    }
+
+    #[test]
+    fn names_become_dicts_in_the_order_of_their_first_tensors() {
+        assert_eq!(paths(&["b.x", "a", "b.y.z", "b.y.w"], ".").unwrap(), ["b/x", "b/y/z", "b/y/w", "a"]);
+        assert_eq!(paths(&["a.b", "a::b"], "::").unwrap(), ["a.b", "a/b"]);
+        assert_eq!(paths(&["", ".a", "b..c"], "/").unwrap(), ["", ".a", "b..c"]);
+        assert_eq!(paths(&[".a", "b..c"], ".").unwrap(), ["/a", "b//c"]);
+        assert_eq!(paths(&[], ".").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn a_tensor_holds_no_tensors() {
+        for names in [["a", "a.b"], ["a.b", "a"], ["x.a.b.c", "x.a"], ["", ".a"]] {
+            let error = paths(&names, ".").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NameCollision);
+            assert!(names.iter().all(|name| error.what().contains(&format!("{name:?}"))), "{error}");
+        }
+        assert!(paths(&["a"], "").is_err());
+    }
+
+    #[test]
+    fn a_name_of_very_many_parts_is_refused() {
+        let long = ".".repeat(TREE_DEPTH_MAX + 1);
+        assert_eq!(paths(&[&long], ".").unwrap_err().kind(), ErrorKind::Limit);
+        assert_eq!(paths(&[&".".repeat(1000)], ".").unwrap().len(), 1);
+    }
 }

@@ -1,4 +1,4 @@
-//! A safetensors file, or several of them, as a checkpoint.
+//! A safetensors file, or several of them, or one in memory, as a checkpoint.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -8,18 +8,16 @@ use bytes::Bytes;
 
 use super::index::Index;
 use super::layout::{Header, LENGTH_LEN_BYTES, Tensor};
+use super::metadata::{self, STRUCTURE};
 use super::packed::unpack_f4;
 use super::parts::Parts;
-use super::pytree::{self, Placed, Stored};
+use super::pytree::{self, Placed, Stored, TreeForm};
 use crate::array::{Region, copy_region};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Description, Reader};
 use crate::store::{ByteRange, LocalStore, Store};
 use crate::tree::{LeafInfo, Tree};
-
-/// Name in `__metadata__` under which regrow keeps the exact pytree.
-const STRUCTURE: &str = "regrow";
 
 /// An opened file or folder.
 #[derive(Debug)]
@@ -35,6 +33,8 @@ struct DataFile {
     name: String,
     /// When it was opened.
     len_bytes: u64,
+    /// All of it, if it is no file but bytes in memory.
+    memory: Option<Bytes>,
 }
 
 impl SafetensorsReader {
@@ -42,48 +42,40 @@ impl SafetensorsReader {
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same name.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, form: &TreeForm) -> Result<Self> {
         let parts = Parts::find(path)?;
         let store = LocalStore::new(&parts.folder);
-        let mut files: Vec<DataFile> = Vec::with_capacity(parts.names.len());
-        let mut stored: Vec<Stored> = Vec::new();
-        let mut metadata = serde_json::Map::new();
+        let mut read = Headers::default();
         for name in parts.names {
             let file = store.describe(name.as_bytes());
             let (header, len_bytes) = read_header(&store, &name).in_file(file)?;
-            for (key, text) in header.metadata {
-                metadata.entry(key).or_insert(text.into());
-            }
-            stored.extend(header.tensors.into_iter().map(|tensor| (files.len(), tensor)));
-            files.push(DataFile { name, len_bytes });
+            read.add(header, DataFile { name, len_bytes, memory: None });
         }
         match &parts.index {
-            Some((file, index)) => keep_indexed(&mut stored, index, &files).in_file(file)?,
-            None => refuse_equal_names(&stored).in_file(path)?,
+            Some((file, index)) => keep_indexed(&mut read.stored, index, &read.files).in_file(file)?,
+            None => refuse_equal_names(&read.stored).in_file(path)?,
         }
-        let mut description = Description {
-            layout: "safetensors".to_owned(),
-            variant: match (files.len(), &parts.index) {
-                (1, _) => "one file".to_owned(),
-                (n, None) => format!("{n} files"),
-                (n, Some(_)) => format!("{n} files, with an index"),
-            },
-            notes: vec!["safetensors files have no checksums: damage to their data goes unseen".to_owned()],
-            ..Description::default()
+        let variant = match (read.files.len(), &parts.index) {
+            (1, _) => "one file".to_owned(),
+            (n, None) => format!("{n} files"),
+            (n, Some(_)) => format!("{n} files, with an index"),
         };
-        let structure = metadata.shift_remove(STRUCTURE);
-        let placed = match structure.as_ref().and_then(serde_json::Value::as_str).map(regrow) {
-            Some(Ok(regrown)) => pytree::kept(regrown, &stored).in_file(path)?,
-            other => {
-                if let Some(Err(error)) = other {
-                    let note = format!("its pytree cannot be read, only its tensors: {}", error.what());
-                    description.notes.push(note);
-                }
-                pytree::flat(stored).in_file(path)?
-            }
-        };
-        description.custom_metadata = (!metadata.is_empty()).then_some(metadata.into());
-        Ok(Self { description, placed, store, files })
+        read.place(store, variant, form).in_file(path)
+    }
+
+    /// Reads the header of a file that is in memory.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn of_bytes(file: Bytes, form: &TreeForm) -> Result<Self> {
+        let too_short = || Error::corrupt("the bytes are too few for a safetensors file").at_byte(0);
+        let len_bytes = file.len() as u64;
+        let (first, rest) = file.split_first_chunk::<LENGTH_LEN_BYTES>().ok_or_else(too_short)?;
+        let header_len = Header::len_bytes(*first, len_bytes)? as usize;
+        let header = Header::parse(rest.get(..header_len).ok_or_else(too_short)?, len_bytes)?;
+        let mut read = Headers::default();
+        read.add(header, DataFile { name: String::new(), len_bytes, memory: Some(file) });
+        read.place(LocalStore::new(""), "in memory".to_owned(), form)
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &DataFile, &Tensor)> {
@@ -95,12 +87,18 @@ impl SafetensorsReader {
     }
 
     fn read(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        if let Some(memory) = &file.memory {
+            return slice(memory, offset_bytes, len_bytes).ok_or_else(|| self.changed(file));
+        }
         let range = ByteRange::Span { offset_bytes, len_bytes };
         self.store.get(file.name.as_bytes(), range)?.ok_or_else(|| self.changed(file))
     }
 
     /// The tensor's bytes in the file, as a slice of the map where there can be one.
     fn stored_bytes(&self, file: &DataFile, tensor: &Tensor) -> Result<Bytes> {
+        if file.memory.is_some() {
+            return self.read(file, tensor.offset_bytes, tensor.len_bytes);
+        }
         // A map of a file that has shrunk since it was opened would fault beyond its end.
         if self.store.len_bytes(file.name.as_bytes())? != Some(file.len_bytes) {
             return Err(self.changed(file));
@@ -108,11 +106,7 @@ impl SafetensorsReader {
         let Some(map) = self.store.map(file.name.as_bytes())? else {
             return self.read(file, tensor.offset_bytes, tensor.len_bytes);
         };
-        let end = tensor.offset_bytes + tensor.len_bytes;
-        if end > map.len() as u64 {
-            return Err(self.changed(file));
-        }
-        Ok(map.slice(tensor.offset_bytes as usize..end as usize))
+        slice(&map, tensor.offset_bytes, tensor.len_bytes).ok_or_else(|| self.changed(file))
     }
 
     fn changed(&self, file: &DataFile) -> Error {
@@ -173,6 +167,77 @@ impl Reader for SafetensorsReader {
         order.sort_by_key(|&leaf| place(leaf).map(|(file, tensor)| (*file, tensor.offset_bytes)));
         order
     }
+}
+
+/// What the headers of all files say.
+#[derive(Default)]
+struct Headers {
+    files: Vec<DataFile>,
+    stored: Vec<Stored>,
+    metadata: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+impl Headers {
+    fn add(&mut self, header: Header, file: DataFile) {
+        if let Some(entries) = header.metadata {
+            let metadata = self.metadata.get_or_insert_default();
+            for (name, text) in entries {
+                metadata.entry(name).or_insert(text.into());
+            }
+        }
+        self.stored.extend(header.tensors.into_iter().map(|tensor| (self.files.len(), tensor)));
+        self.files.push(file);
+    }
+
+    fn place(self, store: LocalStore, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
+        let Self { files, stored, metadata } = self;
+        let mut description = Description {
+            layout: "safetensors".to_owned(),
+            variant,
+            notes: vec!["safetensors files have no checksums: damage to their data goes unseen".to_owned()],
+            ..Description::default()
+        };
+        let placed = match form {
+            TreeForm::Kept => place_kept(stored, metadata.unwrap_or_default(), &mut description)?,
+            TreeForm::Flat | TreeForm::Nested(_) => {
+                description.custom_metadata = metadata.map(Into::into);
+                match form {
+                    TreeForm::Nested(separator) => pytree::nested(stored, separator)?,
+                    _ => pytree::flat(stored)?,
+                }
+            }
+        };
+        Ok(SafetensorsReader { description, placed, store, files })
+    }
+}
+
+/// The pytree that regrow kept in the metadata, or a flat dict.
+fn place_kept(
+    stored: Vec<Stored>,
+    mut metadata: serde_json::Map<String, serde_json::Value>,
+    description: &mut Description,
+) -> Result<Placed> {
+    let structure = metadata.shift_remove(STRUCTURE);
+    let placed = match structure.as_ref().and_then(serde_json::Value::as_str).map(regrow) {
+        Some(Ok(regrown)) => {
+            let placed = pytree::kept(regrown, &stored)?;
+            description.custom_metadata = metadata::custom(metadata);
+            return Ok(placed);
+        }
+        Some(Err(error)) => {
+            let note = format!("its pytree cannot be read, only its tensors: {}", error.what());
+            description.notes.push(note);
+            pytree::flat(stored)?
+        }
+        None => pytree::flat(stored)?,
+    };
+    description.custom_metadata = (!metadata.is_empty()).then_some(metadata.into());
+    Ok(placed)
+}
+
+fn slice(bytes: &Bytes, offset_bytes: u64, len_bytes: u64) -> Option<Bytes> {
+    let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= bytes.len() as u64)?;
+    Some(bytes.slice(offset_bytes as usize..end as usize))
 }
 
 fn read_header(store: &LocalStore, name: &str) -> Result<(Header, u64)> {

@@ -1,0 +1,116 @@
+//! What plain safetensors files cannot give back.
+//!
+//! With the structure everything comes back. Without it a file is a flat dict of NumPy arrays: containers are
+//! names, numbers are 0-d arrays, keys and bytes are their numbers. What has no dtype there is no loss but refused.
+
+use super::SafetensorsOptions;
+use crate::formats::{Loss, LossKind};
+use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree};
+
+pub(super) fn losses(tree: &Tree<LeafInfo>, options: &SafetensorsOptions) -> Vec<Loss> {
+    if options.structure {
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    let mut add = |kind, path: &KeyPath, what: String| out.push(Loss { kind, path: path.clone(), what });
+    let mut leaves = tree.leaves().iter();
+    for (path, node) in tree.walk() {
+        if let Some(Key::DictInt(number)) = path.keys().last() {
+            add(LossKind::Structure, &path, format!("the integer key {number} comes back as text"));
+        }
+        let what = match &node.kind {
+            NodeKind::Leaf => {
+                let Some(info) = leaves.next() else { continue };
+                if path.is_root() {
+                    let what = "a pytree of one leaf comes back as a dict of one tensor without a name";
+                    add(LossKind::Structure, &path, what.to_owned());
+                }
+                if let Some((kind, what)) = of_leaf(info) {
+                    add(kind, &path, what);
+                }
+                if info.sharding.is_some() {
+                    add(LossKind::Note, &path, "its sharding is not kept".to_owned());
+                }
+                continue;
+            }
+            NodeKind::Dict if path.is_root() => continue,
+            NodeKind::None => "None goes missing".to_owned(),
+            kind if node.child_count == 0 => format!("an empty {} goes missing", kind.name()),
+            kind => format!("a {} comes back as names joined by {:?}", kind.name(), options.separator),
+        };
+        add(LossKind::Structure, &path, what);
+    }
+    out
+}
+
+fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
+    let what = match &info.kind {
+        LeafKind::JaxArray => {
+            return Some((LossKind::Note, "a JAX array comes back as one of NumPy".to_owned()));
+        }
+        LeafKind::NumpyScalar => "a NumPy scalar comes back as a 0-d array",
+        LeafKind::Scalar => "a Python number comes back as a 0-d array",
+        LeafKind::PrngKey(_) => "a PRNG key comes back as its uint32 data",
+        LeafKind::Bytes => "bytes come back as a uint8 array",
+        LeafKind::Placeholder => return Some((LossKind::Structure, "a placeholder goes missing".to_owned())),
+        _ => return None,
+    };
+    Some((LossKind::Kind, what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::array::{Dtype, Shape};
+    use crate::tree::TreeBuilder;
+
+    fn info(kind: LeafKind) -> LeafInfo {
+        LeafInfo {
+            kind,
+            dtype: Dtype::UInt8,
+            shape: Shape::scalar(),
+            name: Arc::from(""),
+            chunk_shape: None,
+            write_shape: None,
+            sharding: None,
+            coding: Arc::from(""),
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_with_the_structure_and_all_is_named_without() {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("plain"), info(LeafKind::NumpyArray)).unwrap();
+        build.open(Key::DictInt(3), NodeKind::List).unwrap();
+        build.leaf(Key::Index(0), info(LeafKind::Scalar)).unwrap();
+        build.leaf(Key::Index(1), info(LeafKind::JaxArray)).unwrap();
+        build.close().unwrap();
+        build.open(Key::dict("none"), NodeKind::None).unwrap();
+        build.close().unwrap();
+        build.close().unwrap();
+        let tree = build.finish().unwrap();
+        let options = SafetensorsOptions::default();
+        assert_eq!(losses(&tree, &options), []);
+        let options = SafetensorsOptions { structure: false, ..options };
+        let found: Vec<String> =
+            losses(&tree, &options).iter().map(|loss| format!("{} {loss}", loss.kind.name())).collect();
+        assert_eq!(
+            found,
+            [
+                "structure 3: the integer key 3 comes back as text",
+                "structure 3: a list comes back as names joined by \".\"",
+                "kind 3/0: a Python number comes back as a 0-d array",
+                "note 3/1: a JAX array comes back as one of NumPy",
+                "structure none: None goes missing",
+            ]
+        );
+        let single = losses(&Tree::single(info(LeafKind::Bytes)), &options);
+        assert_eq!(
+            single.iter().map(|loss| loss.kind).collect::<Vec<_>>(),
+            [LossKind::Structure, LossKind::Kind]
+        );
+    }
+}

@@ -1,0 +1,94 @@
+"""Writing: a dict of arrays, or a tree of them, to a file or to bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _native
+from .._checkpoint import StrPath
+from .._errors import InvalidArgumentError
+from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
+from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
+from ._errors import as_safetensor_errors
+
+
+def to_file(
+    tensors: Any,
+    filename: StrPath,
+    metadata: Any,
+    sep: str | None,
+    align: int,
+    max_shard_size: int | str | None,
+    durable: bool,
+) -> None:
+    """Writes a file, or with `max_shard_size` a folder of them; replaces what is there."""
+    with as_safetensor_errors():
+        flat, leaves = prepared(tensors, sep)
+        options = layout_options(metadata, sep, align, max_shard_size)
+        _native.save(os.fsdecode(filename), flat.structure, leaves, save_options(options, durable))
+
+
+def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
+    """The bytes of that file."""
+    with as_safetensor_errors():
+        flat, leaves = prepared(tensors, sep)
+        options = layout_options(metadata, sep, align, None)
+        return _native.safetensors_bytes(flat.structure, leaves, save_options(options, True))
+
+
+def prepared(tensors: Any, sep: str | None) -> tuple[Flat, LeafColumns]:
+    """The tree in columns, all of its leaves arrays.
+
+    Raises:
+        TypeError: for keys that are no `str`, leaves that are no arrays, trees where a flat dict is meant.
+    """
+    if sep is None:
+        if not isinstance(tensors, Mapping):
+            raise TypeError(f"tensors are given as a dict of arrays by name, not as {type(tensors).__name__}")
+        for name in tensors:
+            if not isinstance(name, str):
+                raise TypeError(f"the name of a tensor is a str, not {name!r}")
+        tensors = dict(tensors)
+    flat = flatten(tensors)
+    if sep is None and any(kind not in (LEAF, DICT, ORDERED_DICT) for kind in flat.structure.node_kinds):
+        _refuse_tree()
+    if sep is None and len(flat.structure.node_kinds) != len(flat.leaves) + 1:
+        _refuse_tree()
+    leaves = to_native(flat)
+    for at, kind in enumerate(leaves.kinds):
+        if kind not in (NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, NUMPY_OTHER):
+            what = type(flat.leaves[at]).__name__
+            raise TypeError(f"{path_text(flat.structure, at)!r} is no array but of type {what}")
+    return flat, leaves
+
+
+def _refuse_tree() -> None:
+    raise TypeError('a dict of arrays by name is meant; for a tree of them give sep="." and its keys are joined')
+
+
+def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: int | str | None) -> dict[str, Any]:
+    """The options of the layout ``safetensors``."""
+    if metadata is not None:
+        if not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata is a dict of str, not {type(metadata).__name__}")
+        for name, text in metadata.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise TypeError(f"metadata is a dict of str to str, and {name!r}: {text!r} is not")
+        metadata = dict(metadata)
+    if sep == "":
+        raise InvalidArgumentError("sep is empty: names could not be told apart")
+    options: dict[str, Any] = {"structure": False, "align": align, "metadata": metadata}
+    options["one_file"] = max_shard_size is None
+    if max_shard_size is not None:
+        options["max_shard_size"] = max_shard_size
+    if sep is not None:
+        options["separator"] = sep
+    return options
+
+
+def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
+    """Those of the native half: overwrite, durable, casts, compression, metadata, strict, budget, layout."""
+    return True, durable, [], None, None, False, None, ("safetensors", json.dumps(options))

@@ -1,0 +1,116 @@
+"""`safetensors.numpy`'s functions: dicts of NumPy arrays. JAX arrays may be saved, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._checkpoint import StrPath
+from . import _save
+from ._frameworks import converter
+from ._open import Tensors, check_backend
+
+__all__ = ["load", "load_file", "save", "save_file"]
+
+
+def save(
+    tensor_dict: Mapping[str, Any],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    sep: str | None = None,
+    align: int = 8,
+) -> bytes:
+    """The bytes of a safetensors file, those that safetensors would give.
+
+    Args:
+        tensor_dict: Arrays by name. Any strides and byte order; with `sep` any pytree of arrays.
+        metadata: Text by name, kept in this order.
+        sep: Join the keys of a tree with this.
+        align: The data begins at a multiple of this many bytes, a power of two.
+
+    Raises:
+        SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
+        TypeError: for what is no array, or no `str` where one is needed.
+    """
+    return _save.to_bytes(tensor_dict, metadata, sep, align)
+
+
+def save_file(
+    tensor_dict: Mapping[str, Any],
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    sep: str | None = None,
+    align: int = 8,
+    max_shard_size: int | str | None = None,
+    durable: bool = True,
+) -> None:
+    """Saves arrays as a safetensors file, byte for byte as safetensors would: all of it or nothing, synced to disk.
+
+    A file of that name is replaced.
+
+    Args:
+        tensor_dict: Arrays by name. Any strides and byte order; with `sep` any pytree of arrays.
+        filename: The file; its folder is made if it is missing.
+        metadata: Text by name, kept in this order.
+        sep: Join the keys of a tree with this.
+        align: The data begins at a multiple of this many bytes, a power of two (4096: a page).
+        max_shard_size: Make a folder at `filename`, each file in it at most this large (``"5GB"`` or bytes), with
+            ``model.safetensors.index.json``.
+        durable: Sync to disk before returning.
+
+    Raises:
+        SafetensorError: for a dtype that safetensors lacks, or two tensors of the same name.
+        TypeError: for what is no array, or no `str` where one is needed.
+        StorageFullError, PermissionDeniedError: whatever was there before has not changed.
+    """
+    _save.to_file(tensor_dict, filename, metadata, sep, align, max_shard_size, durable)
+
+
+def load(data: bytes, *, nested: bool = False, sep: str = ".", copy: bool = True) -> dict[str, Any]:
+    """The arrays of a safetensors file that is in memory.
+
+    Args:
+        data: The file's bytes.
+        nested: Cut names at `sep` into dicts in each other.
+        sep: Where.
+        copy: ``False`` gives read-only views of `data`.
+
+    Raises:
+        SafetensorError: if they break the rules of safetensors.
+    """
+    return loaded(Tensors.of_bytes(data, sep if nested else None), nested, copy)
+
+
+def load_file(
+    filename: StrPath,
+    *,
+    backend: str = "mmap",
+    nested: bool = False,
+    sep: str = ".",
+    copy: bool = True,
+) -> dict[str, Any]:
+    """The arrays of a safetensors file.
+
+    Args:
+        filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
+        backend: Taken for safetensors' sake.
+        nested: Cut names at `sep` into dicts in each other.
+        sep: Where.
+        copy: ``False`` gives read-only views of the file.
+
+    Raises:
+        SafetensorError: if it breaks the rules of safetensors.
+        FileNotFoundError: if it is not there.
+    """
+    check_backend(backend)
+    return loaded(Tensors.of_path(filename, sep if nested else None), nested, copy)
+
+
+def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy") -> dict[str, Any]:
+    """All tensors, as a dict of names or as dicts in each other."""
+    convert = converter(framework, "cpu", copy)
+    tree: dict[str, np.ndarray[Any, Any]] = tensors.tree(convert) if nested else tensors.all(convert)
+    return tree

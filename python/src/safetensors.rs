@@ -1,0 +1,65 @@
+//! safetensors files as safetensors itself shows them: flat, whatever regrow has kept beside the tensors, from
+//! disk or from memory; and the bytes of a file that is not written.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use regrow::array::Dtype;
+use regrow::formats::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes};
+
+use crate::checkpoint::Checkpoint;
+use crate::columns::{StructureIn, to_tree};
+use crate::error::OrRaise;
+use crate::leaves::{LeavesIn, to_leaves};
+use crate::options::{SaveIn, save_options};
+
+/// For each dtype of the engine safetensors' name of it, if it has one.
+pub fn tags() -> Vec<Option<&'static str>> {
+    Dtype::all().map(layout::tag_of).collect()
+}
+
+/// Opens a file of any name, an index or a folder: a flat dict, or with a separator dicts in each other.
+#[pyfunction]
+#[pyo3(signature = (path, separator))]
+pub fn safetensors_open(py: Python<'_>, path: PathBuf, separator: Option<String>) -> PyResult<Checkpoint> {
+    let form = tree_form(separator);
+    let opened = py.detach(|| regrow::Checkpoint::open_by(&path, |path| open_as(path, &form)));
+    opened.or_raise().map(Checkpoint::new)
+}
+
+/// The same of a file's bytes, without a copy of them.
+#[pyfunction]
+#[pyo3(signature = (file, separator))]
+pub fn safetensors_open_bytes(
+    py: Python<'_>,
+    file: PyBackedBytes,
+    separator: Option<String>,
+) -> PyResult<Checkpoint> {
+    let form = tree_form(separator);
+    let reader = py.detach(|| open_bytes(Bytes::from_owner(file), &form)).or_raise()?;
+    Ok(Checkpoint::new(regrow::Checkpoint::in_memory(reader)))
+}
+
+/// The bytes of the file that `save` would write.
+#[pyfunction]
+pub fn safetensors_bytes<'py>(
+    py: Python<'py>,
+    structure: StructureIn<'py>,
+    leaves: LeavesIn<'py>,
+    options: SaveIn,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let tree = to_tree(&structure)?;
+    let leaves = to_leaves(&tree, &leaves)?;
+    let tree = tree.with_leaves(leaves).or_raise()?;
+    let options = save_options(options).or_raise()?;
+    let image = py.detach(|| FileImage::new(&tree, &options)).or_raise()?;
+    let len = usize::try_from(image.len_bytes()).unwrap_or(usize::MAX);
+    PyBytes::new_with(py, len, |out| py.detach(|| image.write_to(out)).or_raise())
+}
+
+fn tree_form(separator: Option<String>) -> TreeForm {
+    separator.map_or(TreeForm::Flat, TreeForm::Nested)
+}

@@ -1,0 +1,188 @@
+"""`regrow.safetensors.torch` beside the original. Needs torch, so these tests have a folder of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+import regrow.safetensors as ours
+import regrow.safetensors.torch as ours_torch
+
+DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+)
+LATER = [getattr(torch, name) for name in ("float8_e8m0fnu",) if hasattr(torch, name)]
+PAIRS = getattr(torch, "float4_e2m1fn_x2", None)
+
+
+def random_tensor(rng: np.random.Generator, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Random bits."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    raw = rng.integers(0, 2 if dtype == torch.bool else 256, int(np.prod(shape)) * size, dtype=np.uint8)
+    if not raw.size:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(raw).view(dtype).reshape(shape)
+
+
+def raw_bytes(tensor: torch.Tensor) -> bytes:
+    if tensor.numel() == 0:
+        return b""
+    flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return flat.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def assert_tensors(left: dict[str, Any], right: dict[str, Any]) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert isinstance(tensor, torch.Tensor)
+        assert (tensor.dtype, tensor.shape) == (right[name].dtype, right[name].shape), name
+        assert raw_bytes(tensor) == raw_bytes(right[name]), name
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.safetensors"
+
+
+def test_every_dtype_both_ways(file: Path) -> None:
+    rng = np.random.default_rng(1)
+    shapes = [(2, 4), (), (3, 0), (5,)]
+    tensors = {
+        f"{dtype}.{i}": random_tensor(rng, dtype, shape)
+        for dtype in (*DTYPES, *LATER)
+        for i, shape in enumerate(shapes)
+    }
+    assert ours_torch.save(tensors) == safetensors.torch.save(tensors)
+    ours_torch.save_file(tensors, file, {"format": "pt"})
+    assert file.read_bytes() == safetensors.torch.save(tensors, {"format": "pt"})
+    assert_tensors(safetensors.torch.load_file(file), tensors)
+    assert_tensors(ours_torch.load_file(file), tensors)
+    assert_tensors(ours_torch.load(file.read_bytes()), tensors)
+    assert_tensors(ours_torch.load_file(file, copy=False), tensors)
+
+
+def test_pairs_of_four_bits(file: Path) -> None:
+    rng = np.random.default_rng(2)
+    elements = rng.integers(0, 16, (2, 6), dtype=np.uint8).view(ml_dtypes.float4_e2m1fn)
+    ours.save_file({"a": elements}, file)
+    if PAIRS is None:
+        with pytest.raises(ours.SafetensorError, match="no dtype float4"):
+            ours_torch.load_file(file)
+        return
+    loaded = ours_torch.load_file(file)
+    assert loaded["a"].dtype == PAIRS and loaded["a"].shape == (2, 3)
+    assert_tensors(loaded, safetensors.torch.load_file(file))
+    assert ours_torch.save(loaded) == safetensors.torch.save(loaded) == file.read_bytes()
+
+
+def test_safe_open_is_theirs(file: Path) -> None:
+    rng = np.random.default_rng(3)
+    tensors = {str(dtype): random_tensor(rng, dtype, (3, 4)) for dtype in DTYPES}
+    safetensors.torch.save_file(tensors, file)
+    for framework in ("pt", "torch", "pytorch"):
+        with ours.safe_open(file, framework) as opened, safetensors.safe_open(file, "pt") as theirs:
+            assert_tensors(opened.get_tensors(), theirs.get_tensors())
+            for name in tensors:
+                for index in (0, slice(1, 3), (slice(None), 2), (..., slice(0, 4, 2)), (2, 3)):
+                    found, expected = opened.get_slice(name)[index], theirs.get_slice(name)[index]
+                    assert_tensors({"x": found}, {"x": expected})
+
+
+def test_loaded_tensors_are_the_caller_s_own(file: Path) -> None:
+    ours_torch.save_file({"a": torch.arange(4)}, file)
+    before = file.read_bytes()
+    loaded = ours_torch.load_file(file)["a"]
+    loaded += 1
+    assert loaded.tolist() == [1, 2, 3, 4] and file.read_bytes() == before
+    assert ours_torch.load_file(file, device="meta")["a"].device.type == "meta"
+
+
+@pytest.mark.parametrize("save", [ours_torch.save, safetensors.torch.save])
+def test_what_cannot_be_saved_is_refused_alike(save: Any) -> None:
+    base = torch.arange(6.0).reshape(2, 3)
+    for tensors in ({"a": base, "b": base}, {"a": base, "b": base[0]}, {"a": base, "b": base.view(-1)}):
+        with pytest.raises(RuntimeError, match="share memory"):
+            save(tensors)
+    for tensors in ({"a": base.T}, {"a": base[:, ::2]}, {"a": base.to_sparse()}, {"a": 1}, [base]):
+        with pytest.raises(ValueError):
+            save(tensors)
+    save({"a": base[0], "b": base[1]})
+    save({"a": base, "b": base.clone()})
+    save({"grad": torch.ones(2, requires_grad=True), "conj": torch.ones(2, dtype=torch.complex64)})
+
+
+class Tied(torch.nn.Module):
+    """Two names for one weight, and a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(4, 3)
+        self.head = torch.nn.Linear(3, 4, bias=True)
+        self.head.weight = self.embed.weight
+        self.register_buffer("turned", torch.arange(6.0).reshape(2, 3).T)
+
+
+def test_a_module_with_shared_tensors_both_ways(file: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Tied()
+    ours_torch.save_model(model, file, {"format": "pt"})
+    theirs = tmp_path / "theirs.safetensors"
+    safetensors.torch.save_model(model, str(theirs), {"format": "pt"})
+    with ours.safe_open(file, "pt") as opened, safetensors.safe_open(theirs, "pt") as original:
+        assert opened.metadata() == original.metadata() == {"format": "pt", "head.weight": "embed.weight"}
+        assert opened.keys() == original.keys() == ["embed.weight", "head.bias", "turned"]
+        assert_tensors(opened.get_tensors(), original.get_tensors())
+    for path in (file, theirs):
+        for load_model in (ours_torch.load_model, safetensors.torch.load_model):
+            other = Tied()
+            missing, unexpected = load_model(other, str(path))
+            assert not missing and not unexpected
+            assert torch.equal(other.head.weight, model.embed.weight)
+            assert torch.equal(other.turned, model.turned)
+    with pytest.raises(ValueError, match="contiguous"):
+        ours_torch.save_model(model, file, force_contiguous=False)
+
+
+def test_a_module_that_differs_is_refused_or_reported(file: Path) -> None:
+    ours_torch.save_model(Tied(), file)
+    other = torch.nn.Sequential(torch.nn.Linear(3, 4))
+    for load_model in (ours_torch.load_model, safetensors.torch.load_model):
+        with pytest.raises(RuntimeError, match=r"(?s)0\.bias.*embed\.weight"):
+            load_model(other, str(file))
+        missing, unexpected = load_model(other, str(file), strict=False)
+        assert set(missing) == {"0.weight", "0.bias"}
+        assert sorted(unexpected) == ["embed.weight", "head.bias", "turned"]
+
+
+def test_parts_of_one_storage_without_the_whole_are_refused() -> None:
+    whole = torch.arange(6.0)
+
+    class Parts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("a", whole[:4])
+            self.register_buffer("b", whole[2:])
+
+    for save_model in (ours_torch.save_model, safetensors.torch.save_model):
+        with pytest.raises(RuntimeError):
+            save_model(Parts(), "never.safetensors")
+
+
+def test_a_file_of_the_other_choice_of_names_is_loaded(file: Path) -> None:
+    """A model may be saved with the other name kept."""
+    model = Tied()
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items() if name != "embed.weight"}
+    ours_torch.save_file(state, file)
+    for load_model in (ours_torch.load_model, safetensors.torch.load_model):
+        missing, unexpected = load_model(Tied(), str(file))
+        assert not missing and not unexpected
