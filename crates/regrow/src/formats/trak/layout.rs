@@ -233,6 +233,11 @@ pub fn model_file(id: i64, file_name: &str) -> PathBuf {
     PathBuf::from(id.to_string()).join(file_name)
 }
 
+/// The model whose folder has this name: the ID as it is printed, and nothing else.
+pub fn model_folder_id(name: &str) -> Option<i64> {
+    name.parse().ok().filter(|id: &i64| id.to_string() == name)
+}
+
 /// What stands for the ID in the name of a file of flags, whether it is a number or not.
 pub fn id_text(file_name: &str) -> Option<&str> {
     file_name.strip_prefix("id_")?.strip_suffix(".json")
