@@ -30,7 +30,7 @@ mod leftovers;
 mod new_file;
 mod rename;
 
-pub(crate) use new_file::{NewFile, is_new_file, sweep_new_files};
+pub(crate) use new_file::{NewFile, sweep_new_files};
 
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
 use rename::{exchange, rename_new, replace_in_two_steps};

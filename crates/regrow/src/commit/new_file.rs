@@ -70,7 +70,7 @@ impl Drop for NewFile {
 }
 
 /// Whether a name is one of ours that was never exchanged for a real one.
-pub(crate) fn is_new_file(name: &str) -> bool {
+fn is_new_file(name: &str) -> bool {
     name.starts_with(TEMPORARY)
 }
 

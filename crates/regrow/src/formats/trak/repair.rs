@@ -55,6 +55,7 @@ pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     work.metadata(&mut catalog, with)?;
     let mut parameters = super::reader::parameters_of(&root, &catalog)?;
     parameters.precision = with.precision.unwrap_or(parameters.precision);
+    work.unreadable_flags(&catalog)?;
     for id in work.models_meant(&catalog)? {
         work.model(id, &catalog, &parameters)?;
     }
@@ -86,16 +87,30 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Registered models, and those of damaged files.
+    /// Puts aside damaged flags whose file is not named after a model that has a folder: there is nothing to make
+    /// them anew from.
+    fn unreadable_flags(&mut self, catalog: &Catalog) -> Result<()> {
+        for fault in &catalog.faults {
+            let Subject::Model(id) = fault.subject else { continue };
+            let file = fault.error.place().file.as_ref().and_then(|file| file.file_name());
+            let name = file.unwrap_or_default().to_string_lossy();
+            let is_model = |id: i64| id_file(id) == name && self.root.join(id.to_string()).is_dir();
+            if !id.is_some_and(is_model) {
+                self.put_aside(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registered models, and those of damaged files that are named after a model with a folder.
     fn models_meant(&self, catalog: &Catalog) -> Result<Vec<i64>> {
         let mut ids: Vec<i64> = catalog.models.keys().copied().collect();
+        let folders = model_folders(self.root)?;
         let damaged = |fault: &Fault| match fault.subject {
-            Subject::Model(id) => id,
+            Subject::Model(id) => id.filter(|id| folders.contains(id)),
             _ => None,
         };
         ids.extend(catalog.faults.iter().filter_map(damaged));
-        // A file whose name names no model says nothing, and is in the way of TRAK.
-        ids.extend(model_folders(self.root)?.into_iter().filter(|id| self.root.join(id_file(*id)).exists()));
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
@@ -127,8 +142,7 @@ impl Work<'_> {
             ArrayFile::open(&self.root.join(model_file(id, array.file_name())), &parameters.train(array), true)
         };
         let mask = open(TrainArray::Mask)?;
-        let mut undone: Vec<u64> = lost_from.map_or(Vec::new(), |row| (row..mask.spec().rows).collect());
-        let mut marked = Vec::new();
+        let (mut undone, mut marked) = (Vec::new(), Vec::new());
         mask.for_each_number(|row, number| match number {
             0 => {}
             1 => marked.push(row),
@@ -137,7 +151,7 @@ impl Work<'_> {
         if exists(TrainArray::Grads) {
             undone.extend(empty_rows(&open(TrainArray::Grads)?, &open(TrainArray::OutToLoss)?, &marked)?);
         }
-        undone.retain(|row| marked.binary_search(row).is_ok() || lost_from.is_none());
+        undone.extend(marked.into_iter().filter(|row| lost_from.is_some_and(|lost| *row >= lost)));
         undone.sort_unstable();
         undone.dedup();
         let (mask_path, count) = (mask.path().to_owned(), undone.len());

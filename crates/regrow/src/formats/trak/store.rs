@@ -244,6 +244,21 @@ impl TrakStore {
         Ok(flags)
     }
 
+    /// Says of every model whose mask is complete that it is featurized, where a writer was killed before it could.
+    ///
+    /// # Errors
+    /// What the disk says; masks that cannot be read are passed over.
+    pub fn refresh_flags(&self) -> Result<()> {
+        let unfinished = self.catalog()?.models.into_iter().filter(|(_, flags)| !flags.is_featurized);
+        for (id, flags) in unfinished {
+            let count = self.open_array(id, TrainArray::Mask).and_then(|mask| mask.count_marked());
+            if count.is_ok_and(|count| count == self.parameters.train_set_size) {
+                self.write_flags(id, flags.is_finalized)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Before the features of a model are written over: takes back that they are final, if it was said.
     ///
     /// # Errors
