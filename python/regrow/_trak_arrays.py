@@ -25,7 +25,7 @@ Place = tuple[str, str, str, int, int, int]
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 
-class StoreArray(np.memmap):  # type: ignore[type-arg]
+class StoreArray(np.memmap):
     """An array of a store: a `numpy.memmap` whose rows can be assigned to safely."""
 
     _mmap: Any

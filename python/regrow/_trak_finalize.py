@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._errors import InvalidArgumentError, NotFoundError
+from ._trak_base import ModelIDException
 
 if TYPE_CHECKING:
     from .trak import MmapSaver
@@ -41,8 +42,6 @@ def finalize_features(
     Raises:
         ModelIDException: for a model that is not registered or has rows that are not done.
     """
-    from .trak import ModelIDException
-
     for model_id in list(saver.model_ids) if model_ids is None else list(model_ids):
         flags = saver.model_ids.get(model_id)
         if flags is None:
@@ -94,8 +93,6 @@ def finalize_scores(
         ModelIDException: if no model is left, or targets of one are not done.
         CorruptError: if half precision cannot hold the scores.
     """
-    from .trak import ModelIDException
-
     saver._merge_experiments()
     if exp_name not in saver.experiments:
         raise InvalidArgumentError(f"Experiment {exp_name} does not exist. Create it and compute scores first.")

@@ -16,14 +16,12 @@ savers; without it the module stands alone.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import logging
 import operator
 import os
 import sys
 import weakref
-from abc import ABC
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,26 +29,10 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._errors import CorruptError, InvalidArgumentError, MismatchError, NotFoundError
+from ._errors import InvalidArgumentError, MismatchError, NotFoundError
 from ._trak_arrays import StoreArray, open_arrays
-
-try:
-    _savers: Any = importlib.import_module("trak.savers")
-except ImportError:
-    _savers = None
-
-if _savers is None:
-
-    class AbstractSaver(ABC):
-        """What TRAK's savers have in common; TRAK's own class where it is installed."""
-
-    class ModelIDException(Exception):
-        """A model ID is registered already, or not yet; TRAK's own class where it is installed."""
-else:
-    AbstractSaver = _savers.AbstractSaver
-    ModelIDException = _savers.ModelIDException
-
-from ._trak_finalize import finalize_features, finalize_scores  # noqa: E402
+from ._trak_base import AbstractSaver, ModelIDException
+from ._trak_finalize import finalize_features, finalize_scores
 
 __all__ = [
     "AbstractSaver",
@@ -65,7 +47,7 @@ __all__ = [
 ]
 
 _TRAIN_KEYS = ("grads", "out_to_loss", "features")
-_READ_METHODS = ("r", "r+", "w+")
+_MODES = ("r", "r+", "w+")
 
 
 class MetadataMismatchError(MismatchError, AssertionError):
@@ -209,8 +191,8 @@ class MmapSaver(AbstractSaver):
             MismatchError: if it has other sizes or another precision.
         """
         model_id = _model_id(model_id)
-        if mode not in _READ_METHODS:
-            raise InvalidArgumentError(f"mode is one of {', '.join(_READ_METHODS)}, not {mode!r}")
+        if mode not in _MODES:
+            raise InvalidArgumentError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
         if exp_name is not None:
             self._load_experiment(model_id, exp_name, exp_num_targets, mode)
             return
@@ -246,7 +228,9 @@ class MmapSaver(AbstractSaver):
             self._store.init_experiment(exp_name, num_targets, model_id, True)
         native = self._store.experiment(exp_name, num_targets, model_id)
         writable = mode != "r"
-        arrays = open_arrays(native, writable, self.logger, lambda: self._unfinalize_scores(exp_name), marks_itself=True)
+        arrays = open_arrays(
+            native, writable, self.logger, lambda: self._unfinalize_scores(exp_name), marks_itself=True
+        )
         if writable:
             self._targets = model_id, exp_name, native
             self._open["targets"] = native
@@ -459,6 +443,3 @@ def _name(exp_name: Any) -> str:
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"the name of an experiment cannot be written: {exp_name!r}") from None
     return exp_name
-
-
-_ = CorruptError  # named in the documentation

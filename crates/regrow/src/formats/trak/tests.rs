@@ -43,11 +43,12 @@ fn records(root: &Path) -> Map<String, Value> {
 #[test]
 fn experiments_of_many_threads_are_all_there() {
     let folder = tempfile::tempdir().unwrap();
-    open(folder.path()).register(0, false).unwrap();
+    let root = folder.path();
+    open(root).register(0, false).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
-                let store = TrakStore::open(folder.path(), PARAMETERS, &Mode::Join(metadata())).unwrap();
+                let store = TrakStore::open(root, PARAMETERS, &Mode::Join(metadata())).unwrap();
                 for i in 0..8 {
                     let name = name(&format!("{thread}-{i}"));
                     store.init_experiment(&name, 3, 0, false).unwrap();
@@ -56,7 +57,7 @@ fn experiments_of_many_threads_are_all_there() {
             });
         }
     });
-    let records = records(folder.path());
+    let records = records(root);
     assert_eq!(records.len(), 32);
     assert!(records.values().all(|record| record["scores_finalized"] == 1 && record["num_targets"] == 3));
 }
