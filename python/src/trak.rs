@@ -111,7 +111,13 @@ impl TrakStore {
         Ok(TrakArrays { rows: arrays.targets, plain: ("scores", arrays.scores) })
     }
 
-    fn finalize_scores(&self, py: Python<'_>, name: &str, is_final: bool, allow_non_finite: bool) -> PyResult<()> {
+    fn finalize_scores(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        is_final: bool,
+        allow_non_finite: bool,
+    ) -> PyResult<()> {
         let work = || self.0.finalize_scores(&ExperimentName::new(name)?, is_final, allow_non_finite);
         py.detach(work).or_raise()
     }
@@ -205,7 +211,8 @@ fn precision(half_precision: bool) -> Precision {
 }
 
 fn object(text: &str) -> Result<Map<String, Value>> {
-    serde_json::from_str(text).map_err(|error| Error::invalid(format!("the metadata are no JSON object: {error}")))
+    serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("the metadata are no JSON object: {error}")))
 }
 
 /// Row numbers of an `int64` array.

@@ -24,7 +24,10 @@ const COLUMNS: u64 = 16;
 const KILLS: u64 = 25;
 
 fn metadata() -> Map<String, Value> {
-    json!({"JL dimension": COLUMNS, "JL matrix type": "normal", "train set size": ROWS}).as_object().unwrap().clone()
+    json!({"JL dimension": COLUMNS, "JL matrix type": "normal", "train set size": ROWS})
+        .as_object()
+        .unwrap()
+        .clone()
 }
 
 fn open(root: &Path) -> TrakStore {
@@ -46,7 +49,7 @@ fn spawn(test: &str, root: &Path, worker: u64) -> Child {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    lines.map(Result::unwrap).find(|line| line.contains("READY")).expect("the child works");
+    lines.map(Result::unwrap).find(|line| line.contains("READY")).unwrap();
     child
 }
 
@@ -118,7 +121,10 @@ fn a_killed_writer_leaves_no_row_that_is_not_done() {
         done_before = done;
         // What was killed while it was being made is in nobody's way.
         let report = regrow::verify(&root);
-        assert!(report.as_ref().is_ok_and(regrow::VerifyReport::is_ok) || catalog.models.is_empty(), "{report:?}");
+        assert!(
+            report.as_ref().is_ok_and(regrow::VerifyReport::is_ok) || catalog.models.is_empty(),
+            "{report:?}"
+        );
     }
     assert!(done_before > ROWS && partial > 0, "{done_before} rows, {partial} models in the middle");
 }

@@ -68,15 +68,21 @@ impl ArrayFile {
                 .expected(spec, "no file"),
             _ => Error::io("cannot open", path, error),
         })?;
-        let (found, data_offset_bytes) = read_spec(&file).in_file(path).map_err(|error| error.help(REPAIR_HELP))?;
+        let (found, data_offset_bytes) =
+            read_spec(&file).in_file(path).map_err(|error| error.help(REPAIR_HELP))?;
         if found != *spec {
             return Err(Error::new(ErrorKind::Mismatch, "an array is not what the store's parameters say")
                 .in_file(path)
                 .expected(spec, found)
                 .help("open the store with the parameters that it was made with"));
         }
-        let array =
-            Self { path: path.to_owned(), file, spec: found, data_offset_bytes, data_len_bytes: spec.len_bytes()? };
+        let array = Self {
+            path: path.to_owned(),
+            file,
+            spec: found,
+            data_offset_bytes,
+            data_len_bytes: spec.len_bytes()?,
+        };
         array.check_len()?;
         Ok(array)
     }
@@ -115,12 +121,14 @@ impl ArrayFile {
     /// # Errors
     /// `Corrupt` with both sizes.
     pub fn check_len(&self) -> Result<()> {
-        let found = self.file.metadata().map_err(|error| Error::io("cannot look at", &self.path, error))?.len();
+        let found =
+            self.file.metadata().map_err(|error| Error::io("cannot look at", &self.path, error))?.len();
         let expected = self.data_offset_bytes + self.data_len_bytes;
         if found == expected {
             return Ok(());
         }
-        let what = if found < expected { "an array is cut off" } else { "something follows the data of an array" };
+        let what =
+            if found < expected { "an array is cut off" } else { "something follows the data of an array" };
         Err(Error::corrupt(what)
             .in_file(&self.path)
             .expected(format_args!("{expected} bytes"), found)
@@ -221,7 +229,8 @@ impl ArrayFile {
             let mut buffer = vec![0; (count * self.row_len_bytes()) as usize];
             self.read_rows(first, &mut buffer)?;
             let (numbers, _) = buffer.as_chunks::<4>();
-            marked.extend((first..).zip(numbers).filter(|(_, number)| **number != [0; 4]).map(|(row, _)| row));
+            marked
+                .extend((first..).zip(numbers).filter(|(_, number)| **number != [0; 4]).map(|(row, _)| row));
         }
         Ok(marked)
     }
@@ -274,10 +283,7 @@ fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {
             Ok((ArraySpec { dtype: *dtype, rows, columns }, len as u64))
         }
         _ => Err(Error::unsupported("an array of a TRAK store is little endian, in C order, with two axes")
-            .expected(
-                "such an array",
-                format_args!("{} of shape {}", header.descr.text(), header.shape),
-            )),
+            .expected("such an array", format_args!("{} of shape {}", header.descr.text(), header.shape))),
     }
 }
 
@@ -305,7 +311,9 @@ mod tests {
         let mut all = [9; 10];
         array.read_rows(0, &mut all).unwrap();
         assert_eq!(all, [1, 2, 11, 12, 0, 0, 0, 0, 40, 41]);
-        for (rows, data) in [(&[5][..], &[1, 2][..]), (&[0], &[1]), (&[0, 1], &[1, 2]), (&[u64::MAX], &[1, 2])] {
+        for (rows, data) in
+            [(&[5][..], &[1, 2][..]), (&[0], &[1]), (&[0, 1], &[1, 2]), (&[u64::MAX], &[1, 2])]
+        {
             assert_eq!(array.write_rows(rows, data).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
         assert!(array.read_rows(4, &mut [0; 4]).is_err() && array.read_rows(u64::MAX, &mut [0; 2]).is_err());

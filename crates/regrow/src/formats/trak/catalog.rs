@@ -65,7 +65,8 @@ impl Catalog {
         for name in id_files(root)? {
             let meant = id_text(&name).and_then(parse_id);
             let path = root.join(&name);
-            let found = read_object(&path).and_then(|object| flags_in(&object.unwrap_or_default()).in_file(&path));
+            let found =
+                read_object(&path).and_then(|object| flags_in(&object.unwrap_or_default()).in_file(&path));
             let models = match found {
                 Ok(models) => models,
                 Err(error) => {
@@ -93,9 +94,8 @@ impl Catalog {
         let file = root.join(EXPERIMENTS_FILE);
         match self.experiments.as_ref().and_then(|records| records.get(name)) {
             Some(record) => Experiment::from_record(name, record).in_file(file),
-            None => {
-                Err(Error::new(crate::ErrorKind::NotFound, format!("there is no experiment {name:?}")).in_file(file))
-            }
+            None => Err(Error::new(crate::ErrorKind::NotFound, format!("there is no experiment {name:?}"))
+                .in_file(file)),
         }
     }
 

@@ -6,7 +6,9 @@ use std::path::Path;
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, model_folders, names_in};
 use super::documents::{Experiment, ModelFlags};
-use super::layout::{EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file};
+use super::layout::{
+    EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
+};
 use crate::array::Dtype;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
@@ -157,7 +159,9 @@ fn check_experiment(
         }
         check_spec(&path, &parameters.target_grads(targets), findings);
         let mask_path = root.join(model_file(id, &name.targets_file()));
-        let Ok(mask) = ArrayFile::open(&mask_path, &Parameters::target_mask(targets), false) else { continue };
+        let Ok(mask) = ArrayFile::open(&mask_path, &Parameters::target_mask(targets), false) else {
+            continue;
+        };
         let mut done = Vec::new();
         findings.keep(mask.for_each_number(|row, number| {
             if number == 1 {
@@ -172,9 +176,12 @@ fn check_experiment(
         let is_partial = !done.is_empty() && (done.len() as u64) < targets;
         if experiment.scores_finalized && flags.is_finalized && is_partial {
             findings.add(
-                Error::corrupt(format!("scores of {:?} are said to be final, targets are missing", name.as_str()))
-                    .in_file(mask.path())
-                    .expected(format_args!("{targets} targets done"), done.len()),
+                Error::corrupt(format!(
+                    "scores of {:?} are said to be final, targets are missing",
+                    name.as_str()
+                ))
+                .in_file(mask.path())
+                .expected(format_args!("{targets} targets done"), done.len()),
             );
         }
     }

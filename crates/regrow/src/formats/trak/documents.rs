@@ -147,14 +147,19 @@ pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> R
 pub fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
     let flags = |(id, record): (&String, &Value)| {
         let number = parse_id(id).ok_or_else(|| {
-            Error::corrupt("a model's ID is no integer of 64 bits").expected("an integer", format_args!("{id:?}"))
+            Error::corrupt("a model's ID is no integer of 64 bits")
+                .expected("an integer", format_args!("{id:?}"))
         })?;
         let flag = |name: &str| {
             record.get(name).and_then(as_flag).ok_or_else(|| {
-                Error::corrupt(format!("the flag {name:?} of model {number} is missing")).expected("0 or 1", record)
+                Error::corrupt(format!("the flag {name:?} of model {number} is missing"))
+                    .expected("0 or 1", record)
             })
         };
-        Ok((number, ModelFlags { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? }))
+        Ok((
+            number,
+            ModelFlags { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? },
+        ))
     };
     object.iter().map(|entry| flags(entry).map_err(|error: Error| error.help(HELP))).collect()
 }

@@ -38,7 +38,9 @@
 
 use std::path::Path;
 
-use self::layout::{METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id};
+use self::layout::{
+    METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
+};
 use super::{Format, Loss, Reader};
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};

@@ -66,7 +66,9 @@ impl TrakReader {
         let mut notes = vec!["TRAK stores have no checksums: damage to their data goes unseen".to_owned()];
         for (name, _) in catalog.experiments.iter().flatten() {
             if ExperimentName::new(name).is_err() {
-                notes.push(format!("experiment {name:?} has a record and no arrays: no file can have its name"));
+                notes.push(format!(
+                    "experiment {name:?} has a record and no arrays: no file can have its name"
+                ));
             }
         }
         for id in model_folders(root)? {
@@ -141,7 +143,9 @@ impl Reader for TrakReader {
     }
 
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        let Some(Source::Array { file, is_final: true, .. }) = self.sources.get(leaf) else { return Ok(None) };
+        let Some(Source::Array { file, is_final: true, .. }) = self.sources.get(leaf) else {
+            return Ok(None);
+        };
         let Some(array) = self.array(leaf)? else { return Ok(None) };
         let Some(map) = self.store.map(file.as_bytes())? else { return Ok(None) };
         let (start, end) = (array.data_offset_bytes(), array.data_offset_bytes() + array.spec().len_bytes()?);
@@ -161,7 +165,9 @@ pub(super) fn parameters_of(root: &Path, catalog: &Catalog) -> Result<Parameters
     let ids = catalog.models.keys().copied().chain(model_folders(root)?);
     for id in ids {
         for array in [TrainArray::Features, TrainArray::Grads, TrainArray::OutToLoss] {
-            let Ok(spec) = ArrayFile::spec_of(&root.join(model_file(id, array.file_name()))) else { continue };
+            let Ok(spec) = ArrayFile::spec_of(&root.join(model_file(id, array.file_name()))) else {
+                continue;
+            };
             precision = precision.or(Precision::of(spec.dtype));
             if array != TrainArray::OutToLoss {
                 found = found.or(Some((spec.rows, spec.columns)));
@@ -172,7 +178,9 @@ pub(super) fn parameters_of(root: &Path, catalog: &Catalog) -> Result<Parameters
         }
     }
     let (train_set_size, proj_dim) = match &catalog.metadata {
-        Some(metadata) => documents::sizes_of(metadata).map_err(|error| error.in_file(root.join(METADATA_FILE)))?,
+        Some(metadata) => {
+            documents::sizes_of(metadata).map_err(|error| error.in_file(root.join(METADATA_FILE)))?
+        }
         None => found.unwrap_or_default(),
     };
     Ok(Parameters { train_set_size, proj_dim, precision: precision.unwrap_or(Precision::Half) })
@@ -253,7 +261,11 @@ impl Builder<'_> {
         }
         let checkpoint = documents::read_object(&folder.join(CHECKPOINT_FILE))?;
         if let Some(Value::String(identity)) = checkpoint.and_then(|mut object| object.remove("checkpoint")) {
-            self.member(Key::dict("checkpoint"), &Value::String(identity), &format!("{id}/{CHECKPOINT_FILE}"))?;
+            self.member(
+                Key::dict("checkpoint"),
+                &Value::String(identity),
+                &format!("{id}/{CHECKPOINT_FILE}"),
+            )?;
         }
         self.build.close()
     }

@@ -24,8 +24,8 @@ use super::catalog::{Catalog, Fault, Subject, model_folders, names_in};
 use super::check::empty_rows;
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER, TrainArray,
-    id_file, model_file,
+    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
+    TrainArray, id_file, model_file,
 };
 use super::store::lock;
 use crate::commit::sweep_new_files;
@@ -75,9 +75,11 @@ impl Work<'_> {
             return Ok(());
         }
         let Some(given) = &with.metadata else {
-            return Err(Error::corrupt("the metadata are lost, and nothing else says what kind of projection it was")
-                .in_file(self.root.join(METADATA_FILE))
-                .help("give `repair` the metadata that the store was made with"));
+            return Err(Error::corrupt(
+                "the metadata are lost, and nothing else says what kind of projection it was",
+            )
+            .in_file(self.root.join(METADATA_FILE))
+            .help("give `repair` the metadata that the store was made with"));
         };
         documents::sizes_of(given)?;
         self.put_aside(METADATA_FILE)?;
@@ -119,7 +121,8 @@ impl Work<'_> {
     fn model(&mut self, id: i64, catalog: &Catalog, parameters: &Parameters) -> Result<()> {
         let folder = self.root.join(id.to_string());
         if !folder.is_dir() {
-            std::fs::create_dir(&folder).map_err(|error| Error::io("cannot make the folder", &folder, error))?;
+            std::fs::create_dir(&folder)
+                .map_err(|error| Error::io("cannot make the folder", &folder, error))?;
             self.say(&id.to_string(), "folder made");
         }
         sweep_new_files(&folder);
@@ -137,9 +140,16 @@ impl Work<'_> {
             let lost = self.array(&model_file(id, array.file_name()), &parameters.train(array))?;
             lost_from = lost.map_or(lost_from, |row| Some(lost_from.unwrap_or(row).min(row)));
         }
-        let features = self.array(&model_file(id, TrainArray::Features.file_name()), &parameters.train(TrainArray::Features))?;
+        let features = self.array(
+            &model_file(id, TrainArray::Features.file_name()),
+            &parameters.train(TrainArray::Features),
+        )?;
         let open = |array: TrainArray| {
-            ArrayFile::open(&self.root.join(model_file(id, array.file_name())), &parameters.train(array), true)
+            ArrayFile::open(
+                &self.root.join(model_file(id, array.file_name())),
+                &parameters.train(array),
+                true,
+            )
         };
         let mask = open(TrainArray::Mask)?;
         let (mut undone, mut marked) = (Vec::new(), Vec::new());
@@ -166,7 +176,8 @@ impl Work<'_> {
             self.say_path(&mask_path, &format!("{count} rows marked as not done"));
         }
         let name = id_file(id);
-        let stored = documents::read_object(&self.root.join(&name)).and_then(|object| documents::flags_in(&object.unwrap_or_default()));
+        let stored = documents::read_object(&self.root.join(&name))
+            .and_then(|object| documents::flags_in(&object.unwrap_or_default()));
         if stored.as_ref().is_ok_and(|stored| stored.contains(&(id, flags))) {
             return Ok(());
         }
@@ -184,7 +195,8 @@ impl Work<'_> {
         let before = catalog.experiments.clone();
         sweep_new_files(&self.root.join(SCORES_FOLDER));
         for (name, num_targets) in self.targets_on_disk()? {
-            let known = records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record));
+            let known =
+                records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record));
             if !matches!(known, Some(Ok(_))) {
                 let experiment = Experiment { num_targets, scores_finalized: false };
                 records.insert(
@@ -197,7 +209,10 @@ impl Work<'_> {
         let mut kept = Map::new();
         for (name, mut record) in records {
             let Ok(mut experiment) = Experiment::from_record(&name, &record) else {
-                self.say(EXPERIMENTS_FILE, &format!("record {name:?} dropped: it says nothing, and no array does"));
+                self.say(
+                    EXPERIMENTS_FILE,
+                    &format!("record {name:?} dropped: it says nothing, and no array does"),
+                );
                 continue;
             };
             if let Ok(valid) = ExperimentName::new(&name) {
@@ -310,7 +325,8 @@ impl Work<'_> {
         let file = File::options().read(true).write(true).open(path).map_err(cannot)?;
         let found = file.metadata().map_err(cannot)?.len();
         // Headers of sound arrays are all as ours; where the data begins, `open` has not been able to say.
-        let header = crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
+        let header =
+            crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
         let start = header_len(&file, header.len()).in_file(path)?;
         let expected = start + spec.len_bytes()?;
         file.set_len(expected).and_then(|()| file.sync_all()).map_err(cannot)?;

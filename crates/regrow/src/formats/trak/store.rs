@@ -296,12 +296,21 @@ impl TrakStore {
     /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have; `Mismatch` if the
     /// experiment has another number of targets; `Corrupt` if `experiments.json` cannot be used: it is never
     /// written over.
-    pub fn init_experiment(&self, name: &ExperimentName, num_targets: u64, id: i64, reset: bool) -> Result<Experiment> {
+    pub fn init_experiment(
+        &self,
+        name: &ExperimentName,
+        num_targets: u64,
+        id: i64,
+        reset: bool,
+    ) -> Result<Experiment> {
         let folder = self.root.join(id.to_string());
         if !folder.is_dir() {
-            return Err(Error::new(ErrorKind::NotFound, format!("model {id} has no folder, it cannot be scored"))
-                .in_file(&folder)
-                .help("register the model first"));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("model {id} has no folder, it cannot be scored"),
+            )
+            .in_file(&folder)
+            .help("register the model first"));
         }
         self.parameters.scores(num_targets).len_bytes()?;
         let mut wanted = Experiment { num_targets, scores_finalized: false };
@@ -328,7 +337,12 @@ impl TrakStore {
                 // The mask first: it must never speak of gradients that are gone.
                 let mask = Parameters::target_mask(num_targets);
                 self.make_array(&folder, &name.targets_file(), &mask, reset)?;
-                self.make_array(&folder, &name.grads_file(), &self.parameters.target_grads(num_targets), reset)?;
+                self.make_array(
+                    &folder,
+                    &name.grads_file(),
+                    &self.parameters.target_grads(num_targets),
+                    reset,
+                )?;
                 let scores = self.root.join(name.scores_file());
                 let file_name = scores.file_name().unwrap_or_default().to_string_lossy();
                 let scores_folder = self.root.join(SCORES_FOLDER);
@@ -382,7 +396,12 @@ impl TrakStore {
     /// # Errors
     /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless they are
     /// allowed; what the disk says.
-    pub fn finalize_scores(&self, name: &ExperimentName, is_final: bool, allow_non_finite: bool) -> Result<()> {
+    pub fn finalize_scores(
+        &self,
+        name: &ExperimentName,
+        is_final: bool,
+        allow_non_finite: bool,
+    ) -> Result<()> {
         let known = self.catalog()?.experiment(&self.root, name.as_str())?;
         if known.scores_finalized == is_final && !is_final {
             return Ok(());

@@ -27,7 +27,8 @@ fn name(text: &str) -> ExperimentName {
 
 /// Writes rows of a model whose values follow from the row, and marks them.
 fn fill(model: &ModelArrays, rows: &[u64]) {
-    let grads: Vec<u8> = rows.iter().flat_map(|&row| [row as f32 + 1.0; 2]).flat_map(f32::to_le_bytes).collect();
+    let grads: Vec<u8> =
+        rows.iter().flat_map(|&row| [row as f32 + 1.0; 2]).flat_map(f32::to_le_bytes).collect();
     let weights: Vec<u8> = rows.iter().flat_map(|&row| (row as f32 + 1.0).to_le_bytes()).collect();
     model.rows.write_rows("grads", rows, &grads).unwrap();
     model.rows.write_rows("out_to_loss", rows, &weights).unwrap();
@@ -351,7 +352,8 @@ fn a_folder_can_be_moved_and_hold_a_backup_of_itself() {
     store.register(-7, false).unwrap();
     regrow_testkit::copy_folder(&there, &folder.path().join("backup")).unwrap();
     fs::rename(folder.path().join("backup"), there.join("backup")).unwrap();
-    fs::write(there.join("backup/id_99.json"), "{\"99\": {\"is_featurized\": 1, \"is_finalized\": 1}}").unwrap();
+    fs::write(there.join("backup/id_99.json"), "{\"99\": {\"is_featurized\": 1, \"is_finalized\": 1}}")
+        .unwrap();
     fs::write(there.join("backup/id_0.json"), "").unwrap();
     let catalog = open(&there).catalog().unwrap();
     assert_eq!(catalog.models.keys().collect::<Vec<_>>(), [&-7, &0]);
@@ -417,8 +419,14 @@ fn random_damage_gives_errors_and_nothing_else() -> io::Result<()> {
     store.register(0, false).unwrap();
     fill(&store.model(0).unwrap(), &[0, 1, 2, 3, 4, 5]);
     store.init_experiment(&name("val"), 3, 0, false).unwrap();
-    let files =
-        ["metadata.json", "experiments.json", "id_0.json", "0/grads.mmap", "0/_is_featurized.mmap", "scores/val.mmap"];
+    let files = [
+        "metadata.json",
+        "experiments.json",
+        "id_0.json",
+        "0/grads.mmap",
+        "0/_is_featurized.mmap",
+        "scores/val.mmap",
+    ];
     let mut state = 88172645463325252_u64;
     let mut random = |below: usize| {
         state ^= state << 13;

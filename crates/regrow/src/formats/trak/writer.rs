@@ -90,7 +90,9 @@ pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
         }
         match info.kind {
             LeafKind::JaxArray => add(LossKind::Note, path, "a JAX array comes back as one of NumPy"),
-            LeafKind::NumpyScalar => add(LossKind::Kind, path, "a NumPy scalar comes back as a Python number"),
+            LeafKind::NumpyScalar => {
+                add(LossKind::Kind, path, "a NumPy scalar comes back as a Python number")
+            }
             _ => {}
         }
     }
@@ -146,9 +148,8 @@ impl<'a> Plan<'a> {
         for (key, item) in sections.get("experiments").map_or(Ok(&[][..]), |item| item.dict())? {
             let record = refused.keep(&item.path, item.to_json());
             let known = record.and_then(|record| {
-                let known = Experiment::from_record(&key.text(), &record).map_err(|error| {
-                    Error::unsupported(error.what().to_owned())
-                });
+                let known = Experiment::from_record(&key.text(), &record)
+                    .map_err(|error| Error::unsupported(error.what().to_owned()));
                 refused.keep(&item.path, known).map(|known| (known, record))
             });
             if let Some((known, record)) = known {
@@ -166,7 +167,9 @@ impl<'a> Plan<'a> {
             let name = refused.keep(&item.path, ExperimentName::new(&key.text()));
             let Some(name) = name else { continue };
             match counts.get(name.as_str()) {
-                Some(&targets) => plan.array(item, name.scores_file(), parameters.scores(targets), &mut refused),
+                Some(&targets) => {
+                    plan.array(item, name.scores_file(), parameters.scores(targets), &mut refused)
+                }
                 None => refused.add(&item.path, unexpected("scores of an experiment that has a record")),
             }
         }
@@ -231,9 +234,13 @@ impl<'a> Plan<'a> {
         refused: &mut Refusals,
     ) -> Result<()> {
         for (key, experiment) in item.dict()? {
-            let Some(name) = refused.keep(&experiment.path, ExperimentName::new(&key.text())) else { continue };
+            let Some(name) = refused.keep(&experiment.path, ExperimentName::new(&key.text())) else {
+                continue;
+            };
             let Some(&targets) = counts.get(name.as_str()) else {
-                refused.add(&experiment.path, unexpected("targets of an experiment that has a record"));
+                let error = unexpected("targets of an experiment that has a record");
+                refused
+                    .add(&experiment.path, error.help("`repair` of the store adds records that were lost"));
                 continue;
             };
             for (key, member) in experiment.dict()? {
@@ -261,7 +268,10 @@ impl<'a> Plan<'a> {
         }
         let found = format!("{} of shape {}", array.dtype(), array.shape());
         let error = Error::unsupported("an array is not what the metadata say").expected(spec, found);
-        refused.add(&item.path, error.help("a TRAK store has one precision and one set of sizes for all models"));
+        refused.add(
+            &item.path,
+            error.help("a TRAK store has one precision and one set of sizes for all models"),
+        );
     }
 }
 
@@ -335,11 +345,10 @@ fn first_precision(models: Option<&Item<'_>>) -> Precision {
 fn number_or_text(leaf: &Leaf) -> Option<Value> {
     let array = match (&leaf.kind, &leaf.data) {
         (LeafKind::Str, LeafData::Text(text)) => return Some(Value::from(&**text)),
-        (LeafKind::Scalar | LeafKind::NumpyScalar | LeafKind::NumpyArray | LeafKind::JaxArray, LeafData::Array(array))
-            if array.shape().rank() == 0 =>
-        {
-            array
-        }
+        (
+            LeafKind::Scalar | LeafKind::NumpyScalar | LeafKind::NumpyArray | LeafKind::JaxArray,
+            LeafData::Array(array),
+        ) if array.shape().rank() == 0 => array,
         _ => return None,
     };
     let bytes = array.to_c_order().ok()?;
