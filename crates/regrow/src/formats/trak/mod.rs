@@ -31,7 +31,7 @@
 //! | [`catalog`] | what a folder says of itself |
 //! | [`store`] | [`TrakStore`]: registering, experiments, flags |
 //! | `check` | contradictions |
-//! | [`repair`] | the way out of them |
+//! | [`mod@repair`] | the way out of them |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.

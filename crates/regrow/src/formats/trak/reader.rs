@@ -1,7 +1,7 @@
 //! A store as a checkpoint: its arrays and the members of its JSON files as one tree.
 //!
-//! A store may still be worked on while it is read: arrays are read by `pread`. Only those of a finalized model,
-//! which nobody writes to any more, are shown as maps.
+//! A store may still be worked on while it is read: arrays are read by `pread`. Only those of a finalized model are
+//! shown as maps: nobody writes to them any more, and whoever begins such a model anew gets new files.
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -362,6 +362,22 @@ fn a_folder_can_be_moved_and_hold_a_backup_of_itself() {
     assert!(crate::verify(&there).unwrap().is_ok());
 }
 
+#[test]
+fn the_id_inside_a_file_counts_and_the_file_named_after_a_model_wins() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.register(5, false).unwrap();
+    let other =
+        json!({"5": {"is_featurized": 1, "is_finalized": 1}, "8": {"is_featurized": 1, "is_finalized": 0}});
+    // Read before and after `id_5.json`.
+    for file in ["id_1.json", "id_9.json"] {
+        fs::write(folder.path().join(file), other.to_string()).unwrap();
+    }
+    let models = store.catalog().unwrap().models;
+    assert_eq!(models.keys().collect::<Vec<_>>(), [&5, &8]);
+    assert!(!models[&5].is_featurized && models[&8].is_featurized);
+}
+
 // Reading only, and the door.
 
 #[test]
