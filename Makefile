@@ -23,9 +23,12 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch examples benches
 
-.PHONY: help demo test test-rust test-python check docs bench bench-quick fuzz
+TORCH_VENV := .venv-torch
+TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
+
+.PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick fuzz
 .PHONY: prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -48,6 +51,13 @@ test-rust: rust-prerequisites $(NEXTEST)
 test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest
+
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## The TRAK store under the real TRAKer (installs PyTorch)
+	$(SAY) "the Python extension, dev profile"
+	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
+	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
+	printf '==> %s\n' "the real TRAKer, with its own saver and with ours"
+	$(TORCH_BIN)/python -m pytest tests_torch
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
 	$(SAY) "cargo fmt"
@@ -90,7 +100,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) .tools demo-output docs/api
+	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) .tools demo-output docs/api
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -115,6 +125,12 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	$(SAY) "Python packages into $(VENV) (once, some minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+$(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
+	$(SAY) "PyTorch and traker into $(TORCH_VENV) (once, up to 4 GB)"
+	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_BIN)/python -m pip install --quiet -r requirements-torch.txt
 	touch $@
 
 # Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.

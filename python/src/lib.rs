@@ -14,6 +14,7 @@
 //! | `convert` | from one layout to another |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
+//! | `trak` | a TRAK store: rows, marks, flags |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -28,6 +29,7 @@ mod leaves;
 mod memory;
 mod options;
 mod safetensors;
+mod trak;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -48,6 +50,8 @@ mod _native {
     use crate::memory::Slab;
     #[pymodule_export]
     use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
+    #[pymodule_export]
+    use crate::trak::{TrakArrays, TrakStore, trak_repair};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

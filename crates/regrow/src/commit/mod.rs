@@ -27,7 +27,10 @@ use crate::store::local::folders::{make_folders, relative_path, sync_folder, syn
 use crate::store::{DirectWriter, WriteOptions};
 
 mod leftovers;
+mod new_file;
 mod rename;
+
+pub(crate) use new_file::{NewFile, sweep_new_files};
 
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
 use rename::{exchange, rename_new, replace_in_two_steps};

@@ -43,7 +43,7 @@ pub mod checkpoint_metadata;
 mod detect;
 mod files;
 mod items;
-mod json_text;
+pub(crate) mod json_text;
 mod legacy;
 mod losses;
 pub mod metadata;

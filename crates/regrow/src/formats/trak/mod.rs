@@ -1,18 +1,69 @@
-//! TRAK result stores: a folder of npy maps and small JSON files.
+//! TRAK result stores: a folder of npy maps and small JSON files that many processes work on for days.
+//!
+//! TRAK attributes predictions to training examples. For each model checkpoint it keeps a projected gradient a
+//! training example, then features made of all of them, then a projected gradient a target of each experiment, and
+//! at last one matrix of scores an experiment.
+//!
+//! ```text
+//! metadata.json            sizes and the kind of projection, for all models
+//! experiments.json         name -> number of targets, whether its scores are final
+//! id_<ID>.json             whether all rows are done, whether the features are made
+//! <ID>/grads.mmap          | npy header | N x P |     every .mmap file is an npy file of fixed size
+//!      out_to_loss.mmap    | npy header | N x 1 |
+//!      features.mmap       | npy header | N x P |
+//!      _is_featurized.mmap | npy header | N x 1 |     int32: which rows of grads and out_to_loss are done
+//!      <EXP>_grads.mmap    | npy header | T x P |
+//!      _targets_<EXP>.mmap | npy header | T x 1 |     ours: which targets are done
+//!      _checkpoint.json                               ours: which checkpoint the rows were computed from
+//! scores/<EXP>.mmap        | npy header | N x T |
+//! .regrow.lock                                        ours: held while files are made or JSON is changed
+//! ```
+//!
+//! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the other way round.
+//! What is ours has names that it does not look at.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`layout`] | names, shapes, dtypes |
+//! | [`documents`] | the JSON files |
+//! | [`array_file`] | one array: made whole, opened with checks, rows in place |
+//! | [`rows`] | data before mask |
+//! | [`catalog`] | what a folder says of itself |
+//! | [`store`] | [`TrakStore`]: registering, experiments, flags |
+//! | `check` | contradictions |
+//! | [`mod@repair`] | the way out of them |
+//! | `reader`, `writer` | the store as a checkpoint |
+//!
+//! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
 use std::path::Path;
 
-use super::{Format, Reader, Target};
+use self::layout::{
+    METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
+};
+use super::{Format, Loss, Reader};
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use crate::error::Result;
+use crate::tree::{Leaf, LeafInfo, Tree};
 
+pub mod array_file;
+pub mod catalog;
+mod check;
+pub mod documents;
+pub mod layout;
 mod options;
+mod reader;
+pub mod repair;
+pub mod rows;
+pub mod store;
+mod writer;
 
 pub use options::TrakOptions;
+pub use repair::{Repair, repair};
+pub use store::{ExperimentArrays, Mode, ModelArrays, TrakStore};
 
-/// TRAK result stores: a folder of npy maps and small JSON files.
+/// TRAK result stores.
 #[derive(Debug)]
 pub struct Trak;
 
@@ -21,19 +72,40 @@ impl Format for Trak {
         "trak"
     }
 
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+    /// A folder whose metadata have TRAK's keys, or that has the flags of a model beside the model's mask.
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        if !path.is_dir() {
+            return Ok(false);
+        }
+        if let Ok(Some(metadata)) = documents::read_object(&path.join(METADATA_FILE))
+            && metadata.contains_key(PROJ_DIM_KEY)
+            && metadata.contains_key(TRAIN_SET_SIZE_KEY)
+        {
+            return Ok(true);
+        }
+        let of_model = |file: &String| {
+            let id = id_text(file).and_then(parse_id);
+            id.is_some_and(|id| path.join(model_file(id, TrainArray::Mask.file_name())).is_file())
+        };
+        Ok(catalog::id_files(path)?.iter().any(of_model))
     }
 
-    fn open(&self, path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("trak is being built").in_file(path))
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(path)?;
+        super::refuse_step_and_item(path, options)?;
+        Ok(Box::new(reader::TrakReader::open(path)?))
     }
 
-    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
-        Target::Folder
+    fn losses(&self, tree: &Tree<LeafInfo>, _options: &SaveOptions) -> Vec<Loss> {
+        writer::losses(tree)
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("trak is being built").in_file(staged.target()))
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged)
     }
 }
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod tests;

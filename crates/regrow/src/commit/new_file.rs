@@ -1,0 +1,122 @@
+//! One file among others that are in use: made under a temporary name, whole and synced, before it gets its own.
+//!
+//! A folder that several processes write to for days is no checkpoint that could be staged as a whole; its files
+//! come one at a time. Whoever makes them holds the folder's own lock, so a temporary name that is found under
+//! that lock belongs to nobody who lives.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::rename::rename_new;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::{random_name, sync_folder};
+
+const TEMPORARY: &str = ".regrow-tmp-";
+
+/// A file without its name yet. Dropped before it has one, it leaves no trace.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    folder: PathBuf,
+    temporary: PathBuf,
+    file: File,
+    is_named: bool,
+}
+
+impl NewFile {
+    /// Makes an empty file in `folder`.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub(crate) fn create(folder: &Path) -> Result<Self> {
+        let temporary = folder.join(format!("{TEMPORARY}{}", random_name()?));
+        let file = File::options().read(true).write(true).create_new(true).open(&temporary);
+        let file = file.map_err(|error| Error::io("cannot make a file", &temporary, error))?;
+        Ok(Self { folder: folder.to_owned(), temporary, file, is_named: false })
+    }
+
+    /// The file, to be written.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Syncs the file and gives it its name, for good: with `replace`, over whatever has the name now.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if somebody has the name and it is not to be replaced.
+    pub(crate) fn give_name(mut self, name: &str, replace: bool) -> Result<()> {
+        let path = self.folder.join(name);
+        let named = self.file.sync_all().and_then(|()| match replace {
+            true => fs::rename(&self.temporary, &path),
+            false => rename_new(&self.temporary, &path),
+        });
+        named.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Error::new(ErrorKind::AlreadyExists, "the file exists already").in_file(&path)
+            }
+            _ => Error::io("cannot give a file its name", &path, error),
+        })?;
+        self.is_named = true;
+        sync_folder(&self.folder).map_err(|error| Error::io("cannot sync the folder", &self.folder, error))
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.is_named {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Whether a name is one of ours that was never exchanged for a real one.
+fn is_new_file(name: &str) -> bool {
+    name.starts_with(TEMPORARY)
+}
+
+/// Removes what killed makers of files left in `folder`; the caller holds the lock that they held.
+pub(crate) fn sweep_new_files(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if entry.file_name().to_str().is_some_and(is_new_file) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_has_its_name_or_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(NewFile::create(folder.path()).unwrap());
+        assert!(names(folder.path()).is_empty());
+        NewFile::create(folder.path()).unwrap().give_name("a", false).unwrap();
+        let error = NewFile::create(folder.path()).unwrap().give_name("a", false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        let second = NewFile::create(folder.path()).unwrap();
+        io::Write::write_all(&mut second.file(), b"second").unwrap();
+        second.give_name("a", true).unwrap();
+        assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"second");
+        assert_eq!(names(folder.path()), ["a"]);
+    }
+
+    #[test]
+    fn sweeps_only_what_never_got_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(".regrow-tmp-0123"), b"").unwrap();
+        fs::write(folder.path().join("kept"), b"").unwrap();
+        sweep_new_files(folder.path());
+        assert_eq!(names(folder.path()), ["kept"]);
+    }
+}

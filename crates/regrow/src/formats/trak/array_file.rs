@@ -1,0 +1,353 @@
+//! One array of a store: an npy file of fixed size whose rows are written in place.
+//!
+//! ```text
+//! | npy 1.0 header, 128 bytes for usual shapes | row 0 | row 1 | ...     rows x columns, C order, little endian
+//! ```
+//!
+//! The file is made whole, zeros reserved on disk, before it has its name: so nobody meets a short one, and a full
+//! disk shows when a model is registered and not in the middle of the night. Opening compares header and length
+//! with what the store's parameters say; nothing is ever padded.
+//!
+//! Rows are written by `pwrite`. Unlike a store to a map it can fail with an error, where a map whose file another
+//! process has cut kills the process.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FallocateFlags;
+
+use super::layout::ArraySpec;
+use crate::commit::NewFile;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::npy::descr::Descr;
+use crate::formats::npy::header::{Header, PREFIX_LEN_BYTES};
+
+/// Rows of a mask that are read at a time.
+const MASK_PIECE_ROWS: u64 = 64 << 10;
+
+/// The help of every error about a damaged array.
+pub(super) const REPAIR_HELP: &str =
+    "`repair` makes the file whole again and marks the rows that were lost as not done";
+
+/// An open array.
+#[derive(Debug)]
+pub struct ArrayFile {
+    path: PathBuf,
+    file: File,
+    spec: ArraySpec,
+    data_offset_bytes: u64,
+    data_len_bytes: u64,
+}
+
+impl ArrayFile {
+    /// Makes the file in `folder`, all zeros, reserved on disk. The caller holds the store's lock.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is one and it is not to be replaced; `StorageFull`.
+    pub(super) fn create(folder: &Path, name: &str, spec: &ArraySpec, replace: bool) -> Result<()> {
+        let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
+        let new = NewFile::create(folder)?;
+        let len = header.len() as u64 + spec.len_bytes()?;
+        let written = new.file().write_all_at(&header, 0).and_then(|()| reserve(new.file(), len));
+        written.map_err(|error| Error::io("cannot make an array of", &folder.join(name), error))?;
+        new.give_name(name, replace)
+    }
+
+    /// Opens the file, which must be exactly what `spec` says.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `Corrupt` if header or length are wrong; `Mismatch` if it is a sound array of
+    /// another dtype or shape.
+    pub fn open(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
+        let opened = File::options().read(true).write(writable).open(path);
+        let file = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "an array of the store is missing")
+                .in_file(path)
+                .expected(spec, "no file"),
+            _ => Error::io("cannot open", path, error),
+        })?;
+        let (found, data_offset_bytes) =
+            read_spec(&file).in_file(path).map_err(|error| error.help(REPAIR_HELP))?;
+        if found != *spec {
+            return Err(Error::new(ErrorKind::Mismatch, "an array is not what the store's parameters say")
+                .in_file(path)
+                .expected(spec, found)
+                .help("open the store with the parameters that it was made with"));
+        }
+        let array = Self {
+            path: path.to_owned(),
+            file,
+            spec: found,
+            data_offset_bytes,
+            data_len_bytes: spec.len_bytes()?,
+        };
+        array.check_len()?;
+        Ok(array)
+    }
+
+    /// Dtype and shape that the header of a file gives, whatever its length.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` if it is no npy file of two axes in C order; `Unsupported`.
+    pub fn spec_of(path: &Path) -> Result<ArraySpec> {
+        let file = File::open(path).map_err(|error| Error::io("cannot open", path, error))?;
+        Ok(read_spec(&file).in_file(path)?.0)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its dtype and shape.
+    pub fn spec(&self) -> &ArraySpec {
+        &self.spec
+    }
+
+    /// Where in the file its data begins.
+    pub fn data_offset_bytes(&self) -> u64 {
+        self.data_offset_bytes
+    }
+
+    /// Bytes of a row.
+    pub fn row_len_bytes(&self) -> u64 {
+        self.spec.columns * self.spec.dtype.size_bytes() as u64
+    }
+
+    /// Errs unless the file is exactly as long as its header says.
+    ///
+    /// # Errors
+    /// `Corrupt` with both sizes.
+    pub fn check_len(&self) -> Result<()> {
+        let found =
+            self.file.metadata().map_err(|error| Error::io("cannot look at", &self.path, error))?.len();
+        let expected = self.data_offset_bytes + self.data_len_bytes;
+        if found == expected {
+            return Ok(());
+        }
+        let what =
+            if found < expected { "an array is cut off" } else { "something follows the data of an array" };
+        Err(Error::corrupt(what)
+            .in_file(&self.path)
+            .expected(format_args!("{expected} bytes"), found)
+            .help(REPAIR_HELP))
+    }
+
+    /// Writes one row after another of `data` to `rows`; neighbours go in one write.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a row is not there or `data` has another size, before anything is written; `Corrupt`
+    /// if the file has been cut meanwhile; `StorageFull`, `Io` with some rows written.
+    pub fn write_rows(&self, rows: &[u64], data: &[u8]) -> Result<()> {
+        let row_len = self.row_len_bytes();
+        if let Some(row) = rows.iter().find(|&&row| row >= self.spec.rows) {
+            return Err(Error::invalid("there is no such row")
+                .in_file(&self.path)
+                .expected(format_args!("a row below {}", self.spec.rows), row));
+        }
+        if (rows.len() as u64).checked_mul(row_len) != Some(data.len() as u64) {
+            return Err(Error::invalid("rows and data do not fit each other").in_file(&self.path).expected(
+                format_args!("{} rows of {row_len} bytes", rows.len()),
+                format_args!("{} bytes", data.len()),
+            ));
+        }
+        self.check_len()?;
+        let mut data = data;
+        for (first, count) in runs(rows) {
+            // At most the length of `data`, as was just checked.
+            let (now, rest) = data.split_at_checked((count * row_len) as usize).unwrap_or((data, &[]));
+            let written = self.file.write_all_at(now, self.data_offset_bytes + first * row_len);
+            written.map_err(|error| Error::io("cannot write rows of", &self.path, error))?;
+            data = rest;
+        }
+        Ok(())
+    }
+
+    /// Reads whole rows from `first` on, as many as `out` holds.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they are not there; `Corrupt` if the file has been cut meanwhile.
+    pub fn read_rows(&self, first: u64, out: &mut [u8]) -> Result<()> {
+        let start = first.checked_mul(self.row_len_bytes());
+        match start.filter(|start| start.saturating_add(out.len() as u64) <= self.data_len_bytes) {
+            Some(start) => self.read_data(start, out),
+            None => Err(Error::invalid("there are no such rows").in_file(&self.path)),
+        }
+    }
+
+    /// Reads bytes of the data from `offset_bytes` on.
+    ///
+    /// # Errors
+    /// `Corrupt` if the file ends before.
+    pub fn read_data(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let start = self.data_offset_bytes.saturating_add(offset_bytes);
+        self.file.read_exact_at(out, start).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.check_len().err().unwrap_or_else(|| {
+                Error::corrupt("an array has changed while it was being read").in_file(&self.path)
+            }),
+            _ => Error::io("cannot read", &self.path, error),
+        })
+    }
+
+    /// Waits until all that was written, by whatever way, would survive a power cut.
+    ///
+    /// # Errors
+    /// What the disk says; nothing may then be said to be done.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Error::io("cannot sync", &self.path, error))
+    }
+
+    /// Of an `int32` array of one column: shows each row's number to `each`.
+    ///
+    /// # Errors
+    /// As [`read_rows`](Self::read_rows).
+    pub fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
+        let mut buffer = vec![0; (self.spec.rows.min(MASK_PIECE_ROWS) * self.row_len_bytes()) as usize];
+        let mut first = 0;
+        while first < self.spec.rows {
+            let count = (self.spec.rows - first).min(MASK_PIECE_ROWS);
+            let now = buffer.get_mut(..(count * self.row_len_bytes()) as usize).unwrap_or_default();
+            self.read_rows(first, now)?;
+            let (numbers, _) = now.as_chunks::<4>();
+            for (row, number) in (first..).zip(numbers) {
+                each(row, i32::from_le_bytes(*number));
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Which of `rows` of a mask hold something other than 0.
+    ///
+    /// # Errors
+    /// As [`read_rows`](Self::read_rows).
+    pub(super) fn marked(&self, rows: &[u64]) -> Result<Vec<u64>> {
+        let mut marked = Vec::new();
+        for (first, count) in runs(rows) {
+            let mut buffer = vec![0; (count * self.row_len_bytes()) as usize];
+            self.read_rows(first, &mut buffer)?;
+            let (numbers, _) = buffer.as_chunks::<4>();
+            marked
+                .extend((first..).zip(numbers).filter(|(_, number)| **number != [0; 4]).map(|(row, _)| row));
+        }
+        Ok(marked)
+    }
+
+    /// Sets rows of a mask.
+    ///
+    /// # Errors
+    /// As [`write_rows`](Self::write_rows).
+    pub(super) fn set_marks(&self, rows: &[u64], mark: i32) -> Result<()> {
+        self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
+    }
+
+    /// How many rows of a mask are 1.
+    ///
+    /// # Errors
+    /// As [`read_rows`](Self::read_rows).
+    pub fn count_marked(&self) -> Result<u64> {
+        let mut count = 0;
+        self.for_each_number(|_, number| count += u64::from(number == 1))?;
+        Ok(count)
+    }
+}
+
+/// Rows as runs of neighbours: first row and number of rows.
+fn runs(rows: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    rows.chunk_by(|a, b| a.checked_add(1) == Some(*b))
+        .filter_map(|run| Some((*run.first()?, run.len() as u64)))
+}
+
+/// Gives a file its length, with the disk's room for it where the file system can promise that.
+fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(len_bytes),
+        other => Ok(other?),
+    }
+}
+
+fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {
+    let mut prefix = Vec::new();
+    let cannot_read = |error: io::Error| Error::new(ErrorKind::Io, format!("cannot read: {error}"));
+    read_up_to(file, PREFIX_LEN_BYTES, &mut prefix).map_err(cannot_read)?;
+    if prefix.is_empty() {
+        return Err(Error::corrupt("an array's file is empty").expected("an npy header", "0 bytes"));
+    }
+    let len = Header::len_bytes(&prefix)?;
+    read_up_to(file, len, &mut prefix).map_err(cannot_read)?;
+    let (header, len) = Header::parse(&prefix)?;
+    match (&header.descr, header.shape.dims()) {
+        (Descr::Number { dtype, big_endian: false }, &[rows, columns]) if !header.fortran_order => {
+            Ok((ArraySpec { dtype: *dtype, rows, columns }, len as u64))
+        }
+        _ => Err(Error::unsupported("an array of a TRAK store is little endian, in C order, with two axes")
+            .expected("such an array", format_args!("{} of shape {}", header.descr.text(), header.shape))),
+    }
+}
+
+/// The first `len` bytes of the file, or all if it is shorter.
+fn read_up_to(file: &File, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
+    let start = out.len();
+    let longest = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    out.resize(len.min(longest).max(start), 0);
+    file.read_exact_at(out.get_mut(start..).unwrap_or_default(), start as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::Dtype;
+
+    const SPEC: ArraySpec = ArraySpec { dtype: Dtype::UInt8, rows: 5, columns: 2 };
+
+    #[test]
+    fn rows_land_where_they_belong() {
+        let folder = tempfile::tempdir().unwrap();
+        ArrayFile::create(folder.path(), "a", &SPEC, false).unwrap();
+        let array = ArrayFile::open(&folder.path().join("a"), &SPEC, true).unwrap();
+        array.write_rows(&[4, 0, 1], &[40, 41, 1, 2, 11, 12]).unwrap();
+        let mut all = [9; 10];
+        array.read_rows(0, &mut all).unwrap();
+        assert_eq!(all, [1, 2, 11, 12, 0, 0, 0, 0, 40, 41]);
+        for (rows, data) in
+            [(&[5][..], &[1, 2][..]), (&[0], &[1]), (&[0, 1], &[1, 2]), (&[u64::MAX], &[1, 2])]
+        {
+            assert_eq!(array.write_rows(rows, data).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        assert!(array.read_rows(4, &mut [0; 4]).is_err() && array.read_rows(u64::MAX, &mut [0; 2]).is_err());
+        let error = ArrayFile::create(folder.path(), "a", &SPEC, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_or_grown_is_never_read_nor_padded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        for len in [0, 5, 50, 128, 137, 139] {
+            ArrayFile::create(folder.path(), "a", &SPEC, true).unwrap();
+            let open = ArrayFile::open(&path, &SPEC, true).unwrap();
+            File::options().write(true).open(&path).unwrap().set_len(len).unwrap();
+            let error = ArrayFile::open(&path, &SPEC, true).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}");
+            assert_eq!(error.place().file.as_deref(), Some(&*path));
+            let error = open.write_rows(&[4], &[1, 2]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}");
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), len);
+        }
+        let missing = ArrayFile::open(&folder.path().join("b"), &SPEC, false).unwrap_err();
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+        ArrayFile::create(folder.path(), "a", &SPEC, true).unwrap();
+        let other = ArrayFile::open(&path, &ArraySpec { rows: 6, ..SPEC }, false).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::Mismatch);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = ArraySpec { rows: 1 << 61, ..SPEC };
+        ArrayFile::create(folder.path(), "a", &spec, false).unwrap_err();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,189 @@
+//! The JSON files: as `json.dump` writes them, replaced whole, each member checked when read.
+//!
+//! ```text
+//! metadata.json      {"JL dimension": 4, "JL matrix type": "rademacher", "train set size": 6}
+//! experiments.json   {"val": {"num_targets": 3, "scores_path": "/where/it/was/made/scores/val.mmap", "scores_finalized": 1}}
+//! id_0.json          {"0": {"is_featurized": 1, "is_finalized": 0}}
+//! ```
+
+use std::io;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::layout::{MATRIX_TYPE_KEY, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, parse_id};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::orbax::json_text;
+use crate::store::{LocalStore, Store};
+
+/// Longest document that is read: experiments of a hundred thousand names take a tenth.
+const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
+
+/// What to do about a document that cannot be used.
+const HELP: &str = "it was cut by a crash, or written by hand; `repair` rebuilds it from the arrays and keeps the \
+                    damaged one beside";
+
+/// What is known of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelFlags {
+    /// All rows are done.
+    pub is_featurized: bool,
+    /// The features are made of them.
+    pub is_finalized: bool,
+}
+
+impl ModelFlags {
+    /// The record.
+    pub fn to_record(self) -> Value {
+        json!({"is_featurized": u8::from(self.is_featurized), "is_finalized": u8::from(self.is_finalized)})
+    }
+
+    /// The whole document of one model.
+    pub fn to_document(self, id: i64) -> Map<String, Value> {
+        Map::from_iter([(id.to_string(), self.to_record())])
+    }
+}
+
+/// What is known of an experiment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Experiment {
+    /// T: rows of its targets' gradients, columns of its scores.
+    pub num_targets: u64,
+    /// The scores are final.
+    pub scores_finalized: bool,
+}
+
+impl Experiment {
+    /// From a record of `experiments.json`.
+    ///
+    /// # Errors
+    /// `Corrupt` if a member is missing or of another type.
+    pub fn from_record(name: &str, record: &Value) -> Result<Self> {
+        let num_targets = record.get("num_targets").and_then(Value::as_u64);
+        let finalized = record.get("scores_finalized").and_then(as_flag);
+        match num_targets.zip(finalized) {
+            Some((num_targets, scores_finalized)) => Ok(Self { num_targets, scores_finalized }),
+            None => Err(Error::corrupt(format!("the record of experiment {name:?} is incomplete"))
+                .expected("num_targets and scores_finalized, both numbers", record)),
+        }
+    }
+
+    /// The record; a path of the scores is always written, though nobody reads it.
+    pub fn to_record(&self, scores_path: &Path) -> Value {
+        json!({
+            "num_targets": self.num_targets,
+            "scores_path": scores_path.to_string_lossy(),
+            "scores_finalized": u8::from(self.scores_finalized),
+        })
+    }
+}
+
+/// Parameters that a `metadata.json` gives: train set size and projection dimension.
+///
+/// # Errors
+/// `Corrupt` if one is missing or no number. The dimension may be text, as TRAK allows.
+pub fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
+    let number = |key: &str| -> Result<u64> {
+        let value = metadata.get(key);
+        let number = value.and_then(|value| value.as_u64().or_else(|| value.as_str()?.trim().parse().ok()));
+        number.ok_or_else(|| {
+            Error::corrupt(format!("the metadata lacks {key:?}, or it is no size"))
+                .expected("a number", value.map_or("nothing".to_owned(), ToString::to_string))
+                .help("`repair` takes the metadata that are meant")
+        })
+    };
+    if !metadata.contains_key(MATRIX_TYPE_KEY) {
+        return Err(Error::corrupt(format!("the metadata lacks {MATRIX_TYPE_KEY:?}"))
+            .help("`repair` takes the metadata that are meant"));
+    }
+    Ok((number(TRAIN_SET_SIZE_KEY)?, number(PROJ_DIM_KEY)?))
+}
+
+/// The object in a file; `None` if there is no file.
+///
+/// # Errors
+/// `Corrupt` if it is empty, cut or something else than an object; `Limit`.
+pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    let len = match std::fs::metadata(path) {
+        Ok(found) => found.len(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("cannot look at", path, error)),
+    };
+    if len > DOCUMENT_LEN_MAX_BYTES {
+        return Err(Error::new(ErrorKind::Limit, "a JSON file of a TRAK store is too large")
+            .in_file(path)
+            .expected(format_args!("at most {DOCUMENT_LEN_MAX_BYTES} bytes"), len));
+    }
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("cannot read", path, error)),
+    };
+    if bytes.is_empty() {
+        return Err(Error::corrupt("a JSON file is empty").in_file(path).help(HELP));
+    }
+    let value: Value = json_text::parse(&bytes).map_err(|error| error.help(HELP)).in_file(path)?;
+    match value {
+        Value::Object(object) => Ok(Some(object)),
+        other => Err(Error::corrupt("a JSON file holds something else than an object")
+            .in_file(path)
+            .expected("{...}", kind_of(&other))
+            .help(HELP)),
+    }
+}
+
+/// Replaces a document: a reader sees the old one or the new one, also after a power cut.
+///
+/// # Errors
+/// What the file system says; the old one is then still there.
+pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> Result<()> {
+    LocalStore::new(folder).put(name.as_bytes(), json_text::to_python_json(object)?.into())
+}
+
+/// The models in a file of flags; usually one.
+///
+/// # Errors
+/// `Corrupt` for an ID that is no integer or a flag that is missing.
+pub fn flags_in(object: &Map<String, Value>) -> Result<Vec<(i64, ModelFlags)>> {
+    let flags = |(id, record): (&String, &Value)| {
+        let number = parse_id(id).ok_or_else(|| {
+            Error::corrupt("a model's ID is no integer of 64 bits")
+                .expected("an integer", format_args!("{id:?}"))
+        })?;
+        let flag = |name: &str| {
+            record.get(name).and_then(as_flag).ok_or_else(|| {
+                Error::corrupt(format!("the flag {name:?} of model {number} is missing"))
+                    .expected("0 or 1", record)
+            })
+        };
+        Ok((
+            number,
+            ModelFlags { is_featurized: flag("is_featurized")?, is_finalized: flag("is_finalized")? },
+        ))
+    };
+    object.iter().map(|entry| flags(entry).map_err(|error: Error| error.help(HELP))).collect()
+}
+
+/// Replaces a model's flags.
+///
+/// # Errors
+/// As [`write_object`].
+pub fn write_flags(root: &Path, id: i64, flags: ModelFlags) -> Result<()> {
+    write_object(root, &id_file(id), &flags.to_document(id))
+}
+
+/// 0 or 1, or one of JSON's own.
+fn as_flag(value: &Value) -> Option<bool> {
+    value.as_bool().or_else(|| value.as_i64().filter(|flag| (0..=1).contains(flag)).map(|flag| flag == 1))
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a bool",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

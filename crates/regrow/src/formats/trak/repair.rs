@@ -1,0 +1,373 @@
+//! The way out of a damaged store: asked for by name, never on the side.
+//!
+//! What can be known again is made again from what is left, and the more cautious answer wins: rows that may be
+//! lost are marked as not done, flags that cannot be known are 0. So the next run computes a little more, and
+//! nothing wrong is taken for right. A damaged JSON file or array without a header is kept beside, under a name
+//! that neither TRAK nor we look at (`<name>.damaged`).
+//!
+//! | damage | what is done |
+//! |---|---|
+//! | `id_<ID>.json` empty, cut, incomplete | featurized if the whole mask is 1; finalized if the gradients were deleted |
+//! | `experiments.json` empty, cut, missing, or without a record | records made from the sizes of the arrays; scores not final |
+//! | `metadata.json` empty, cut, missing | written from the metadata that the caller gives |
+//! | an array is cut or too long | made as long as it should be; rows that were lost are not done, what depends on them not final |
+//! | an array is missing or has no header | made anew |
+//! | rows that are marked as done hold nothing | marked as not done |
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::array_file::ArrayFile;
+use super::catalog::{Catalog, Fault, Subject, model_folders, names_in};
+use super::check::empty_rows;
+use super::documents::{self, Experiment, ModelFlags};
+use super::layout::{
+    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
+    TrainArray, id_file, model_file,
+};
+use super::store::lock;
+use crate::commit::sweep_new_files;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+
+/// What to repair with.
+#[derive(Debug, Clone, Default)]
+pub struct Repair {
+    /// The metadata, where `metadata.json` is lost.
+    pub metadata: Option<Map<String, Value>>,
+    /// The precision, where no array is left to tell it.
+    pub precision: Option<Precision>,
+}
+
+/// Repairs the store at `root`, under its lock; says what was done, a line each. No other process may be working
+/// on the models concerned.
+///
+/// # Errors
+/// `Corrupt` if the metadata are lost and not given; what the disk says. What was done so far stays done.
+pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
+    let root = std::path::absolute(root).map_err(|error| Error::io("cannot find", root, error))?;
+    let found = std::fs::metadata(&root);
+    found.map_err(|error| Error::io("cannot open the store", &root, error))?;
+    let _lock = lock(&root, true)?;
+    let mut work = Work { root: &root, done: Vec::new() };
+    let mut catalog = Catalog::read(&root)?;
+    work.metadata(&mut catalog, with)?;
+    let mut parameters = super::reader::parameters_of(&root, &catalog)?;
+    parameters.precision = with.precision.unwrap_or(parameters.precision);
+    work.unreadable_flags(&catalog)?;
+    for id in work.models_meant(&catalog)? {
+        work.model(id, &catalog, &parameters)?;
+    }
+    work.experiments(&catalog, &parameters)?;
+    Ok(work.done)
+}
+
+struct Work<'a> {
+    root: &'a Path,
+    done: Vec<String>,
+}
+
+impl Work<'_> {
+    fn metadata(&mut self, catalog: &mut Catalog, with: &Repair) -> Result<()> {
+        let is_sound = catalog.metadata.as_ref().is_some_and(|found| documents::sizes_of(found).is_ok());
+        if is_sound {
+            return Ok(());
+        }
+        let Some(given) = &with.metadata else {
+            return Err(Error::corrupt(
+                "the metadata are lost, and nothing else says what kind of projection it was",
+            )
+            .in_file(self.root.join(METADATA_FILE))
+            .help("give `repair` the metadata that the store was made with"));
+        };
+        documents::sizes_of(given)?;
+        self.put_aside(METADATA_FILE)?;
+        documents::write_object(self.root, METADATA_FILE, given)?;
+        self.say(METADATA_FILE, "written from what was given");
+        catalog.metadata = Some(given.clone());
+        Ok(())
+    }
+
+    /// Puts aside damaged flags whose file is not named after a model that has a folder: there is nothing to make
+    /// them anew from.
+    fn unreadable_flags(&mut self, catalog: &Catalog) -> Result<()> {
+        for fault in &catalog.faults {
+            let Subject::Model(id) = fault.subject else { continue };
+            let file = fault.error.place().file.as_ref().and_then(|file| file.file_name());
+            let name = file.unwrap_or_default().to_string_lossy();
+            let is_model = |id: i64| id_file(id) == name && self.root.join(id.to_string()).is_dir();
+            if !id.is_some_and(is_model) {
+                self.put_aside(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registered models, and those of damaged files that are named after a model with a folder.
+    fn models_meant(&self, catalog: &Catalog) -> Result<Vec<i64>> {
+        let mut ids: Vec<i64> = catalog.models.keys().copied().collect();
+        let folders = model_folders(self.root)?;
+        let damaged = |fault: &Fault| match fault.subject {
+            Subject::Model(id) => id.filter(|id| folders.contains(id)),
+            _ => None,
+        };
+        ids.extend(catalog.faults.iter().filter_map(damaged));
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn model(&mut self, id: i64, catalog: &Catalog, parameters: &Parameters) -> Result<()> {
+        let folder = self.root.join(id.to_string());
+        if !folder.is_dir() {
+            std::fs::create_dir(&folder)
+                .map_err(|error| Error::io("cannot make the folder", &folder, error))?;
+            self.say(&id.to_string(), "folder made");
+        }
+        sweep_new_files(&folder);
+        let known = catalog.models.get(&id).copied();
+        let exists = |array: TrainArray| self.root.join(model_file(id, array.file_name())).exists();
+        let was_deleted = !exists(TrainArray::Grads) && exists(TrainArray::Features);
+        let finalized_before = known.map_or(was_deleted, |flags| flags.is_finalized);
+        let mut flags = ModelFlags { is_featurized: false, is_finalized: finalized_before };
+        self.array(&model_file(id, TrainArray::Mask.file_name()), &parameters.train(TrainArray::Mask))?;
+        let mut lost_from = None;
+        for array in [TrainArray::Grads, TrainArray::OutToLoss] {
+            if array == TrainArray::Grads && was_deleted && finalized_before {
+                continue;
+            }
+            let lost = self.array(&model_file(id, array.file_name()), &parameters.train(array))?;
+            lost_from = lost.map_or(lost_from, |row| Some(lost_from.unwrap_or(row).min(row)));
+        }
+        let features = self.array(
+            &model_file(id, TrainArray::Features.file_name()),
+            &parameters.train(TrainArray::Features),
+        )?;
+        let open = |array: TrainArray| {
+            ArrayFile::open(
+                &self.root.join(model_file(id, array.file_name())),
+                &parameters.train(array),
+                true,
+            )
+        };
+        let mask = open(TrainArray::Mask)?;
+        let (mut undone, mut marked) = (Vec::new(), Vec::new());
+        mask.for_each_number(|row, number| match number {
+            0 => {}
+            1 => marked.push(row),
+            _ => undone.push(row),
+        })?;
+        if exists(TrainArray::Grads) {
+            undone.extend(empty_rows(&open(TrainArray::Grads)?, &open(TrainArray::OutToLoss)?, &marked)?);
+        }
+        undone.extend(marked.into_iter().filter(|row| lost_from.is_some_and(|lost| *row >= lost)));
+        undone.sort_unstable();
+        undone.dedup();
+        let (mask_path, count) = (mask.path().to_owned(), undone.len());
+        if count > 0 {
+            mask.set_marks(&undone, 0)?;
+            mask.sync()?;
+        }
+        flags.is_featurized = mask.count_marked()? == mask.spec().rows;
+        // Features that were made of lost rows could be right; nobody can tell.
+        flags.is_finalized &= features.is_none() && lost_from.is_none() && flags.is_featurized;
+        if count > 0 {
+            self.say_path(&mask_path, &format!("{count} rows marked as not done"));
+        }
+        let name = id_file(id);
+        let stored = documents::read_object(&self.root.join(&name))
+            .and_then(|object| documents::flags_in(&object.unwrap_or_default()));
+        if stored.as_ref().is_ok_and(|stored| stored.contains(&(id, flags))) {
+            return Ok(());
+        }
+        if stored.is_err() {
+            self.put_aside(&name)?;
+        }
+        documents::write_flags(self.root, id, flags)?;
+        let (a, b) = (u8::from(flags.is_featurized), u8::from(flags.is_finalized));
+        self.say(&name, &format!("is_featurized {a}, is_finalized {b}"));
+        Ok(())
+    }
+
+    fn experiments(&mut self, catalog: &Catalog, parameters: &Parameters) -> Result<()> {
+        let mut records = catalog.experiments.clone().unwrap_or_default();
+        let before = catalog.experiments.clone();
+        sweep_new_files(&self.root.join(SCORES_FOLDER));
+        for (name, num_targets) in self.targets_on_disk()? {
+            let known =
+                records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record));
+            if !matches!(known, Some(Ok(_))) {
+                let experiment = Experiment { num_targets, scores_finalized: false };
+                records.insert(
+                    name.as_str().to_owned(),
+                    experiment.to_record(&self.root.join(name.scores_file())),
+                );
+                self.say(EXPERIMENTS_FILE, &format!("{:?} added, its scores are not final", name.as_str()));
+            }
+        }
+        let mut kept = Map::new();
+        for (name, mut record) in records {
+            let Ok(mut experiment) = Experiment::from_record(&name, &record) else {
+                self.say(
+                    EXPERIMENTS_FILE,
+                    &format!("record {name:?} dropped: it says nothing, and no array does"),
+                );
+                continue;
+            };
+            if let Ok(valid) = ExperimentName::new(&name) {
+                let is_sound = self.experiment_arrays(&valid, &mut experiment, parameters, catalog)?;
+                if let Some(record) = record.as_object_mut() {
+                    record.insert("num_targets".to_owned(), experiment.num_targets.into());
+                    if !is_sound {
+                        record.insert("scores_finalized".to_owned(), 0.into());
+                    }
+                }
+            }
+            kept.insert(name, record);
+        }
+        if before.as_ref() != Some(&kept) {
+            if before.is_none() && self.root.join(EXPERIMENTS_FILE).exists() {
+                self.put_aside(EXPERIMENTS_FILE)?;
+            }
+            documents::write_object(self.root, EXPERIMENTS_FILE, &kept)?;
+            self.say(EXPERIMENTS_FILE, "written");
+        }
+        Ok(())
+    }
+
+    /// Makes the arrays of an experiment whole; whether the scores were.
+    fn experiment_arrays(
+        &mut self,
+        name: &ExperimentName,
+        experiment: &mut Experiment,
+        parameters: &Parameters,
+        catalog: &Catalog,
+    ) -> Result<bool> {
+        // Arrays that agree with each other say more than a record: TRAK changes the number in the record alone.
+        let scores_path = self.root.join(name.scores_file());
+        if let Ok(found) = ArrayFile::spec_of(&scores_path)
+            && found.columns != experiment.num_targets
+            && found == parameters.scores(found.columns)
+        {
+            let told = format!("{:?} has {} targets, as its arrays", name.as_str(), found.columns);
+            self.say(EXPERIMENTS_FILE, &told);
+            experiment.num_targets = found.columns;
+        }
+        let targets = experiment.num_targets;
+        for &id in catalog.models.keys() {
+            let file = model_file(id, &name.grads_file());
+            if !self.root.join(&file).exists() {
+                continue;
+            }
+            let lost = self.array(&file, &parameters.target_grads(targets))?;
+            let mask_file = model_file(id, &name.targets_file());
+            if self.root.join(&mask_file).exists() {
+                let spec = Parameters::target_mask(targets);
+                self.array(&mask_file, &spec)?;
+                let mask = ArrayFile::open(&self.root.join(&mask_file), &spec, true)?;
+                let rows: Vec<u64> = lost.map_or(Vec::new(), |row| (row..targets).collect());
+                mask.set_marks(&rows, 0)?;
+                mask.sync()?;
+            }
+        }
+        let lost = self.array(&PathBuf::from(name.scores_file()), &parameters.scores(targets))?;
+        Ok(lost.is_none())
+    }
+
+    /// Experiments that have targets, and how many.
+    fn targets_on_disk(&self) -> Result<Vec<(ExperimentName, u64)>> {
+        let mut found: Vec<(ExperimentName, u64)> = Vec::new();
+        for id in model_folders(self.root)? {
+            let folder = self.root.join(id.to_string());
+            for file in names_in(&folder)? {
+                let Some(name) = ExperimentName::of_grads_file(&file) else { continue };
+                let Ok(spec) = ArrayFile::spec_of(&folder.join(&file)) else { continue };
+                if found.iter().all(|(known, _)| *known != name) {
+                    found.push((name, spec.rows));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes one array whole; the first row that was lost, if any was.
+    fn array(&mut self, file: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
+        let path = self.root.join(file);
+        let (folder, name) = (path.parent().unwrap_or(self.root), file.file_name().unwrap_or_default());
+        let make = |replace| {
+            crate::store::local::folders::make_folders(folder)
+                .map_err(|error| Error::io("cannot make the folder", folder, error))?;
+            ArrayFile::create(folder, &name.to_string_lossy(), spec, replace)
+        };
+        match ArrayFile::open(&path, spec, false) {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make(false)?;
+                self.say_path(&path, "made anew: it was missing");
+                Ok(Some(0))
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                if ArrayFile::spec_of(&path).is_err() {
+                    self.put_aside(&file.to_string_lossy())?;
+                    make(false)?;
+                    self.say_path(&path, "made anew: it had no header");
+                    return Ok(Some(0));
+                }
+                self.set_len(&path, spec)
+            }
+            Err(error) => Err(error.help("`repair` cannot tell which of the two is meant")),
+        }
+    }
+
+    fn set_len(&mut self, path: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
+        let cannot = |error| Error::io("cannot repair", path, error);
+        let file = File::options().read(true).write(true).open(path).map_err(cannot)?;
+        let found = file.metadata().map_err(cannot)?.len();
+        // Headers of sound arrays are all as ours; where the data begins, `open` has not been able to say.
+        let header =
+            crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
+        let start = header_len(&file, header.len()).in_file(path)?;
+        let expected = start + spec.len_bytes()?;
+        file.set_len(expected).and_then(|()| file.sync_all()).map_err(cannot)?;
+        if found > expected {
+            self.say_path(path, &format!("{} bytes after its data cut off", found - expected));
+            return Ok(None);
+        }
+        self.say_path(path, &format!("{} bytes that were cut off are zeros now", expected - found));
+        let row_len = (spec.columns * spec.dtype.size_bytes() as u64).max(1);
+        Ok(Some(found.saturating_sub(start) / row_len))
+    }
+
+    fn put_aside(&mut self, name: &str) -> Result<()> {
+        let from = self.root.join(name);
+        let to = self.root.join(format!("{name}.damaged"));
+        match std::fs::rename(&from, &to) {
+            Ok(()) => {
+                self.say(name, "what was there is now beside it, as .damaged");
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::io("cannot put aside", &from, error)),
+        }
+    }
+
+    fn say(&mut self, name: &str, what: &str) {
+        self.done.push(format!("{name}: {what}"));
+    }
+
+    fn say_path(&mut self, path: &Path, what: &str) {
+        let name = path.strip_prefix(self.root).unwrap_or(path).display().to_string();
+        self.say(&name, what);
+    }
+}
+
+/// Where the data of a file begins.
+fn header_len(file: &File, usual: usize) -> Result<u64> {
+    use std::os::unix::fs::FileExt;
+    let mut prefix = [0; crate::formats::npy::header::PREFIX_LEN_BYTES];
+    match file.read_exact_at(&mut prefix, 0) {
+        Ok(()) => Ok(crate::formats::npy::header::Header::len_bytes(&prefix)? as u64),
+        Err(_) => Ok(usual as u64),
+    }
+}

@@ -1,0 +1,199 @@
+//! The open arrays of a model or of its targets: rows in, and a mask that never runs ahead of them.
+//!
+//! ```text
+//! write_rows  pwrite into the data, at once
+//! mark_done   remembered; when the interval is over, or on flush:
+//!                 fdatasync data  ->  pwrite the mask  ->  fdatasync mask
+//! ```
+//!
+//! A row whose mark is on disk has its data on disk before it: so a row that is said to be done is done, whether
+//! the process was killed or the power failed. What is lost by either is the work of an interval at most, and
+//! that work is merely done again. One sync for many batches keeps it cheap.
+//!
+//! Any subset of rows may be done by any number of processes: each writes only its own rows, of data and of mask.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::array_file::ArrayFile;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a mark may wait for its sync, where the caller does not say.
+pub const SYNC_INTERVAL_DEFAULT: Duration = Duration::from_millis(500);
+
+/// Arrays that are written by rows, with the mask of those that are done.
+#[derive(Debug)]
+pub struct Rows {
+    /// Arrays of which the mask speaks, by their keys.
+    masked: Vec<(&'static str, ArrayFile)>,
+    mask: ArrayFile,
+    interval: Duration,
+    pending: Mutex<Pending>,
+    /// Which process may write what is pending: not a fork's child.
+    pid: u32,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    rows: Vec<u64>,
+    last_sync: Option<Instant>,
+}
+
+impl Rows {
+    pub(super) fn new(masked: Vec<(&'static str, ArrayFile)>, mask: ArrayFile, interval: Duration) -> Self {
+        Self { masked, mask, interval, pending: Mutex::default(), pid: std::process::id() }
+    }
+
+    /// Number of rows.
+    pub fn row_count(&self) -> u64 {
+        self.mask.spec().rows
+    }
+
+    /// The mask, as it is on disk.
+    pub fn mask(&self) -> &ArrayFile {
+        &self.mask
+    }
+
+    /// One of the arrays that the mask speaks of.
+    ///
+    /// # Errors
+    /// `NotFound` if it has been deleted or there never was one of that key.
+    pub fn array(&self, key: &str) -> Result<&ArrayFile> {
+        let found = self.masked.iter().find(|(name, _)| *name == key);
+        found.map(|(_, array)| array).ok_or_else(|| {
+            let folder = self.mask.path().parent().unwrap_or(self.mask.path());
+            Error::new(ErrorKind::NotFound, format!("there is no array {key:?} here, or it was deleted"))
+                .in_file(folder)
+        })
+    }
+
+    /// The keys and arrays that the mask speaks of.
+    pub fn arrays(&self) -> impl Iterator<Item = (&'static str, &ArrayFile)> {
+        self.masked.iter().map(|(key, array)| (*key, array))
+    }
+
+    /// Writes one row after another of `data` to `rows`. A row that was done is not while it is being written, and
+    /// is again afterwards.
+    ///
+    /// # Errors
+    /// As [`ArrayFile::write_rows`].
+    pub fn write_rows(&self, key: &str, rows: &[u64], data: &[u8]) -> Result<()> {
+        let array = self.array(key)?;
+        let mut pending = self.lock();
+        let mut done = self.mask.marked(rows)?;
+        if done.is_empty() && pending.rows.is_empty() {
+            return array.write_rows(rows, data);
+        }
+        if !done.is_empty() {
+            self.mask.set_marks(&done, 0)?;
+            self.mask.sync()?;
+        }
+        array.write_rows(rows, data)?;
+        pending.rows.append(&mut done);
+        Ok(())
+    }
+
+    /// Marks rows as done: on disk at the latest when the next call finds that the interval is over, or with
+    /// [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a row that is not there; those of [`flush`](Self::flush).
+    pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
+        self.check(rows)?;
+        let mut pending = self.lock();
+        pending.rows.extend_from_slice(rows);
+        if pending.last_sync.is_none_or(|last| last.elapsed() >= self.interval) {
+            return self.sync(&mut pending);
+        }
+        Ok(())
+    }
+
+    /// Marks rows as not done, at once.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a row that is not there; what the disk says.
+    pub fn mark_undone(&self, rows: &[u64]) -> Result<()> {
+        self.check(rows)?;
+        let mut pending = self.lock();
+        let undone: std::collections::HashSet<u64> = rows.iter().copied().collect();
+        pending.rows.retain(|row| !undone.contains(row));
+        self.mask.set_marks(rows, 0)?;
+        self.mask.sync()
+    }
+
+    /// Whether marks are waiting.
+    pub fn has_pending(&self) -> bool {
+        !self.lock().rows.is_empty()
+    }
+
+    /// Puts data on disk, then the marks that are waiting.
+    ///
+    /// # Errors
+    /// What the disk says. The rows concerned then stay not done: a disk that has failed once may say that all is
+    /// well the next time.
+    pub fn flush(&self) -> Result<()> {
+        self.sync(&mut self.lock())
+    }
+
+    /// How many rows are done, on disk: those of all processes.
+    ///
+    /// # Errors
+    /// As [`ArrayFile::read_rows`].
+    pub fn count_done(&self) -> Result<u64> {
+        self.mask.count_marked()
+    }
+
+    /// The rows that are not done, on disk or waiting to be.
+    ///
+    /// # Errors
+    /// As [`ArrayFile::read_rows`].
+    pub fn missing(&self) -> Result<Vec<u64>> {
+        let pending: std::collections::HashSet<u64> = self.lock().rows.iter().copied().collect();
+        let mut missing = Vec::new();
+        self.mask.for_each_number(|row, number| {
+            if number != 1 && !pending.contains(&row) {
+                missing.push(row);
+            }
+        })?;
+        Ok(missing)
+    }
+
+    fn sync(&self, pending: &mut Pending) -> Result<()> {
+        let mut rows = std::mem::take(&mut pending.rows);
+        // Rows may also have been written through a map of the file, which nobody has told of.
+        for (_, array) in &self.masked {
+            array.check_len()?;
+            array.sync()?;
+        }
+        if !rows.is_empty() {
+            rows.sort_unstable();
+            rows.dedup();
+            self.mask.set_marks(&rows, 1)?;
+            self.mask.sync()?;
+        }
+        pending.last_sync = Some(Instant::now());
+        Ok(())
+    }
+
+    fn check(&self, rows: &[u64]) -> Result<()> {
+        match rows.iter().find(|&&row| row >= self.row_count()) {
+            Some(row) => Err(Error::invalid("there is no such row")
+                .in_file(self.mask.path())
+                .expected(format_args!("a row below {}", self.row_count()), row)),
+            None => Ok(()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Rows {
+    /// What is waiting is written, if it can be; whoever wants to know calls [`flush`](Rows::flush).
+    fn drop(&mut self) {
+        if self.pid == std::process::id() && self.has_pending() {
+            let _ = self.flush();
+        }
+    }
+}

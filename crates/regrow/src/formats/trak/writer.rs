@@ -1,0 +1,370 @@
+//! A tree of a store's shape as a store; anything else is refused with what is expected.
+//!
+//! ```text
+//! metadata      {"JL dimension": P, "JL matrix type": ..., "train set size": N, ...}
+//! models        {"<ID>": {grads [N,P], out_to_loss [N,1], features [N,P], is_featurized [N,1] int32,
+//!                         flags {is_featurized, is_finalized}, targets {"<EXP>": {grads [T,P], done [T,1]}},
+//!                         checkpoint}}
+//! scores        {"<EXP>": [N,T]}
+//! experiments   {"<EXP>": {num_targets, scores_path, scores_finalized}}
+//! ```
+//! Gradients of a finalized model, `targets`, `done` and `checkpoint` may be missing, and whole empty sections.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::documents::{self, Experiment, ModelFlags};
+use super::layout::{
+    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
+    SCORES_FOLDER, TrainArray, id_file, parse_id,
+};
+use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
+use crate::commit::Staged;
+use crate::error::{Error, Result};
+use crate::formats::npy::header::Header;
+use crate::formats::orbax::json_text::to_python_json;
+use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::stream::write_array;
+use crate::formats::{Loss, LossKind};
+use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
+
+/// The shape of a store's tree, for errors.
+const EXPECTED: &str = "metadata, models, scores and experiments, as a TRAK store opens";
+
+/// JSON documents nest no deeper than this (serde_json reads no more either).
+const MEMBER_DEPTH_MAX: usize = 100;
+
+/// Writes all files of the store.
+pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
+    let plan = Plan::of(tree)?;
+    let folder = staged.folder().join(SCORES_FOLDER);
+    std::fs::create_dir(&folder).map_err(|error| Error::io("cannot make the folder", &folder, error))?;
+    for (file, spec, array) in &plan.arrays {
+        let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
+        let mut out = staged.writer(file, header.len() as u64 + array.len_bytes(), 0)?;
+        out.write(&header)?;
+        write_array(&mut out, array, spec.dtype)?;
+        out.finish()?;
+    }
+    let target = std::path::absolute(staged.target())
+        .map_err(|error| Error::io("cannot find", staged.target(), error))?;
+    let mut records = plan.experiments;
+    for (name, record) in &mut records {
+        if let Some(record) = record.as_object_mut() {
+            let path = target.join(format!("{SCORES_FOLDER}/{name}.mmap"));
+            record.insert("scores_path".to_owned(), path.to_string_lossy().into());
+        }
+    }
+    for (id, identity) in &plan.checkpoints {
+        let document = Map::from_iter([("checkpoint".to_owned(), Value::from(identity.as_str()))]);
+        staged.write(&format!("{id}/{CHECKPOINT_FILE}"), &to_python_json(&document)?)?;
+    }
+    for (id, flags) in &plan.models {
+        staged.write(&id_file(*id), &to_python_json(&flags.to_document(*id))?)?;
+    }
+    staged.write(EXPERIMENTS_FILE, &to_python_json(&records)?)?;
+    staged.write(METADATA_FILE, &to_python_json(&plan.metadata)?)
+}
+
+/// What comes back as something else.
+pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
+    let mut losses = Vec::new();
+    let mut add = |kind, path: KeyPath, what: &str| losses.push(Loss { kind, path, what: what.to_owned() });
+    for (path, node) in tree.walk() {
+        match node.kind {
+            NodeKind::OrderedDict | NodeKind::DefaultDict => {
+                add(LossKind::Structure, path.clone(), "comes back as a plain dict");
+            }
+            NodeKind::Tuple => add(LossKind::Structure, path.clone(), "a tuple comes back as a list"),
+            _ => {}
+        }
+        if matches!(node.key, Key::DictInt(_)) && !path.is_root() {
+            add(LossKind::Structure, path, "an integer key comes back as text");
+        }
+    }
+    for (path, info) in tree.iter() {
+        if path.keys().last() == Some(&Key::dict("scores_path")) {
+            add(LossKind::Note, path, "becomes the path of the new store");
+            continue;
+        }
+        match info.kind {
+            LeafKind::JaxArray => add(LossKind::Note, path, "a JAX array comes back as one of NumPy"),
+            LeafKind::NumpyScalar => {
+                add(LossKind::Kind, path, "a NumPy scalar comes back as a Python number")
+            }
+            _ => {}
+        }
+    }
+    losses
+}
+
+/// One node of the tree, with what is below it.
+struct Item<'a> {
+    path: KeyPath,
+    kind: &'a NodeKind,
+    children: Vec<(Key, Item<'a>)>,
+    leaf: Option<&'a Leaf>,
+}
+
+/// Everything that is to be written, checked.
+#[derive(Default)]
+struct Plan<'a> {
+    metadata: Map<String, Value>,
+    experiments: Map<String, Value>,
+    models: Vec<(i64, ModelFlags)>,
+    checkpoints: Vec<(i64, String)>,
+    arrays: Vec<(String, ArraySpec, &'a Array)>,
+}
+
+impl<'a> Plan<'a> {
+    fn of(tree: &'a Tree<Leaf>) -> Result<Self> {
+        if let Some(path) = tree.first_equal_keys() {
+            return Err(Error::invalid("two members of a dict have the same key").at_leaf(&path));
+        }
+        let root = nest(tree)?;
+        let mut refused = Refusals::default();
+        let mut sections = HashMap::new();
+        for (key, item) in root.dict()? {
+            match &*key.text() {
+                name @ ("metadata" | "models" | "scores" | "experiments") => {
+                    sections.insert(name.to_owned(), item);
+                }
+                _ => refused.add(&item.path, unexpected(EXPECTED)),
+            }
+        }
+        let Some(metadata) = sections.get("metadata") else {
+            return Err(Error::unsupported("only the tree of a TRAK store can be written as one")
+                .expected(EXPECTED, "a tree without metadata"));
+        };
+        let Value::Object(metadata) = metadata.to_json()? else {
+            return Err(unexpected("a dict of metadata").at_leaf(&metadata.path));
+        };
+        let (train_set_size, proj_dim) = documents::sizes_of(&metadata)?;
+        let mut plan = Self { metadata, ..Self::default() };
+        let precision = first_precision(sections.get("models").copied());
+        let parameters = Parameters { train_set_size, proj_dim, precision };
+        let mut counts = HashMap::new();
+        for (key, item) in sections.get("experiments").map_or(Ok(&[][..]), |item| item.dict())? {
+            let record = refused.keep(&item.path, item.to_json());
+            let known = record.and_then(|record| {
+                let known = Experiment::from_record(&key.text(), &record)
+                    .map_err(|error| Error::unsupported(error.what().to_owned()));
+                refused.keep(&item.path, known).map(|known| (known, record))
+            });
+            if let Some((known, record)) = known {
+                counts.insert(key.text().into_owned(), known.num_targets);
+                plan.experiments.insert(key.text().into_owned(), record);
+            }
+        }
+        for (key, item) in sections.get("models").map_or(Ok(&[][..]), |item| item.dict())? {
+            match parse_id(&key.text()).filter(|id| id.to_string() == key.text()) {
+                Some(id) => plan.model(id, item, &parameters, &counts, &mut refused)?,
+                None => refused.add(&item.path, unexpected("an integer as a model's ID")),
+            }
+        }
+        for (key, item) in sections.get("scores").map_or(Ok(&[][..]), |item| item.dict())? {
+            let name = refused.keep(&item.path, ExperimentName::new(&key.text()));
+            let Some(name) = name else { continue };
+            match counts.get(name.as_str()) {
+                Some(&targets) => {
+                    plan.array(item, name.scores_file(), parameters.scores(targets), &mut refused)
+                }
+                None => refused.add(&item.path, unexpected("scores of an experiment that has a record")),
+            }
+        }
+        refused.finish()?;
+        Ok(plan)
+    }
+
+    fn model(
+        &mut self,
+        id: i64,
+        item: &Item<'a>,
+        parameters: &Parameters,
+        counts: &HashMap<String, u64>,
+        refused: &mut Refusals,
+    ) -> Result<()> {
+        let mut seen = Vec::new();
+        let mut flags = ModelFlags::default();
+        for (key, member) in item.dict()? {
+            let text = key.text();
+            if let Some(array) = TrainArray::ALL.into_iter().find(|array| array.key() == text) {
+                seen.push(array);
+                self.array(member, format!("{id}/{}", array.file_name()), parameters.train(array), refused);
+                continue;
+            }
+            match &*text {
+                "flags" => {
+                    let parsed = member
+                        .to_json()
+                        .and_then(|record| documents::flags_in(&Map::from_iter([(id.to_string(), record)])))
+                        .map_err(|error| Error::unsupported(error.what().to_owned()));
+                    if let Some(&[(_, parsed)]) = refused.keep(&member.path, parsed).as_deref() {
+                        flags = parsed;
+                    }
+                }
+                "targets" => self.targets(id, member, parameters, counts, refused)?,
+                "checkpoint" => match member.leaf.map(|leaf| &leaf.data) {
+                    Some(LeafData::Text(text)) => self.checkpoints.push((id, text.to_string())),
+                    _ => refused.add(&member.path, unexpected("text")),
+                },
+                _ => refused.add(&member.path, unexpected("a member of a TRAK model")),
+            }
+        }
+        for array in TrainArray::ALL {
+            let may_be_missing = array == TrainArray::Grads && flags.is_finalized;
+            if !seen.contains(&array) && !may_be_missing {
+                refused.add(
+                    &item.path.child(Key::dict(array.key())),
+                    Error::unsupported("an array of a TRAK model is missing"),
+                );
+            }
+        }
+        self.models.push((id, flags));
+        Ok(())
+    }
+
+    fn targets(
+        &mut self,
+        id: i64,
+        item: &Item<'a>,
+        parameters: &Parameters,
+        counts: &HashMap<String, u64>,
+        refused: &mut Refusals,
+    ) -> Result<()> {
+        for (key, experiment) in item.dict()? {
+            let Some(name) = refused.keep(&experiment.path, ExperimentName::new(&key.text())) else {
+                continue;
+            };
+            let Some(&targets) = counts.get(name.as_str()) else {
+                let error = unexpected("targets of an experiment that has a record");
+                refused
+                    .add(&experiment.path, error.help("`repair` of the store adds records that were lost"));
+                continue;
+            };
+            for (key, member) in experiment.dict()? {
+                let (file, spec) = match &*key.text() {
+                    "grads" => (name.grads_file(), parameters.target_grads(targets)),
+                    "done" => (name.targets_file(), Parameters::target_mask(targets)),
+                    _ => {
+                        refused.add(&member.path, unexpected("grads or done"));
+                        continue;
+                    }
+                };
+                self.array(member, format!("{id}/{file}"), spec, refused);
+            }
+        }
+        Ok(())
+    }
+
+    fn array(&mut self, item: &Item<'a>, file: String, spec: ArraySpec, refused: &mut Refusals) {
+        let leaf = item.leaf.filter(|leaf| leaf.kind.is_castable());
+        let Some(array) = leaf.and_then(Leaf::as_array) else {
+            return refused.add(&item.path, unexpected("an array"));
+        };
+        if array.dtype() == spec.dtype && array.shape().dims() == [spec.rows, spec.columns] {
+            return self.arrays.push((file, spec, array));
+        }
+        let found = format!("{} of shape {}", array.dtype(), array.shape());
+        let error = Error::unsupported("an array is not what the metadata say").expected(spec, found);
+        refused.add(
+            &item.path,
+            error.help("a TRAK store has one precision and one set of sizes for all models"),
+        );
+    }
+}
+
+impl<'a> Item<'a> {
+    fn dict(&self) -> Result<&[(Key, Item<'a>)]> {
+        match self.kind {
+            NodeKind::Dict | NodeKind::OrderedDict | NodeKind::DefaultDict => Ok(&self.children),
+            other => Err(Error::unsupported("only the tree of a TRAK store can be written as one")
+                .at_leaf(&self.path)
+                .expected(format_args!("a dict ({EXPECTED})"), other.name())),
+        }
+    }
+
+    /// The item as JSON can say it.
+    fn to_json(&self) -> Result<Value> {
+        if let Some(leaf) = self.leaf {
+            return number_or_text(leaf).ok_or_else(|| unexpected("text or a number").at_leaf(&self.path));
+        }
+        Ok(match self.kind {
+            NodeKind::None => Value::Null,
+            NodeKind::List | NodeKind::Tuple => {
+                Value::Array(self.children.iter().map(|(_, child)| child.to_json()).collect::<Result<_>>()?)
+            }
+            _ => {
+                let members = self.dict()?.iter();
+                let pairs = members.map(|(key, child)| Ok((key.text().into_owned(), child.to_json()?)));
+                Value::Object(pairs.collect::<Result<_>>()?)
+            }
+        })
+    }
+}
+
+fn unexpected(expected: &str) -> Error {
+    Error::unsupported("a TRAK store has no place for this").expected(expected, "something else")
+}
+
+/// The tree as nested items.
+fn nest(tree: &Tree<Leaf>) -> Result<Item<'_>> {
+    let mut leaves = tree.leaves().iter();
+    let mut open: Vec<(Key, usize, Item<'_>)> = Vec::new();
+    for (path, node) in tree.walk() {
+        if open.len() > MEMBER_DEPTH_MAX {
+            return Err(Error::unsupported("a TRAK store nests no deeper").at_leaf(&path));
+        }
+        let leaf = if node.kind == NodeKind::Leaf { leaves.next() } else { None };
+        let item = Item { path, kind: &node.kind, children: Vec::new(), leaf };
+        open.push((node.key.clone(), node.child_count, item));
+        while open.last().is_some_and(|(_, left, _)| *left == 0) {
+            let Some((key, _, done)) = open.pop() else { break };
+            match open.last_mut() {
+                Some((_, left, parent)) => {
+                    *left -= 1;
+                    parent.children.push((key, done));
+                }
+                None => return Ok(done),
+            }
+        }
+    }
+    Err(Error::invalid("a tree has a root"))
+}
+
+/// The precision of the first array of floats; half if there is none.
+fn first_precision(models: Option<&Item<'_>>) -> Precision {
+    let arrays = models.iter().flat_map(|models| &models.children).flat_map(|(_, model)| &model.children);
+    arrays
+        .filter_map(|(_, item)| item.leaf.and_then(Leaf::as_array))
+        .find_map(|array| Precision::of(array.dtype()))
+        .unwrap_or(Precision::Half)
+}
+
+fn number_or_text(leaf: &Leaf) -> Option<Value> {
+    let array = match (&leaf.kind, &leaf.data) {
+        (LeafKind::Str, LeafData::Text(text)) => return Some(Value::from(&**text)),
+        (
+            LeafKind::Scalar | LeafKind::NumpyScalar | LeafKind::NumpyArray | LeafKind::JaxArray,
+            LeafData::Array(array),
+        ) if array.shape().rank() == 0 => array,
+        _ => return None,
+    };
+    let bytes = array.to_c_order().ok()?;
+    let wide = |to: Dtype| -> Option<[u8; 8]> {
+        let mut out = [0; 8];
+        cast_bytes(&bytes, array.dtype(), to, &mut out).ok()?;
+        Some(out)
+    };
+    match array.dtype().class() {
+        DtypeClass::Bool => Some(Value::from(bytes.first() == Some(&1))),
+        DtypeClass::Signed => wide(Dtype::Int64).map(|number| Value::from(i64::from_le_bytes(number))),
+        DtypeClass::Unsigned => wide(Dtype::UInt64).map(|number| Value::from(u64::from_le_bytes(number))),
+        DtypeClass::Float => {
+            let number = f64::from_le_bytes(wide(Dtype::Float64)?);
+            serde_json::Number::from_f64(number).map(Value::Number)
+        }
+        DtypeClass::Complex => None,
+    }
+}

@@ -1,0 +1,227 @@
+//! A TRAK store: rows, marks and flags across the border; arrays as the places of their files, which Python maps.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use regrow::array::Dtype;
+use regrow::formats::trak::layout::{ExperimentName, Parameters, Precision, TrainArray};
+use regrow::formats::trak::rows::Rows;
+use regrow::formats::trak::{Mode, Repair, array_file::ArrayFile, repair, store};
+use regrow::{Error, Result};
+use serde_json::{Map, Value};
+
+use crate::error::OrRaise;
+use crate::memory::borrow_array;
+
+/// Key, path, dtype, rows, columns, where the data begins.
+type Described = (String, OsString, &'static str, u64, u64, u64);
+
+/// Models with their two flags, `experiments.json` as text, what is wrong.
+type CatalogOut = (Vec<(i64, bool, bool)>, String, Vec<String>);
+
+/// A store that is being worked on.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct TrakStore(store::TrakStore);
+
+#[pymethods]
+impl TrakStore {
+    /// `mode` is `create`, `join` or `read`; the first two need the metadata as JSON.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        sizes: (u64, u64),
+        half_precision: bool,
+        mode: &str,
+        metadata: &str,
+        sync_interval: f64,
+    ) -> PyResult<Self> {
+        let (train_set_size, proj_dim) = sizes;
+        let parameters = Parameters { train_set_size, proj_dim, precision: precision(half_precision) };
+        let mode = match mode {
+            "create" => Mode::Create(object(metadata).or_raise()?),
+            "join" => Mode::Join(object(metadata).or_raise()?),
+            _ => Mode::ReadOnly,
+        };
+        let interval = Duration::try_from_secs_f64(sync_interval)
+            .map_err(|_| Error::invalid(format!("{sync_interval} seconds are no interval")))
+            .or_raise()?;
+        let opened = py.detach(|| store::TrakStore::open(&path, parameters, &mode));
+        opened.or_raise().map(|store| Self(store.with_sync_interval(interval)))
+    }
+
+    fn catalog(&self, py: Python<'_>) -> PyResult<CatalogOut> {
+        let catalog = py.detach(|| self.0.catalog()).or_raise()?;
+        let models =
+            catalog.models.iter().map(|(&id, flags)| (id, flags.is_featurized, flags.is_finalized)).collect();
+        let experiments = Value::Object(catalog.experiments.unwrap_or_default()).to_string();
+        Ok((models, experiments, catalog.faults.iter().map(|fault| fault.error.to_string()).collect()))
+    }
+
+    fn register(&self, py: Python<'_>, id: i64, reset: bool) -> PyResult<(bool, bool)> {
+        let flags = py.detach(|| self.0.register(id, reset)).or_raise()?;
+        Ok((flags.is_featurized, flags.is_finalized))
+    }
+
+    fn reset_arrays(&self, py: Python<'_>, id: i64) -> PyResult<()> {
+        py.detach(|| self.0.reset_arrays(id)).or_raise()
+    }
+
+    fn model(&self, py: Python<'_>, id: i64) -> PyResult<TrakArrays> {
+        let arrays = py.detach(|| self.0.model(id)).or_raise()?;
+        Ok(TrakArrays { rows: arrays.rows, plain: (TrainArray::Features.key(), arrays.features) })
+    }
+
+    fn write_flags(&self, py: Python<'_>, id: i64, is_finalized: bool) -> PyResult<(bool, bool)> {
+        let flags = py.detach(|| self.0.write_flags(id, is_finalized)).or_raise()?;
+        Ok((flags.is_featurized, flags.is_finalized))
+    }
+
+    fn refresh_flags(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.0.refresh_flags()).or_raise()
+    }
+
+    fn unfinalize(&self, py: Python<'_>, id: i64) -> PyResult<()> {
+        py.detach(|| self.0.unfinalize(id)).or_raise()
+    }
+
+    fn delete_grads(&self, py: Python<'_>, id: i64) -> PyResult<()> {
+        py.detach(|| self.0.delete_grads(id)).or_raise()
+    }
+
+    fn init_experiment(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        num_targets: u64,
+        id: i64,
+        reset: bool,
+    ) -> PyResult<(u64, bool)> {
+        let work = || self.0.init_experiment(&ExperimentName::new(name)?, num_targets, id, reset);
+        let experiment = py.detach(work).or_raise()?;
+        Ok((experiment.num_targets, experiment.scores_finalized))
+    }
+
+    fn experiment(&self, py: Python<'_>, name: &str, num_targets: u64, id: i64) -> PyResult<TrakArrays> {
+        let work = || self.0.experiment(&ExperimentName::new(name)?, num_targets, id);
+        let arrays = py.detach(work).or_raise()?;
+        Ok(TrakArrays { rows: arrays.targets, plain: ("scores", arrays.scores) })
+    }
+
+    fn finalize_scores(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        is_final: bool,
+        allow_non_finite: bool,
+    ) -> PyResult<()> {
+        let work = || self.0.finalize_scores(&ExperimentName::new(name)?, is_final, allow_non_finite);
+        py.detach(work).or_raise()
+    }
+
+    fn bind_checkpoint(&self, py: Python<'_>, id: i64, identity: &str) -> PyResult<()> {
+        py.detach(|| self.0.bind_checkpoint(id, identity)).or_raise()
+    }
+}
+
+/// The open arrays of a model, or of an experiment for one model.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct TrakArrays {
+    rows: Rows,
+    /// The one of which no mask speaks.
+    plain: (&'static str, ArrayFile),
+}
+
+#[pymethods]
+impl TrakArrays {
+    /// All arrays; the mask comes last, as `mask`.
+    fn describe(&self) -> Vec<Described> {
+        let plain = [(self.plain.0, &self.plain.1), ("mask", self.rows.mask())];
+        let all = self.rows.arrays().chain(plain);
+        all.map(|(key, array)| {
+            let spec = array.spec();
+            let path = array.path().as_os_str().to_owned();
+            (key.to_owned(), path, spec.dtype.name(), spec.rows, spec.columns, array.data_offset_bytes())
+        })
+        .collect()
+    }
+
+    fn write_rows(
+        &self,
+        py: Python<'_>,
+        key: &str,
+        rows: &Bound<'_, PyUntypedArray>,
+        data: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<()> {
+        let rows = numbers(rows).or_raise()?;
+        let array = if key == self.plain.0 { &self.plain.1 } else { self.rows.array(key).or_raise()? };
+        let data = borrow_array(data, array.spec().dtype).or_raise()?;
+        let work = || {
+            let bytes = data.to_c_order()?;
+            match key == self.plain.0 {
+                true => array.write_rows(&rows, &bytes),
+                false => self.rows.write_rows(key, &rows, &bytes),
+            }
+        };
+        py.detach(work).or_raise()
+    }
+
+    fn mark(&self, py: Python<'_>, rows: &Bound<'_, PyUntypedArray>, is_done: bool) -> PyResult<()> {
+        let rows = numbers(rows).or_raise()?;
+        let work = || if is_done { self.rows.mark_done(&rows) } else { self.rows.mark_undone(&rows) };
+        py.detach(work).or_raise()
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.rows.flush().and_then(|()| self.plain.1.sync())).or_raise()
+    }
+
+    fn has_pending(&self) -> bool {
+        self.rows.has_pending()
+    }
+
+    fn count_done(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.rows.count_done()).or_raise()
+    }
+
+    fn missing(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        py.detach(|| self.rows.missing()).or_raise()
+    }
+}
+
+/// Repairs a store; says what was done.
+#[pyfunction]
+#[pyo3(signature = (path, metadata, half_precision))]
+pub fn trak_repair(
+    py: Python<'_>,
+    path: PathBuf,
+    metadata: Option<&str>,
+    half_precision: Option<bool>,
+) -> PyResult<Vec<String>> {
+    let metadata = metadata.map(object).transpose().or_raise()?;
+    let with = Repair { metadata, precision: half_precision.map(precision) };
+    py.detach(|| repair(&path, &with)).or_raise()
+}
+
+fn precision(half_precision: bool) -> Precision {
+    if half_precision { Precision::Half } else { Precision::Single }
+}
+
+fn object(text: &str) -> Result<Map<String, Value>> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("the metadata are no JSON object: {error}")))
+}
+
+/// Row numbers of an `int64` array.
+fn numbers(rows: &Bound<'_, PyUntypedArray>) -> Result<Vec<u64>> {
+    let bytes = borrow_array(rows, Dtype::Int64)?.to_c_order()?;
+    let (rows, _) = bytes.as_chunks::<8>();
+    let number = |row: &[u8; 8]| {
+        let row = i64::from_le_bytes(*row);
+        u64::try_from(row).map_err(|_| Error::invalid(format!("there is no row {row}")))
+    };
+    rows.iter().map(number).collect()
+}
