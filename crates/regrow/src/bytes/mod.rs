@@ -4,6 +4,7 @@
 pub mod checksum;
 pub mod cursor;
 pub mod limits;
+pub mod python_literal;
 pub mod varint;
 
 pub use cursor::Cursor;

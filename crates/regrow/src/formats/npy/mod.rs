@@ -8,6 +8,8 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
+pub mod descr;
+pub mod header;
 mod options;
 
 pub use options::NpyOptions;

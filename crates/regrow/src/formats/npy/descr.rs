@@ -1,0 +1,269 @@
+//! What a header says of the elements: text to [`Descr`] and back.
+//!
+//! ```text
+//! '<f4'  '>i8'  '|b1'  '<c16'            numbers: byte order, kind, bytes
+//! 'bfloat16'  'float8_e4m3fn'            dtypes of ml_dtypes by name: NumPy knows them once ml_dtypes is imported
+//! '<V2'  '<V1'  '<f1'                    the same as NumPy itself writes them: their names are lost
+//! '|V5'                                  bytes of no type
+//! '<U8'  '|S3'  '<M8[ns]'  '<f16'        text, bytes, dates, extended floats: NumPy's alone
+//! [('a', '<f4'), ('b', '|u1', (2,))]     records
+//! '|O'                                   Python objects, pickled: refused
+//! ```
+//!
+//! Source: NumPy's array interface ("type strings"), `numpy.lib.format.dtype_to_descr` and `descr_to_dtype`.
+
+use crate::array::{Dtype, DtypeClass, Shape};
+use crate::bytes::limits::RANK_MAX;
+use crate::bytes::python_literal::{Literal, LiteralOptions, parse, repr_str};
+use crate::error::{Error, Result};
+
+/// The type of a file's elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Descr {
+    /// A number that [`Dtype`] has. Those of ml_dtypes are written by name.
+    Number {
+        /// Its dtype.
+        dtype: Dtype,
+        /// Whether the high byte comes first.
+        big_endian: bool,
+    },
+    /// Bytes of no type.
+    Void {
+        /// Bytes of an element.
+        item_len_bytes: u64,
+        /// `<V2` and not `|V2`: NumPy writes so what has a type that it cannot say, those of ml_dtypes.
+        is_nameless: bool,
+    },
+    /// A dtype that only NumPy has, as headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4')]`.
+    Other {
+        /// The spelling, without quotes around a type string.
+        text: String,
+        /// Bytes of an element.
+        item_len_bytes: u64,
+    },
+}
+
+impl Descr {
+    /// The dtype by a name that NumPy takes: for those of ml_dtypes, their own.
+    pub fn named(dtype: Dtype) -> Self {
+        Self::Number { dtype, big_endian: false }
+    }
+
+    /// What NumPy itself writes: a dtype of ml_dtypes loses its name.
+    pub fn as_numpy_writes(dtype: Dtype) -> Self {
+        if type_code(dtype).is_some() {
+            return Self::named(dtype);
+        }
+        match dtype {
+            // The only one that says of itself that it is a float.
+            Dtype::Float8E5m2 => Self::Other { text: "<f1".to_owned(), item_len_bytes: 1 },
+            _ => Self::Void { item_len_bytes: dtype.size_bytes() as u64, is_nameless: true },
+        }
+    }
+
+    /// From the value of `descr` in a header.
+    ///
+    /// # Errors
+    /// `Unsupported` for pickled objects and types that are not known; `Corrupt` for what is no type at all.
+    pub fn from_literal(descr: &Literal) -> Result<Self> {
+        match descr {
+            Literal::Str(text) => Self::from_type_string(text),
+            Literal::List(fields) => {
+                Ok(Self::Other { text: descr.repr(), item_len_bytes: record_len_bytes(fields)? })
+            }
+            _ => Err(Error::corrupt(
+                "the descr of an npy header is neither a type string nor a list of fields",
+            )
+            .expected("such as '<f4'", descr.repr())),
+        }
+    }
+
+    /// From the text that [`text`](Self::text) gives: a type string, or the list of a record's fields.
+    ///
+    /// # Errors
+    /// As [`from_literal`](Self::from_literal).
+    pub fn from_text(text: &str) -> Result<Self> {
+        match text.starts_with('[') {
+            true => Self::from_literal(&parse(text, LiteralOptions::default())?),
+            false => Self::from_type_string(text),
+        }
+    }
+
+    fn from_type_string(text: &str) -> Result<Self> {
+        if let Ok(dtype) = text.parse() {
+            return Ok(Self::named(dtype));
+        }
+        let unknown = || Error::unsupported(format!("the dtype {text:?} of an npy header is not known"));
+        let (order, code) = match text.strip_prefix(['<', '>', '|', '=']) {
+            Some(code) => (text.as_bytes().first().copied().unwrap_or(b'|'), code),
+            None => (b'=', text),
+        };
+        let mut chars = code.chars();
+        let kind = chars.next().ok_or_else(unknown)?;
+        let rest = chars.as_str();
+        let other = |item_len_bytes| Self::Other { text: text.to_owned(), item_len_bytes };
+        if kind == 'O' {
+            return Err(pickled());
+        }
+        if let 'M' | 'm' = kind {
+            let unit = rest.strip_prefix('8').filter(|unit| is_time_unit(unit)).ok_or_else(unknown)?;
+            debug_assert!(unit.is_ascii());
+            return Ok(other(8));
+        }
+        let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+        let len: u64 = rest.parse().ok().filter(|_| is_number).ok_or_else(unknown)?;
+        let item_len = |each: u64| len.checked_mul(each).filter(|&len| len <= ITEM_LEN_MAX_BYTES);
+        Ok(match (kind, len) {
+            ('S', _) => other(item_len(1).ok_or_else(unknown)?),
+            ('U', _) => other(item_len(4).ok_or_else(unknown)?),
+            ('V', _) => {
+                let item_len_bytes = item_len(1).ok_or_else(unknown)?;
+                Self::Void { item_len_bytes, is_nameless: matches!(order, b'<' | b'>') }
+            }
+            ('f', 1) => Self::named(Dtype::Float8E5m2),
+            ('f', 12 | 16) | ('c', 24 | 32) => other(len),
+            _ => {
+                let dtype = Dtype::all().find(|&dtype| type_code(dtype) == Some((kind, len)));
+                let dtype = dtype.ok_or_else(unknown)?;
+                Self::Number { dtype, big_endian: order == b'>' && dtype.word_bytes() > 1 }
+            }
+        })
+    }
+
+    /// Bytes of an element.
+    pub fn item_len_bytes(&self) -> u64 {
+        match self {
+            Self::Number { dtype, .. } => dtype.size_bytes() as u64,
+            Self::Void { item_len_bytes, .. } | Self::Other { item_len_bytes, .. } => *item_len_bytes,
+        }
+    }
+
+    /// The spelling, without quotes around a type string.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Number { dtype, big_endian } => match type_code(*dtype) {
+                None => dtype.name().to_owned(),
+                Some((kind, 1)) => format!("|{kind}1"),
+                Some((kind, len)) => format!("{}{kind}{len}", if *big_endian { '>' } else { '<' }),
+            },
+            Self::Void { item_len_bytes, is_nameless } => {
+                format!("{}V{item_len_bytes}", if *is_nameless { '<' } else { '|' })
+            }
+            Self::Other { text, .. } => text.clone(),
+        }
+    }
+
+    /// The spelling as a Python literal.
+    pub fn repr(&self) -> String {
+        let text = self.text();
+        if text.starts_with('[') { text } else { repr_str(&text) }
+    }
+}
+
+/// Longest element: NumPy counts them in 31 bits.
+const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
+
+/// Most fields of records inside records.
+const RECORD_DEPTH_MAX: usize = 32;
+
+/// Kind and length in NumPy's type strings, for the dtypes that are NumPy's own.
+fn type_code(dtype: Dtype) -> Option<(char, u64)> {
+    let len = dtype.size_bytes() as u64;
+    let is_ml_dtype = dtype.class() == DtypeClass::Float && (len == 1 || dtype == Dtype::BFloat16)
+        || matches!(dtype, Dtype::Int2 | Dtype::Int4 | Dtype::UInt2 | Dtype::UInt4);
+    let kind = match dtype.class() {
+        _ if is_ml_dtype => return None,
+        DtypeClass::Bool => 'b',
+        DtypeClass::Signed => 'i',
+        DtypeClass::Unsigned => 'u',
+        DtypeClass::Float => 'f',
+        DtypeClass::Complex => 'c',
+    };
+    Some((kind, len))
+}
+
+/// Nothing, or `[ns]`, `[25s]`, `[generic]`.
+fn is_time_unit(text: &str) -> bool {
+    const UNITS: [&str; 15] =
+        ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as", "generic"];
+    let Some(unit) = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')) else {
+        return text.is_empty();
+    };
+    let unit = unit.trim_start_matches(|c: char| c.is_ascii_digit());
+    UNITS.contains(&unit)
+}
+
+fn pickled() -> Error {
+    Error::unsupported("the array holds Python objects, which are pickled")
+        .help("regrow executes nothing from a file; save the objects as arrays, text or JSON")
+}
+
+/// Bytes of a record: its fields one after another.
+fn record_len_bytes(fields: &[Literal]) -> Result<u64> {
+    // Lists of fields, each with how often it stands and how deep it lies.
+    let mut open = vec![(fields, 1_u64, 1_usize)];
+    let mut total = 0_u64;
+    while let Some((fields, times, depth)) = open.pop() {
+        for field in fields {
+            let (descr, repeat) = field_parts(field)?;
+            let times = times
+                .checked_mul(repeat)
+                .filter(|&times| times <= ITEM_LEN_MAX_BYTES)
+                .ok_or_else(too_long)?;
+            if let Literal::List(inner) = descr {
+                if depth == RECORD_DEPTH_MAX {
+                    return Err(Error::unsupported(format!(
+                        "records stand more than {RECORD_DEPTH_MAX} deep"
+                    )));
+                }
+                open.push((inner, times, depth + 1));
+                continue;
+            }
+            let len = Descr::from_literal(descr)?.item_len_bytes().checked_mul(times);
+            let sum = len.and_then(|len| len.checked_add(total));
+            total = sum.filter(|&sum| sum <= ITEM_LEN_MAX_BYTES).ok_or_else(too_long)?;
+        }
+    }
+    Ok(total)
+}
+
+fn too_long() -> Error {
+    Error::corrupt("a record is longer than NumPy allows")
+        .expected(format_args!("at most {ITEM_LEN_MAX_BYTES} bytes"), "more")
+}
+
+/// `(name, descr)` or `(name, descr, shape)`, the name maybe `(title, name)`: what the field is, and how often.
+fn field_parts(field: &Literal) -> Result<(&Literal, u64)> {
+    let bad = || {
+        Error::corrupt("a field of a record is no tuple of name, dtype and maybe shape")
+            .expected("such as ('a', '<f4', (2,))", field.repr())
+    };
+    let Literal::Tuple(parts) = field else { return Err(bad()) };
+    let (name, descr, shape) = match parts.as_slice() {
+        [name, descr] => (name, descr, None),
+        [name, descr, shape] => (name, descr, Some(shape)),
+        _ => return Err(bad()),
+    };
+    let is_text = |literal: &Literal| matches!(literal, Literal::Str(_));
+    let is_name = match name {
+        Literal::Tuple(both) => both.len() == 2 && both.iter().all(is_text),
+        name => is_text(name),
+    };
+    if !is_name {
+        return Err(bad());
+    }
+    let dims = match shape {
+        None => Vec::new(),
+        Some(dim @ Literal::Int(_)) => vec![dim],
+        Some(Literal::Tuple(dims)) if dims.len() <= RANK_MAX => dims.iter().collect(),
+        Some(_) => return Err(bad()),
+    };
+    let dims: Option<Vec<u64>> = dims
+        .into_iter()
+        .map(|dim| match dim {
+            Literal::Int(dim) => u64::try_from(*dim).ok(),
+            _ => None,
+        })
+        .collect();
+    Ok((descr, Shape::new(dims.ok_or_else(bad)?)?.len_elements()))
+}
