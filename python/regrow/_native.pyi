@@ -29,6 +29,11 @@ def paths(structure: _Structure) -> list[str]:
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
     """For each path the position of the first pattern that matches; -1 if none does."""
 
+def pytree_entries(
+    manifest: str, data: str, verify: bool
+) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
+    """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
+
 @final
 class Slab:
     """Bytes that the engine holds, for the buffer protocol; read-only."""

@@ -11,6 +11,7 @@
 //! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `pytree_data` | the entries of a data file's manifest |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -22,6 +23,7 @@ mod error;
 mod leaves;
 mod memory;
 mod options;
+mod pytree_data;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -36,6 +38,8 @@ mod _native {
     use crate::columns::{match_paths, paths};
     #[pymodule_export]
     use crate::memory::Slab;
+    #[pymodule_export]
+    use crate::pytree_data::pytree_entries;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

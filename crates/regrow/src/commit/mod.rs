@@ -124,7 +124,8 @@ impl Staged {
             error
         };
         sweep(parent, name);
-        let targets = if kind == Kind::Siblings { siblings.as_slice() } else { std::slice::from_ref(&absolute) };
+        let targets =
+            if kind == Kind::Siblings { siblings.as_slice() } else { std::slice::from_ref(&absolute) };
         targets.iter().try_for_each(|target| check_target(kind, target, overwrite)).map_err(undo)?;
         let own = OwnFolder::make(parent, name).map_err(undo)?;
         Ok(Self {
@@ -180,7 +181,12 @@ impl Staged {
     ///
     /// # Errors
     /// As there; `InvalidArgument` if there are not that many.
-    pub fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+    pub fn sibling_writer(
+        &self,
+        at: usize,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+    ) -> Result<DirectWriter> {
         let target = self.siblings.get(at).ok_or_else(|| Error::invalid("no such file beside the others"))?;
         let path = siblings::staged_path(&self.own.path, at, target);
         let folder = path.parent().unwrap_or(&path);

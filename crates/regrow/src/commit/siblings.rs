@@ -158,10 +158,8 @@ fn take_names_until(
     let failed = Error::io("cannot give the checkpoint its name", first, error);
     Err(Failed {
         error: match keep {
-            true => failed.help(format!(
-                "what was there before could not be put back: it is in {}",
-                aside.display()
-            )),
+            true => failed
+                .help(format!("what was there before could not be put back: it is in {}", aside.display())),
             false => failed,
         },
         keep,
@@ -201,7 +199,8 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<()> {
 
 /// Whether a commit of what is in the temporary folder `staged` has moved anything yet.
 pub(super) fn has_begun(staged: &Path) -> bool {
-    let is_moved = |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
+    let is_moved =
+        |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
     match fs::read_dir(staged.join(REPLACED)).map(|mut all| all.next().is_some()) {
         Ok(true) => true,
         Ok(false) => is_moved(staged.join("0")),

@@ -1,8 +1,8 @@
 //! Wherever a commit stops, no manifest stands beside data that is not its own.
 
 use super::super::leftovers::{Begun, begun};
-use super::{staged_path, take_names_until};
 use super::super::*;
+use super::{staged_path, take_names_until};
 
 const SUFFIXES: [&str; 2] = [".data", ".manifest"];
 
@@ -83,7 +83,8 @@ fn suffixes_lead_nowhere_else() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
     }
     assert!(Staged::for_siblings(&root.path().join("a"), &[], true).is_err());
-    let bare = Staged::for_siblings(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
+    let bare =
+        Staged::for_siblings(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
     for at in 0..2 {
         bare.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
     }
