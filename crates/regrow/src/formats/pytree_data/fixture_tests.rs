@@ -266,7 +266,7 @@ const CORRUPT: [(&str, Option<&str>); 36] = [
 
 /// Two more than fit the table's own line: a bool is no size, and a shape that no memory could hold.
 const CORRUPT_SIZES: [(&str, Option<&str>); 2] =
-    [("c_bool_offset", Some("offset is no size in bytes")), ("c_huge", Some("more than can be counted"))];
+    [("c_bool_offset", Some("offset is no size in bytes")), ("c_huge", Some("2^63 elements"))];
 
 #[test]
 fn damaged_files_are_refused_with_a_reason_before_any_data_is_read() {

@@ -112,7 +112,7 @@ impl Manifest {
             let sum = crc32c(Literal::List(items.clone()).repr().as_bytes());
             set_extra(&mut items, extra, sum);
         }
-        pprint(&Literal::List(items))
+        pprint(Literal::List(items))
     }
 }
 
@@ -218,7 +218,7 @@ fn parse_shape(literal: Literal) -> Result<Shape> {
             _ => None,
         })
         .collect();
-    Shape::new(dims.ok_or_else(|| bad(&literal))?)
+    Shape::new(dims.ok_or_else(|| bad(&literal))?).map_err(|error| Error::corrupt(error.what()))
 }
 
 fn parse_size(literal: &Literal, what: &str) -> Result<u64> {

@@ -13,11 +13,28 @@ const BYTES_STEP: usize = 4;
 
 /// `value` as `pprint.pprint` prints it, with the newline at the end. The value is a container: text alone would
 /// get parentheses.
-pub(super) fn pprint(value: &Literal) -> String {
+pub(super) fn pprint(mut value: Literal) -> String {
+    sort_keys(&mut value);
     let mut out = String::new();
-    format(value, 0, 0, &mut out);
+    format(&value, 0, 0, &mut out);
     out.push('\n');
     out
+}
+
+/// Puts the keys of all dicts in order, also of those that fit on a line.
+fn sort_keys(value: &mut Literal) {
+    match value {
+        Literal::List(items) | Literal::Tuple(items) => items.iter_mut().for_each(sort_keys),
+        Literal::Dict(entries) => {
+            entries.iter_mut().for_each(|(_, value)| sort_keys(value));
+            entries.sort_by(|(a, _), (b, _)| match (a, b) {
+                (Literal::Str(a), Literal::Str(b)) => a.cmp(b),
+                // The manifest's dicts have keys of text only.
+                _ => std::cmp::Ordering::Equal,
+            });
+        }
+        _ => {}
+    }
 }
 
 /// Writes `value` at `column`; behind its last line `tail` characters must still fit.
@@ -57,21 +74,15 @@ fn format_items(items: &[Literal], column: usize, last_tail: usize, out: &mut St
 }
 
 fn format_dict(entries: &[(Literal, Literal)], column: usize, last_tail: usize, out: &mut String) {
-    let mut sorted: Vec<&(Literal, Literal)> = entries.iter().collect();
-    sorted.sort_by(|(a, _), (b, _)| match (a, b) {
-        (Literal::Str(a), Literal::Str(b)) => a.cmp(b),
-        // The manifest's dicts have keys of text only.
-        _ => std::cmp::Ordering::Equal,
-    });
     out.push('{');
-    for (at, (key, value)) in sorted.iter().enumerate() {
+    for (at, (key, value)) in entries.iter().enumerate() {
         if at > 0 {
             next_line(column, out);
         }
         let key = key.repr();
         out.push_str(&key);
         out.push_str(": ");
-        let tail = if at + 1 == sorted.len() { last_tail } else { 1 };
+        let tail = if at + 1 == entries.len() { last_tail } else { 1 };
         format(value, column + key.chars().count() + 2, tail, out);
     }
     out.push('}');

@@ -426,8 +426,9 @@ fn a_tree_of_nothing_and_a_very_deep_one() {
     assert_eq!(fs::read(stem.with_extension("manifest")).unwrap(), b"[]\n");
     assert_same(&load(&stem).unwrap(), &nothing);
     let mut build = TreeBuilder::new();
-    for _ in 0..20_000 {
-        build.open(Key::dict("a"), NodeKind::Dict).unwrap();
+    for depth in 0..20_000 {
+        let key = if depth == 0 { Key::Index(0) } else { Key::dict("a") };
+        build.open(key, NodeKind::Dict).unwrap();
     }
     build.leaf(Key::dict("w"), Leaf::array(array(Dtype::Int8, &[1]))).unwrap();
     for _ in 0..20_000 {

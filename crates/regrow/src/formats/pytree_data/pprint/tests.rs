@@ -15,7 +15,7 @@ fn breaks_lines_where_python_does() {
         let repr = case["repr"].as_str().unwrap();
         let expected = case["pprint"].as_str().unwrap();
         let value = parse(repr, LiteralOptions::default()).unwrap_or_else(|error| panic!("{error}: {repr}"));
-        assert_eq!(pprint(&value), expected);
+        assert_eq!(pprint(value), expected);
         broken += usize::from(expected.lines().count() > 1);
     }
     assert!(broken > 200, "{broken}");
@@ -47,6 +47,6 @@ fn container() -> impl Strategy<Value = Literal> {
 proptest! {
     #[test]
     fn what_is_printed_reads_as_the_same_value(value in container()) {
-        prop_assert_eq!(parse(&pprint(&value), LiteralOptions::default()).unwrap(), value);
+        prop_assert_eq!(parse(&pprint(value.clone()), LiteralOptions::default()).unwrap(), value);
     }
 }
