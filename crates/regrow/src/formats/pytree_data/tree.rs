@@ -122,7 +122,7 @@ impl Branches {
             let conflict = |why: &str| {
                 about(Error::corrupt(format!("the manifest's paths contradict each other: {why}")), path)
             };
-            if path.is_empty() && (all.len() > 1 || is_root_taken) || is_root_taken {
+            if is_root_taken || path.is_empty() && all.len() > 1 {
                 return Err(conflict("a root array stands beside others"));
             }
             let mut at = 0;
