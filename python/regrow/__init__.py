@@ -237,7 +237,11 @@ def _identity(path: StrPath) -> tuple[int, int, int] | None:
     try:
         status = os.stat(path)
     except OSError:
-        return None
+        try:
+            # A pytree's data and manifest go by a name that neither of them has.
+            status = os.stat(os.fsdecode(path) + ".manifest")
+        except OSError:
+            return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 

@@ -75,6 +75,10 @@ def msgpack_unpack(data: Buffer) -> Any:
     Raises:
         ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
     """
+def pytree_entries(
+    manifest: str, data: str, verify: bool
+) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
+    """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
 
 @final
 class Slab:

@@ -15,6 +15,7 @@
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
+//! | `pytree_data` | the entries of a data file's manifest |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -30,6 +31,7 @@ mod memory;
 mod options;
 mod safetensors;
 mod trak;
+mod pytree_data;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -52,6 +54,8 @@ mod _native {
     use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
+    #[pymodule_export]
+    use crate::pytree_data::pytree_entries;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

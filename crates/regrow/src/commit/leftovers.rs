@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::rename::rename_new;
+use super::siblings;
 use crate::error::{Error, Result};
 use crate::store::local::folders::random_name;
 
@@ -80,8 +81,38 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
                 _ => continue,
             }
         }
+        if siblings::finish(&path, parent).is_err() {
+            continue;
+        }
         let _ = fs::remove_dir_all(&path);
     }
+}
+
+/// A commit of files beside each other that has begun and not ended.
+pub(crate) enum Begun {
+    /// Its writer lives: the next look will find another state.
+    Living,
+    /// Its writer died; its temporary folder.
+    Dead(PathBuf),
+}
+
+/// Whether files beside each other, named after `stem`, are between two states.
+pub(crate) fn begun(stem: &Path) -> Option<Begun> {
+    let name = stem.file_name()?;
+    let parent = stem.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut found = None;
+    for entry in fs::read_dir(parent).ok()?.flatten() {
+        let path = entry.path();
+        if kind_of(&entry.file_name(), name).is_none() || !siblings::has_begun(&path) {
+            continue;
+        }
+        match lock(&path) {
+            Ok(Lock::Theirs) => return Some(Begun::Living),
+            Ok(_) => found = Some(Begun::Dead(path)),
+            Err(_) => {}
+        }
+    }
+    found
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@
 //! Killed before the rename, a writer leaves a folder that nobody takes for a checkpoint; the lock on it dies
 //! with the writer, and the next save to the same target removes it. Killed after, the new checkpoint is there.
 //! Where the file system cannot exchange two names in one step, an overwrite takes two renames; between them the
-//! target is missing, and the next save puts the old one back if the writer died there.
+//! target is missing, and the next save puts the old one back if the writer died there. A checkpoint of several
+//! files beside each other has such a moment on every file system: see [`siblings`].
 //!
 //! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`, Lustre's
 //! `localflock`), two machines must not save to the same target at once.
@@ -29,9 +30,11 @@ use crate::store::{DirectWriter, WriteOptions};
 mod leftovers;
 mod new_file;
 mod rename;
+mod siblings;
 
 pub(crate) use new_file::{NewFile, sweep_new_files};
 
+pub(crate) use leftovers::{Begun, begun};
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
 use rename::{exchange, rename_new, replace_in_two_steps};
 
@@ -63,6 +66,8 @@ pub struct Staged {
     /// As the caller gave it, and as an absolute path.
     target: PathBuf,
     absolute: PathBuf,
+    /// The files of a checkpoint of several beside each other; the last makes it one.
+    siblings: Vec<PathBuf>,
     overwrite: bool,
     durable: bool,
     made_parents: Vec<PathBuf>,
@@ -77,6 +82,7 @@ pub struct Staged {
 enum Kind {
     Folder,
     File,
+    Siblings,
 }
 
 impl Staged {
@@ -88,7 +94,7 @@ impl Staged {
     /// target is a file, or a folder that holds something but no checkpoint; `PermissionDenied` if the folder
     /// above cannot be written to. Nothing that was there has changed.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
-        Self::of_kind(Kind::Folder, target, overwrite)
+        Self::of_kind(Kind::Folder, target, &[], overwrite)
     }
 
     /// The same for a checkpoint that is a single file: [`single_file`](Self::single_file) is to be written,
@@ -97,13 +103,28 @@ impl Staged {
     /// # Errors
     /// As [`create`](Self::create); `InvalidArgument` if the target is a folder and `overwrite` is set.
     pub fn for_file(target: &Path, overwrite: bool) -> Result<Self> {
-        Self::of_kind(Kind::File, target, overwrite)
+        Self::of_kind(Kind::File, target, &[], overwrite)
     }
 
-    fn of_kind(kind: Kind, target: &Path, overwrite: bool) -> Result<Self> {
-        let absolute = resolve(target, overwrite)?;
+    /// The same for a checkpoint that is several files beside each other, named `target` with each of `suffixes`
+    /// behind it: [`sibling_writer`](Self::sibling_writer) writes them. The last is what makes the checkpoint: it
+    /// gets its name last, and goes first when it is replaced.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), of each of the files; `InvalidArgument` also for a suffix with a `/` in it.
+    pub fn for_siblings(target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
+        Self::of_kind(Kind::Siblings, target, suffixes, overwrite)
+    }
+
+    fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
+        // Of files beside each other the stem itself may be anything: it is not touched.
+        let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
             return Err(no_name(target));
+        };
+        let siblings = match kind {
+            Kind::Siblings => siblings::targets(&absolute, suffixes)?,
+            _ => Vec::new(),
         };
         let made_parents =
             make_folders(parent).map_err(|error| Error::io("cannot make the folder", parent, error))?;
@@ -112,13 +133,16 @@ impl Staged {
             error
         };
         sweep(parent, name);
-        check_target(kind, &absolute, overwrite).map_err(undo)?;
+        let targets =
+            if kind == Kind::Siblings { siblings.as_slice() } else { std::slice::from_ref(&absolute) };
+        targets.iter().try_for_each(|target| check_target(kind, target, overwrite)).map_err(undo)?;
         let own = OwnFolder::make(parent, name).map_err(undo)?;
         Ok(Self {
             own,
             kind,
             target: target.to_owned(),
             absolute,
+            siblings,
             overwrite,
             durable: true,
             made_parents,
@@ -159,6 +183,25 @@ impl Staged {
     /// Where to write the one file of a checkpoint that is a single file.
     pub fn single_file(&self) -> PathBuf {
         self.own.path.join(self.absolute.file_name().unwrap_or_default())
+    }
+
+    /// A [`DirectWriter`] of the file number `at` of a checkpoint of several beside each other, as durable as the
+    /// whole; the other arguments are those of [`DirectWriter::create`].
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` if there are not that many.
+    pub fn sibling_writer(
+        &self,
+        at: usize,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+    ) -> Result<DirectWriter> {
+        let target = self.siblings.get(at).ok_or_else(|| Error::invalid("no such file beside the others"))?;
+        let path = siblings::staged_path(&self.own.path, at, target);
+        let folder = path.parent().unwrap_or(&path);
+        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
+        DirectWriter::create_with(&path, &options)
     }
 
     /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
@@ -237,12 +280,25 @@ impl Staged {
     }
 
     /// Gives the target its name; what is to be removed afterwards, if anything.
-    fn take_name(&self) -> Result<Option<PathBuf>> {
+    fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        if self.kind == Kind::Siblings {
+            let check = || {
+                self.siblings.iter().try_for_each(|target| check_target(self.kind, target, self.overwrite))
+            };
+            return match siblings::take_names(&self.own.path, &self.siblings, self.durable, &check) {
+                Ok(()) => Ok(Some(self.own.path.clone())),
+                Err(failed) => {
+                    // Then it is not ours to remove any more.
+                    self.committed |= failed.keep;
+                    Err(failed.error)
+                }
+            };
+        }
         let target = &self.absolute;
         let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
         let source = match self.kind {
             Kind::Folder => self.own.path.clone(),
-            Kind::File => self.single_file(),
+            Kind::File | Kind::Siblings => self.single_file(),
         };
         let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
         for _ in 0..TRIES {
@@ -254,7 +310,7 @@ impl Staged {
                 Err(_) => check_target(self.kind, target, self.overwrite)?,
             }
             let replaced = match self.kind {
-                Kind::File => fs::rename(&source, target).map(|()| emptied.clone()),
+                Kind::File | Kind::Siblings => fs::rename(&source, target).map(|()| emptied.clone()),
                 Kind::Folder => self.replace_folder(),
             };
             match replaced {
@@ -358,8 +414,10 @@ fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
             .help("choose another path, or ask for it to be replaced (`overwrite`)"));
     }
     match kind {
+        // A link among files beside each other is itself replaced, not what it leads to.
+        Kind::Siblings if found.is_file() || found.is_symlink() => Ok(()),
         Kind::File if found.is_file() => Ok(()),
-        Kind::File => Err(Error::invalid("the target is no file, and this layout is one")
+        Kind::File | Kind::Siblings => Err(Error::invalid("the target is no file, and this layout is one")
             .in_file(target)
             .help("choose another path, or remove it yourself")),
         Kind::Folder if !found.is_dir() => {

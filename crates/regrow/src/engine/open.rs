@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use super::OpenOptions;
 use crate::array::{Array, Region};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::{Description, Reader, builtin_formats};
+use crate::formats::pytree_data::{self, Files, PytreeData};
+use crate::formats::{Description, Format, Reader, builtin_formats};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
@@ -57,13 +58,23 @@ pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkp
 
 fn identity(path: &Path) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
+    // A pytree's data and manifest go by a name that neither of them has.
+    let metadata = std::fs::metadata(path).or_else(|_| std::fs::metadata(Files::of(path).manifest));
+    metadata.ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
 fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-    std::fs::metadata(path).map_err(|source| Error::io("cannot open the checkpoint", path, source))?;
+    let is_there = match std::fs::metadata(path) {
+        Ok(_) => true,
+        // A pytree's data and manifest go by a name that neither of them has.
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound && PytreeData.recognise(path)? => false,
+        Err(source) => {
+            let missing = || Error::io("cannot open the checkpoint", path, source);
+            return Err(pytree_data::unfinished(path).unwrap_or_else(missing));
+        }
+    };
     for format in builtin_formats() {
-        if format.recognise(path)? {
+        if (is_there || format.name() == PytreeData.name()) && format.recognise(path)? {
             return format.open(path, options);
         }
     }

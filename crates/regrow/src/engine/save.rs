@@ -49,6 +49,7 @@ pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOption
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
         Target::File => Staged::for_file(path, options.overwrite)?,
+        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
     };
     let staged = staged.durable(!options.not_durable);
     format.write(tree, &staged, options)?;

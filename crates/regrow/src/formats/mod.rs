@@ -92,12 +92,17 @@ pub trait Format: Debug + Sync {
 }
 
 /// What a checkpoint is on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A folder of files.
     Folder,
     /// One file: [`Staged::single_file`] is written.
     File,
+    /// Several files beside each other, named after the path: [`Staged::sibling_writer`] writes them.
+    Siblings {
+        /// What is put behind the path, for each file. The last file is what makes the checkpoint.
+        suffixes: Vec<String>,
+    },
 }
 
 /// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.

@@ -1,15 +1,52 @@
-//! Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.
+//! Data and manifest: the pair of files of gemma.cpp's Python tools.
+//!
+//! ```text
+//! STEM.data       | array | pad | array | pad | ...     C order, in the order of the tree; each array begins at a
+//!                                                       multiple of byte_align (8)
+//! STEM.manifest   [{'dtype': '<f4',                     a Python literal as pprint prints it, an entry an array
+//!                   'nbytes': 24,
+//!                   'offset': 0,
+//!                   'path': ('layer', 'w'),
+//!                   'shape': (2, 3)},
+//!                  ...]
+//! ```
+//! The checkpoint goes by its stem, which names neither file. A path of the original has dict keys only; what else
+//! a pytree has (tuples, numbers, text) is kept in keys that the original ignores, and so are checksums: see
+//! `manifest`. Everything that the manifest says is checked before any of the data is touched.
+//!
+//! | room | does |
+//! |---|---|
+//! | `files` | which two files a path means |
+//! | `manifest`, `pprint` | text to entries and back |
+//! | `check` | entries against the data file |
+//! | `tree` | entries to a pytree |
+//! | `plan`, `writer` | a pytree to both files |
+//! | `reader` | both files as a checkpoint |
+//!
+//! The two files get their names one after the other: see [`commit`](crate::commit).
+//!
+//! Source: google/gemma.cpp, `compression/python/pytree`, removed in September 2025.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{Format, Reader, Target};
+use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
-use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use crate::engine::{Layout, OpenOptions, SaveOptions};
+use crate::error::Result;
+use crate::tree::{Leaf, LeafInfo, Tree};
 
+mod check;
+mod files;
+mod manifest;
 mod options;
+mod plan;
+mod pprint;
+mod reader;
+mod tree;
+mod writer;
 
+pub(crate) use files::unfinished;
+pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX};
 pub use options::PytreeDataOptions;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.
@@ -21,19 +58,84 @@ impl Format for PytreeData {
         "pytree_data"
     }
 
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        Files::are_at(path)
     }
 
-    fn open(&self, path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("pytree_data is being built").in_file(path))
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_step_and_item(path, options)?;
+        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(path))?))
     }
 
-    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
-        Target::File
+    fn target(&self, _path: &Path, options: &SaveOptions) -> Target {
+        Target::Siblings { suffixes: writer::suffixes(&options_of(options)) }
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("pytree_data is being built").in_file(staged.target()))
+    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+        plan::losses(tree, &options_of(options))
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, &options_of(options))
     }
 }
+
+fn options_of(options: &SaveOptions) -> PytreeDataOptions {
+    match &options.layout {
+        Layout::PytreeData(options) => options.clone(),
+        _ => PytreeDataOptions::default(),
+    }
+}
+
+/// An array of a manifest, as it lies in the data file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArrayEntry {
+    /// The keys from the root, as a tuple of Python: `('layer', 'w')`.
+    pub path: String,
+    /// NumPy's type string: `<f4`, `>i2`, `<U8`; for dtypes of ml_dtypes their name.
+    pub dtype: String,
+    /// The shape.
+    pub shape: Vec<u64>,
+    /// First byte in the data file.
+    pub offset_bytes: u64,
+}
+
+/// A manifest, checked against its data file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entries {
+    /// The data file: the one that was given, or the one that the manifest names.
+    pub data: PathBuf,
+    /// The arrays in the order in which they stand.
+    pub arrays: Vec<ArrayEntry>,
+    /// Paths of empty dicts, as tuples of Python.
+    pub empty: Vec<String>,
+}
+
+/// Reads a manifest for whoever maps the data file by itself; with `verify`, checks the data too.
+///
+/// # Errors
+/// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum; `NotFound` if one
+/// of the files is missing.
+pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
+    let (manifest, _, data) = reader::DataFile::open(files)?;
+    if verify {
+        data.check_all()?;
+    }
+    let arrays = data.entries.iter().map(|entry| ArrayEntry {
+        path: manifest::path_text(&entry.path),
+        dtype: entry.descr.text(),
+        shape: entry.shape.dims().to_vec(),
+        offset_bytes: entry.offset_bytes,
+    });
+    let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
+    Ok(Entries {
+        data: data.path(),
+        arrays: arrays.collect(),
+        empty: empty.iter().map(|path| manifest::path_text(path)).collect(),
+    })
+}
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,9 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, save: &SaveOptions) -> R
             )?;
             image.encoder.write_file(out, &image.head, &image.tensors)
         }
-        Target::Folder => write_folder(tree, staged, save, options, HEADER_LEN_MAX_BYTES),
+        Target::Folder | Target::Siblings { .. } => {
+            write_folder(tree, staged, save, options, HEADER_LEN_MAX_BYTES)
+        }
     }
 }
 

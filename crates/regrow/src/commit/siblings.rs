@@ -1,0 +1,242 @@
+//! Files beside each other that are one checkpoint: `model.data` and `model.manifest`.
+//!
+//! No system call gives two names at once, so one of them, the last, is what makes the checkpoint: without it,
+//! nobody takes the others for one. It goes first and comes last:
+//!
+//! ```text
+//! write    tmp/0/model.data  tmp/1/model.manifest
+//! commit   fsync both -> lock the folder -> make tmp/replaced
+//!          model.manifest -> tmp/replaced      from here until the last step there is no checkpoint
+//!          model.data     -> tmp/replaced
+//!          tmp/0/model.data     -> model.data
+//!          tmp/1/model.manifest -> model.manifest
+//! ```
+//! At no moment does a manifest stand beside data that is not its own. Each step is synced before the next. A
+//! writer that dies between the steps leaves whole new files under its temporary name; the next save to the same
+//! target takes the steps that are left ([`finish`]), and until then the target is missing: loud, never wrong.
+//! A step that fails is undone with those before it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::rename::rename_new;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::sync_folder;
+
+/// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun.
+const REPLACED: &str = "replaced";
+
+/// How long a commit waits for other commits into the same folder; each takes a few syncs.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
+
+/// How often it asks.
+const LOCK_PACE: Duration = Duration::from_millis(2);
+
+/// Where the file number `at` is written, below the temporary folder.
+pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
+    folder.join(at.to_string()).join(target.file_name().unwrap_or_default())
+}
+
+/// The targets of a checkpoint named `stem`: the stem's own name with each suffix behind it.
+///
+/// # Errors
+/// `InvalidArgument` for a suffix that would lead elsewhere, or twice the same.
+pub(super) fn targets(stem: &Path, suffixes: &[String]) -> Result<Vec<PathBuf>> {
+    let mut out: Vec<PathBuf> = Vec::with_capacity(suffixes.len());
+    for suffix in suffixes {
+        if suffix.contains(['/', '\0']) {
+            return Err(Error::invalid(format!("the suffix {suffix:?} leads to another folder")));
+        }
+        let mut name = OsString::from(stem.file_name().unwrap_or_default());
+        name.push(suffix);
+        let target = stem.with_file_name(name);
+        if out.contains(&target) {
+            return Err(Error::invalid(format!("two files would both have the suffix {suffix:?}")));
+        }
+        out.push(target);
+    }
+    match out.is_empty() {
+        true => Err(Error::invalid("a checkpoint of files beside each other has at least one")),
+        false => Ok(out),
+    }
+}
+
+/// Moves files, and knows how to move them back.
+struct Moves<'a> {
+    /// The folder of the targets, synced after each move.
+    parent: &'a Path,
+    done: Vec<(PathBuf, PathBuf)>,
+    durable: bool,
+    /// How many more moves are made before the process dies; only tests have it end.
+    left: usize,
+}
+
+impl Moves<'_> {
+    fn take(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        if self.left == 0 {
+            return Err(io::Error::other(Died));
+        }
+        self.left -= 1;
+        rename_new(from, to)?;
+        self.done.push((from.to_owned(), to.to_owned()));
+        if self.durable { sync_folder(self.parent) } else { Ok(()) }
+    }
+
+    /// Takes everything back, the last move first.
+    fn undo(&self) -> io::Result<()> {
+        self.done.iter().rev().try_for_each(|(from, to)| rename_new(to, from))
+    }
+}
+
+/// What a test makes a commit end with, as if the process had died there.
+#[derive(Debug)]
+struct Died;
+
+impl std::fmt::Display for Died {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the process died")
+    }
+}
+
+impl std::error::Error for Died {}
+
+/// How a commit failed.
+pub(super) struct Failed {
+    pub error: Error,
+    /// Whether the temporary folder must stay, because it holds what could not be put back.
+    pub keep: bool,
+}
+
+/// Gives the staged files their names. `check` says whether what is there may be replaced; it is asked under the
+/// lock.
+pub(super) fn take_names(
+    staged: &Path,
+    targets: &[PathBuf],
+    durable: bool,
+    check: &dyn Fn() -> Result<()>,
+) -> std::result::Result<(), Failed> {
+    take_names_until(staged, targets, durable, check, usize::MAX)
+}
+
+fn take_names_until(
+    staged: &Path,
+    targets: &[PathBuf],
+    durable: bool,
+    check: &dyn Fn() -> Result<()>,
+    moves: usize,
+) -> std::result::Result<(), Failed> {
+    let unchanged = |error| Failed { error, keep: false };
+    let Some(parent) = targets.first().and_then(|target| target.parent()) else {
+        return Err(unchanged(Error::invalid("no file is staged")));
+    };
+    let _lock = lock(parent).map_err(unchanged)?;
+    check().map_err(unchanged)?;
+    let aside = staged.join(REPLACED);
+    let mut moves = Moves { parent, done: Vec::new(), durable, left: moves };
+    let mut take_all = || -> io::Result<()> {
+        fs::create_dir(&aside)?;
+        // The last is what makes the checkpoint: it goes first.
+        for target in targets.iter().rev() {
+            let Some(name) = target.file_name() else { continue };
+            match moves.take(target, &aside.join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        targets
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, target)| moves.take(&staged_path(staged, at, target), target))
+    };
+    let Err(error) = take_all() else { return Ok(()) };
+    let died = error.get_ref().is_some_and(|inner| inner.is::<Died>());
+    let keep = died || moves.undo().is_err();
+    let first = targets.first().map(PathBuf::as_path).unwrap_or(parent);
+    let failed = Error::io("cannot give the checkpoint its name", first, error);
+    Err(Failed {
+        error: match keep {
+            true => failed
+                .help(format!("what was there before could not be put back: it is in {}", aside.display())),
+            false => failed,
+        },
+        keep,
+    })
+}
+
+/// Takes the steps that a dead writer of these files had left; nothing, if it had not begun or a checkpoint is
+/// there. `staged` is its temporary folder, which is the caller's now.
+///
+/// # Errors
+/// What the file system says; the folder must then stay as it is.
+pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<()> {
+    if !has_begun(staged) {
+        return Ok(());
+    }
+    let _lock = lock(parent).map_err(|error| io::Error::other(error.to_string()))?;
+    let waiting = waiting(staged)?;
+    let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(()) };
+    if fs::symlink_metadata(parent.join(last)).is_ok() {
+        return Ok(());
+    }
+    for from in &waiting {
+        let Some(name) = from.file_name() else { continue };
+        let to = parent.join(name);
+        match rename_new(from, &to) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Data of the old checkpoint, which the dead writer had no time to move.
+                rename_new(&to, &staged.join(REPLACED).join(name))?;
+                rename_new(from, &to)?;
+            }
+            other => other?,
+        }
+        sync_folder(parent)?;
+    }
+    Ok(())
+}
+
+/// Whether a commit of what is in the temporary folder `staged` has moved anything yet.
+pub(super) fn has_begun(staged: &Path) -> bool {
+    let is_moved =
+        |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
+    match fs::read_dir(staged.join(REPLACED)).map(|mut all| all.next().is_some()) {
+        Ok(true) => true,
+        Ok(false) => is_moved(staged.join("0")),
+        Err(_) => false,
+    }
+}
+
+/// The staged files that have not got their names yet, in order.
+fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut waiting = Vec::new();
+    for at in 0_usize.. {
+        match fs::read_dir(staged.join(at.to_string())) {
+            Ok(mut entries) => waiting.extend(entries.next().transpose()?.map(|entry| entry.path())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(waiting)
+}
+
+/// Holds the folder `parent` against other commits of this kind; they would mix their files.
+fn lock(parent: &Path) -> Result<File> {
+    let cannot = |error| Error::io("cannot lock", parent, error);
+    let folder = File::open(parent).map_err(cannot)?;
+    let since = Instant::now();
+    loop {
+        match folder.try_lock() {
+            // A file system without locks: two writers to the same names must be kept apart by whoever runs them.
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => std::thread::sleep(LOCK_PACE),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(ErrorKind::Io, "another writer holds the folder").in_file(parent));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

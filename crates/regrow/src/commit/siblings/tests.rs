@@ -1,0 +1,190 @@
+//! Wherever a commit stops, no manifest stands beside data that is not its own.
+
+use super::super::leftovers::{Begun, begun};
+use super::super::*;
+use super::{staged_path, take_names_until};
+
+const SUFFIXES: [&str; 2] = [".data", ".manifest"];
+
+fn suffixes() -> Vec<String> {
+    SUFFIXES.map(str::to_owned).to_vec()
+}
+
+fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<Staged> {
+    let staged = Staged::for_siblings(stem, &suffixes(), overwrite)?;
+    for at in 0..SUFFIXES.len() {
+        let mut writer = staged.sibling_writer(at, 0, 0)?;
+        writer.write(content.as_bytes())?;
+        writer.finish()?;
+    }
+    Ok(staged)
+}
+
+fn save(stem: &Path, overwrite: bool, content: &str) -> Result<PathBuf> {
+    stage(stem, overwrite, content)?.commit()
+}
+
+fn file(stem: &Path, suffix: &str) -> PathBuf {
+    let mut name = stem.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// What the checkpoint holds, `None` if there is none; both files must be of the same save.
+fn saved(stem: &Path) -> Option<String> {
+    let manifest = fs::read_to_string(file(stem, ".manifest")).ok()?;
+    assert_eq!(fs::read_to_string(file(stem, ".data")).unwrap(), manifest);
+    Some(manifest)
+}
+
+fn count(folder: &Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+#[test]
+fn both_files_are_committed_and_nothing_else_is_left() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("new/model");
+    assert_eq!(save(&stem, false, "first").unwrap(), stem);
+    assert_eq!(saved(&stem).unwrap(), "first");
+    assert_eq!(save(&stem, false, "second").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(saved(&stem).unwrap(), "first");
+    save(&stem, true, "third").unwrap();
+    assert_eq!(saved(&stem).unwrap(), "third");
+    drop(stage(&stem, true, "never").unwrap());
+    assert_eq!(saved(&stem).unwrap(), "third");
+    assert_eq!(count(stem.parent().unwrap()), 2);
+}
+
+#[test]
+fn one_of_the_files_is_enough_to_be_in_the_way() {
+    for suffix in SUFFIXES {
+        let root = tempfile::tempdir().unwrap();
+        let stem = root.path().join("model");
+        fs::write(file(&stem, suffix), "precious").unwrap();
+        let error = save(&stem, false, "x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(error.place().file.as_deref(), Some(file(&stem, suffix).as_path()));
+        save(&stem, true, "y").unwrap();
+        assert_eq!(saved(&stem).unwrap(), "y");
+        assert_eq!(count(root.path()), 2);
+        fs::remove_file(file(&stem, suffix)).unwrap();
+        fs::create_dir(file(&stem, suffix)).unwrap();
+        assert_eq!(save(&stem, true, "z").unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(count(root.path()), 2);
+    }
+}
+
+#[test]
+fn suffixes_lead_nowhere_else() {
+    let root = tempfile::tempdir().unwrap();
+    for bad in [["/../x", ".m"], [".d", "a/b"], [".d", ".d"]] {
+        let error = Staged::for_siblings(&root.path().join("a"), &bad.map(str::to_owned), true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
+    }
+    assert!(Staged::for_siblings(&root.path().join("a"), &[], true).is_err());
+    let bare =
+        Staged::for_siblings(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
+    for at in 0..2 {
+        bare.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
+    }
+    assert!(bare.sibling_writer(2, 0, 0).is_err());
+    bare.commit().unwrap();
+    assert!(root.path().join("a").is_file() && root.path().join("a.m").is_file());
+}
+
+/// Stages, and dies after so many moves.
+fn die(stem: &Path, overwrite: bool, content: &str, moves: usize) {
+    let mut staged = stage(stem, overwrite, content).unwrap();
+    staged.sync_tree().unwrap();
+    let ended = take_names_until(&staged.own.path, &staged.siblings, true, &|| Ok(()), moves);
+    // As for a dead process: nothing is removed, the lock is gone.
+    staged.committed = true;
+    assert_eq!(ended.is_ok(), moves >= 4);
+}
+
+#[test]
+fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    for moves in 0..=4 {
+        let stem = root.path().join(format!("over_{moves}"));
+        save(&stem, false, "old").unwrap();
+        die(&stem, true, "new", moves);
+        let expected = match moves {
+            0 => Some("old"),
+            4 => Some("new"),
+            _ => None,
+        };
+        assert_eq!(saved(&stem).as_deref(), expected, "after {moves} moves");
+        let is_dead = matches!(begun(&stem), Some(Begun::Dead(_)));
+        assert_eq!(is_dead, moves > 0, "after {moves} moves");
+        // Whoever saves next finds it finished, and nothing lies about.
+        drop(Staged::for_siblings(&stem, &suffixes(), true).unwrap());
+        assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
+        assert!(begun(&stem).is_none());
+    }
+    assert_eq!(count(root.path()), 2 * 5);
+}
+
+#[test]
+fn a_first_save_that_dies_is_finished_or_gone() {
+    let root = tempfile::tempdir().unwrap();
+    // The first two steps find nothing to move aside.
+    for moves in 0..=4 {
+        let stem = root.path().join(format!("first_{moves}"));
+        die(&stem, false, "new", moves);
+        assert_eq!(saved(&stem).is_some(), moves == 4, "after {moves} moves");
+        let again = save(&stem, false, "again");
+        match moves {
+            0..=2 => assert_eq!(saved(&stem).as_deref(), Some("again"), "{again:?}"),
+            _ => {
+                assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
+                assert_eq!(saved(&stem).as_deref(), Some("new"));
+            }
+        }
+    }
+    assert_eq!(count(root.path()), 2 * 5);
+}
+
+#[test]
+fn a_step_that_fails_is_undone() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("model");
+    save(&stem, false, "old").unwrap();
+    let staged = stage(&stem, true, "new").unwrap();
+    // The manifest is not there to be moved: the last step fails, when all others are done.
+    fs::remove_file(staged_path(staged.folder(), 1, &file(&stem, ".manifest"))).unwrap();
+    assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(saved(&stem).as_deref(), Some("old"));
+    assert_eq!(count(root.path()), 2);
+}
+
+#[test]
+fn what_appeared_meanwhile_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("model");
+    let staged = stage(&stem, false, "late").unwrap();
+    save(&stem, false, "early").unwrap();
+    assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(saved(&stem).as_deref(), Some("early"));
+    assert_eq!(count(root.path()), 2);
+}
+
+#[test]
+fn overwriters_never_mix_their_files() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("model");
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let stem = &stem;
+            scope.spawn(move || {
+                for round in 0..15 {
+                    let staged = stage(stem, true, &format!("{writer} {round}")).unwrap().durable(false);
+                    staged.commit().unwrap();
+                }
+            });
+        }
+    });
+    assert!(saved(&stem).unwrap().ends_with(" 14"));
+    assert_eq!(count(root.path()), 2);
+}

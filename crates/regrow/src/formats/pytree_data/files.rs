@@ -1,0 +1,104 @@
+//! Which two files a path means.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::commit::{Begun, begun};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How the name of a data file ends.
+pub const DATA_SUFFIX: &str = ".data";
+
+/// How the name of a manifest ends.
+pub const MANIFEST_SUFFIX: &str = ".manifest";
+
+/// What is read of a file to see whether it may be a manifest.
+const HEAD_LEN_BYTES: u64 = 64 << 10;
+
+/// A manifest and its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    /// Says where the arrays lie.
+    pub manifest: PathBuf,
+    /// Has the arrays, unless the manifest names another file beside it.
+    pub data: PathBuf,
+}
+
+impl Files {
+    /// The files of a path that is the stem of both, or one of them.
+    pub fn of(path: &Path) -> Self {
+        let stem = stem_of(path);
+        Self { manifest: with_suffix(&stem, MANIFEST_SUFFIX), data: with_suffix(&stem, DATA_SUFFIX) }
+    }
+
+    /// Whether they are there, or at least a manifest that looks like one. The stem itself names nothing.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn are_at(path: &Path) -> Result<bool> {
+        let files = Self::of(path);
+        if !files.manifest.is_file() || files.manifest != path && files.data != path && path.exists() {
+            return Ok(false);
+        }
+        // Two files named so are a pair, even if the manifest is damaged; of one alone more is asked.
+        if files.data.is_file() && files.data != path {
+            return Ok(true);
+        }
+        looks_like_manifest(&files.manifest)
+    }
+}
+
+/// `path` with more text at the end of its name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn stem_of(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let is_file_of_ours = [DATA_SUFFIX, MANIFEST_SUFFIX]
+        .iter()
+        .any(|suffix| name.len() > suffix.len() && name.ends_with(suffix.as_bytes()));
+    if is_file_of_ours && path.is_file() { path.with_extension("") } else { path.to_owned() }
+}
+
+/// A list of dicts, with words that only a manifest has together.
+fn looks_like_manifest(file: &Path) -> Result<bool> {
+    let mut head = Vec::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(HEAD_LEN_BYTES).read_to_end(&mut head));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(Error::io("cannot read", file, error)),
+    }
+    let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
+    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    Ok(matches!(first, Some(b'[' | b'(' | b'#')) && ["path", "dtype", "nbytes"].into_iter().all(has))
+}
+
+/// How long a reader waits for a commit of both files, which takes a few syncs.
+const COMMIT_WAIT: Duration = Duration::from_secs(10);
+
+/// How often it looks.
+const COMMIT_PACE: Duration = Duration::from_millis(1);
+
+/// Why there is nothing at `path`, where a save of files named after it stands between its two files. While its
+/// writer lives, this waits for the end: who looks again may find the checkpoint.
+pub(crate) fn unfinished(path: &Path) -> Option<Error> {
+    let since = Instant::now();
+    let mut what = begun(path)?;
+    while matches!(what, Begun::Living) && since.elapsed() < COMMIT_WAIT {
+        std::thread::sleep(COMMIT_PACE);
+        what = begun(path)?;
+    }
+    let error = |what: &str| Error::new(ErrorKind::Uncommitted, what).in_file(path);
+    Some(match what {
+        Begun::Living => error("this checkpoint is being committed, and that takes long").help("try again"),
+        Begun::Dead(folder) => error("a save of this checkpoint was killed between its two files").help(
+            format!("the next save to the same path finishes it; all of it is in {}", folder.display()),
+        ),
+    })
+}

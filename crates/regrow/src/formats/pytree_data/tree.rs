@@ -1,0 +1,241 @@
+//! From entries to a pytree: the exact one if it was kept, otherwise dicts made of the paths.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::manifest::{Entry, Manifest, about, path_text};
+use crate::array::{Dtype, Shape};
+use crate::bytes::python_literal::Literal;
+use crate::error::{Error, Result};
+use crate::formats::npy::descr::Descr;
+use crate::formats::regrow::structure::Structure;
+use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// A pytree whose leaves have been found.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub tree: Tree<LeafInfo>,
+    /// For each leaf its entry; `None` for those without data.
+    pub entries: Vec<Option<usize>>,
+}
+
+/// The pytree of a manifest whose paths do not contradict each other.
+///
+/// # Errors
+/// `Corrupt` if they do, or if the kept pytree is not that of the entries.
+pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
+    let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
+    let branches = Branches::of(&manifest.entries, empty)?;
+    match manifest.extra.as_ref().and_then(|extra| extra.structure.as_deref()) {
+        Some(structure) => kept(structure, &manifest.entries),
+        None => branches.into_placed(&manifest.entries),
+    }
+}
+
+/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their `repr`.
+pub(super) fn key_of(literal: &Literal) -> Key {
+    match literal {
+        Literal::Str(text) => Key::dict(text.as_str()),
+        Literal::Int(number) => match i64::try_from(*number) {
+            Ok(number) => Key::DictInt(number),
+            Err(_) => Key::dict(number.to_string()),
+        },
+        other => Key::dict(other.repr()),
+    }
+}
+
+/// The literals of a key path: what a load by the original finds as keys.
+pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
+    let literal = |key: &Key| match key {
+        Key::Dict(text) | Key::Attr(text) => Literal::Str(text.to_string()),
+        Key::DictInt(number) => Literal::Int((*number).into()),
+        Key::Index(at) => Literal::Int(*at as i128),
+    };
+    path.keys().iter().map(literal).collect()
+}
+
+/// What Python takes for the same key has the same text: `1`, `True` and `1.0` are one.
+pub(super) fn identity(key: &Literal) -> String {
+    match key {
+        Literal::Bool(value) => u8::from(*value).to_string(),
+        Literal::Float(value) if value.fract() == 0.0 => {
+            let digits = format!("{value:.0}");
+            if digits == "-0" { "0".to_owned() } else { digits }
+        }
+        Literal::Tuple(keys) => format!("({})", keys.iter().map(identity).collect::<Vec<_>>().join(",")),
+        other => other.repr(),
+    }
+}
+
+/// How an entry's array looks to the engine.
+pub(super) fn info_of(entry: &Entry) -> Result<LeafInfo> {
+    let (kind, dtype, shape) = match &entry.descr {
+        Descr::Number { dtype, .. } => (LeafKind::NumpyArray, *dtype, entry.shape.clone()),
+        other => {
+            let mut dims = entry.shape.dims().to_vec();
+            dims.push(other.item_len_bytes());
+            (LeafKind::NumpyOther(Arc::from(other.text())), Dtype::UInt8, Shape::new(dims)?)
+        }
+    };
+    Ok(LeafInfo {
+        kind,
+        dtype,
+        shape,
+        name: Arc::from(path_text(&entry.path)),
+        chunk_shape: None,
+        write_shape: None,
+        sharding: None,
+        coding: Arc::from(match entry.descr {
+            Descr::Number { big_endian: true, .. } => "raw, big-endian",
+            _ => "raw",
+        }),
+    })
+}
+
+/// What is at a path.
+#[derive(Debug)]
+enum What {
+    Entry(usize),
+    Dict { children: Vec<usize> },
+}
+
+#[derive(Debug)]
+struct Branch {
+    key: Key,
+    what: What,
+}
+
+/// The dicts and leaves that paths make, each child after its parent.
+#[derive(Debug)]
+struct Branches(Vec<Branch>);
+
+impl Branches {
+    /// # Errors
+    /// `Corrupt` for a path twice, a leaf below a leaf, a leaf where a branch is, a root beside others.
+    fn of(entries: &[Entry], empty: &[Vec<Literal>]) -> Result<Self> {
+        let dict = || What::Dict { children: Vec::new() };
+        let mut all = vec![Branch { key: Key::Index(0), what: dict() }];
+        let mut by_key: HashMap<(usize, String), usize> = HashMap::new();
+        let leaves = entries.iter().enumerate().map(|(at, entry)| (&entry.path, Some(at)));
+        let mut is_root_taken = false;
+        for (path, entry) in leaves.chain(empty.iter().map(|path| (path, None))) {
+            let conflict = |why: &str| {
+                about(Error::corrupt(format!("the manifest's paths contradict each other: {why}")), path)
+            };
+            if is_root_taken || path.is_empty() && all.len() > 1 {
+                return Err(conflict("a root array stands beside others"));
+            }
+            let mut at = 0;
+            for (depth, key) in path.iter().enumerate() {
+                let is_last = depth + 1 == path.len();
+                let next = all.len();
+                let found = *by_key.entry((at, identity(key))).or_insert(next);
+                if found == next {
+                    let what = match entry {
+                        Some(entry) if is_last => What::Entry(entry),
+                        _ => dict(),
+                    };
+                    all.push(Branch { key: key_of(key), what });
+                    if let Some(Branch { what: What::Dict { children }, .. }) = all.get_mut(at) {
+                        children.push(next);
+                    }
+                } else {
+                    match (is_last, all.get(found).map(|branch| &branch.what)) {
+                        (false, Some(What::Entry(_))) => return Err(conflict("an array lies below another")),
+                        (true, Some(What::Entry(_))) => return Err(conflict("the same path stands twice")),
+                        (true, Some(What::Dict { children })) if entry.is_some() || !children.is_empty() => {
+                            return Err(conflict("an array stands where others lie below"));
+                        }
+                        _ => {}
+                    }
+                }
+                at = found;
+            }
+            if let (true, Some(entry), Some(root)) = (path.is_empty(), entry, all.first_mut()) {
+                root.what = What::Entry(entry);
+                is_root_taken = true;
+            }
+        }
+        Ok(Self(all))
+    }
+
+    fn into_placed(self, entries: &[Entry]) -> Result<Placed> {
+        enum Step {
+            Visit(usize),
+            Close,
+        }
+        let mut build = TreeBuilder::new();
+        let mut places = Vec::with_capacity(entries.len());
+        let mut steps = vec![Step::Visit(0)];
+        while let Some(step) = steps.pop() {
+            let Step::Visit(at) = step else {
+                build.close()?;
+                continue;
+            };
+            let Some(Branch { key, what }) = self.0.get(at) else { continue };
+            match what {
+                What::Entry(entry) => {
+                    let Some(found) = entries.get(*entry) else { continue };
+                    build.leaf(key.clone(), info_of(found).map_err(|error| about(error, &found.path))?)?;
+                    places.push(Some(*entry));
+                }
+                What::Dict { children } => {
+                    build.open(key.clone(), NodeKind::Dict)?;
+                    steps.push(Step::Close);
+                    steps.extend(children.iter().rev().map(|&child| Step::Visit(child)));
+                }
+            }
+        }
+        let tree = build.finish()?;
+        match tree.first_equal_keys() {
+            // Only keys that are neither text nor a number of 64 bits can print like another.
+            Some(path) => Err(Error::unsupported("two keys of one dict print alike").at_leaf(&path)),
+            None => Ok(Placed { tree, entries: places }),
+        }
+    }
+}
+
+/// Finds the entry of every leaf of a pytree that was kept.
+fn kept(structure: &str, entries: &[Entry]) -> Result<Placed> {
+    let mut tree = Structure::from_json(structure)?.regrow()?.tree;
+    let text_of = |path: &[Literal]| path.iter().map(identity).collect::<Vec<_>>().join(",");
+    let by_path: HashMap<String, usize> =
+        entries.iter().enumerate().map(|(at, entry)| (text_of(&entry.path), at)).collect();
+    let mut places = Vec::with_capacity(tree.len());
+    let mut infos = Vec::with_capacity(tree.len());
+    for (path, info) in tree.iter() {
+        if matches!(info.kind, LeafKind::Placeholder) {
+            places.push(None);
+            infos.push(None);
+            continue;
+        }
+        let at = by_path.get(&text_of(&literals_of(&path))).copied();
+        let Some((at, entry)) = at.and_then(|at| Some((at, entries.get(at)?))) else {
+            return Err(Error::corrupt("a leaf of the kept pytree is not in the manifest").at_leaf(&path));
+        };
+        let stored = info_of(entry)?;
+        let is_other = |kind: &LeafKind| matches!(kind, LeafKind::NumpyOther(_));
+        let differs = stored.dtype != info.dtype
+            || stored.shape != info.shape
+            || (is_other(&stored.kind) || is_other(&info.kind)) && stored.kind != info.kind;
+        if differs {
+            return Err(Error::corrupt("an array is not what the kept pytree says").at_leaf(&path).expected(
+                format_args!("{} {}", info.dtype, info.shape),
+                format_args!("{} {}", stored.dtype, stored.shape),
+            ));
+        }
+        places.push(Some(at));
+        infos.push(Some(stored));
+    }
+    for (info, stored) in tree.leaves_mut().iter_mut().zip(infos) {
+        if let Some(stored) = stored {
+            info.name = stored.name;
+            info.coding = stored.coding;
+        }
+    }
+    if places.iter().flatten().count() != entries.len() {
+        return Err(Error::corrupt("the manifest has arrays that the kept pytree has not")
+            .expected(places.iter().flatten().count(), entries.len()));
+    }
+    Ok(Placed { tree, entries: places })
+}

@@ -1,0 +1,130 @@
+//! A tree to a data file and a manifest.
+
+use super::PytreeDataOptions;
+use super::files::DATA_SUFFIX;
+use super::manifest::{BLOCK_LEN_BYTES, Manifest};
+use super::plan::{Plan, Planned};
+use crate::array::cast_bytes;
+use crate::bytes::checksum::Crc32c;
+use crate::commit::Staged;
+use crate::error::{Error, Result};
+use crate::store::DirectWriter;
+use crate::tree::{Leaf, Tree};
+
+/// The number of the data file among the staged ones, and that of the manifest.
+const DATA: usize = 0;
+const MANIFEST: usize = 1;
+
+/// Bytes of an array that are looked at in one go.
+const PIECE_LEN_BYTES: usize = 1 << 20;
+
+/// What the name of each staged file ends in.
+pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
+    let mut suffixes = vec![options.data_suffix.clone()];
+    suffixes.extend(options.manifest.then(|| options.manifest_suffix.clone()));
+    suffixes
+}
+
+/// Writes both files.
+///
+/// # Errors
+/// As [`Plan::of`]; what the disk says.
+pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOptions) -> Result<()> {
+    let Plan { arrays, mut extra, len_bytes } = Plan::of(tree, options)?;
+    if let (Some(extra), true) = (&mut extra, options.data_suffix != DATA_SUFFIX) {
+        extra.data = Some(data_name(staged, options)?);
+    }
+    let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
+    let mut entries = Vec::with_capacity(arrays.len());
+    for mut planned in arrays {
+        pad_to(&mut out, planned.entry.offset_bytes)?;
+        let sums = write_array(&mut out, &planned)
+            .map_err(|error| super::manifest::about(error, &planned.entry.path))?;
+        planned.entry.crc32c = extra.is_some().then_some(sums);
+        entries.push(planned.entry);
+    }
+    // No reader can map an empty file, so one has a byte: NumPy 2 makes it so, too.
+    pad_to(&mut out, len_bytes.max(1))?;
+    out.finish()?;
+    if options.manifest {
+        // Without an entry there is nothing that could carry more.
+        let extra = extra.filter(|_| !entries.is_empty());
+        let text = Manifest { entries, extra }.to_text();
+        let mut out = staged.sibling_writer(MANIFEST, text.len() as u64, 0)?;
+        out.write(text.as_bytes())?;
+        out.finish()?;
+    }
+    Ok(())
+}
+
+fn data_name(staged: &Staged, options: &PytreeDataOptions) -> Result<String> {
+    let stem = staged.target().file_name().and_then(|name| name.to_str());
+    stem.map(|stem| format!("{stem}{}", options.data_suffix)).ok_or_else(|| {
+        Error::invalid("the manifest can only name a data file whose name is text").in_file(staged.target())
+    })
+}
+
+/// Zeros up to an offset.
+fn pad_to(out: &mut DirectWriter, offset_bytes: u64) -> Result<()> {
+    let missing = offset_bytes.saturating_sub(out.offset_bytes());
+    out.write_with(missing, &mut |_, piece| {
+        piece.fill(0);
+        Ok(())
+    })
+}
+
+/// Streams an array, cast where it is stored as another dtype; its checksums.
+fn write_array(out: &mut DirectWriter, planned: &Planned) -> Result<Vec<u32>> {
+    let (from, to) = (planned.array.dtype(), planned.stored);
+    let mut sums = BlockSums::default();
+    let mut cast = Vec::new();
+    planned.array.for_each_piece(PIECE_LEN_BYTES, |piece| {
+        let stored = match from == to {
+            true => piece,
+            false => {
+                cast.resize(piece.len() / from.size_bytes() * to.size_bytes(), 0);
+                cast_bytes(piece, from, to, &mut cast)?;
+                &cast
+            }
+        };
+        sums.update(stored);
+        out.write(stored)
+    })?;
+    Ok(sums.finish())
+}
+
+/// One checksum for each started block.
+#[derive(Default)]
+struct BlockSums {
+    done: Vec<u32>,
+    current: Crc32c,
+    filled: u64,
+}
+
+impl BlockSums {
+    fn update(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = (BLOCK_LEN_BYTES - self.filled) as usize;
+            let (now, later) = rest.split_at(rest.len().min(room));
+            self.current.update(now);
+            self.filled += now.len() as u64;
+            if self.filled == BLOCK_LEN_BYTES {
+                self.close();
+            }
+            rest = later;
+        }
+    }
+
+    fn close(&mut self) {
+        self.done.push(std::mem::take(&mut self.current).value());
+        self.filled = 0;
+    }
+
+    fn finish(mut self) -> Vec<u32> {
+        if self.filled > 0 {
+            self.close();
+        }
+        self.done
+    }
+}

@@ -1,0 +1,97 @@
+//! A writer of data and manifest that is killed at any moment: the old pair, the new pair, or neither until the next
+//! save; never a manifest beside data that is not its own, for us or for the original.
+//!
+//! The test starts itself as a child that saves without end, and kills it (`SIGKILL`) at random moments.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{ErrorKind, SaveOptions, load, save_with};
+
+const FOLDER: &str = "REGROW_TEST_PAIR_SAVES_INTO";
+const KILLS: u64 = 15;
+
+fn options() -> SaveOptions {
+    // Without checksums: nothing but the order of the steps keeps the two files together.
+    let layout = Layout::from_name("pytree_data", serde_json::json!({"extra_keys": false})).unwrap();
+    SaveOptions { layout, overwrite: true, ..SaveOptions::default() }
+}
+
+/// Two arrays full of one value; their sizes differ from one generation to the next.
+fn tree(generation: u8) -> Tree<Leaf> {
+    let full = |len: usize| {
+        let shape = Shape::new(vec![len as u64]).unwrap();
+        Leaf::array(Array::new(Dtype::UInt8, shape, vec![generation; len].into()).unwrap())
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("a"), full((1 << 18) + usize::from(generation))).unwrap();
+    build.leaf(Key::dict("b"), full(100)).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// The generation of the pair, every byte of which must be of the same; `None` if there is no manifest.
+fn generation(stem: &Path) -> Option<u8> {
+    if !stem.with_extension("manifest").exists() {
+        return None;
+    }
+    let found = load(stem).unwrap();
+    let bytes: Vec<_> =
+        found.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap()).collect();
+    let first = bytes[0][0];
+    assert_eq!(bytes[0].len(), (1 << 18) + usize::from(first));
+    assert!(bytes.iter().all(|bytes| bytes.iter().all(|&byte| byte == first)), "a mixture of generations");
+    Some(first)
+}
+
+/// The child: does nothing unless it was started by the test below.
+#[test]
+fn saves_pairs_until_it_is_killed() {
+    let Some(folder) = env::var_os(FOLDER) else { return };
+    println!("READY");
+    for generation in (1..=250_u8).cycle() {
+        save_with(Path::new(&folder).join("latest"), &tree(generation), &options()).unwrap();
+    }
+}
+
+#[test]
+fn a_killed_save_never_mixes_two_pairs() {
+    let folder = tempfile::tempdir().unwrap();
+    let stem = folder.path().join("latest");
+    let (mut ended, mut left) = (0, 0);
+    for kill in 0..KILLS {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "saves_pairs_until_it_is_killed", "--nocapture"])
+            .env(FOLDER, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.map(Result::unwrap).find(|line| line.contains("READY")).expect("the child saves");
+        thread::sleep(Duration::from_micros(kill * 7919 % 60_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let now = generation(&stem);
+        ended += usize::from(now.is_some());
+        left += fs::read_dir(folder.path()).unwrap().count().saturating_sub(2);
+        if now.is_none() && ended > 0 {
+            // Not lost: it says what happened, and the next save has it back before it writes its own.
+            assert_eq!(load(&stem).unwrap_err().kind(), ErrorKind::Uncommitted);
+        }
+        let suffixes = [".data".to_owned(), ".manifest".to_owned()];
+        drop(regrow::commit::Staged::for_siblings(&stem, &suffixes, true).unwrap());
+        assert!(ended == 0 || generation(&stem).is_some(), "an overwrite lost the old pair");
+        assert!(now.is_none() || generation(&stem) == now, "removing what is left changes nothing else");
+    }
+    assert!(ended > 0, "no save ever ended");
+    assert!(left > 0, "no save was ever interrupted");
+}
