@@ -32,7 +32,7 @@ for name in _METADATA process_0 _strings.json _CHECKPOINT_METADATA _sharding; do
     seed fuzz_orbax_metadata "\\x0$which" 0 0 "${files[@]}"
     which=$((which + 1))
 done
-mapfile -t files < <(find "$fixtures"/orbax/legacy_*msgpack -type f -name 'checkpoint*')
+mapfile -t files < <(find "$fixtures"/orbax/legacy_*msgpack "$fixtures"/flax -type f \( -name 'checkpoint*' -o -name '*.msgpack' \))
 seed fuzz_msgpack '' 0 0 "${files[@]}"
 
 mapfile -t files < <(below npy '*.np[yz]')

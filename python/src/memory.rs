@@ -172,10 +172,11 @@ pub enum Piece<'a> {
 /// Bytes that one thread copies at a time.
 const COPY_LEN_BYTES: usize = 4 << 20;
 
-/// From here on, threads and huge pages cost less than they save.
+/// From here on, a thread costs less than it saves: most of the time goes into fresh pages, which the kernel clears
+/// on the thread that first touches them. (Huge pages take several times as long where memory is fragmented.)
 const LARGE_LEN_BYTES: usize = 8 << 20;
 
-/// Threads that copy: two reach the speed of the memory on most machines.
+/// Threads that copy.
 const COPY_THREADS: usize = 2;
 
 /// The pieces, one after another, as one `bytes` object: allocated once, every byte written once.
@@ -193,9 +194,6 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
         let start = ffi::PyBytes_AsString(made.as_ptr()).cast::<MaybeUninit<u8>>();
         std::slice::from_raw_parts_mut(start, len)
     };
-    if len >= LARGE_LEN_BYTES {
-        ask_for_huge_pages(room);
-    }
     let mut jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)> = Vec::new();
     for piece in pieces {
         let mut done = 0;
@@ -216,15 +214,14 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
     Ok(made)
 }
 
-/// Fresh memory comes a page at a time, which takes longer than the copy itself; pages of 2 MiB cost little. Advice
-/// only: failure is of no consequence.
-fn ask_for_huge_pages(room: &mut [MaybeUninit<u8>]) {
+/// Has the kernel make all pages of fresh memory at once, which is cheaper than a fault for each; advice only.
+fn make_present(room: &mut [MaybeUninit<u8>]) {
     let page = rustix::param::page_size();
     let start = room.as_mut_ptr();
     let skip = start.addr().next_multiple_of(page) - start.addr();
     let Some(len) = room.len().checked_sub(skip).map(|len| len / page * page) else { return };
     // SAFETY: the range is whole pages within memory that is ours alone, and the advice changes no contents.
-    let _ = unsafe { madvise(start.wrapping_add(skip).cast(), len, Advice::LinuxHugepage) };
+    let _ = unsafe { madvise(start.wrapping_add(skip).cast(), len, Advice::LinuxPopulateWrite) };
 }
 
 fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<()> {
@@ -232,7 +229,10 @@ fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<(
     let work = || loop {
         let next = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
         match next {
-            Some((room, piece)) => piece.copy(room)?,
+            Some((room, piece)) => {
+                make_present(room);
+                piece.copy(room)?;
+            }
             None => return Ok(()),
         }
     };

@@ -484,7 +484,8 @@ mod tests {
 
     #[test]
     fn names_the_leaf_that_is_broken() {
-        let broken: [(&dyn Fn(&mut Encoder), ErrorKind); 6] = [
+        type Encode<'a> = &'a dyn Fn(&mut Encoder);
+        let broken: [(Encode<'_>, ErrorKind); 6] = [
             (&|e| array(e, 1, &[3], "int16", &[0; 4], None), ErrorKind::Corrupt),
             (&|e| array(e, 1, &[1 << 40, 1 << 40], "int16", &[], None), ErrorKind::Limit),
             (&|e| array(e, 3, &[2], "int8", &[0; 2], None), ErrorKind::Corrupt),

@@ -90,10 +90,10 @@ impl Encoder {
     /// An integer that is not negative.
     pub fn uint(&mut self, value: u64) {
         match value {
-            0..=0x7f => self.bytes.push(value as u8),
-            ..=0xff => self.marked(0xcc, &(value as u8).to_be_bytes()),
-            ..=0xffff => self.marked(0xcd, &(value as u16).to_be_bytes()),
-            ..=0xffff_ffff => self.marked(0xce, &(value as u32).to_be_bytes()),
+            ..0x80 => self.bytes.push(value as u8),
+            0x80..=0xff => self.marked(0xcc, &(value as u8).to_be_bytes()),
+            0x100..=0xffff => self.marked(0xcd, &(value as u16).to_be_bytes()),
+            0x1_0000..=0xffff_ffff => self.marked(0xce, &(value as u32).to_be_bytes()),
             _ => self.marked(0xcf, &value.to_be_bytes()),
         }
     }

@@ -109,11 +109,11 @@ impl<'a> Scanner<'a> {
             }
             0xc2 => Token::Bool(false),
             0xc3 => Token::Bool(true),
-            0xc4 | 0xc5 | 0xc6 => {
+            0xc4..=0xc6 => {
                 let len = self.len(first - 0xc4)?;
                 Token::Bin(self.range(len)?)
             }
-            0xc7 | 0xc8 | 0xc9 => {
+            0xc7..=0xc9 => {
                 let len = self.len(first - 0xc7)?;
                 self.ext(len)?
             }
