@@ -29,9 +29,9 @@ mod flax;
 mod leaves;
 mod memory;
 mod options;
+mod pytree_data;
 mod safetensors;
 mod trak;
-mod pytree_data;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -51,11 +51,11 @@ mod _native {
     #[pymodule_export]
     use crate::memory::Slab;
     #[pymodule_export]
+    use crate::pytree_data::pytree_entries;
+    #[pymodule_export]
     use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
-    #[pymodule_export]
-    use crate::pytree_data::pytree_entries;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -27,7 +27,8 @@ const READ_MAX_BYTES: u64 = 64 << 20;
 
 /// From here on an allocation beyond the limit fails, in this process.
 fn limit_memory() {
-    let pages: u64 = fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
+    let pages: u64 =
+        fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
     let limit = pages * 4096 + MEMORY_MAX_BYTES;
     let limit = rustix::process::Rlimit { current: Some(limit), maximum: None };
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();

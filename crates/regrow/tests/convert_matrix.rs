@@ -52,13 +52,22 @@ fn rich() -> Tree<Leaf> {
     let leaves = [
         Leaf { kind: LeafKind::JaxArray, ..Leaf::array(array(Dtype::BFloat16, &[64, 64], 1)) },
         Leaf { kind: LeafKind::NumpyScalar, ..Leaf::array(array(Dtype::Float32, &[], 2)) },
-        Leaf { kind: LeafKind::PrngKey(Some(Arc::from("rbg"))), ..Leaf::array(array(Dtype::UInt32, &[2, 4], 3)) },
+        Leaf {
+            kind: LeafKind::PrngKey(Some(Arc::from("rbg"))),
+            ..Leaf::array(array(Dtype::UInt32, &[2, 4], 3))
+        },
         Leaf { kind: LeafKind::Bytes, ..Leaf::array(array(Dtype::UInt8, &[7], 4)) },
-        Leaf { kind: LeafKind::NumpyOther(other), ..Leaf::array(Array::new(
-            Dtype::UInt8,
-            Shape::new([2, 8]).unwrap(),
-            b"a\0\0\0b\0\0\0c\0\0\0\0\0\0\0".to_vec().into(),
-        ).unwrap()) },
+        Leaf {
+            kind: LeafKind::NumpyOther(other),
+            ..Leaf::array(
+                Array::new(
+                    Dtype::UInt8,
+                    Shape::new([2, 8]).unwrap(),
+                    b"a\0\0\0b\0\0\0c\0\0\0\0\0\0\0".to_vec().into(),
+                )
+                .unwrap(),
+            )
+        },
         Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None },
         Leaf::text("text with \"quotes\" and \u{1f331}"),
         Leaf::scalar(Scalar::Bool(true)),
@@ -130,15 +139,20 @@ fn kind_name(kind: &LeafKind) -> String {
 fn check_law(before: &Tree<Leaf>, after: &Tree<Leaf>, losses: &[Loss], what: &str) {
     let lost = |path: &KeyPath, at_least: LossKind| {
         losses.iter().any(|loss| {
-            loss.kind >= at_least && path.join("/").starts_with(loss.path.join("/").as_str())
+            loss.kind >= at_least
+                && path.join("/").starts_with(loss.path.join("/").as_str())
                 && path.len() >= loss.path.len()
         })
     };
     let found = by_text(after);
     for (text, (path, leaf)) in by_text(before) {
-        let exact = |kind: LossKind| losses.iter().any(|loss| loss.kind >= kind && loss.path.join("/") == text);
+        let exact =
+            |kind: LossKind| losses.iter().any(|loss| loss.kind >= kind && loss.path.join("/") == text);
         let Some((_, other)) = found.get(&text) else {
-            assert!(lost(&path, LossKind::Value) || lost(&path, LossKind::Structure), "{what}: {text} is gone");
+            assert!(
+                lost(&path, LossKind::Value) || lost(&path, LossKind::Structure),
+                "{what}: {text} is gone"
+            );
             continue;
         };
         if exact(LossKind::Kind) {
@@ -233,8 +247,10 @@ fn what_is_lost_is_refused_unless_asked_for() {
     save(&source, &rich()).unwrap();
     for (layout, name, options) in LAYOUTS.into_iter().filter(|row| row.0 != "regrow") {
         let layout = Layout::from_name(layout, serde_json::from_str(options).unwrap()).unwrap();
-        let options =
-            ConvertOptions { save: SaveOptions { layout, ..SaveOptions::default() }, ..ConvertOptions::default() };
+        let options = ConvertOptions {
+            save: SaveOptions { layout, ..SaveOptions::default() },
+            ..ConvertOptions::default()
+        };
         let target = folder.path().join(name);
         match convert(&source, &target, &options) {
             Ok(report) => {
