@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::array::Region;
+use crate::array::{Array, ArraySource, Region};
 use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{Leaf, LeafInfo, Tree};
+use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
 pub mod flax;
@@ -23,6 +23,7 @@ pub mod npy;
 pub mod orbax;
 pub(crate) mod pieces;
 pub mod pytree_data;
+pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
 pub(crate) mod stream;
@@ -89,6 +90,36 @@ pub trait Format: Debug + Sync {
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()>;
+}
+
+/// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of that leaf.
+pub(crate) fn without_data(leaf: &LeafInfo) -> Result<Tree<Leaf>> {
+    let data = match leaf.kind {
+        LeafKind::Str => LeafData::Text(Arc::from("")),
+        LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+        _ => LeafData::Array(Array::deferred(leaf.dtype, leaf.shape.clone(), Arc::new(Zeros))?),
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    build.leaf(Key::dict("leaf"), Leaf { kind: leaf.kind.clone(), data, sharding: None })?;
+    build.close()?;
+    build.finish()
+}
+
+/// Stands for data that nobody reads.
+#[derive(Debug)]
+struct Zeros;
+
+impl ArraySource for Zeros {
+    fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        Ok(())
+    }
+
+    fn read_region(&self, _region: &Region, out: &mut [u8]) -> Result<()> {
+        out.fill(0);
+        Ok(())
+    }
 }
 
 /// What a checkpoint is on disk.

@@ -29,7 +29,7 @@ use std::path::Path;
 use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod convert;
@@ -75,6 +75,11 @@ impl Format for Flax {
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
         losses::losses(tree, &own_options(options))
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let tree = super::without_data(leaf);
+        tree.and_then(|tree| writer::encode(&tree, options, &own_options(options)).map(drop)).err()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

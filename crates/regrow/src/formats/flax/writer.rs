@@ -25,7 +25,7 @@ use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
 use crate::commit::Staged;
 use crate::engine::SaveOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::refusals::Refusals;
 use crate::store::{DirectWriter, WriteOptions};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
@@ -86,7 +86,7 @@ pub(super) fn encode(tree: &Tree<Leaf>, options: &SaveOptions, flax: &FlaxOption
         path: KeyPath::root(),
     };
     writer.tree()?;
-    writer.refusals.finish_as("cannot be written as Flax' msgpack")?;
+    writer.refusals.finish("cannot be written as Flax' msgpack")?;
     Ok(writer.encoder)
 }
 

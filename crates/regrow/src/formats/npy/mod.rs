@@ -31,7 +31,7 @@ use std::path::Path;
 use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod descr;
@@ -83,6 +83,14 @@ impl Format for Npy {
         // The target is not known here; what holds the least is assumed where nothing was asked for.
         let form = own.form.unwrap_or(if is_one_array { Form::Npy } else { Form::Npz });
         losses::losses(tree, form, &own)
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let own = own(options);
+        // One array is refused in every form or in none.
+        let form = own.form.filter(|form| *form != Form::Npy).unwrap_or(Form::Npz);
+        let tree = super::without_data(leaf);
+        tree.and_then(|tree| plan::Plan::new(&tree, form, &own, options).map(drop)).err()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -11,7 +11,7 @@ use super::options::{Form, NpyOptions};
 use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::refusals::Refusals;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// One array to be written.
@@ -95,7 +95,7 @@ impl<'a> Plan<'a> {
             });
             arrays.extend(planned);
         }
-        refusals.finish_as("cannot be written to npy files like this")?;
+        refusals.finish("cannot be written to npy files like this")?;
         Ok(Self { infos, arrays })
     }
 }

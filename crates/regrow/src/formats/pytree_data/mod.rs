@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod check;
@@ -73,6 +73,11 @@ impl Format for PytreeData {
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
         plan::losses(tree, &options_of(options))
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let own = PytreeDataOptions { paths: None, ..options_of(options) };
+        super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::array::{Array, Dtype, Shape};
 use crate::bytes::python_literal::{Literal, LiteralOptions, parse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::descr::Descr;
-use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::refusals::Refusals;
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
@@ -85,7 +85,7 @@ impl Plan {
             }
             infos.push(info);
         }
-        refusals.finish()?;
+        refusals.finish("cannot be written as data and manifest")?;
         let structure = match keeps_structure {
             true => Some(Structure::of(&tree.with_leaves(infos)?, |_| Arc::from(""))?.to_json()?),
             false => None,

@@ -75,6 +75,10 @@ impl Format for Safetensors {
         losses::losses(tree, &SafetensorsOptions::of(options))
     }
 
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        plan::refusal(leaf, &SafetensorsOptions::of(options))
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }

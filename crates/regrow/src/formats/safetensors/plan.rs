@@ -9,7 +9,7 @@ use super::layout::{F4, can_be_packed, has_dtype, stored_as, writing_rank};
 use crate::array::{Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::refusals::Refusals;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// How an array stands in a file.
@@ -103,7 +103,7 @@ impl Plan {
             }
             infos.push(info);
         }
-        refusals.finish_as("cannot be written to safetensors files like this")?;
+        refusals.finish("cannot be written to safetensors files like this")?;
         let max_shard_size = options.max_shard_size.map_or(u64::MAX, |size| size.0);
         let mut files = match header_len_max_bytes {
             Some(header_len_max_bytes) => split(tensors, max_shard_size, header_len_max_bytes),
@@ -143,7 +143,7 @@ fn info(path: &KeyPath, leaf: &Leaf, name: Arc<str>, save: &SaveOptions) -> Resu
 }
 
 /// Why a leaf cannot be written, if so.
-fn refusal(info: &LeafInfo, options: &SafetensorsOptions) -> Option<Error> {
+pub(super) fn refusal(info: &LeafInfo, options: &SafetensorsOptions) -> Option<Error> {
     let keep = "keep the structure, which says what the leaf was";
     match &info.kind {
         LeafKind::Unknown(name) => {

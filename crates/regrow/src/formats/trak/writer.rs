@@ -24,7 +24,7 @@ use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
-use crate::formats::orbax::writer::refusals::Refusals;
+use crate::formats::refusals::Refusals;
 use crate::formats::stream::write_array;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
@@ -173,7 +173,7 @@ impl<'a> Plan<'a> {
                 None => refused.add(&item.path, unexpected("scores of an experiment that has a record")),
             }
         }
-        refused.finish()?;
+        refused.finish("cannot be written to a TRAK store")?;
         Ok(plan)
     }
 

@@ -9,7 +9,7 @@
 //! | room | does |
 //! |---|---|
 //! | `plan` | looks at every leaf; what Orbax could not store is refused here, all of it in one report |
-//! | `names`, `refusals` | param names and their collisions; the report |
+//! | `names` | param names and their collisions |
 //! | `chunking` | chunk shapes: Orbax' greedy chooser, or shapes given by hand |
 //! | `documents` | the small files |
 //! | `source`, `encode` | the bytes of a chunk, from memory of any strides to its stored value |
@@ -27,7 +27,6 @@ mod encode;
 mod lanes;
 pub(crate) mod names;
 pub(super) mod plan;
-pub(crate) mod refusals;
 mod source;
 #[cfg(test)]
 mod tests;

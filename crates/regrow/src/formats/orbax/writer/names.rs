@@ -20,8 +20,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::refusals::Refusals;
 use crate::error::{Error, ErrorKind};
+use crate::formats::refusals::Refusals;
 use crate::tree::{Key, KeyPath, Tree};
 
 /// Longest name of one file or folder, on every file system in use.
@@ -152,7 +152,7 @@ mod tests {
         let named: Vec<(KeyPath, String)> = names.iter().map(|&n| (path(&[n]), n.to_owned())).collect();
         let mut refusals = Refusals::default();
         check(named.iter(), &mut refusals);
-        refusals.finish().err().map(|error| error.to_string())
+        refusals.finish("cannot be written as Orbax writes them").err().map(|error| error.to_string())
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let named = [(path(&["a", "b"]), "a.b"), (path(&["c"]), "c"), (path(&["a.b"]), "a.b")];
         let mut refusals = Refusals::default();
         check_distinct(named.iter().map(|(path, name)| (path, *name)), &mut refusals);
-        let error = refusals.finish().unwrap_err();
+        let error = refusals.finish("cannot be written as Orbax writes them").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NameCollision);
         assert!(error.to_string().contains("a/b"), "{error}");
     }
@@ -178,7 +178,7 @@ mod tests {
             build.close().unwrap();
             let mut refusals = Refusals::default();
             check_siblings(&build.finish().unwrap(), &mut refusals);
-            refusals.finish().is_err()
+            refusals.finish("cannot be written as Orbax writes them").is_err()
         };
         assert!(refused(&[Key::dict("1"), Key::DictInt(1)]));
         assert!(refused(&[Key::DictInt(1), Key::dict("x"), Key::dict("1")]));

@@ -16,11 +16,11 @@ use super::chunking::{ChunkShapes, chunk_shapes};
 use super::documents::{LeafEntry, ValueType};
 use super::encode::{Form, PlannedArray};
 use super::names::{check_distinct, check_folders, check_siblings, param_name};
-use super::refusals::Refusals;
 use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::orbax::strings::Strings;
+use crate::formats::refusals::Refusals;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
@@ -86,7 +86,7 @@ impl<'a> Plan<'a> {
             let arrays = with_data.filter(|(.., value_type)| *value_type != ValueType::String);
             check_folders(arrays.map(|(path, name, _)| (path, name)), &mut refusals);
         }
-        refusals.finish()?;
+        refusals.finish("cannot be written as Orbax writes them")?;
         Ok(plan)
     }
 }

@@ -29,19 +29,12 @@ impl Refusals {
         result.map_err(|error| self.add(path, error)).ok()
     }
 
-    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason.
+    /// Nothing, if nothing was refused; otherwise one error that names every leaf with its reason; `what` is said
+    /// of all of them.
     ///
     /// # Errors
     /// The kind that all have in common, or `Unsupported`.
-    pub(crate) fn finish(self) -> Result<()> {
-        self.finish_as("cannot be written as Orbax writes them")
-    }
-
-    /// [`finish`](Self::finish) of another layout: `what` is said of the leaves.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn finish_as(mut self, what: &str) -> Result<()> {
+    pub(crate) fn finish(mut self, what: &str) -> Result<()> {
         let count = self.refused.len();
         if count <= 1 {
             return self.named.pop().map_or(Ok(()), Err);
@@ -75,16 +68,16 @@ mod tests {
 
     #[test]
     fn one_report_names_all() {
-        assert!(Refusals::default().finish().is_ok());
+        assert!(Refusals::default().finish("cannot be written").is_ok());
         let mut one = Refusals::default();
         let path = |i: usize| KeyPath::from_iter([Key::Index(i)]);
         one.add(&path(0), Error::invalid("too small").help("grow it"));
-        assert_eq!(one.finish().unwrap_err().to_string(), "too small\n  leaf 0\n  help: grow it");
+        assert_eq!(one.finish("cannot be written").unwrap_err().to_string(), "too small\n  leaf 0\n  help: grow it");
         let mut many = Refusals::default();
         for i in 0..25 {
             many.add(&path(i), Error::invalid("too small").expected(2, 1).help("grow it"));
         }
-        let error = many.finish().unwrap_err();
+        let error = many.finish("cannot be written").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let text = error.to_string();
         assert!(text.contains("25 leaves") && text.contains("\n  19: too small (expected 2, found 1)"));
