@@ -16,7 +16,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use rmpv::ValueRef;
-use rmpv::decode::read_value_ref;
+use rmpv::decode::read_value_ref_with_max_depth;
 
 use super::slot::Slot;
 use crate::array::{Dtype, Shape};
@@ -27,6 +27,9 @@ const EXT_NDARRAY: i8 = 1;
 const EXT_COMPLEX: i8 = 2;
 const EXT_NUMPY_SCALAR: i8 = 3;
 const CHUNKED_KEY: &str = "__msgpack_chunked_array__";
+
+/// Deepest nesting that is read: rmpv's own 1024 levels can need more than the 2 MiB of a thread's stack.
+const DEPTH_MAX: usize = 512;
 
 /// What a text leaf stands for, if not for itself.
 pub(super) type Resolve<'r> = dyn FnMut(&str) -> Result<Option<Slot>> + 'r;
@@ -52,7 +55,7 @@ pub(super) fn decode(bytes: &Bytes, file: &Path, resolve: &mut Resolve<'_>) -> R
 /// Reads one msgpack value that must fill `bytes`.
 fn read_one(bytes: &[u8]) -> Result<ValueRef<'_>> {
     let mut rest = bytes;
-    let value = read_value_ref(&mut rest).map_err(|error| {
+    let value = read_value_ref_with_max_depth(&mut rest, DEPTH_MAX).map_err(|error| {
         Error::corrupt(format!("the msgpack cannot be read: {error}"))
             .at_byte((bytes.len() - rest.len()) as u64)
             .help("the file is cut short or damaged; copy it again")
