@@ -38,7 +38,9 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
     for id in model_folders(root)? {
         for file in names_in(&root.join(id.to_string()))? {
             let Some(name) = ExperimentName::of_grads_file(&file) else { continue };
-            if catalog.experiments.as_ref().is_none_or(|records| !records.contains_key(name.as_str())) {
+            let is_known =
+                catalog.experiments.as_ref().is_some_and(|records| records.contains_key(name.as_str()));
+            if !is_known && !is_barely_begun(root, id, &name) {
                 findings.add(
                     Error::corrupt(format!("experiment {:?} has targets and no record", name.as_str()))
                         .in_file(root.join(EXPERIMENTS_FILE))
@@ -48,6 +50,16 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
         }
     }
     Ok(findings.0)
+}
+
+/// Whether an experiment without a record was being started when its process was killed: the arrays are made, the
+/// mask first and the record last, and no target is done. Starting it again goes on from there.
+pub(super) fn is_barely_begun(root: &Path, id: i64, name: &ExperimentName) -> bool {
+    let mask = root.join(model_file(id, &name.targets_file()));
+    let count = ArrayFile::spec_of(&mask)
+        .and_then(|spec| ArrayFile::open(&mask, &spec, false))
+        .and_then(|mask| mask.count_marked());
+    count.is_ok_and(|count| count == 0)
 }
 
 /// Errs if an array of floats holds NaN or an infinity.

@@ -241,8 +241,12 @@ impl Builder<'_> {
                 let name = ExperimentName::of_grads_file(file)?;
                 let known = experiments.get(name.as_str()).map(|experiment| experiment.num_targets);
                 // Of an experiment without a record the array itself says how many targets it has.
-                let rows = || ArrayFile::spec_of(&folder.join(file)).ok().map(|spec| spec.rows);
-                Some((name, known.or_else(rows)?))
+                let rows = || {
+                    let spec = ArrayFile::spec_of(&folder.join(file)).ok();
+                    spec.filter(|_| !check::is_barely_begun(self.root, id, &name)).map(|spec| spec.rows)
+                };
+                let num_targets = known.or_else(rows)?;
+                Some((name, num_targets))
             })
             .collect();
         if !targets.is_empty() {

@@ -76,6 +76,23 @@ fn a_worker_may_come_before_the_owner() {
     assert!(folder.path().join("metadata.json").exists());
 }
 
+#[test]
+fn an_experiment_that_was_killed_while_it_began_is_in_nobodys_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.register(0, false).unwrap();
+    store.init_experiment(&name("val"), 3, 0, false).unwrap();
+    // As if the record, which comes last, had not been written.
+    fs::write(folder.path().join("experiments.json"), "{}").unwrap();
+    assert!(crate::verify(folder.path()).unwrap().is_ok());
+    assert!(crate::open(folder.path()).unwrap().find("models/0/targets/val/grads").is_err());
+    store.init_experiment(&name("val"), 3, 0, false).unwrap();
+    store.experiment(&name("val"), 3, 0).unwrap().targets.mark_done(&[1]).unwrap();
+    fs::write(folder.path().join("experiments.json"), "{}").unwrap();
+    let found = crate::verify(folder.path()).unwrap().findings;
+    assert!(found.iter().any(|finding| finding.error.to_string().contains("no record")), "{found:?}");
+}
+
 // Weakness 2: score files that are emptied under others.
 
 #[test]
