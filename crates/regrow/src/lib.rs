@@ -37,8 +37,15 @@ pub mod store;
 pub mod tree;
 pub mod zarr;
 
+pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
-    Checkpoint, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, load, load_with, open,
-    open_with, save, save_with, verify, verify_with,
+    Checkpoint, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, open, open_with, save,
+    save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
+#[cfg(feature = "derive")]
+pub use regrow_derive::Pytree;
+pub use tree::{Pytree, StateDict};
+
+#[doc(hidden)]
+pub use tree::pytree::derive_support as __derive;

@@ -5,6 +5,7 @@
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
+//! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `pool` | a few threads under one byte budget |
@@ -17,6 +18,7 @@ mod overview;
 pub mod pool;
 mod save;
 mod template;
+pub mod value;
 mod verify;
 
 pub use load::{load, load_with};

@@ -10,6 +10,7 @@
 //! | [`NodeKind`], [`Node`] | what a container is, so that it comes back as what it was |
 //! | [`Tree`], [`TreeBuilder`] | the structure with its leaves |
 //! | [`LeafKind`], [`LeafInfo`], [`Leaf`] | what a leaf is, without and with its data |
+//! | [`Pytree`], [`StateDict`] | Rust values as trees: what `#[derive(Pytree)]` makes |
 //! | [`PathPattern`] | globs over key paths: `params/**` |
 //!
 //! Source: `jax.tree_util` key types (`DictKey`, `SequenceKey`, `GetAttrKey`, `FlattenedIndexKey`).
@@ -18,8 +19,10 @@ mod key;
 mod leaf;
 mod node;
 mod pattern;
+pub mod pytree;
 
 pub use key::{Key, KeyPath};
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
 pub use node::{Node, NodeKind, Tree, TreeBuilder};
 pub use pattern::PathPattern;
+pub use pytree::{Fit, NodeRef, Pytree, Restore, StateDict};
