@@ -4,20 +4,26 @@
 //! disk; its default layout is an Orbax checkpoint and safetensors files in one set of bytes.
 //!
 //! ```
-//! use regrow::{array::{Array, Dtype, Shape}, tree::{Key, Leaf, NodeKind, TreeBuilder}};
+//! use regrow::{Pytree, tree::{Leaf, Tree}};
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("step_100");
-//! let kernel = Array::new(Dtype::Float32, Shape::new(vec![2, 1])?, vec![0; 8].into())?;
-//! let mut build = TreeBuilder::new();
-//! build.open(Key::Index(0), NodeKind::Dict)?;
-//! build.leaf(Key::dict("kernel"), Leaf::array(kernel))?;
-//! build.close()?;
+//! #[derive(Pytree)]
+//! struct Model {
+//!     kernel: Vec<[f32; 2]>,
+//!     bias: Vec<half::bf16>,
+//!     #[pytree(skip)]
+//!     name: String,
+//! }
+//! let model = Model { kernel: vec![[0.0; 2]; 64], bias: vec![half::bf16::ONE; 64], name: "a".into() };
 //!
-//! regrow::save(&path, &build.finish()?)?;
+//! regrow::save(&path, &model)?;
+//! let model: Model = regrow::load(&path)?;        // every block checked, every field accounted for
+//! assert_eq!(model.kernel.len(), 64);
+//!
 //! let checkpoint = regrow::open(&path)?;          // metadata only
-//! assert_eq!(checkpoint.tree().len(), 1);
-//! let tree = regrow::load(&path)?;                // every block checked
-//! assert_eq!(tree.len(), 1);
+//! assert_eq!(checkpoint.tree().len(), 2);
+//! let tree: Tree<Leaf> = regrow::load(&path)?;    // whatever is there, of any layout
+//! assert_eq!(tree.paths()[0].to_string(), "kernel");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
