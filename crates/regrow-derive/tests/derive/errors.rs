@@ -62,14 +62,9 @@ fn every_difference_is_in_one_error() {
             "length    layers: wanted 3, stored 2",
             "missing   only_wanted: the value has it, the checkpoint has not",
             "key       deep/x: wanted an integer in range, stored \"x\"",
+            "length    deep/7: wanted 2, stored 3",
             "extra     only_stored: the checkpoint has it, the value has not",
-            "extra     deep/7/2: the checkpoint has it, the value has not",
         ]
-        .into_iter()
-        .filter(|line| !line.contains("deep/7"))
-        .chain(["length    deep/7: wanted 2, stored 3"])
-        .collect::<Vec<_>>()
-        .as_slice()
     );
 }
 
@@ -82,7 +77,7 @@ fn extras_may_be_left_out_when_asked() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
     regrow::save(&path, &stored()).unwrap();
-    assert_eq!(regrow::load::<Part>(&path).unwrap_err().what().lines().count(), 1 + 13);
+    assert_eq!(regrow::load::<Part>(&path).unwrap_err().what().lines().count(), 1 + 12);
     let options = LoadOptions { partial: true, ..LoadOptions::default() };
     assert_eq!(regrow::load_with::<Part>(&path, &options).unwrap().bias, [1.0]);
     let options = LoadOptions { only: vec![regrow::tree::PathPattern::new("bias").unwrap()], ..LoadOptions::default() };
@@ -171,7 +166,7 @@ fn a_type_that_says_nothing_is_an_error_all_the_same() {
         }
     }
     assert!(refused::<Silent>(tree_of(&Silent)).contains("did not say why"));
-    assert!(Silent::from_tree_with(tree_of(&Silent), Fit { partial: true, cast: true }).is_err());
+    assert!(Silent::from_tree_with(tree_of(&Silent), Fit { partial: true, cast: true, keep_missing: true }).is_err());
 }
 
 #[test]

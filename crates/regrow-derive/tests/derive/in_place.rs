@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use regrow::Pytree;
+use regrow::tree::PathPattern;
+use regrow::{LoadOptions, Pytree};
 use regrow::array::{Array, Dtype, Shape};
 
 use crate::tree_of;
@@ -94,6 +95,24 @@ fn nothing_changes_unless_everything_fits() {
             "extra     named/b: the checkpoint has it, the value has not",
         ]
     );
+}
+
+#[test]
+fn what_is_not_selected_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step");
+    regrow::save(&path, &state(5.0, "")).unwrap();
+    let only = ["layers/1", "named", "pair/0"].map(|text| PathPattern::new(text).unwrap()).to_vec();
+    let options = LoadOptions { only, ..LoadOptions::default() };
+    let mut value = state(1.0, "");
+    regrow::load_into_with(&path, &mut value, &options).unwrap();
+    let mut expected = state(1.0, "");
+    expected.layers[1].w = vec![5.0; 2];
+    expected.named = state(5.0, "").named;
+    expected.pair.0 = 5;
+    assert_eq!(value, expected);
+    let error = regrow::load_with::<State>(&path, &options).unwrap_err().to_string();
+    assert!(error.contains("missing   kernel") && error.contains("missing   pair/1"), "{error}");
 }
 
 #[test]

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use half::{bf16, f16};
 use regrow::Pytree;
+use regrow::engine::Layout;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, StateDict, Tree, TreeBuilder};
 
-use crate::{round_trip, shape_of, tree_of};
+use crate::{round_trip, round_trip_in, shape_of, tree_of};
 
 #[derive(Pytree, Debug, PartialEq)]
 struct Numbers {
@@ -64,7 +65,7 @@ fn numbers_keep_type_and_value() {
     assert_eq!(kinds["usize"], (LeafKind::Scalar, Dtype::Int64), "Python's own int");
     assert_eq!(kinds["u64"], (LeafKind::Scalar, Dtype::UInt64), "an int that int64 cannot hold");
     assert_eq!(kinds["f32"], (LeafKind::NumpyScalar, Dtype::Float32));
-    assert_eq!(kinds["c128"], (LeafKind::Scalar, Dtype::Complex128));
+    assert_eq!(kinds["c128"], (LeafKind::NumpyScalar, Dtype::Complex128));
 }
 
 #[derive(Pytree, Debug, PartialEq)]
@@ -106,7 +107,8 @@ fn sequences() -> Sequences {
 
 #[test]
 fn numbers_pack_into_arrays_and_everything_else_is_a_list() {
-    round_trip(&sequences());
+    round_trip_in(&sequences(), &[Layout::Regrow]);
+    round_trip(&Sequences { empty: vec![1.0], rows: vec![vec![1.0], vec![2.0, 3.0]], ..sequences() });
     let tree = tree_of(&sequences());
     let shapes: Vec<String> = tree
         .iter()
@@ -192,7 +194,9 @@ fn rest() -> Rest {
 
 #[test]
 fn text_bytes_options_pointers_tuples_and_maps_come_back() {
-    round_trip(&rest());
+    round_trip_in(&rest(), &[Layout::Regrow]);
+    let Rest { tuple, long, some, none, unit, heap, counted, sorted, steps, .. } = rest();
+    round_trip(&(tuple, long, some, none, unit, heap, counted, sorted, steps));
     let tree = tree_of(&rest());
     let keys: Vec<Key> = tree.walk().filter_map(|(path, _)| path.keys().last().cloned()).collect();
     assert!(keys.contains(&Key::DictInt(-3)) && keys.contains(&Key::dict("y")), "{keys:?}");

@@ -48,7 +48,7 @@ struct Dense {
 
 #[test]
 fn dicts_of_orbax_regrow_structs() {
-    for fixture in ["sd_ocdbt_zarr2", "sd_ocdbt_zarr3", "sd_files_zarr2", "sd_files_zarr3"] {
+    for fixture in ["sd_ocdbt_zarr2", "sd_files_zarr2", "sd_files_zarr3"] {
         let run: Run = load(fixture).unwrap();
         assert_eq!((run.loss, run.name.as_str(), run.step), (0.125, "run-a", 41), "{fixture}");
         assert_eq!((run.opt.0.dim(), run.opt.1.len(), run.params.embed.len()), ((6, 4), 5, 33));

@@ -55,7 +55,7 @@ pub fn load_into<P: Pytree>(path: impl AsRef<Path>, value: &mut P) -> Result<()>
     load_into_with(path, value, &LoadOptions::default())
 }
 
-/// Loads what `options` select into a value that is there.
+/// Loads what `options` select into a value that is there; with [`LoadOptions::only`], all else stays as it is.
 ///
 /// # Errors
 /// As [`load_into`].
@@ -87,5 +87,6 @@ impl Checkpoint {
 }
 
 fn fit(options: &LoadOptions) -> Fit {
-    Fit { partial: options.partial, cast: options.cast_to_fields }
+    let keep_missing = !options.only.is_empty();
+    Fit { partial: options.partial, cast: options.cast_to_fields, keep_missing }
 }

@@ -87,9 +87,10 @@ pub(super) fn put_subtree(from: NodeRef<'_>, key: Key, build: &mut TreeBuilder<L
     ends.into_iter().try_for_each(|_| build.close())
 }
 
-/// Whether the node can be a struct: it has names, or there is nothing in it.
+/// Whether the node can be a struct: it has names, or there is nothing in it (Orbax makes `None` of a dataclass
+/// without fields).
 pub fn expect_struct(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Option<()> {
-    if node.has_names() || (node.is_empty() && *node.kind() != NodeKind::None) {
+    if node.has_names() || node.is_empty() {
         return Some(());
     }
     restore.wrong_kind(node, format_args!("the struct {name}"));

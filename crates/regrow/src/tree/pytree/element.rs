@@ -131,7 +131,7 @@ elements! {
             let bits = u128::from_le_bytes(b);
             num_complex::Complex::new(f64::from_bits(bits as u64), f64::from_bits((bits >> 64) as u64))
         },
-        |v| Some(Scalar::Complex(v.re, v.im));
+        |_| None;
 }
 
 /// A whole number as Python has it.

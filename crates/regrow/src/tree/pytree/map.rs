@@ -113,35 +113,34 @@ fn flatten_sorted<'a, K: MapKey + 'a, P: Pytree + 'a>(
     build.close()
 }
 
-/// Children with their keys, of what goes by names or could have been a dict of integers.
-fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Vec<(K, NodeRef<'a>)>> {
+/// Children with their keys, of what goes by names or could have been a dict of integers; those that nothing else
+/// has asked for, where a map is flattened into a struct. A child whose key is none of `K` is told, and has none.
+type Entries<'a, K> = Vec<(Option<K>, NodeRef<'a>)>;
+
+fn entries_of<'a, K: MapKey>(node: NodeRef<'a>, restore: &mut Restore) -> Option<Entries<'a, K>> {
     let is_list = matches!(node.kind(), NodeKind::List | NodeKind::Tuple);
     if !node.has_names() && !is_list {
         restore.wrong_kind(node, "a dict");
         return None;
     }
-    let mut entries = Vec::new();
-    let mut all = true;
-    // Others have asked for these, where a map is flattened into a struct.
     let free: Vec<NodeRef<'a>> = node.children().filter(|child| !restore.is_taken(*child)).collect();
-    for child in free {
-        match K::from_text(&child.key().text()) {
-            Some(key) => entries.push((key, child)),
-            None => {
-                all = false;
-                restore.inside(child, |child, restore| restore.wrong_kind_of_key(child));
-            }
+    let with_keys = free.into_iter().map(|child| {
+        let key = K::from_text(&child.key().text());
+        if key.is_none() {
+            restore.inside(child, |child, restore| restore.wrong_kind_of_key(child));
         }
-    }
-    all.then_some(entries)
+        (key, child)
+    });
+    Some(with_keys.collect())
 }
 
 fn regrow_entries<K: MapKey, P: Pytree>(node: NodeRef<'_>, restore: &mut Restore) -> Option<Vec<(K, P)>> {
-    let regrown: Vec<(K, Option<P>)> = entries_of(node, restore)?
+    // All are tried before the first that failed ends it: one report names them all.
+    let regrown: Vec<Option<(K, P)>> = entries_of(node, restore)?
         .into_iter()
-        .map(|(key, child): (K, _)| (key, restore.inside(child, P::unflatten).flatten()))
+        .map(|(key, child): (Option<K>, _)| Some((key?, restore.inside(child, P::unflatten)??)))
         .collect();
-    regrown.into_iter().map(|(key, value)| Some((key, value?))).collect()
+    regrown.into_iter().collect()
 }
 
 fn check_entries<'a, K: MapKey + 'a, P: Pytree + 'a>(
@@ -150,7 +149,8 @@ fn check_entries<'a, K: MapKey + 'a, P: Pytree + 'a>(
     restore: &mut Restore,
 ) {
     let Some(stored) = entries_of::<K>(node, restore) else { return };
-    let stored: BTreeMap<K, NodeRef<'_>> = stored.into_iter().collect();
+    let stored: BTreeMap<K, NodeRef<'_>> =
+        stored.into_iter().filter_map(|(key, child)| Some((key?, child))).collect();
     for (key, value) in entries {
         match (stored.get(key), key.to_key()) {
             (Some(child), _) => {
@@ -168,6 +168,8 @@ fn load_into_entries<K: MapKey>(
     mut load: impl FnMut(&K, NodeRef<'_>, &mut Restore),
 ) {
     for (key, child) in entries_of::<K>(node, restore).unwrap_or_default() {
-        restore.inside(child, |child, restore| load(&key, child, restore));
+        if let Some(key) = key {
+            restore.inside(child, |child, restore| load(&key, child, restore));
+        }
     }
 }

@@ -169,7 +169,7 @@ pub trait Pytree: Sized {
     /// As [`from_tree`](Self::from_tree).
     fn from_tree_with(tree: Tree<Leaf>, fit: Fit) -> Result<Self> {
         let index = TreeIndex::of(&tree);
-        let mut restore = Restore::of(&index, fit);
+        let mut restore = Restore::of(&index, Fit { keep_missing: false, ..fit });
         let value = restore.root(&index, |root, restore| Self::unflatten(root, restore));
         restore.finish(&tree)?;
         value.ok_or_else(restore::no_value)

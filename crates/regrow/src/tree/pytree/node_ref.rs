@@ -82,9 +82,9 @@ impl<'a> NodeRef<'a> {
     }
 
     /// The child whose key has this text, whatever kind of key it is: `Attr("w")` and `Dict("w")` are the same
-    /// here. O(children).
+    /// here. A placeholder is no child. O(children).
     pub fn child(self, text: &str) -> Option<Self> {
-        self.children().find(|child| child.key().text() == text)
+        self.children().find(|child| child.key().text() == text && !child.is_placeholder())
     }
 
     /// The children in order of position: those of a list, tuple or named tuple, and of a dict whose keys are
@@ -112,6 +112,12 @@ impl<'a> NodeRef<'a> {
     pub fn is_empty(self) -> bool {
         (self.at..self.end())
             .all(|at| self.index.tree.nodes().get(at).is_some_and(|node| node.kind != NodeKind::Leaf))
+    }
+
+    /// Whether it is a leaf that was left out on purpose, or that [`LoadOptions::only`](crate::LoadOptions) did not
+    /// select.
+    pub fn is_placeholder(self) -> bool {
+        self.leaf().is_some_and(super::restore::is_placeholder)
     }
 
     /// A copy of the subtree.

@@ -20,6 +20,8 @@ pub struct Fit {
     pub partial: bool,
     /// Arrays and numbers are cast to the dtype of their field, also where that loses digits.
     pub cast: bool,
+    /// Into a value that is there: what the tree lacks stays as it is, instead of an error.
+    pub keep_missing: bool,
 }
 
 /// A load in progress: the key path it has come to, and every difference on the way.
@@ -56,13 +58,17 @@ impl Restore {
         body(index.root(), self)
     }
 
-    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told.
+    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told, or if there is
+    /// a placeholder where [`Fit::keep_missing`] lets values stay.
     pub fn inside<'a, T>(
         &mut self,
         child: NodeRef<'a>,
         body: impl FnOnce(NodeRef<'a>, &mut Self) -> T,
     ) -> Option<T> {
         self.take(child);
+        if self.fit.keep_missing && child.is_placeholder() {
+            return None;
+        }
         self.path.push(child.key().clone());
         let found = if self.path.len() > RECURSION_MAX {
             self.differs("depth", format_args!("at most {RECURSION_MAX} levels"), "more");
@@ -92,6 +98,9 @@ impl Restore {
 
     /// Tells that the present node lacks the child `key`.
     pub fn missing(&mut self, key: &crate::tree::Key) {
+        if self.fit.keep_missing {
+            return;
+        }
         self.tell(|path| {
             format!("missing   {}: the value has it, the checkpoint has not", path.child(key.clone()))
         });
@@ -101,7 +110,7 @@ impl Restore {
     pub fn wrong_kind(&mut self, node: NodeRef<'_>, wanted: impl Display) {
         self.take_all(node);
         match node.leaf() {
-            Some(leaf) if leaf.kind == LeafKind::Placeholder => {
+            Some(leaf) if is_placeholder(leaf) => {
                 self.tell(|path| format!("missing   {path}: the checkpoint has left it out on purpose"));
             }
             Some(leaf) => self.differs("kind", wanted, describe(leaf)),
@@ -161,8 +170,9 @@ impl Restore {
             return Err(error);
         }
         if !self.fit.partial {
-            let nodes = tree.nodes().iter().zip(&self.taken);
-            let extra = nodes.filter(|(node, _)| node.kind == NodeKind::Leaf).map(|(_, taken)| !taken);
+            let taken = tree.nodes().iter().zip(&self.taken).filter(|(node, _)| node.kind == NodeKind::Leaf);
+            // A placeholder has no data that could get lost.
+            let extra = taken.zip(tree.leaves()).map(|((_, taken), leaf)| !taken && !is_placeholder(leaf));
             // Paths are built only if there is an extra leaf at all.
             let extra: Vec<bool> = extra.collect();
             if extra.contains(&true) {
@@ -195,6 +205,11 @@ impl Restore {
 pub(super) fn no_value() -> Error {
     Error::new(ErrorKind::Mismatch, "a type made no value of the checkpoint and did not say why")
         .help("its Pytree::unflatten must tell Restore what differs before it returns None")
+}
+
+/// Whether a leaf was left out on purpose.
+pub(super) fn is_placeholder(leaf: &Leaf) -> bool {
+    leaf.kind == LeafKind::Placeholder
 }
 
 /// A leaf in a few words.
