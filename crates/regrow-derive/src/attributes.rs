@@ -78,7 +78,10 @@ impl FieldAttributes {
         let first = attributes.iter().find(|attribute| attribute.path().is_ident("pytree"));
         match first {
             Some(at) if out.skip && (out.flatten || out.rename.is_some() || out.with.is_some()) => {
-                Err(syn::Error::new_spanned(at, "a skipped field is not stored: nothing but a default goes with it"))
+                Err(syn::Error::new_spanned(
+                    at,
+                    "a skipped field is not stored: nothing but a default goes with it",
+                ))
             }
             Some(at) if out.flatten && stored_otherwise => Err(syn::Error::new_spanned(
                 at,
@@ -208,7 +211,8 @@ mod tests {
     #[test]
     fn names_change_their_case() {
         let all = |name: &str| Case::NAMES.map(|(_, case)| case.apply(name)).join(" ");
-        let expected = "learningrate LEARNINGRATE LearningRate learningRate learning_rate LEARNING_RATE learning-rate";
+        let expected =
+            "learningrate LEARNINGRATE LearningRate learningRate learning_rate LEARNING_RATE learning-rate";
         assert_eq!(all("learning_rate"), expected);
         assert_eq!(all("LearningRate"), expected);
         assert_eq!(Case::Snake.apply("B1"), "b1");

@@ -14,13 +14,19 @@ use crate::attributes::{ContainerAttributes, FieldDefault};
 use crate::plan::{Product, Stored};
 
 /// The generics of the type with what its `impl` needs besides.
-pub fn add(input: &DeriveInput, attributes: &ContainerAttributes, krate: &Path, products: &[&Product]) -> Generics {
+pub fn add(
+    input: &DeriveInput,
+    attributes: &ContainerAttributes,
+    krate: &Path,
+    products: &[&Product],
+) -> Generics {
     let mut generics = input.generics.clone();
     if let Some(bound) = &attributes.bound {
         generics.make_where_clause().predicates.extend(bound.iter().cloned());
         return generics;
     }
-    let parameters: HashSet<Ident> = generics.type_params().map(|parameter| parameter.ident.clone()).collect();
+    let parameters: HashSet<Ident> =
+        generics.type_params().map(|parameter| parameter.ident.clone()).collect();
     let (mut pytrees, mut defaults) = (HashSet::new(), Vec::new());
     for field in products.iter().flat_map(|product| &product.fields) {
         let mut named = HashSet::new();
@@ -29,7 +35,8 @@ pub fn add(input: &DeriveInput, attributes: &ContainerAttributes, krate: &Path, 
             continue;
         }
         let is_skipped = matches!(field.stored, Stored::Skipped);
-        let is_made_anew = is_skipped && field.default.is_none() || matches!(field.default, Some(FieldDefault::Trait));
+        let is_made_anew =
+            is_skipped && field.default.is_none() || matches!(field.default, Some(FieldDefault::Trait));
         if is_made_anew {
             defaults.push(field.ty.clone());
         }
@@ -43,7 +50,9 @@ pub fn add(input: &DeriveInput, attributes: &ContainerAttributes, krate: &Path, 
         }
     }
     let predicates = &mut generics.make_where_clause().predicates;
-    predicates.extend(defaults.into_iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: ::core::default::Default) }));
+    predicates.extend(
+        defaults.into_iter().map(|ty| -> syn::WherePredicate { parse_quote!(#ty: ::core::default::Default) }),
+    );
     generics
 }
 

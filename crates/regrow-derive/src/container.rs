@@ -102,9 +102,17 @@ struct Variant {
 struct Variants(Vec<Variant>);
 
 impl Variants {
-    fn of(input: &DeriveInput, data: &DataEnum, attributes: &ContainerAttributes, name: &str) -> Result<Self> {
+    fn of(
+        input: &DeriveInput,
+        data: &DataEnum,
+        attributes: &ContainerAttributes,
+        name: &str,
+    ) -> Result<Self> {
         if data.variants.is_empty() {
-            return Err(syn::Error::new_spanned(&input.ident, "an enum without variants has no value to save"));
+            return Err(syn::Error::new_spanned(
+                &input.ident,
+                "an enum without variants has no value to save",
+            ));
         }
         let mut out: Vec<Variant> = Vec::new();
         for variant in &data.variants {
@@ -156,7 +164,8 @@ impl Variants {
                 load_into.push(quote!((Self::#ident, #index, _) => {}));
                 continue;
             }
-            let stored = variant.product.fields.iter().filter(|field| !matches!(field.stored, Stored::Skipped));
+            let stored =
+                variant.product.fields.iter().filter(|field| !matches!(field.stored, Stored::Skipped));
             let bindings = stored.map(|field| {
                 let (member, variable) = (&field.member, &field.variable);
                 quote!(#member: #variable)

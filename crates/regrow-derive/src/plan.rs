@@ -80,7 +80,9 @@ impl Product {
                     Stored::Named(name)
                 }
                 None if attributes.flatten || attributes.rename.is_some() => {
-                    return refuse("a tuple's fields go by position: flatten and rename are for named fields");
+                    return refuse(
+                        "a tuple's fields go by position: flatten and rename are for named fields",
+                    );
                 }
                 None => {
                     position += 1;
@@ -110,7 +112,8 @@ impl Product {
     pub fn stored(&self) -> impl Iterator<Item = &Field> {
         let flattened = |field: &&Field| matches!(field.stored, Stored::Flattened);
         let own = self.fields.iter().filter(move |field| !flattened(field));
-        own.filter(|field| !matches!(field.stored, Stored::Skipped)).chain(self.fields.iter().filter(flattened))
+        own.filter(|field| !matches!(field.stored, Stored::Skipped))
+            .chain(self.fields.iter().filter(flattened))
     }
 
     /// Number of fields that are stored by position.

@@ -24,9 +24,11 @@ pub struct Code<'a> {
 }
 
 impl Code<'_> {
-    /// Where errors about a field point: at its type, in the scope of derived code.
+    /// Where errors about a field point: at its type, or at the module that converts it; in the scope of derived
+    /// code.
     fn span(field: &Field) -> Span {
-        field.ty.span().resolved_at(Span::call_site())
+        let span = field.with.as_ref().map_or_else(|| field.ty.span(), Spanned::span);
+        span.resolved_at(Span::call_site())
     }
 
     fn support(&self) -> TokenStream {
@@ -69,7 +71,7 @@ impl Code<'_> {
     fn converted(&self, field: &Field) -> TokenStream {
         let place = (self.place)(field);
         match &field.with {
-            Some(with) => quote!(&#with::to_pytree(#place)),
+            Some(with) => quote_spanned!(Self::span(field)=> &#with::to_pytree(#place)),
             None => place,
         }
     }
@@ -83,7 +85,7 @@ impl Code<'_> {
             let span = Self::span(field);
             let value = match (&field.stored, &field.with) {
                 (Stored::Named(name), Some(with)) => {
-                    quote!(#support::get_with(__node, #name, __restore, #with::from_pytree, #absent))
+                    quote_spanned!(span=> #support::get_with(__node, #name, __restore, #with::from_pytree, #absent))
                 }
                 (Stored::Named(name), None) if field.default.is_none() => {
                     quote_spanned!(span=> #support::get::<#ty>(__node, #name, __restore))
@@ -92,7 +94,7 @@ impl Code<'_> {
                     quote_spanned!(span=> #support::get_or::<#ty>(__node, #name, __restore, #absent))
                 }
                 (Stored::At(index), Some(with)) => {
-                    quote!(#support::get_at_with(&__items, #index, __restore, #with::from_pytree, #absent))
+                    quote_spanned!(span=> #support::get_at_with(&__items, #index, __restore, #with::from_pytree, #absent))
                 }
                 (Stored::At(index), None) if field.default.is_none() => {
                     quote_spanned!(span=> #support::get_at::<#ty>(&__items, #index, __restore))
@@ -123,7 +125,9 @@ impl Code<'_> {
                 let field = self.product.fields.iter().map(|field| {
                     let ty = &field.ty;
                     match &field.with {
-                        Some(with) => quote!(#support::unflatten_with(__node, __restore, #with::from_pytree)),
+                        Some(with) => {
+                            quote_spanned!(Self::span(field)=> #support::unflatten_with(__node, __restore, #with::from_pytree))
+                        }
                         None => quote_spanned!(Self::span(field)=> <#ty as #krate::tree::Pytree>::unflatten(__node, __restore)),
                     }
                 });
@@ -159,12 +163,12 @@ impl Code<'_> {
         let fields = self.product.stored().map(|field| {
             let (value, optional, ty) = ((self.place)(field), field.default.is_some(), &field.ty);
             match (&field.stored, &field.with) {
-                (Stored::Flattened, _) => quote!(#krate::tree::Pytree::check(#value, __node, __restore);),
+                (Stored::Flattened, _) => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::check(#value, __node, __restore);),
                 (Stored::Named(name), None) => {
-                    quote!(#support::check(__node, #name, #value, #optional, __restore);)
+                    quote_spanned!(Self::span(field)=> #support::check(__node, #name, #value, #optional, __restore);)
                 }
                 (Stored::At(index), None) if !optional => {
-                    quote!(#support::check_at(&__items, #index, #value, __restore);)
+                    quote_spanned!(Self::span(field)=> #support::check_at(&__items, #index, #value, __restore);)
                 }
                 // What a module converts, or a default stands in for, fits if it can be made.
                 _ => {
@@ -183,7 +187,7 @@ impl Code<'_> {
             }
             None => {
                 let value = (self.place)(field);
-                quote!(#krate::tree::Pytree::check(#value, __node, __restore);)
+                quote_spanned!(Self::span(field)=> #krate::tree::Pytree::check(#value, __node, __restore);)
             }
         })
     }
@@ -194,9 +198,9 @@ impl Code<'_> {
         let fields = self.product.stored().map(|field| {
             let value = (self.place)(field);
             match (&field.stored, &field.with) {
-                (Stored::Flattened, _) => quote!(#krate::tree::Pytree::load_into(#value, __node, __restore);),
-                (Stored::Named(name), None) => quote!(#support::load(__node, #name, #value, __restore);),
-                (Stored::At(index), None) => quote!(#support::load_at(&__items, #index, #value, __restore);),
+                (Stored::Flattened, _) => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::load_into(#value, __node, __restore);),
+                (Stored::Named(name), None) => quote_spanned!(Self::span(field)=> #support::load(__node, #name, #value, __restore);),
+                (Stored::At(index), None) => quote_spanned!(Self::span(field)=> #support::load_at(&__items, #index, #value, __restore);),
                 (Stored::Named(name), Some(_)) => {
                     let get = self.get_alone(field);
                     quote!(if __node.child(#name).is_some() { #support::replace(#value, #get); })
@@ -213,7 +217,7 @@ impl Code<'_> {
                 Some(with) => quote! {
                     #support::replace(#value, #support::unflatten_with(__node, __restore, #with::from_pytree));
                 },
-                None => quote!(#krate::tree::Pytree::load_into(#value, __node, __restore);),
+                None => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::load_into(#value, __node, __restore);),
             }
         })
     }
@@ -239,13 +243,13 @@ impl Code<'_> {
         let (support, ty, absent) = (self.support(), &field.ty, self.absent(field));
         match (&field.stored, &field.with) {
             (Stored::Named(name), Some(with)) => {
-                quote!(#support::get_with::<_, #ty, _>(__node, #name, __restore, #with::from_pytree, #absent))
+                quote_spanned!(Self::span(field)=> #support::get_with::<_, #ty, _>(__node, #name, __restore, #with::from_pytree, #absent))
             }
             (Stored::At(index), Some(with)) => {
-                quote!(#support::get_at_with::<_, #ty, _>(&__items, #index, __restore, #with::from_pytree, #absent))
+                quote_spanned!(Self::span(field)=> #support::get_at_with::<_, #ty, _>(&__items, #index, __restore, #with::from_pytree, #absent))
             }
             (Stored::At(index), None) => {
-                quote!(#support::get_at_or::<#ty>(&__items, #index, __restore, #absent))
+                quote_spanned!(Self::span(field)=> #support::get_at_or::<#ty>(&__items, #index, __restore, #absent))
             }
             _ => ty.to_token_stream(),
         }

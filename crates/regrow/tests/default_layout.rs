@@ -313,8 +313,8 @@ fn a_template_that_does_not_fit_is_told_everything_at_once() {
         ("c", leaf(Dtype::Int8, &[4])),
         ("y", leaf(Dtype::Int8, &[3])),
     ]);
-    let error = load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() })
-        .unwrap_err();
+    let error =
+        load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
     let text = error.to_string();
     for part in ["4 places", "dtype     b", "shape     c", "missing   y", "extra     x"] {

@@ -12,9 +12,16 @@ enum Schedule<T> {
     Constant,
     Rate(f32),
     Steps(u8, Vec<T>),
-    Cosine { low: f64, high: Option<T> },
+    Cosine {
+        low: f64,
+        high: Option<T>,
+    },
     #[pytree(rename = "warm-up")]
-    WarmUp { inner: Box<Schedule<T>>, #[pytree(skip)] cache: u8 },
+    WarmUp {
+        inner: Box<Schedule<T>>,
+        #[pytree(skip)]
+        cache: u8,
+    },
     Empty {},
 }
 
@@ -25,7 +32,10 @@ fn all() -> Vec<Schedule<i64>> {
         Schedule::Steps(2, vec![3, 4]),
         Schedule::Cosine { low: 0.5, high: None },
         Schedule::Cosine { low: 0.5, high: Some(1) },
-        Schedule::WarmUp { inner: Box::new(Schedule::WarmUp { inner: Box::new(Schedule::Constant), cache: 0 }), cache: 0 },
+        Schedule::WarmUp {
+            inner: Box::new(Schedule::WarmUp { inner: Box::new(Schedule::Constant), cache: 0 }),
+            cache: 0,
+        },
         Schedule::Empty {},
     ]
 }
@@ -66,8 +76,12 @@ fn a_wrong_variant_is_named_with_those_that_are_known() {
     let error = refused::<Schedule<i64>>(tree_of(&BTreeMap::from([("Constant".to_owned(), 1_i64)])));
     assert!(error.contains("wanted Schedule::Constant with no data, stored some"), "{error}");
     let error = refused::<Schedule<i64>>(tree_of(&vec![1_i64]));
-    assert!(error.contains("kind      .: wanted a variant of Schedule, stored numpy_array (int64 [1])"), "{error}");
-    let error = refused::<Vec<Schedule<i64>>>(tree_of(&vec![Schedule::Cosine { low: 1.0, high: Some(0.5_f64) }]));
+    assert!(
+        error.contains("kind      .: wanted a variant of Schedule, stored numpy_array (int64 [1])"),
+        "{error}"
+    );
+    let error =
+        refused::<Vec<Schedule<i64>>>(tree_of(&vec![Schedule::Cosine { low: 1.0, high: Some(0.5_f64) }]));
     assert!(error.contains("dtype     0/Cosine/high: wanted int64, stored float64"), "{error}");
 }
 

@@ -80,7 +80,8 @@ fn extras_may_be_left_out_when_asked() {
     assert_eq!(regrow::load::<Part>(&path).unwrap_err().what().lines().count(), 1 + 12);
     let options = LoadOptions { partial: true, ..LoadOptions::default() };
     assert_eq!(regrow::load_with::<Part>(&path, &options).unwrap().bias, [1.0]);
-    let options = LoadOptions { only: vec![regrow::tree::PathPattern::new("bias").unwrap()], ..LoadOptions::default() };
+    let options =
+        LoadOptions { only: vec![regrow::tree::PathPattern::new("bias").unwrap()], ..LoadOptions::default() };
     assert_eq!(regrow::load_with::<Part>(&path, &options).unwrap().bias, [1.0]);
     let checkpoint = regrow::open(&path).unwrap();
     assert_eq!(checkpoint.load_value::<Part>(&options).unwrap().bias, [1.0]);
@@ -104,7 +105,9 @@ fn casts_happen_only_when_asked() {
     let path = folder.path().join("step");
     regrow::save(&path, &Wide { w: vec![1.0, 0.1], lr: 0.1, n: 16_777_217 }).unwrap();
     let error = regrow::load::<Narrow>(&path).unwrap_err().to_string();
-    for line in ["dtype     w: wanted bfloat16", "dtype     lr: wanted float32", "dtype     n: wanted float32"] {
+    for line in
+        ["dtype     w: wanted bfloat16", "dtype     lr: wanted float32", "dtype     n: wanted float32"]
+    {
         assert!(error.contains(line), "{error}");
     }
     let options = LoadOptions { cast_to_fields: true, ..LoadOptions::default() };
@@ -129,7 +132,9 @@ fn a_number_is_taken_where_its_exact_value_fits() {
     assert!(took(int(3), 3.0_f32) && took(float(0.5), bf16::from_f32(0.5)) && took(float(0.5), 0.5_f32));
     assert!(!took(float(0.1), 0.1_f32) && !took(numpy(float(0.5)), 0.5_f32), "NumPy's floats have a width");
     assert!(!took(int(16_777_217), 16_777_216.0_f32) && !took(int(i64::MAX), i64::MAX as f64));
-    assert!(!took(float(1.0), 1_i64) && !took(int(1), true) && !took(Leaf::scalar(Scalar::Bool(true)), 1_i64));
+    assert!(
+        !took(float(1.0), 1_i64) && !took(int(1), true) && !took(Leaf::scalar(Scalar::Bool(true)), 1_i64)
+    );
     assert!(!took(Leaf::scalar(Scalar::Bool(true)), 1.0_f64));
     assert!(took(float(f64::NEG_INFINITY), f32::NEG_INFINITY));
     assert!(!took(tree_of(&vec![1_i64]).leaves()[0].clone(), 1_i64), "an array of one is no number");
@@ -149,8 +154,10 @@ fn placeholders_and_unknown_leaves_are_named() {
     build.leaf(Key::dict("b"), absent(LeafKind::Unknown("MyType".into()))).unwrap();
     build.close().unwrap();
     let error = refused::<Two>(build.finish().unwrap());
-    assert!(error.contains("missing   a: the checkpoint has left it out on purpose"), "{error}");
+    assert!(error.contains("missing   a: the value has it, the checkpoint has not"), "{error}");
     assert!(error.contains("kind      b: wanted an array (float32), stored unknown"), "{error}");
+    let error = refused::<i64>(Tree::single(absent(LeafKind::Placeholder)));
+    assert!(error.contains("missing   .: the checkpoint has left it out on purpose"), "{error}");
 }
 
 #[test]
@@ -166,7 +173,10 @@ fn a_type_that_says_nothing_is_an_error_all_the_same() {
         }
     }
     assert!(refused::<Silent>(tree_of(&Silent)).contains("did not say why"));
-    assert!(Silent::from_tree_with(tree_of(&Silent), Fit { partial: true, cast: true, keep_missing: true }).is_err());
+    assert!(
+        Silent::from_tree_with(tree_of(&Silent), Fit { partial: true, cast: true, keep_missing: true })
+            .is_err()
+    );
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::PathPattern;
 use regrow::{LoadOptions, Pytree};
-use regrow::array::{Array, Dtype, Shape};
 
 use crate::tree_of;
 
@@ -124,7 +124,8 @@ fn arrays_of_any_dtype_keep_theirs() {
     };
     let mut value = array(Dtype::Float32, 2);
     value.load_tree(&tree_of(&array(Dtype::Float32, 2)), Default::default()).unwrap();
-    let error = value.load_tree(&tree_of(&array(Dtype::Int8, 3)), Default::default()).unwrap_err().to_string();
+    let error =
+        value.load_tree(&tree_of(&array(Dtype::Int8, 3)), Default::default()).unwrap_err().to_string();
     assert!(error.contains("dtype     .: wanted float32, stored int8"), "{error}");
     assert!(error.contains("shape     .: wanted [2], stored [3]"), "{error}");
     let cast = regrow::tree::Fit { cast: true, ..Default::default() };

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use half::{bf16, f16};
 use regrow::Pytree;
-use regrow::engine::Layout;
 use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, StateDict, Tree, TreeBuilder};
 
 use crate::{round_trip, round_trip_in, shape_of, tree_of};
@@ -250,8 +250,7 @@ fn arrays_leaves_and_trees_are_taken_as_they_are() {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::NamedTuple("optax.EmptyState".into())).unwrap();
     build.close().unwrap();
-    let whole =
-        Whole { array, leaf: Leaf::scalar(Scalar::Int(1)), tree: build.finish().unwrap() };
+    let whole = Whole { array, leaf: Leaf::scalar(Scalar::Int(1)), tree: build.finish().unwrap() };
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
     regrow::save(&path, &whole).unwrap();

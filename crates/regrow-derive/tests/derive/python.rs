@@ -140,7 +140,11 @@ fn every_container_of_python_has_a_type() {
     assert_eq!((structures.list.3.as_str(), structures.list.4), ("s", None));
     assert_eq!(structures.long_list.len(), 12);
     assert_eq!(structures.scalars.big_int, 4_611_686_018_427_387_904);
-    assert_eq!((structures.scalars.float, structures.scalars.int), (-0.5, -7), "Python's numbers have no width");
+    assert_eq!(
+        (structures.scalars.float, structures.scalars.int),
+        (-0.5, -7),
+        "Python's numbers have no width"
+    );
     assert_eq!(structures.strings["unicode"], "\u{4e2d}\u{6587} \u{e9} \u{2603}");
     assert_eq!((structures.tuple.1.0.as_str(), structures.tuple.1.1.0), ("deep", 7));
     assert_eq!(structures.namedtuple.nu.len(), 1);

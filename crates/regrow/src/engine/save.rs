@@ -35,11 +35,7 @@ pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> 
 ///
 /// # Errors
 /// As [`save`].
-pub fn save_with<P: Pytree>(
-    path: impl AsRef<Path>,
-    value: &P,
-    options: &SaveOptions,
-) -> Result<SaveReport> {
+pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
     save_tree(path.as_ref(), &*value.to_tree()?, options)
 }
 

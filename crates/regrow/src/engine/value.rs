@@ -59,11 +59,7 @@ pub fn load_into<P: Pytree>(path: impl AsRef<Path>, value: &mut P) -> Result<()>
 ///
 /// # Errors
 /// As [`load_into`].
-pub fn load_into_with<P: Pytree>(
-    path: impl AsRef<Path>,
-    value: &mut P,
-    options: &LoadOptions,
-) -> Result<()> {
+pub fn load_into_with<P: Pytree>(path: impl AsRef<Path>, value: &mut P, options: &LoadOptions) -> Result<()> {
     let path = path.as_ref();
     value.load_tree(&super::load_with(path, options)?, fit(options)).in_file(path)
 }

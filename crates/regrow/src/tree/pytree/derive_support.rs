@@ -151,9 +151,7 @@ pub fn get_with<R: Pytree, T, E: std::fmt::Display>(
     absent: impl FnOnce() -> Option<T>,
 ) -> Option<T> {
     match node.child(name) {
-        Some(child) => {
-            restore.inside(child, |child, restore| unflatten_with(child, restore, from_pytree))?
-        }
+        Some(child) => restore.inside(child, |child, restore| unflatten_with(child, restore, from_pytree))?,
         None => or_missing(absent(), Key::attr(name), restore),
     }
 }

@@ -1,6 +1,6 @@
 //! `ndarray`'s arrays as leaves, of any dimension and memory layout.
 
-use ndarray::{ArcArray, ArrayD, ArrayRef, Array as NdArray, Dimension, IxDyn};
+use ndarray::{ArcArray, Array as NdArray, ArrayD, ArrayRef, Dimension, IxDyn};
 
 use super::element::Element;
 use super::{NodeRef, Pytree, Restore, sequence};
@@ -59,7 +59,9 @@ impl<T: Element, D: Dimension + Send + Sync + 'static> Pytree for ArcArray<T, D>
             }
         }
         let array = match self.as_slice() {
-            Some(_) => Array::new(T::DTYPE, shape_of(self.shape())?, sequence::shared_bytes(Shared(self.clone())))?,
+            Some(_) => {
+                Array::new(T::DTYPE, shape_of(self.shape())?, sequence::shared_bytes(Shared(self.clone())))?
+            }
             None => copied(self)?,
         };
         build.leaf(key, Leaf::array(array))

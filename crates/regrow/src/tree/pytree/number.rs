@@ -82,7 +82,11 @@ pub(super) fn regrow<T: Element>(node: NodeRef<'_>, restore: &mut Restore) -> Op
 pub(super) fn is_numeric(kind: &LeafKind) -> bool {
     matches!(
         kind,
-        LeafKind::NumpyArray | LeafKind::NumpyScalar | LeafKind::JaxArray | LeafKind::Scalar | LeafKind::PrngKey(_)
+        LeafKind::NumpyArray
+            | LeafKind::NumpyScalar
+            | LeafKind::JaxArray
+            | LeafKind::Scalar
+            | LeafKind::PrngKey(_)
     )
 }
 
