@@ -40,20 +40,30 @@ impl Code<'_> {
     pub fn flatten(&self, key: &TokenStream) -> TokenStream {
         let (support, name, krate) = (self.support(), self.name, self.krate);
         let fields = self.product.fields.iter().map(|field| {
-            let value = self.converted(field);
-            let span = Self::span(field);
-            match &field.stored {
-                Stored::Skipped => quote!(),
-                Stored::Named(name) => quote_spanned!(span=> #support::put(__build, #name, #value)?;),
-                Stored::At(index) => quote_spanned!(span=> #support::put_at(__build, #index, #value)?;),
-                Stored::Flattened => quote_spanned!(span=> #support::put_flattened(__build, #value)?;),
+            let (place, span) = ((self.place)(field), Self::span(field));
+            // With its type said, an error about it points at that type.
+            let (ty, value) = match &field.with {
+                Some(with) => (quote!(_), quote_spanned!(span=> &#with::to_pytree(#place))),
+                None => (field.ty.to_token_stream(), place),
+            };
+            match (&field.stored, self.product.shape) {
+                (Stored::Skipped, _) => quote!(),
+                (_, Shape::Newtype) => {
+                    quote_spanned!(span=> #krate::tree::Pytree::flatten(#value, #key, __build)?;)
+                }
+                (Stored::Named(name), _) => {
+                    quote_spanned!(span=> #support::put::<#ty>(__build, #name, #value)?;)
+                }
+                (Stored::At(index), _) => {
+                    quote_spanned!(span=> #support::put_at::<#ty>(__build, #index, #value)?;)
+                }
+                (Stored::Flattened, _) => {
+                    quote_spanned!(span=> #support::put_flattened::<#ty>(__build, #value)?;)
+                }
             }
         });
         match self.product.shape {
-            Shape::Newtype => {
-                let value = self.product.fields.iter().map(|field| self.converted(field));
-                quote!(#(#krate::tree::Pytree::flatten(#value, #key, __build)?;)*)
-            }
+            Shape::Newtype => quote!(#(#fields)*),
             Shape::Tuple => quote! {
                 #support::open_tuple(__build, #key)?;
                 #(#fields)*
@@ -67,72 +77,25 @@ impl Code<'_> {
         }
     }
 
-    /// A reference to what is stored of a field.
-    fn converted(&self, field: &Field) -> TokenStream {
-        let place = (self.place)(field);
-        match &field.with {
-            Some(with) => quote_spanned!(Self::span(field)=> &#with::to_pytree(#place)),
-            None => place,
-        }
-    }
-
     /// An expression of type `Option<Self>` from `__node`.
     pub fn unflatten(&self) -> TokenStream {
-        let (support, name, constructor, krate) = (self.support(), self.name, &self.constructor, self.krate);
+        let (support, name, constructor) = (self.support(), self.name, &self.constructor);
         let get = self.product.stored().map(|field| {
-            let (variable, ty) = (&field.variable, &field.ty);
-            let absent = self.absent(field);
-            let span = Self::span(field);
-            let value = match (&field.stored, &field.with) {
-                (Stored::Named(name), Some(with)) => {
-                    quote_spanned!(span=> #support::get_with(__node, #name, __restore, #with::from_pytree, #absent))
-                }
-                (Stored::Named(name), None) if field.default.is_none() => {
-                    quote_spanned!(span=> #support::get::<#ty>(__node, #name, __restore))
-                }
-                (Stored::Named(name), None) => {
-                    quote_spanned!(span=> #support::get_or::<#ty>(__node, #name, __restore, #absent))
-                }
-                (Stored::At(index), Some(with)) => {
-                    quote_spanned!(span=> #support::get_at_with(&__items, #index, __restore, #with::from_pytree, #absent))
-                }
-                (Stored::At(index), None) if field.default.is_none() => {
-                    quote_spanned!(span=> #support::get_at::<#ty>(&__items, #index, __restore))
-                }
-                (Stored::At(index), None) => {
-                    quote_spanned!(span=> #support::get_at_or::<#ty>(&__items, #index, __restore, #absent))
-                }
-                (Stored::Flattened | Stored::Skipped, _) => {
-                    quote_spanned!(span=> <#ty as #krate::tree::Pytree>::unflatten(__node, __restore))
-                }
-            };
+            let (variable, ty, value) = (&field.variable, &field.ty, self.get(field));
             // Every field is tried before the first `?`: one report names all differences.
             quote!(let #variable: ::core::option::Option<#ty> = #value;)
         });
         let members = self.product.fields.iter().map(|field| {
-            let (member, variable) = (&field.member, &field.variable);
+            let (member, variable, span) = (&field.member, &field.variable, Self::span(field));
             match (&field.stored, &field.default) {
                 (Stored::Skipped, Some(FieldDefault::Function(path))) => quote!(#member: #path()),
-                (Stored::Skipped, _) => {
-                    quote_spanned!(Self::span(field)=> #member: ::core::default::Default::default())
-                }
+                (Stored::Skipped, _) => quote_spanned!(span=> #member: ::core::default::Default::default()),
                 _ => quote!(#member: #variable?),
             }
         });
         let whole = quote!(::core::option::Option::Some(#constructor { #(#members),* }));
         match self.product.shape {
-            Shape::Newtype => {
-                let field = self.product.fields.iter().map(|field| {
-                    let ty = &field.ty;
-                    match &field.with {
-                        Some(with) => {
-                            quote_spanned!(Self::span(field)=> #support::unflatten_with(__node, __restore, #with::from_pytree))
-                        }
-                        None => quote_spanned!(Self::span(field)=> <#ty as #krate::tree::Pytree>::unflatten(__node, __restore)),
-                    }
-                });
-                quote!(#(#field.map(#constructor))*)
-            }
+            Shape::Newtype => quote!({ #(#get)* #whole }),
             Shape::Tuple => {
                 let expect = self.expect_tuple();
                 quote!({ let __items = #expect?; #(#get)* #whole })
@@ -146,112 +109,105 @@ impl Code<'_> {
         }
     }
 
-    /// What a missing field is: a closure that gives an `Option`.
-    fn absent(&self, field: &Field) -> TokenStream {
-        match &field.default {
+    /// The expression of type `Option` that regrows one field.
+    fn get(&self, field: &Field) -> TokenStream {
+        let (support, krate, ty, span) = (self.support(), self.krate, &field.ty, Self::span(field));
+        let absent = match &field.default {
             Some(FieldDefault::Trait) => {
-                quote_spanned!(Self::span(field)=> || ::core::option::Option::Some(::core::default::Default::default()))
+                quote_spanned!(span=> ::core::option::Option::Some(::core::default::Default::default))
             }
-            Some(FieldDefault::Function(path)) => quote!(|| ::core::option::Option::Some(#path())),
-            None => quote!(|| ::core::option::Option::None),
+            Some(FieldDefault::Function(path)) => quote!(::core::option::Option::Some(#path)),
+            None => quote!(::core::option::Option::None),
+        };
+        match (&field.stored, &field.with) {
+            (_, Some(with)) if self.product.shape == Shape::Newtype => quote_spanned! {span=>
+                #support::unflatten_with::<_, #ty, _>(__node, __restore, #with::from_pytree)
+            },
+            (_, None) if self.product.shape == Shape::Newtype => quote_spanned! {span=>
+                <#ty as #krate::tree::Pytree>::unflatten(__node, __restore)
+            },
+            (Stored::Named(name), Some(with)) => quote_spanned! {span=>
+                #support::get_with::<_, #ty, _>(__node, #name, __restore, #with::from_pytree, #absent)
+            },
+            (Stored::Named(name), None) => quote_spanned! {span=>
+                #support::get::<#ty>(__node, #name, __restore, #absent)
+            },
+            (Stored::At(index), Some(with)) => quote_spanned! {span=>
+                #support::get_at_with::<_, #ty, _>(&__items, #index, __restore, #with::from_pytree, #absent)
+            },
+            (Stored::At(index), None) => quote_spanned! {span=>
+                #support::get_at::<#ty>(&__items, #index, __restore, #absent)
+            },
+            (Stored::Flattened | Stored::Skipped, _) => quote_spanned! {span=>
+                <#ty as #krate::tree::Pytree>::unflatten(__node, __restore)
+            },
         }
     }
 
     /// Statements that check the fields against `__node`.
     pub fn check(&self) -> TokenStream {
         let (support, krate) = (self.support(), self.krate);
-        let fields = self.product.stored().map(|field| {
-            let (value, optional, ty) = ((self.place)(field), field.default.is_some(), &field.ty);
+        self.in_place(|field| {
+            let (value, ty, span) = ((self.place)(field), &field.ty, Self::span(field));
+            let optional = field.default.is_some();
             match (&field.stored, &field.with) {
-                (Stored::Flattened, _) => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::check(#value, __node, __restore);),
-                (Stored::Named(name), None) => {
-                    quote_spanned!(Self::span(field)=> #support::check(__node, #name, #value, #optional, __restore);)
-                }
-                (Stored::At(index), None) if !optional => {
-                    quote_spanned!(Self::span(field)=> #support::check_at(&__items, #index, #value, __restore);)
-                }
-                // What a module converts, or a default stands in for, fits if it can be made.
-                _ => {
-                    let get = self.get_alone(field);
+                // What a module converts fits if it can be made.
+                (_, Some(_)) => {
+                    let get = self.get(field);
                     quote!(let _: ::core::option::Option<#ty> = #get;)
                 }
-            }
-        });
-        self.in_place(quote!(#(#fields)*), |field| match &field.with {
-            Some(with) => {
-                let ty = &field.ty;
-                quote! {
-                    let _: ::core::option::Option<#ty> =
-                        #support::unflatten_with(__node, __restore, #with::from_pytree);
-                }
-            }
-            None => {
-                let value = (self.place)(field);
-                quote_spanned!(Self::span(field)=> #krate::tree::Pytree::check(#value, __node, __restore);)
+                (Stored::Named(name), None) => quote_spanned! {span=>
+                    #support::check::<#ty>(__node, #name, #value, #optional, __restore);
+                },
+                (Stored::At(index), None) if self.product.shape == Shape::Tuple => quote_spanned! {span=>
+                    #support::check_at::<#ty>(&__items, #index, #value, #optional, __restore);
+                },
+                _ => quote_spanned!(span=> <#ty as #krate::tree::Pytree>::check(#value, __node, __restore);),
             }
         })
     }
 
-    /// Statements that load the fields from `__node`.
+    /// Statements that load the fields from `__node`. A field that is missing stays as it is.
     pub fn load_into(&self) -> TokenStream {
         let (support, krate) = (self.support(), self.krate);
-        let fields = self.product.stored().map(|field| {
-            let value = (self.place)(field);
+        self.in_place(|field| {
+            let (value, ty, span) = ((self.place)(field), &field.ty, Self::span(field));
+            let is_tuple = self.product.shape == Shape::Tuple;
             match (&field.stored, &field.with) {
-                (Stored::Flattened, _) => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::load_into(#value, __node, __restore);),
-                (Stored::Named(name), None) => quote_spanned!(Self::span(field)=> #support::load(__node, #name, #value, __restore);),
-                (Stored::At(index), None) => quote_spanned!(Self::span(field)=> #support::load_at(&__items, #index, #value, __restore);),
-                (Stored::Named(name), Some(_)) => {
-                    let get = self.get_alone(field);
-                    quote!(if __node.child(#name).is_some() { #support::replace(#value, #get); })
+                (stored, Some(_)) => {
+                    let get = self.get(field);
+                    let replace = quote!(#support::replace(#value, #get););
+                    match stored {
+                        Stored::Named(name) => quote!(if __node.child(#name).is_some() { #replace }),
+                        Stored::At(index) if is_tuple => quote!(if __items.len() > #index { #replace }),
+                        _ => replace,
+                    }
                 }
-                _ => {
-                    let get = self.get_alone(field);
-                    quote!(#support::replace(#value, #get);)
-                }
-            }
-        });
-        self.in_place(quote!(#(#fields)*), |field| {
-            let value = (self.place)(field);
-            match &field.with {
-                Some(with) => quote! {
-                    #support::replace(#value, #support::unflatten_with(__node, __restore, #with::from_pytree));
+                (Stored::Named(name), None) => quote_spanned! {span=>
+                    #support::load::<#ty>(__node, #name, #value, __restore);
                 },
-                None => quote_spanned!(Self::span(field)=> #krate::tree::Pytree::load_into(#value, __node, __restore);),
+                (Stored::At(index), None) if is_tuple => quote_spanned! {span=>
+                    #support::load_at::<#ty>(&__items, #index, #value, __restore);
+                },
+                _ => quote_spanned!(span=> <#ty as #krate::tree::Pytree>::load_into(#value, __node, __restore);),
             }
         })
     }
 
     /// What `check` and `load_into` have in common around their fields.
-    fn in_place(&self, fields: TokenStream, newtype: impl Fn(&Field) -> TokenStream) -> TokenStream {
+    fn in_place(&self, each: impl Fn(&Field) -> TokenStream) -> TokenStream {
         let (support, name) = (self.support(), self.name);
+        let fields = self.product.stored().map(each);
         match self.product.shape {
-            Shape::Newtype => self.product.fields.iter().map(newtype).collect(),
+            Shape::Newtype => quote!(#(#fields)*),
             Shape::Tuple => {
                 let expect = self.expect_tuple();
-                quote!(if let ::core::option::Option::Some(__items) = #expect { #fields })
+                quote!(if let ::core::option::Option::Some(__items) = #expect { #(#fields)* })
             }
             Shape::Named => {
-                quote!(if #support::expect_struct(__node, #name, __restore).is_some() { #fields })
+                quote!(if #support::expect_struct(__node, #name, __restore).is_some() { #(#fields)* })
             }
             Shape::Unit => quote!(let _ = #support::expect_unit(__node, #name, __restore);),
-        }
-    }
-
-    /// The expression that regrows one field with a module or a default.
-    fn get_alone(&self, field: &Field) -> TokenStream {
-        let (support, ty, absent) = (self.support(), &field.ty, self.absent(field));
-        match (&field.stored, &field.with) {
-            (Stored::Named(name), Some(with)) => {
-                quote_spanned!(Self::span(field)=> #support::get_with::<_, #ty, _>(__node, #name, __restore, #with::from_pytree, #absent))
-            }
-            (Stored::At(index), Some(with)) => {
-                quote_spanned!(Self::span(field)=> #support::get_at_with::<_, #ty, _>(&__items, #index, __restore, #with::from_pytree, #absent))
-            }
-            (Stored::At(index), None) => {
-                quote_spanned!(Self::span(field)=> #support::get_at_or::<#ty>(&__items, #index, __restore, #absent))
-            }
-            _ => ty.to_token_stream(),
         }
     }
 

@@ -124,21 +124,18 @@ pub fn expect_tuple<'a>(
     None
 }
 
-/// Regrows a field.
-pub fn get<P: Pytree>(node: NodeRef<'_>, name: &str, restore: &mut Restore) -> Option<P> {
-    get_or(node, name, restore, P::absent)
-}
-
 /// Regrows a field, or takes what there is for one that is missing.
-pub fn get_or<P: Pytree>(
+pub fn get<P: Pytree>(
     node: NodeRef<'_>,
     name: &str,
     restore: &mut Restore,
-    absent: impl FnOnce() -> Option<P>,
+    default: Option<fn() -> P>,
 ) -> Option<P> {
     match node.child(name) {
         Some(child) => restore.inside(child, P::unflatten)?,
-        None => or_missing(absent(), Key::attr(name), restore),
+        None => {
+            or_missing(default.map_or_else(P::absent, |default| Some(default())), Key::attr(name), restore)
+        }
     }
 }
 
@@ -148,11 +145,11 @@ pub fn get_with<R: Pytree, T, E: std::fmt::Display>(
     name: &str,
     restore: &mut Restore,
     from_pytree: impl FnOnce(R) -> std::result::Result<T, E>,
-    absent: impl FnOnce() -> Option<T>,
+    default: Option<fn() -> T>,
 ) -> Option<T> {
     match node.child(name) {
         Some(child) => restore.inside(child, |child, restore| unflatten_with(child, restore, from_pytree))?,
-        None => or_missing(absent(), Key::attr(name), restore),
+        None => or_missing(default.map(|default| default()), Key::attr(name), restore),
     }
 }
 
@@ -166,21 +163,18 @@ pub fn unflatten_with<R: Pytree, T, E: std::fmt::Display>(
     made.map_err(|error| restore.differs("value", "what its module takes", error)).ok()
 }
 
-/// Regrows a field of a tuple.
-pub fn get_at<P: Pytree>(items: &[NodeRef<'_>], index: usize, restore: &mut Restore) -> Option<P> {
-    get_at_or(items, index, restore, P::absent)
-}
-
 /// Regrows a field of a tuple, or takes what there is for one that is missing.
-pub fn get_at_or<P: Pytree>(
+pub fn get_at<P: Pytree>(
     items: &[NodeRef<'_>],
     index: usize,
     restore: &mut Restore,
-    absent: impl FnOnce() -> Option<P>,
+    default: Option<fn() -> P>,
 ) -> Option<P> {
     match items.get(index) {
         Some(&item) => restore.inside(item, P::unflatten)?,
-        None => or_missing(absent(), Key::Index(index), restore),
+        None => {
+            or_missing(default.map_or_else(P::absent, |default| Some(default())), Key::Index(index), restore)
+        }
     }
 }
 
@@ -190,11 +184,11 @@ pub fn get_at_with<R: Pytree, T, E: std::fmt::Display>(
     index: usize,
     restore: &mut Restore,
     from_pytree: impl FnOnce(R) -> std::result::Result<T, E>,
-    absent: impl FnOnce() -> Option<T>,
+    default: Option<fn() -> T>,
 ) -> Option<T> {
     match items.get(index) {
         Some(&item) => restore.inside(item, |item, restore| unflatten_with(item, restore, from_pytree))?,
-        None => or_missing(absent(), Key::Index(index), restore),
+        None => or_missing(default.map(|default| default()), Key::Index(index), restore),
     }
 }
 
@@ -216,13 +210,19 @@ pub fn check<P: Pytree>(node: NodeRef<'_>, name: &str, value: &P, optional: bool
     }
 }
 
-/// Checks a field of a tuple.
-pub fn check_at<P: Pytree>(items: &[NodeRef<'_>], index: usize, value: &P, restore: &mut Restore) {
+/// Checks a field of a tuple. One that is missing is fine if it has a default or is nothing.
+pub fn check_at<P: Pytree>(
+    items: &[NodeRef<'_>],
+    index: usize,
+    value: &P,
+    optional: bool,
+    restore: &mut Restore,
+) {
     match items.get(index) {
         Some(&item) => {
             restore.inside(item, |item, restore| value.check(item, restore));
         }
-        None if value.is_absent() => {}
+        None if optional || value.is_absent() => {}
         None => restore.missing(&Key::Index(index)),
     }
 }

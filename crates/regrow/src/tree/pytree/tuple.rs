@@ -15,13 +15,13 @@ macro_rules! tuples {
 
             fn unflatten(node: NodeRef<'_>, restore: &mut Restore) -> Option<Self> {
                 let items = derive_support::expect_tuple(node, $len, "a tuple", restore)?;
-                $(let $value = derive_support::get_at(&items, $index, restore);)*
+                $(let $value = derive_support::get_at(&items, $index, restore, None);)*
                 Some(($($value?,)*))
             }
 
             fn check(&self, node: NodeRef<'_>, restore: &mut Restore) {
                 let Some(items) = derive_support::expect_tuple(node, $len, "a tuple", restore) else { return };
-                $(derive_support::check_at(&items, $index, &self.$index, restore);)*
+                $(derive_support::check_at(&items, $index, &self.$index, false, restore);)*
             }
 
             fn load_into(&mut self, node: NodeRef<'_>, restore: &mut Restore) {
