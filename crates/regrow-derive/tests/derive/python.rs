@@ -71,7 +71,7 @@ struct Structures {
     empty_namedtuple: Option<()>,
     empty_tuple: (),
     flax_struct: FlaxStruct,
-    list: (i64, f64, bool, String, Option<i64>, BTreeMap<String, i64>, (Vec<f32>,)),
+    list: Mixed,
     long_list: Vec<Option<i16>>,
     namedtuple: Moments,
     none: Option<Vec<f32>>,
@@ -80,6 +80,9 @@ struct Structures {
     strings: BTreeMap<String, String>,
     tuple: (Array2<f32>, (String, (u8,))),
 }
+
+#[derive(Pytree, Debug)]
+struct Mixed(i64, f64, bool, String, Option<i64>, BTreeMap<String, i64>, (Vec<f32>,));
 
 #[derive(Pytree, Debug)]
 struct XY {
