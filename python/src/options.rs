@@ -87,6 +87,7 @@ pub fn load_options(
         partial,
         unverified,
         budget_bytes,
+        ..LoadOptions::default()
     })
 }
 

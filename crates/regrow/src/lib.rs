@@ -4,20 +4,26 @@
 //! disk; its default layout is an Orbax checkpoint and safetensors files in one set of bytes.
 //!
 //! ```
-//! use regrow::{array::{Array, Dtype, Shape}, tree::{Key, Leaf, NodeKind, TreeBuilder}};
+//! use regrow::{Pytree, tree::{Leaf, Tree}};
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("step_100");
-//! let kernel = Array::new(Dtype::Float32, Shape::new(vec![2, 1])?, vec![0; 8].into())?;
-//! let mut build = TreeBuilder::new();
-//! build.open(Key::Index(0), NodeKind::Dict)?;
-//! build.leaf(Key::dict("kernel"), Leaf::array(kernel))?;
-//! build.close()?;
+//! #[derive(Pytree)]
+//! struct Model {
+//!     kernel: Vec<[f32; 2]>,
+//!     bias: Vec<half::bf16>,
+//!     #[pytree(skip)]
+//!     name: String,
+//! }
+//! let model = Model { kernel: vec![[0.0; 2]; 64], bias: vec![half::bf16::ONE; 64], name: "a".into() };
 //!
-//! regrow::save(&path, &build.finish()?)?;
+//! regrow::save(&path, &model)?;
+//! let model: Model = regrow::load(&path)?;        // every block checked, every field accounted for
+//! assert_eq!(model.kernel.len(), 64);
+//!
 //! let checkpoint = regrow::open(&path)?;          // metadata only
-//! assert_eq!(checkpoint.tree().len(), 1);
-//! let tree = regrow::load(&path)?;                // every block checked
-//! assert_eq!(tree.len(), 1);
+//! assert_eq!(checkpoint.tree().len(), 2);
+//! let tree: Tree<Leaf> = regrow::load(&path)?;    // whatever is there, of any layout
+//! assert_eq!(tree.paths()[0].to_string(), "kernel");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -37,8 +43,15 @@ pub mod store;
 pub mod tree;
 pub mod zarr;
 
+pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
-    Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, convert,
-    load, load_with, open, open_with, save, save_with, verify, verify_with,
+    Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, convert, open,
+    open_with, save, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
+#[cfg(feature = "derive")]
+pub use regrow_derive::Pytree;
+pub use tree::{Pytree, StateDict};
+
+#[doc(hidden)]
+pub use tree::pytree::derive_support as __derive;

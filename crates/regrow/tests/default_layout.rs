@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Region, Shape};
-use regrow::engine::{Compression, TemplateLeaf};
+use regrow::engine::{Compression, TemplateLeaf, load, load_with};
 use regrow::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, PathPattern, Scalar, Tree, TreeBuilder};
 use regrow::{ErrorKind, LoadOptions, SaveOptions};
 
@@ -137,7 +137,7 @@ fn everything_comes_back_exactly() {
         let path = folder.path().join(format!("step {compression:?}"));
         let options = SaveOptions { compression, ..SaveOptions::default() };
         assert_eq!(regrow::save_with(&path, &tree, &options).unwrap().leaf_count, tree.len());
-        assert_same(&tree, &regrow::load(&path).unwrap());
+        assert_same(&tree, &load(&path).unwrap());
         let verified = regrow::verify(&path).unwrap();
         assert!(verified.is_ok(), "{:?}", verified.findings);
         assert!(verified.has_data_checksums);
@@ -150,7 +150,7 @@ fn a_single_leaf_is_a_checkpoint() {
     let path = folder.path().join("leaf");
     let tree = Tree::single(Leaf::array(array(Dtype::Float32, &[4, 4], 1)));
     regrow::save(&path, &tree).unwrap();
-    assert_same(&tree, &regrow::load(&path).unwrap());
+    assert_same(&tree, &load(&path).unwrap());
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn without_regrow_json_it_is_a_plain_orbax_checkpoint() {
     assert_eq!(regrow::open(&path).unwrap().description().layout, "orbax");
     let report = regrow::verify(&path).unwrap();
     assert!(report.findings.iter().any(|found| found.error.to_string().contains("regrow.json is missing")));
-    assert_same(&tree, &regrow::load(&path).unwrap());
+    assert_same(&tree, &load(&path).unwrap());
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn the_safetensors_file_alone_regrows_its_tree() {
     regrow::save(&path, &tree).unwrap();
     let alone = folder.path().join("alone.safetensors");
     std::fs::copy(path.join("model.safetensors"), &alone).unwrap();
-    assert_same(&tree, &regrow::load(&alone).unwrap());
+    assert_same(&tree, &load(&alone).unwrap());
 }
 
 #[test]
@@ -214,12 +214,12 @@ fn a_selection_keeps_the_rest_of_the_structure() {
     regrow::save(&path, &everything()).unwrap();
     let only =
         |glob: &str| LoadOptions { only: vec![PathPattern::new(glob).unwrap()], ..LoadOptions::default() };
-    let tree = regrow::load_with(&path, &only("kinds/8")).unwrap();
+    let tree = load_with(&path, &only("kinds/8")).unwrap();
     assert_eq!(tree.len(), 14, "positions in a tuple keep their meaning");
     assert_eq!(tree.leaves().iter().filter(|leaf| leaf.kind == LeafKind::Placeholder).count(), 13);
-    let tree = regrow::load_with(&path, &only("dtypes/float*")).unwrap();
+    let tree = load_with(&path, &only("dtypes/float*")).unwrap();
     assert!(tree.iter().all(|(path, _)| path.to_string().starts_with("dtypes/float")));
-    assert_eq!(regrow::load_with(&path, &only("nothing/*")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(load_with(&path, &only("nothing/*")).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -231,10 +231,10 @@ fn casts_happen_where_they_are_asked_for() {
     let all = PathPattern::new("**").unwrap();
     let save = SaveOptions { cast: vec![(all.clone(), Dtype::BFloat16)], ..SaveOptions::default() };
     regrow::save_with(&path, &Tree::single(Leaf::array(source)), &save).unwrap();
-    let stored = regrow::load(&path).unwrap();
+    let stored = load(&path).unwrap();
     assert_eq!(stored.leaves()[0].as_array().unwrap().dtype(), Dtype::BFloat16);
     let load = LoadOptions { cast: vec![(all, Dtype::Float32)], ..LoadOptions::default() };
-    let back = regrow::load_with(&path, &load).unwrap();
+    let back = load_with(&path, &load).unwrap();
     assert_eq!(back.leaves()[0].as_array().unwrap().to_c_order().unwrap(), values);
 }
 
@@ -256,7 +256,7 @@ fn a_cast_on_load_leaves_alone_what_is_no_array() {
     for compression in [None, Some(Compression::Zstd(1))] {
         let path = folder.path().join(format!("step {compression:?}"));
         regrow::save_with(&path, &tree, &SaveOptions { compression, ..SaveOptions::default() }).unwrap();
-        let loaded = regrow::load_with(&path, &load).unwrap();
+        let loaded = load_with(&path, &load).unwrap();
         for (want, found) in tree.leaves().iter().zip(loaded.leaves()).skip(1) {
             assert_eq!(want.kind, found.kind);
             match (want.as_array(), found.as_array()) {
@@ -285,7 +285,7 @@ fn one_stored_leaf_fills_one_place_of_a_template() {
     build.leaf(Key::DictInt(1), TemplateLeaf::default()).unwrap();
     build.close().unwrap();
     let template = Some(build.finish().unwrap());
-    let error = regrow::load_with(&path, &LoadOptions { template, ..LoadOptions::default() }).unwrap_err();
+    let error = load_with(&path, &LoadOptions { template, ..LoadOptions::default() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
 }
 
@@ -313,8 +313,8 @@ fn a_template_that_does_not_fit_is_told_everything_at_once() {
         ("c", leaf(Dtype::Int8, &[4])),
         ("y", leaf(Dtype::Int8, &[3])),
     ]);
-    let error = regrow::load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() })
-        .unwrap_err();
+    let error =
+        load_with(&path, &LoadOptions { template: Some(wanted), ..LoadOptions::default() }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Mismatch);
     let text = error.to_string();
     for part in ["4 places", "dtype     b", "shape     c", "missing   y", "extra     x"] {
@@ -322,7 +322,7 @@ fn a_template_that_does_not_fit_is_told_everything_at_once() {
     }
     let fits = template(vec![("c", leaf(Dtype::Int8, &[3]))]);
     let options = LoadOptions { template: Some(fits), partial: true, ..LoadOptions::default() };
-    assert_eq!(regrow::load_with(&path, &options).unwrap().len(), 1);
+    assert_eq!(load_with(&path, &options).unwrap().len(), 1);
 }
 
 /// Every byte of every file is under a checksum: whichever is flipped, `verify` names that file.
@@ -374,7 +374,7 @@ fn damage_to_one_leaf_leaves_the_others_readable() {
     assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "1");
     assert!(error.place().offset_bytes.unwrap() <= middle as u64);
     assert!(error.expected_found().is_some() && error.help_text().is_some());
-    assert_eq!(regrow::load(&path).unwrap_err().kind(), ErrorKind::Corrupt, "load hands out no wrong number");
+    assert_eq!(load(&path).unwrap_err().kind(), ErrorKind::Corrupt, "load hands out no wrong number");
 }
 
 #[test]
@@ -386,11 +386,11 @@ fn a_truncated_file_is_named_and_never_faults() {
     let whole = std::fs::read(&data).unwrap();
     for len in [0, 7, 100, 4096, whole.len() / 2, whole.len() - 1] {
         std::fs::write(&data, &whole[..len]).unwrap();
-        let error = regrow::load(&path).unwrap_err();
+        let error = load(&path).unwrap_err();
         assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&data)), "{error}");
     }
     std::fs::remove_file(&data).unwrap();
-    assert_eq!(regrow::load(&path).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(load(&path).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -400,9 +400,9 @@ fn an_existing_target_is_kept_unless_overwrite_is_asked_for() {
     let (old, new) = (Tree::single(Leaf::text("old")), Tree::single(Leaf::text("new")));
     regrow::save(&path, &old).unwrap();
     assert_eq!(regrow::save(&path, &new).unwrap_err().kind(), ErrorKind::AlreadyExists);
-    assert_same(&old, &regrow::load(&path).unwrap());
+    assert_same(&old, &load(&path).unwrap());
     regrow::save_with(&path, &new, &SaveOptions { overwrite: true, ..SaveOptions::default() }).unwrap();
-    assert_same(&new, &regrow::load(&path).unwrap());
+    assert_same(&new, &load(&path).unwrap());
     assert_eq!(names_in(folder.path()), ["step"]);
 }
 
@@ -444,7 +444,7 @@ fn a_reader_beside_a_writer_sees_one_checkpoint_or_another() {
                 done.store(true, std::sync::atomic::Ordering::Relaxed);
             });
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                let tree = regrow::load(&path).unwrap();
+                let tree = load(&path).unwrap();
                 let first = tree.leaves()[0].as_array().unwrap().to_c_order().unwrap();
                 for leaf in tree.leaves() {
                     assert!(
@@ -488,11 +488,11 @@ fn a_folder_of_steps_opens_at_its_newest_with_its_checksums() {
     assert!(newest.verify().unwrap().has_data_checksums);
     let options =
         LoadOptions { open: regrow::OpenOptions { step: Some(2), item: None }, ..LoadOptions::default() };
-    let tree = regrow::load_with(folder.path(), &options).unwrap();
+    let tree = load_with(folder.path(), &options).unwrap();
     assert_same(&Tree::single(Leaf::scalar(Scalar::Int(2))), &tree);
     let absent =
         LoadOptions { open: regrow::OpenOptions { step: Some(3), item: None }, ..LoadOptions::default() };
-    assert_eq!(regrow::load_with(folder.path(), &absent).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(load_with(folder.path(), &absent).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]

@@ -145,7 +145,7 @@ fn damage(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Fail
         "\nflipped one bit of a copy, in byte {at} of {}; loading that says:\n",
         file.display()
     ))?;
-    match regrow::load(&copy) {
+    match regrow::engine::load(&copy) {
         Err(error) => {
             story.step(&error.to_string(), json!({ "did": "damage", "error": exit::error_json(&error) }))?;
             story.say("\nno wrong number reached the program")?;

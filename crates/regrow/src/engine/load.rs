@@ -21,7 +21,9 @@ use crate::tree::{
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
 
-/// Loads the whole checkpoint at `path`, every block checked.
+/// Loads the whole checkpoint at `path` as the tree it is, every block checked.
+///
+/// [`regrow::load`](crate::load) makes a value of it, of any type that is [`Pytree`](crate::Pytree).
 ///
 /// # Errors
 /// As [`open`](super::open), and `Corrupt` with file, leaf and offset.

@@ -5,6 +5,7 @@
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
+//! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
@@ -19,6 +20,7 @@ mod overview;
 pub mod pool;
 mod save;
 mod template;
+pub mod value;
 mod verify;
 
 pub use convert::{

@@ -39,8 +39,10 @@ pub struct LoadOptions {
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
     pub template: Option<Tree<TemplateLeaf>>,
-    /// With a template: leave out what the template has not, instead of an error.
+    /// With a template or into a Rust value: leave out what it has not, instead of an error.
     pub partial: bool,
+    /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that loses digits.
+    pub cast_to_fields: bool,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.

@@ -6,7 +6,7 @@ use super::{Compression, Layout, SaveOptions};
 use crate::commit::Staged;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Format, Target};
-use crate::tree::{Leaf, LeafData, Tree};
+use crate::tree::{Leaf, LeafData, Pytree, Tree};
 
 /// What a save did.
 #[derive(Debug, Clone)]
@@ -19,21 +19,27 @@ pub struct SaveReport {
     pub leaf_count: usize,
 }
 
-/// Saves `tree` at `path` in the default layout: all of it or nothing, synced to disk.
+/// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
+///
+/// A [`Tree<Leaf>`](Tree) is written as it is. Of any other [`Pytree`] a tree is made first, with a copy of the
+/// data of those leaves that cannot be shared: see [`tree::pytree`](crate::tree::pytree).
 ///
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths. Whatever
 /// the error, nothing that was there before has changed and no temporary file is left.
-pub fn save(path: impl AsRef<Path>, tree: &Tree<Leaf>) -> Result<SaveReport> {
-    save_with(path, tree, &SaveOptions::default())
+pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> {
+    save_with(path, value, &SaveOptions::default())
 }
 
-/// Saves `tree` at `path`.
+/// Saves a value at `path`.
 ///
 /// # Errors
 /// As [`save`].
-pub fn save_with(path: impl AsRef<Path>, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
-    let path = path.as_ref();
+pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
+    save_tree(path.as_ref(), &*value.to_tree()?, options)
+}
+
+fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
     let cast;

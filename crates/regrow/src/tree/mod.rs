@@ -11,6 +11,7 @@
 //! | [`Tree`], [`TreeBuilder`] | the structure with its leaves |
 //! | [`LeafKind`], [`LeafInfo`], [`Leaf`] | what a leaf is, without and with its data |
 //! | [`LeafHandler`], [`LeafRegistry`] | leaves of a program's own types |
+//! | [`Pytree`], [`StateDict`] | Rust values as trees: what `#[derive(Pytree)]` makes |
 //! | [`PathPattern`] | globs over key paths: `params/**` |
 //!
 //! Source: `jax.tree_util` key types (`DictKey`, `SequenceKey`, `GetAttrKey`, `FlattenedIndexKey`).
@@ -20,9 +21,11 @@ mod key;
 mod leaf;
 mod node;
 mod pattern;
+pub mod pytree;
 
 pub use handler::{AnyLeaf, LeafHandler, LeafRegistry};
 pub use key::{Key, KeyPath};
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
 pub use node::{Node, NodeKind, Tree, TreeBuilder};
 pub use pattern::PathPattern;
+pub use pytree::{Fit, NodeRef, Pytree, Restore, StateDict};

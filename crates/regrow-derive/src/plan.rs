@@ -1,0 +1,133 @@
+//! What is stored of a struct or of a variant.
+
+use std::collections::HashMap;
+
+use quote::format_ident;
+use syn::{Fields, Ident, Member, Path, Result, Type};
+
+use crate::attributes::{Case, FieldAttributes, FieldDefault};
+
+/// What a product is in the tree.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Fields with names: a dataclass.
+    Named,
+    /// Fields by position: a tuple.
+    Tuple,
+    /// One field by position: what that field is.
+    Newtype,
+    /// No fields.
+    Unit,
+}
+
+/// A struct, or one variant of an enum.
+pub struct Product {
+    pub shape: Shape,
+    pub fields: Vec<Field>,
+}
+
+/// A field, stored or not.
+pub struct Field {
+    pub member: Member,
+    /// A variable of its own in derived code.
+    pub variable: Ident,
+    pub ty: Type,
+    pub stored: Stored,
+    pub default: Option<FieldDefault>,
+    pub with: Option<Path>,
+}
+
+/// How a field is stored.
+pub enum Stored {
+    /// Not at all.
+    Skipped,
+    /// As a child of this name.
+    Named(String),
+    /// As a child at this position.
+    At(usize),
+    /// As its own children, beside its siblings.
+    Flattened,
+}
+
+impl Product {
+    pub fn of(fields: &Fields, rename_all: Option<Case>) -> Result<Self> {
+        let shape = match fields {
+            Fields::Named(_) => Shape::Named,
+            Fields::Unnamed(fields) if fields.unnamed.len() == 1 => Shape::Newtype,
+            Fields::Unnamed(_) => Shape::Tuple,
+            Fields::Unit => Shape::Unit,
+        };
+        let mut out = Self { shape, fields: Vec::new() };
+        let mut names: HashMap<String, ()> = HashMap::new();
+        let mut position = 0;
+        for (i, field) in fields.iter().enumerate() {
+            let attributes = FieldAttributes::of(&field.attrs)?;
+            let skip = attributes.skip || is_phantom(&field.ty);
+            let refuse = |what: &str| Err(syn::Error::new_spanned(field, what));
+            let stored = match &field.ident {
+                _ if skip => Stored::Skipped,
+                Some(_) if attributes.flatten => Stored::Flattened,
+                Some(ident) => {
+                    let own = unraw(ident);
+                    let name = match (&attributes.rename, rename_all) {
+                        (Some(name), _) => name.clone(),
+                        (None, Some(case)) => case.apply(&own),
+                        (None, None) => own,
+                    };
+                    if names.insert(name.clone(), ()).is_some() {
+                        return refuse(&format!("another field is stored as `{name}` too"));
+                    }
+                    Stored::Named(name)
+                }
+                None if attributes.flatten || attributes.rename.is_some() => {
+                    return refuse(
+                        "a tuple's fields go by position: flatten and rename are for named fields",
+                    );
+                }
+                None => {
+                    position += 1;
+                    Stored::At(position - 1)
+                }
+            };
+            if skip && shape == Shape::Newtype {
+                // Nothing is left to be transparent to.
+                out.shape = Shape::Tuple;
+            }
+            out.fields.push(Field {
+                member: match &field.ident {
+                    Some(ident) => Member::Named(ident.clone()),
+                    None => Member::Unnamed(i.into()),
+                },
+                variable: format_ident!("__field_{i}"),
+                ty: field.ty.clone(),
+                stored,
+                default: attributes.default,
+                with: attributes.with,
+            });
+        }
+        Ok(out)
+    }
+
+    /// Fields that are stored, flattened ones last: they take what the others leave.
+    pub fn stored(&self) -> impl Iterator<Item = &Field> {
+        let flattened = |field: &&Field| matches!(field.stored, Stored::Flattened);
+        let own = self.fields.iter().filter(move |field| !flattened(field));
+        own.filter(|field| !matches!(field.stored, Stored::Skipped))
+            .chain(self.fields.iter().filter(flattened))
+    }
+
+    /// Number of fields that are stored by position.
+    pub fn tuple_len(&self) -> usize {
+        self.fields.iter().filter(|field| matches!(field.stored, Stored::At(_))).count()
+    }
+}
+
+/// An identifier without `r#`.
+pub fn unraw(ident: &Ident) -> String {
+    let text = ident.to_string();
+    text.strip_prefix("r#").map_or(text.clone(), str::to_owned)
+}
+
+fn is_phantom(ty: &Type) -> bool {
+    matches!(ty, Type::Path(path) if path.path.segments.last().is_some_and(|last| last.ident == "PhantomData"))
+}

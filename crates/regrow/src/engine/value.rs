@@ -1,0 +1,88 @@
+//! Loading into Rust values: the tree is loaded as ever, then the type that is asked for regrows from it.
+
+use std::path::Path;
+
+use super::{Checkpoint, LoadOptions};
+use crate::error::{Result, ResultExt};
+use crate::tree::{Fit, Pytree};
+
+/// Loads the whole checkpoint at `path`, every block checked, as the type that is asked for: a model with
+/// `#[derive(Pytree)]`, or [`Tree<Leaf>`](crate::tree::Tree) for whatever there is.
+///
+/// ```
+/// use regrow::{Pytree, tree::{Leaf, Tree}};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("step_100");
+/// #[derive(Pytree)]
+/// struct Model {
+///     kernel: Vec<[f32; 2]>,
+///     step: u64,
+/// }
+/// regrow::save(&path, &Model { kernel: vec![[1.0, 2.0]; 3], step: 100 })?;
+///
+/// let model: Model = regrow::load(&path)?;
+/// assert_eq!(model.kernel[2][1], 2.0);
+/// let tree: Tree<Leaf> = regrow::load(&path)?;
+/// assert_eq!(tree.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the type does not fit, with all
+/// differences at once.
+pub fn load<P: Pytree>(path: impl AsRef<Path>) -> Result<P> {
+    load_with(path, &LoadOptions::default())
+}
+
+/// Loads what `options` select, as the type that is asked for.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with<P: Pytree>(path: impl AsRef<Path>, options: &LoadOptions) -> Result<P> {
+    let path = path.as_ref();
+    P::from_tree_with(super::load_with(path, options)?, fit(options)).in_file(path)
+}
+
+/// Loads the checkpoint at `path` into a value that is there: data goes into its arrays in place, and what is
+/// not part of the pytree (`#[pytree(skip)]`) stays.
+///
+/// Arrays must have the shape that they have in `value`, lists their length, maps their keys; numbers, text,
+/// options and enum variants become what was stored.
+///
+/// # Errors
+/// As [`load`]. `value` has not changed.
+pub fn load_into<P: Pytree>(path: impl AsRef<Path>, value: &mut P) -> Result<()> {
+    load_into_with(path, value, &LoadOptions::default())
+}
+
+/// Loads what `options` select into a value that is there; with [`LoadOptions::only`], all else stays as it is.
+///
+/// # Errors
+/// As [`load_into`].
+pub fn load_into_with<P: Pytree>(path: impl AsRef<Path>, value: &mut P, options: &LoadOptions) -> Result<()> {
+    let path = path.as_ref();
+    value.load_tree(&super::load_with(path, options)?, fit(options)).in_file(path)
+}
+
+impl Checkpoint {
+    /// Loads what `options` select, as the type that is asked for.
+    ///
+    /// # Errors
+    /// As [`load`](crate::load()).
+    pub fn load_value<P: Pytree>(&self, options: &LoadOptions) -> Result<P> {
+        P::from_tree_with(self.load(options)?, fit(options)).in_file(self.path())
+    }
+
+    /// Loads what `options` select into a value that is there.
+    ///
+    /// # Errors
+    /// As [`load_into`].
+    pub fn load_into<P: Pytree>(&self, value: &mut P, options: &LoadOptions) -> Result<()> {
+        value.load_tree(&self.load(options)?, fit(options)).in_file(self.path())
+    }
+}
+
+fn fit(options: &LoadOptions) -> Fit {
+    let keep_missing = !options.only.is_empty();
+    Fit { partial: options.partial, cast: options.cast_to_fields, keep_missing }
+}

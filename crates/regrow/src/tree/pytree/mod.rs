@@ -1,0 +1,191 @@
+//! Rust values as pytrees: what `#[derive(Pytree)]` stands on.
+//!
+//! A type that is [`Pytree`] turns a value into nodes and leaves, and regrows one from them. Nothing is looked up
+//! in a registry and nothing in a file names code: the type that is asked for decides what is made.
+//!
+//! | Rust | pytree |
+//! |---|---|
+//! | `bool`, integers, floats, `half::{f16, bf16}` | a number leaf: `bool`, `i64`, `u64`, `f64` as Python's own, the others as NumPy scalars |
+//! | `Vec<T>`, `[T; N]`, `[[T; M]; N]` of numbers, and any nesting of fixed arrays in a `Vec` | one array leaf |
+//! | `Vec<P>`, `[P; N]` of anything else | a list |
+//! | `String`, `Box<str>`, `Arc<str>`, `Cow<'static, str>` | text |
+//! | [`Bytes`](::bytes::Bytes) | bytes |
+//! | [`Array`](crate::array::Array), [`Leaf`], [`Tree<Leaf>`](Tree) | itself: any dtype, any leaf, any subtree |
+//! | `ndarray::Array`, `ArcArray` (feature `ndarray`), `num_complex::Complex` (feature `num-complex`) | array leaf, element |
+//! | `Option<P>` | `None`, or `P` |
+//! | `Box<P>`, `Rc<P>`, `Arc<P>` | `P` |
+//! | tuples | a tuple |
+//! | `HashMap`, `BTreeMap` with text or integer keys | a dict, in the order of its keys |
+//! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see [the derive](derive@crate::Pytree) |
+//!
+//! **Loading** goes by the text of keys, so that a dict that Orbax or Flax wrote regrows a struct, and a dict of
+//! `"0"`, `"1"` a tuple or list. All that is missing, too much, or of another shape or dtype comes as one error,
+//! with key paths. A number that has no width of its own (Python's) or is a whole number is taken where the field
+//! can hold its exact value; arrays must have the dtype of their field, unless a [`Fit`] asks for casts.
+//!
+//! **Cost.** A save copies the data of each leaf once, into the tree that is written: for the time of the save a
+//! model takes its memory twice. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared instead and cost nothing.
+//! A load reads raw leaves straight from the map into the fields (one copy; `Bytes` and `Array` none: they are
+//! views of it); compressed ones are held decoded until the value is complete.
+//!
+//! | room | holds |
+//! |---|---|
+//! | `node_ref` | [`NodeRef`]: a node of a tree, its children by text or position |
+//! | `restore` | [`Restore`]: where a load is, and every difference it has met; [`Fit`] |
+//! | `element`, `number` | [`Element`], [`Packing`]: numbers alone and packed into arrays |
+//! | `sequence`, `tuple`, `map`, `pointer`, `text`, `whole`, `ndarray` | the types of the table |
+//! | `state_dict` | [`StateDict`]: as Flax has it |
+//! | `derive_support` | what derived code calls |
+
+use std::borrow::Cow;
+
+#[doc(hidden)]
+pub mod derive_support;
+mod element;
+mod map;
+#[cfg(feature = "ndarray")]
+mod ndarray;
+mod node_ref;
+mod number;
+mod pointer;
+mod restore;
+mod sequence;
+mod state_dict;
+mod text;
+mod tuple;
+mod whole;
+
+pub use element::{Element, Packing};
+pub use map::MapKey;
+pub use node_ref::{Children, NodeRef};
+pub use restore::{Fit, Restore};
+pub use state_dict::StateDict;
+
+use super::{Key, Leaf, Tree, TreeBuilder};
+use crate::error::Result;
+use node_ref::TreeIndex;
+
+/// A value that a pytree can hold and regrow.
+///
+/// Usually derived. By hand it takes two functions; a newtype hands both on:
+///
+/// ```
+/// use regrow::tree::{Key, Leaf, NodeRef, Pytree, Restore, TreeBuilder};
+///
+/// #[derive(Debug, PartialEq)]
+/// struct Celsius(f64);
+///
+/// impl Pytree for Celsius {
+///     fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> regrow::Result<()> {
+///         (self.0 + 273.15).flatten(key, build)                   // stored as kelvin
+///     }
+///
+///     fn unflatten(node: NodeRef<'_>, restore: &mut Restore) -> Option<Self> {
+///         let kelvin = f64::unflatten(node, restore)?;
+///         if kelvin < 0.0 {
+///             restore.differs("value", "a temperature is above absolute zero", kelvin);
+///             return None;
+///         }
+///         Some(Self(kelvin - 273.15))
+///     }
+/// }
+///
+/// let tree = Celsius(20.0).to_tree()?.into_owned();
+/// assert_eq!(Celsius::from_tree(tree)?, Celsius(20.0));
+/// # Ok::<(), regrow::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no pytree: it cannot be saved as nodes and leaves",
+    label = "not `Pytree`",
+    note = "put `#[derive(regrow::Pytree)]` on it if it is yours",
+    note = "if it is a field of another crate's type, name a module that converts it: `#[pytree(with = \"module\")]`",
+    note = "if a load can make it anew, leave it out: `#[pytree(skip)]`"
+)]
+pub trait Pytree: Sized {
+    /// Adds the value to the container that is open: one node with all below it, under `key`.
+    ///
+    /// # Errors
+    /// `Limit` for what is nested too deep, `InvalidArgument` for a map's key that no key can say; else what the
+    /// value's own parts say.
+    fn flatten(&self, key: Key, build: &mut TreeBuilder<Leaf>) -> Result<()>;
+
+    /// Regrows a value from a node. `None` after a difference has been told to `restore`.
+    fn unflatten(node: NodeRef<'_>, restore: &mut Restore) -> Option<Self>;
+
+    /// Tells `restore` how the node differs from what [`load_into`](Self::load_into) could put into this value.
+    ///
+    /// Arrays must keep their shape, lists their length, maps their keys; numbers, text, options and enum
+    /// variants are free to change.
+    fn check(&self, node: NodeRef<'_>, restore: &mut Restore) {
+        let _ = Self::unflatten(node, restore);
+    }
+
+    /// Puts the node's data into this value, in place where it can. Comes after [`check`](Self::check) found
+    /// nothing; what the pytree leaves out (`#[pytree(skip)]`) stays as it is.
+    fn load_into(&mut self, node: NodeRef<'_>, restore: &mut Restore) {
+        if let Some(value) = Self::unflatten(node, restore) {
+            *self = value;
+        }
+    }
+
+    /// The value where the tree has nothing at its place; `None` if that is an error. Only options and values
+    /// without any data have one.
+    fn absent() -> Option<Self> {
+        None
+    }
+
+    /// Whether the value would be [`absent`](Self::absent).
+    fn is_absent(&self) -> bool {
+        false
+    }
+
+    /// How a run of such values is one array; `None` if a run is a list of nodes. Numbers and fixed arrays of
+    /// them have one: this is what tells `Vec<f32>` from `Vec<Layer>`.
+    fn packing() -> Option<Packing<Self>> {
+        None
+    }
+
+    /// The value as a tree of its own. Borrowed where it is one already.
+    ///
+    /// # Errors
+    /// As [`flatten`](Self::flatten).
+    fn to_tree(&self) -> Result<Cow<'_, Tree<Leaf>>> {
+        let mut build = TreeBuilder::new();
+        self.flatten(Key::Index(0), &mut build)?;
+        Ok(Cow::Owned(build.finish()?))
+    }
+
+    /// Regrows a value from a whole tree, strictly: nothing missing, nothing left over.
+    ///
+    /// # Errors
+    /// `Mismatch` with every difference on a line of its own.
+    fn from_tree(tree: Tree<Leaf>) -> Result<Self> {
+        Self::from_tree_with(tree, Fit::default())
+    }
+
+    /// Regrows a value from a whole tree, as leniently as `fit` asks.
+    ///
+    /// # Errors
+    /// As [`from_tree`](Self::from_tree).
+    fn from_tree_with(tree: Tree<Leaf>, fit: Fit) -> Result<Self> {
+        let index = TreeIndex::of(&tree);
+        let mut restore = Restore::of(&index, Fit { keep_missing: false, ..fit });
+        let value = restore.root(&index, |root, restore| Self::unflatten(root, restore));
+        restore.finish(&tree)?;
+        value.ok_or_else(restore::no_value)
+    }
+
+    /// Puts a whole tree into this value, which must fit it as [`check`](Self::check) says.
+    ///
+    /// # Errors
+    /// `Mismatch` with every difference on a line of its own; the value is as it was before.
+    fn load_tree(&mut self, tree: &Tree<Leaf>, fit: Fit) -> Result<()> {
+        let index = TreeIndex::of(tree);
+        let mut checked = Restore::of(&index, fit);
+        checked.root(&index, |root, restore| self.check(root, restore));
+        checked.finish(tree)?;
+        let mut restore = Restore::of(&index, fit);
+        restore.root(&index, |root, restore| self.load_into(root, restore));
+        restore.finish(tree)
+    }
+}

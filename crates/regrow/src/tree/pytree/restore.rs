@@ -1,0 +1,221 @@
+//! Where a load is in the tree, and all that it has found wrong: one report at the end.
+
+use std::fmt::{Display, Write as _};
+
+use super::node_ref::{NodeRef, TreeIndex};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
+
+/// How deep types may nest into themselves. Regrowing recurses, and a file decides how deep: the stack must
+/// hold it.
+pub(super) const RECURSION_MAX: usize = 256;
+
+/// Differences named in one report; further ones are counted.
+const NAMED_MAX: usize = 1000;
+
+/// How a tree may differ from the value that it is to become. Strict by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Fit {
+    /// Leaves that the value has no place for are left out, instead of an error.
+    pub partial: bool,
+    /// Arrays and numbers are cast to the dtype of their field, also where that loses digits.
+    pub cast: bool,
+    /// Into a value that is there: what the tree lacks stays as it is, instead of an error.
+    pub keep_missing: bool,
+}
+
+/// A load in progress: the key path it has come to, and every difference on the way.
+#[derive(Debug)]
+pub struct Restore {
+    fit: Fit,
+    path: KeyPath,
+    /// Nodes that some part of the value has asked for. Leaves that nothing asks for are extra.
+    taken: Vec<bool>,
+    differences: Vec<String>,
+    difference_count: usize,
+    /// A failure of reading, which is no difference.
+    failed: Option<Error>,
+}
+
+impl Restore {
+    pub(super) fn of(index: &TreeIndex<'_>, fit: Fit) -> Self {
+        Self {
+            fit,
+            path: KeyPath::root(),
+            taken: vec![false; index.len()],
+            differences: Vec::new(),
+            difference_count: 0,
+            failed: None,
+        }
+    }
+
+    pub(super) fn root<'a, T>(
+        &mut self,
+        index: &'a TreeIndex<'a>,
+        body: impl FnOnce(NodeRef<'a>, &mut Self) -> T,
+    ) -> T {
+        self.take(index.root());
+        body(index.root(), self)
+    }
+
+    /// Goes down to a child for the time of `body`. `None` if types nest too deep, which is told, or if there is
+    /// a placeholder where [`Fit::keep_missing`] lets values stay.
+    pub fn inside<'a, T>(
+        &mut self,
+        child: NodeRef<'a>,
+        body: impl FnOnce(NodeRef<'a>, &mut Self) -> T,
+    ) -> Option<T> {
+        self.take(child);
+        if self.fit.keep_missing && child.is_placeholder() {
+            return None;
+        }
+        self.path.push(child.key().clone());
+        let found = if self.path.len() > RECURSION_MAX {
+            self.differs("depth", format_args!("at most {RECURSION_MAX} levels"), "more");
+            self.take_all(child);
+            None
+        } else {
+            Some(body(child, self))
+        };
+        self.path.pop();
+        found
+    }
+
+    /// What was asked for.
+    pub fn fit(&self) -> Fit {
+        self.fit
+    }
+
+    /// The key path of the node that is being regrown.
+    pub fn path(&self) -> &KeyPath {
+        &self.path
+    }
+
+    /// Tells a difference at the present path. `what` is one word: shape, dtype, kind, length, value.
+    pub fn differs(&mut self, what: &str, wanted: impl Display, stored: impl Display) {
+        self.tell(|path| format!("{what:<9} {path}: wanted {wanted}, stored {stored}"));
+    }
+
+    /// Tells that the present node lacks the child `key`.
+    pub fn missing(&mut self, key: &crate::tree::Key) {
+        if self.fit.keep_missing {
+            return;
+        }
+        self.tell(|path| {
+            format!("missing   {}: the value has it, the checkpoint has not", path.child(key.clone()))
+        });
+    }
+
+    /// Tells that the node at the present path is no `wanted`, and that nothing below it can be placed.
+    pub fn wrong_kind(&mut self, node: NodeRef<'_>, wanted: impl Display) {
+        self.take_all(node);
+        match node.leaf() {
+            Some(leaf) if is_placeholder(leaf) => {
+                self.tell(|path| format!("missing   {path}: the checkpoint has left it out on purpose"));
+            }
+            Some(leaf) => self.differs("kind", wanted, describe(leaf)),
+            None => {
+                let kind = node.kind();
+                match kind.type_name() {
+                    Some(name) => self.differs("kind", wanted, format_args!("{} {name}", kind.name())),
+                    None => self.differs("kind", wanted, kind.name()),
+                }
+            }
+        }
+    }
+
+    /// Tells that the last key of the present path cannot be one of its map.
+    pub(super) fn wrong_kind_of_key(&mut self, node: NodeRef<'_>) {
+        self.take_all(node);
+        self.differs("key", "an integer in range", format_args!("{:?}", node.key().text()));
+    }
+
+    /// Stops with an error that is no difference, such as one of reading.
+    pub fn fail(&mut self, error: Error) {
+        let path = &self.path;
+        self.failed.get_or_insert_with(|| error.at_leaf(path));
+    }
+
+    /// Marks a node as placed.
+    pub(super) fn take(&mut self, node: NodeRef<'_>) {
+        if let Some(taken) = self.taken.get_mut(node.position()) {
+            *taken = true;
+        }
+    }
+
+    /// Marks a node and all below it as dealt with.
+    pub(super) fn take_all(&mut self, node: NodeRef<'_>) {
+        if let Some(taken) = self.taken.get_mut(node.position()..node.end()) {
+            taken.fill(true);
+        }
+    }
+
+    pub(super) fn is_taken(&self, node: NodeRef<'_>) -> bool {
+        self.taken.get(node.position()) == Some(&true)
+    }
+
+    fn tell(&mut self, line: impl FnOnce(&KeyPath) -> String) {
+        self.difference_count += 1;
+        if self.differences.len() < NAMED_MAX {
+            self.differences.push(line(&self.path));
+        }
+    }
+
+    /// The report, with every leaf that nothing has asked for.
+    ///
+    /// # Errors
+    /// `Mismatch`, unless there is no difference.
+    pub(super) fn finish(mut self, tree: &Tree<Leaf>) -> Result<()> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        if !self.fit.partial {
+            let taken = tree.nodes().iter().zip(&self.taken).filter(|(node, _)| node.kind == NodeKind::Leaf);
+            // A placeholder has no data that could get lost.
+            let extra = taken.zip(tree.leaves()).map(|((_, taken), leaf)| !taken && !is_placeholder(leaf));
+            // Paths are built only if there is an extra leaf at all.
+            let extra: Vec<bool> = extra.collect();
+            if extra.contains(&true) {
+                for ((path, _), _) in tree.iter().zip(extra).filter(|(_, extra)| *extra) {
+                    self.tell(|_| format!("extra     {path}: the checkpoint has it, the value has not"));
+                }
+            }
+        }
+        if self.difference_count == 0 {
+            return Ok(());
+        }
+        let count = self.difference_count;
+        let places = if count == 1 { "place" } else { "places" };
+        let mut what = format!("the checkpoint does not fit the value in {count} {places}");
+        for difference in &self.differences {
+            // Writing into a String has no way to fail.
+            let _ = write!(what, "\n    {difference}");
+        }
+        if count > self.differences.len() {
+            let _ = write!(what, "\n    and {} more", count - self.differences.len());
+        }
+        Err(Error::new(ErrorKind::Mismatch, what).help(
+            "change the type; or ask for casts to the fields' dtypes, for a partial load to leave out extras, or mark \
+             fields that may be missing with #[pytree(default)]",
+        ))
+    }
+}
+
+/// A value that told of no difference and yet is none.
+pub(super) fn no_value() -> Error {
+    Error::new(ErrorKind::Mismatch, "a type made no value of the checkpoint and did not say why")
+        .help("its Pytree::unflatten must tell Restore what differs before it returns None")
+}
+
+/// Whether a leaf was left out on purpose.
+pub(super) fn is_placeholder(leaf: &Leaf) -> bool {
+    leaf.kind == LeafKind::Placeholder
+}
+
+/// A leaf in a few words.
+fn describe(leaf: &Leaf) -> String {
+    match leaf.as_array() {
+        Some(array) => format!("{} ({} {})", leaf.kind.name(), array.dtype(), array.shape()),
+        None => leaf.kind.name().to_owned(),
+    }
+}

@@ -1,0 +1,70 @@
+//! State dicts: what `flax.serialization` makes of a value.
+
+use super::{NodeRef, Pytree, TreeIndex};
+use crate::error::Result;
+use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+
+/// A value as nested dicts with text keys, which every tool can read. Every [`Pytree`] has it.
+///
+/// ```
+/// use regrow::tree::StateDict;
+/// let state = (vec![1.0_f32, 2.0], vec![Some(3_i64), None]).to_state_dict()?;
+/// let paths: Vec<String> = state.iter().map(|(path, _)| path.to_string()).collect();
+/// assert_eq!(paths, ["0", "1/0"]);
+/// assert!(state.nodes().iter().all(|node| !matches!(node.kind, regrow::tree::NodeKind::Tuple)));
+/// let back = <(Vec<f32>, Vec<Option<i64>>)>::from_state_dict(state)?;
+/// assert_eq!(back, (vec![1.0, 2.0], vec![Some(3), None]));
+/// # Ok::<(), regrow::Error>(())
+/// ```
+///
+/// Source: `flax.serialization.to_state_dict`: lists and tuples become dicts of `"0"`, `"1"`, ..., named tuples
+/// and dataclasses dicts of their fields; `None` and leaves stay.
+pub trait StateDict: Sized {
+    /// The value with a plain dict for every container.
+    ///
+    /// # Errors
+    /// As [`Pytree::flatten`].
+    fn to_state_dict(&self) -> Result<Tree<Leaf>>;
+
+    /// Regrows the value, from a state dict or from the exact tree.
+    ///
+    /// # Errors
+    /// `Mismatch` with every difference on a line of its own.
+    fn from_state_dict(state: Tree<Leaf>) -> Result<Self>;
+}
+
+impl<P: Pytree> StateDict for P {
+    fn to_state_dict(&self) -> Result<Tree<Leaf>> {
+        let tree = self.to_tree()?;
+        let mut build = TreeBuilder::new();
+        // Ends of the containers on the way down.
+        let mut open: Vec<usize> = Vec::new();
+        let index = TreeIndex::of(&tree);
+        for node in NodeRef::subtree(index.root()) {
+            while open.last() == Some(&node.position()) {
+                open.pop();
+                build.close()?;
+            }
+            let key = if open.is_empty() { Key::Index(0) } else { Key::dict(node.key().text()) };
+            match (node.leaf(), node.kind()) {
+                (Some(leaf), _) => build.leaf(key, leaf.clone())?,
+                (None, NodeKind::None) => {
+                    build.open(key, NodeKind::None)?;
+                    build.close()?;
+                }
+                (None, _) => {
+                    build.open(key, NodeKind::Dict)?;
+                    open.push(node.end());
+                }
+            }
+        }
+        for _ in open {
+            build.close()?;
+        }
+        build.finish()
+    }
+
+    fn from_state_dict(state: Tree<Leaf>) -> Result<Self> {
+        Self::from_tree(state)
+    }
+}
