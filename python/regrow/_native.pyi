@@ -10,6 +10,7 @@ LEAF_KINDS: tuple[str, ...]
 DTYPES: tuple[str, ...]
 LAYOUTS: tuple[str, ...]
 TREE_DEPTH_MAX: int
+EQUINOX_TRAILER_MAGIC: bytes
 
 _Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]
 _Leaves = tuple[bytes, bytes, list[tuple[int, ...]], list[Any], dict[int, str]]
@@ -28,6 +29,65 @@ def paths(structure: _Structure) -> list[str]:
 
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
     """For each path the position of the first pattern that matches; -1 if none does."""
+
+_NpyHeader = tuple[str, bool, tuple[int, ...]]
+_EquinoxTrailer = tuple[_Structure, bytes, list[Any], list[tuple[int, str]], list[tuple[int, str]]]
+
+def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
+    """Everything before the data of an npy record; `descr` is a Python literal."""
+
+def parse_npy_header(prelude: bytes) -> _NpyHeader:
+    """The header at the start of `prelude`."""
+
+def jax_leaf_order(structure: _Structure) -> list[int]:
+    """For each leaf in JAX' order its position in the tree's own."""
+
+def open_equinox(path: str) -> EquinoxFile:
+    """Reads the headers of a leaf file."""
+
+def write_equinox(
+    path: str,
+    line: str | None,
+    records: Sequence[tuple[_NpyHeader, Any]],
+    trailer: _EquinoxTrailer | None,
+    durable: bool,
+) -> None:
+    """Writes a leaf file, all of it or nothing: the line in front, headers and bytes of the records, the trailer."""
+
+@final
+class EquinoxFile:
+    """An opened leaf file: headers in memory, data on disk."""
+
+    @property
+    def line_len(self) -> int: ...
+    @property
+    def headers(self) -> list[_NpyHeader]: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def trailing_len(self) -> int: ...
+    @property
+    def trailer_damage(self) -> str | None: ...
+    def names(self) -> list[str] | None:
+        """The key path of each record, where regrow's trailer tells."""
+
+    def read(self, wanted: Sequence[tuple[int, Any]]) -> None:
+        """Reads the data of records, as it lies, into arrays of `uint8`; checked."""
+
+@final
+class StagedFile:
+    """A file under a temporary name, for Python to write; it gets its own when it is whole."""
+
+    def __new__(cls, path: str, durable: bool) -> StagedFile: ...
+    @property
+    def path(self) -> str | None: ...
+    def commit(self) -> None:
+        """Gives it its name."""
+
+    def discard(self) -> None:
+        """Removes it, unless it has its name."""
 
 @final
 class Slab:

@@ -11,6 +11,7 @@
 //! | `memory` | the two places with `unsafe`: NumPy's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `equinox` | Equinox leaf files, for `regrow.equinox` |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -18,6 +19,7 @@
 
 mod checkpoint;
 mod columns;
+mod equinox;
 mod error;
 mod leaves;
 mod memory;
@@ -35,6 +37,10 @@ mod _native {
     #[pymodule_export]
     use crate::columns::{match_paths, paths};
     #[pymodule_export]
+    use crate::equinox::{
+        EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
+    };
+    #[pymodule_export]
     use crate::memory::Slab;
 
     #[pymodule_init]
@@ -46,6 +52,8 @@ mod _native {
         module.add("LEAF_KINDS", PyTuple::new(py, crate::leaves::LEAF_KINDS)?)?;
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
         module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
+        let trailer_magic = regrow::formats::equinox::trailer::TRAILER_MAGIC;
+        module.add("EQUINOX_TRAILER_MAGIC", pyo3::types::PyBytes::new(py, &trailer_magic))?;
         module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
     }
 }

@@ -93,6 +93,9 @@ impl Descr {
         if let Ok(dtype) = text.parse() {
             return Ok(Self::named(dtype));
         }
+        if let Some((_, item_len_bytes)) = BEYOND_DTYPE.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Other { text: text.to_owned(), item_len_bytes: *item_len_bytes });
+        }
         let unknown = || Error::unsupported(format!("the dtype {text:?} of an npy header is not known"));
         let (order, code) = match text.strip_prefix(['<', '>', '|', '=']) {
             Some(code) => (text.as_bytes().first().copied().unwrap_or(b'|'), code),
@@ -159,6 +162,18 @@ impl Descr {
         if text.starts_with('[') { text } else { repr_str(&text) }
     }
 }
+
+/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
+/// as `<W4`.
+const BEYOND_DTYPE: [(&str, u64); 7] = [
+    ("int1", 1),
+    ("uint1", 1),
+    ("complex32", 4),
+    ("bcomplex32", 4),
+    ("<W4", 4),
+    ("|W4", 4),
+    (">W4", 4),
+];
 
 /// Longest element: NumPy counts them in 31 bits.
 const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;

@@ -33,7 +33,15 @@ impl Refusals {
     ///
     /// # Errors
     /// The kind that all have in common, or `Unsupported`.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
+        self.finish_as("cannot be written as Orbax writes them")
+    }
+
+    /// [`finish`](Self::finish) of another layout: `what` is said of the leaves.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn finish_as(mut self, what: &str) -> Result<()> {
         let count = self.refused.len();
         if count <= 1 {
             return self.named.pop().map_or(Ok(()), Err);
@@ -41,7 +49,7 @@ impl Refusals {
         let kind = self.named.first().map_or(ErrorKind::Unsupported, Error::kind);
         let kind =
             if self.named.iter().all(|error| error.kind() == kind) { kind } else { ErrorKind::Unsupported };
-        let mut what = format!("{count} leaves cannot be written as Orbax writes them");
+        let mut what = format!("{count} leaves {what}");
         let mut help: Vec<&str> = Vec::new();
         for error in &self.named {
             let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
