@@ -42,7 +42,7 @@ def save_file(
     is_leaf: IsLeaf,
     options: Options,
     *,
-    line: str | None,
+    line: bytes,
     trailer: bool,
     stop_at_first: bool,
     durable: bool,

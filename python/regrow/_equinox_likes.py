@@ -78,9 +78,9 @@ def read_as(stored: np.dtype[Any], like: Any) -> np.dtype[Any]:
     wanted: Any = getattr(like, "dtype", None)
     if stored.kind == "V" and stored.names is None and stored.subdtype is None and not is_ml_dtype(stored):
         if isinstance(wanted, np.dtype) and is_ml_dtype(wanted) and wanted.itemsize == stored.itemsize:
-            return np.dtype(wanted)
-        if stored.itemsize == 2 and not isinstance(like, np.ndarray):
-            return np.dtype(ml_dtypes.bfloat16)
+            stored = wanted
+        elif stored.itemsize == 2 and not isinstance(like, np.ndarray):
+            stored = np.dtype(ml_dtypes.bfloat16)
     return stored
 
 
@@ -107,11 +107,11 @@ def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[An
 
 def jax_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype of the JAX array that is made of a NumPy array; `None` if none can be made."""
-    jax = imported("jax")
-    try:
-        return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=") if not dtype.isnative else dtype))
-    except TypeError:
+    dtypes = imported("jax").dtypes
+    if dtype.char in "gG" or not (dtype == np.bool_ or dtypes.issubdtype(dtype, np.number)):
         return None
+    canonical: np.dtype[Any] = np.dtype(dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
+    return canonical
 
 
 def array_impl() -> type[Any]:

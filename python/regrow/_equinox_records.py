@@ -191,7 +191,7 @@ def not_a_record(start: bytes) -> str:
     """What to say of bytes that begin no record."""
     if start.startswith(ZIP_MAGICS):
         return "This is a zip archive (.npz), not a record; read it with layout npy."
-    return "This file contains pickled (object) data, or no npy record at all; neither is read."
+    return "This file contains pickled (object) data, or no npy record at all. Neither is read."
 
 
 def is_trailer(start: bytes) -> bool:
@@ -220,7 +220,7 @@ def dtype_of(descr: str) -> np.dtype[Any]:
     try:
         parsed = ast.literal_eval(descr)
         if parsed in ("<f1", "|f1"):
-            return np.dtype(ml_dtypes.float8_e5m2)
+            parsed = "float8_e5m2"
         dtype: np.dtype[Any] = np.dtype("V4")
         if parsed not in ("<W4", "|W4"):
             dtype = np.lib.format.descr_to_dtype(parsed)

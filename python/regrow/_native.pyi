@@ -47,7 +47,7 @@ def open_equinox(path: str) -> EquinoxFile:
 
 def write_equinox(
     path: str,
-    line: str | None,
+    line: bytes,
     records: Sequence[tuple[_NpyHeader, Any]],
     trailer: _EquinoxTrailer | None,
     durable: bool,

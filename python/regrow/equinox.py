@@ -128,8 +128,8 @@ def tree_serialise_leaves(
         )
         return
     with file_to_write(path, path_or_file, durable) as file:
-        if line is not None:
-            file.write(line.encode() + b"\n")
+        if line:
+            file.write(line)
         own = functools.partial(write_leaf, options, file)
         write_all(filter_spec, pytree, is_leaf, _calls(default_serialise_filter_spec, own, file))
 
@@ -191,14 +191,14 @@ def _calls(default: Callable[..., Any], own: Callable[[Any], Any], file: Any) ->
     return lambda spec, leaf: own(leaf) if spec is default else spec(file, leaf)
 
 
-def _line(hyperparameters: Any) -> str | None:
-    """The line in front of the leaves, without its end."""
+def _line(hyperparameters: Any) -> bytes:
+    """The line in front of the leaves; nothing for none."""
     if hyperparameters is None:
-        return None
+        return b""
     try:
-        line = json.dumps(hyperparameters)
+        line = json.dumps(hyperparameters).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the hyperparameters are no JSON: {error}") from None
-    if line[0] not in "{[":
+    if line[:1] not in (b"{", b"["):
         raise InvalidArgumentError("hyperparameters are a dict or a list: readers know the line by its `{` or `[`")
     return line

@@ -12,8 +12,8 @@ use numpy::{PyReadwriteArray1, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::array::Dtype;
-use regrow::bytes::python_literal::{LiteralOptions, parse};
+use regrow::array::{Dtype, Shape};
+use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
 use regrow::commit::Staged;
 use regrow::formats::equinox::trailer::Trailer;
 use regrow::formats::equinox::writer::{Contents, RecordOut, write};
@@ -36,7 +36,8 @@ type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 
 /// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or nothing; names of PRNG
 /// implementations and of dtypes that the records do not tell, by the number of the leaf.
-type TrailerIn<'py> = (StructureIn<'py>, PyBackedBytes, Vec<LeafIn>, Vec<(usize, String)>, Vec<(usize, String)>);
+type TrailerIn<'py> =
+    (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, Vec<(usize, String)>, Vec<(usize, String)>);
 
 /// Where a leaf is, or what it is.
 #[derive(FromPyObject)]
@@ -47,8 +48,6 @@ pub enum LeafIn {
     Text(String),
     /// Bytes.
     Bytes(PyBackedBytes),
-    /// Nothing that a file holds.
-    Nothing(Option<bool>),
 }
 
 /// Everything before the data of a record.
@@ -81,13 +80,11 @@ pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
 pub fn write_equinox(
     py: Python<'_>,
     path: PathBuf,
-    line: Option<String>,
+    line: PyBackedBytes,
     records: Vec<(HeaderIn, Bound<'_, PyUntypedArray>)>,
     trailer: Option<TrailerIn<'_>>,
     durable: bool,
 ) -> PyResult<()> {
-    let bad = |error| Error::invalid(format!("the hyperparameters are no JSON: {error}"));
-    let line = line.map(|text| serde_json::from_str(&text).map_err(bad)).transpose().or_raise()?;
     let records: Result<Vec<RecordOut>> = records
         .into_iter()
         .map(|(header, array)| {
@@ -97,7 +94,7 @@ pub fn write_equinox(
         .collect();
     let records = records.or_raise()?;
     let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
-    let mut contents = Contents { line, records, trailer };
+    let mut contents = Contents { line: line.to_vec(), records, trailer };
     py.detach(|| {
         let staged = Staged::for_file(&path, true)?.durable(durable);
         write(&staged, &mut contents)?;
@@ -116,12 +113,15 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
     let mut texts: Vec<Arc<str>> = vec![Arc::from(""); values.len()];
     let mut record_of = vec![None; values.len()];
     let mut infos = Vec::with_capacity(values.len());
-    let note = |notes: &[(usize, String)], leaf| notes.iter().find(|(at, _)| *at == leaf).map(|(_, note)| note.clone());
+    let note = |notes: &[(usize, String)], leaf| {
+        notes.iter().find(|(at, _)| *at == leaf).map(|(_, note)| note.clone())
+    };
     for (leaf, ((path, value), &kind)) in tree.paths().iter().zip(values).zip(kinds.iter()).enumerate() {
         let info = match value {
-            LeafIn::Record(at) => {
+            Some(LeafIn::Record(at)) => {
                 let header = records.get(at).map(|record| &record.header);
-                let header = header.ok_or_else(|| Error::invalid(format!("there is no record {at}"))).or_raise()?;
+                let header =
+                    header.ok_or_else(|| Error::invalid(format!("there is no record {at}"))).or_raise()?;
                 let (stored, dtype, shape) = as_leaf(header).or_raise()?;
                 if let Some(slot) = record_of.get_mut(leaf) {
                     *slot = Some(at);
@@ -135,21 +135,19 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
                     _ => leaf_info(array_kind(kind, note(&implementations, leaf)), dtype, shape, path),
                 }
             }
-            LeafIn::Text(text) => {
-                let shape = regrow::array::Shape::new(vec![text.len() as u64]).or_raise()?;
+            Some(LeafIn::Text(text)) => {
+                let shape = Shape::new(vec![text.len() as u64]).or_raise()?;
                 if let Some(slot) = texts.get_mut(leaf) {
                     *slot = Arc::from(text);
                 }
                 leaf_info(LeafKind::Str, Dtype::UInt8, shape, path)
             }
-            LeafIn::Bytes(bytes) => {
-                let shape = regrow::array::Shape::new(vec![bytes.len() as u64]).or_raise()?;
+            Some(LeafIn::Bytes(bytes)) => {
+                let shape = Shape::new(vec![bytes.len() as u64]).or_raise()?;
                 blobs.push((leaf, Bytes::from_owner(bytes)));
                 leaf_info(LeafKind::Bytes, Dtype::UInt8, shape, path)
             }
-            LeafIn::Nothing(_) => {
-                leaf_info(LeafKind::Placeholder, Dtype::UInt8, regrow::array::Shape::scalar(), path)
-            }
+            None => leaf_info(LeafKind::Placeholder, Dtype::UInt8, Shape::scalar(), path),
         };
         infos.push(info);
     }
@@ -171,9 +169,12 @@ fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
 }
 
 fn to_header((descr, fortran_order, shape): HeaderIn) -> Result<Header> {
-    let literal = parse(&descr, LiteralOptions::default())?;
-    let shape = regrow::array::Shape::new(shape)?;
-    Ok(Header { descr: Descr::from_literal(&literal)?, fortran_order, shape })
+    let descr = match parse(&descr, LiteralOptions::default())? {
+        // What NumPy writes, though it reads as the name.
+        Literal::Str(text) if text == "<f1" => Descr::as_numpy_writes(Dtype::Float8E5m2),
+        literal => Descr::from_literal(&literal)?,
+    };
+    Ok(Header { descr, fortran_order, shape: Shape::new(shape)? })
 }
 
 fn from_header<'py>(py: Python<'py>, header: &Header) -> PyResult<HeaderOut<'py>> {

@@ -47,11 +47,11 @@ struct Checksums {
 }
 
 impl LeafFile {
-    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet: see
-    /// [`broken`](Self::broken).
+    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet, nor is a file
+    /// that begins with none: see [`broken`](Self::broken).
     ///
     /// # Errors
-    /// `Corrupt` if the file does not begin with a record, or if its trailer speaks of other records.
+    /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
     pub fn open(path: &Path) -> Result<Self> {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::invalid("the path names no file").in_file(path));
@@ -100,7 +100,7 @@ impl LeafFile {
             }),
             Ok(None) => {
                 if self.scan.records.is_empty() && self.scan.broken.is_none() && !rest.is_empty() {
-                    return Err(no_record(&rest).at_byte(end as u64));
+                    self.scan.broken = Some(no_record(&rest).at_byte(end as u64));
                 }
                 self.trailing_len_bytes = if self.scan.broken.is_some() { 0 } else { rest.len() as u64 };
                 Ok(())
@@ -141,8 +141,9 @@ impl LeafFile {
     }
 
     fn check_blobs(&self, trailer: &Trailer, trailer_len_bytes: u64) -> Result<()> {
-        let is_inside =
-            |&(offset, len, _): &(u64, u64, u32)| offset.checked_add(len).is_some_and(|end| end <= trailer_len_bytes);
+        let is_inside = |&(offset, len, _): &(u64, u64, u32)| {
+            offset.checked_add(len).is_some_and(|end| end <= trailer_len_bytes)
+        };
         match trailer.blobs.values().all(is_inside) {
             true => Ok(()),
             false => Err(Error::corrupt("the trailer places a leaf outside itself")),
@@ -164,7 +165,7 @@ impl LeafFile {
         &self.scan.records
     }
 
-    /// What is wrong with the record behind those; nothing if none begins there.
+    /// What is wrong with the record behind those; nothing if none begins there, unless none has been before.
     pub fn broken(&self) -> Option<&Error> {
         self.scan.broken.as_ref()
     }
@@ -245,13 +246,19 @@ impl LeafFile {
         batches.push(batch);
         let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
         // Nothing is held beside what the caller brought.
-        pool::for_each_parallel(threads, batches, 1, |_| 0, |batch: Vec<(usize, u64, &mut [u8])>| {
-            for (at, start, out) in batch {
-                self.check(at, start, start + out.len() as u64)?;
-                out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
-            }
-            Ok(())
-        })
+        pool::for_each_parallel(
+            threads,
+            batches,
+            1,
+            |_| 0,
+            |batch: Vec<(usize, u64, &mut [u8])>| {
+                for (at, start, out) in batch {
+                    self.check(at, start, start + out.len() as u64)?;
+                    out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
+                }
+                Ok(())
+            },
+        )
     }
 
     /// The data of a record where the block that holds its byte `start` ends.

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::header::{Header, MAGIC, PREFIX_LEN_BYTES};
+use crate::formats::orbax::json_text;
 
 /// Longest line in front of the leaves that is read.
 pub const LINE_LEN_MAX_BYTES: usize = 64 << 20;
@@ -138,8 +139,8 @@ fn line_in_front(file: &[u8]) -> Result<Option<Line>> {
         return Err(Error::new(ErrorKind::Limit, "the line in front of the leaves is too long")
             .expected(format_args!("at most {LINE_LEN_MAX_BYTES} bytes"), "more"));
     };
-    let value = serde_json::from_slice(searched.get(..len).unwrap_or_default())
-        .map_err(|error| bad().expected("JSON", error))?;
+    let value = json_text::parse(searched.get(..len).unwrap_or_default())
+        .map_err(|error| bad().expected("JSON", error.what()))?;
     Ok(Some(Line { len_bytes: len as u64 + 1, value }))
 }
 

@@ -58,9 +58,12 @@ mod tests {
     fn dicts_are_sorted_and_nothing_else_is() {
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::Dict).unwrap();
-        for (key, kind) in
-            [("b", NodeKind::OrderedDict), ("a", NodeKind::DefaultDict), ("é", NodeKind::Dict), ("Z", NodeKind::Dict)]
-        {
+        for (key, kind) in [
+            ("b", NodeKind::OrderedDict),
+            ("a", NodeKind::DefaultDict),
+            ("é", NodeKind::Dict),
+            ("Z", NodeKind::Dict),
+        ] {
             build.open(Key::dict(key), kind).unwrap();
             build.leaf(Key::dict("y"), ()).unwrap();
             build.leaf(Key::dict("x"), ()).unwrap();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::EquinoxOptions;
 use super::order::jax_order;
 use super::trailer::Trailer;
-use super::writer::{Contents, RecordOut};
+use super::writer::{Contents, RecordOut, line_of};
 use crate::array::{Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, Result};
@@ -32,7 +32,9 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
             .help("give it as `hyperparameters`, which stand in front of the leaves, or keep the trailer"));
     }
     if save.custom_metadata.is_some() && equinox.hyperparameters.is_some() {
-        return Err(Error::invalid("a leaf file has one place for metadata: give `metadata` or `hyperparameters`"));
+        return Err(Error::invalid(
+            "a leaf file has one place for metadata: give `metadata` or `hyperparameters`",
+        ));
     }
     let mut refusals = Refusals::default();
     let mut planned: Vec<Planned> = Vec::with_capacity(tree.len());
@@ -62,7 +64,8 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
         }
         false => None,
     };
-    Ok(Contents { line: equinox.hyperparameters.clone(), records, trailer })
+    let line = equinox.hyperparameters.as_ref().map(line_of).transpose()?.unwrap_or_default();
+    Ok(Contents { line, records, trailer })
 }
 
 /// What becomes of a leaf.
@@ -82,19 +85,25 @@ fn leaf_plan(leaf: &Leaf, cast: Option<Dtype>, options: &EquinoxOptions) -> Resu
         }
         (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.to_c_order()?)),
         (LeafKind::PrngKey(_), _) if !options.prng_keys => {
-            return Err(Error::unsupported("Equinox does not write typed PRNG keys")
-                .help("save with `prng_keys`, which writes their key data, or save jax.random.key_data(key)"));
+            return Err(Error::unsupported("Equinox does not write typed PRNG keys").help(
+                "save with `prng_keys`, which writes their key data, or save jax.random.key_data(key)",
+            ));
         }
         (_, LeafData::Array(array)) => array,
         _ => return Err(Error::invalid("a leaf lacks its data")),
     };
     if let LeafKind::NumpyOther(text) = &leaf.kind {
-        let header = Header { descr: Descr::from_text(text)?, fortran_order: false, shape: outer(array.shape()) };
+        let header =
+            Header { descr: Descr::from_text(text)?, fortran_order: false, shape: outer(array.shape()) };
         if header.data_len_bytes()? != array.len_bytes() {
             return Err(Error::invalid(format!("the bytes of an array are not those of its dtype {text}"))
                 .expected(header.data_len_bytes()?, array.len_bytes()));
         }
-        return Ok(Planned::Record(Box::new(RecordOut { header, array: array.clone(), dtype: Dtype::UInt8 })));
+        return Ok(Planned::Record(Box::new(RecordOut {
+            header,
+            array: array.clone(),
+            dtype: Dtype::UInt8,
+        })));
     }
     let dtype = cast.filter(|_| leaf.kind.is_castable()).unwrap_or(array.dtype());
     let (array, fortran_order) = match array.transposed().filter(|_| leaf.kind == LeafKind::NumpyArray) {
@@ -107,7 +116,8 @@ fn leaf_plan(leaf: &Leaf, cast: Option<Dtype>, options: &EquinoxOptions) -> Resu
     if fortran_order {
         shape.reverse();
     }
-    let header = Header { descr: descr(&leaf.kind, dtype, options), fortran_order, shape: Shape::new(shape)? };
+    let header =
+        Header { descr: descr(&leaf.kind, dtype, options), fortran_order, shape: Shape::new(shape)? };
     Ok(Planned::Record(Box::new(RecordOut { header, array, dtype })))
 }
 
@@ -200,7 +210,9 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &EquinoxOptions) -> Vec<Los
             LeafKind::PrngKey(_) if options.prng_keys => {
                 lose(LossKind::Kind, path.clone(), "a PRNG key comes back as its key data");
             }
-            LeafKind::JaxArray => lose(LossKind::Note, path.clone(), "a JAX array comes back as one of NumPy"),
+            LeafKind::JaxArray => {
+                lose(LossKind::Note, path.clone(), "a JAX array comes back as one of NumPy")
+            }
             _ => {}
         }
         if is_nameless {

@@ -60,6 +60,8 @@ pub fn as_leaf(header: &Header) -> Result<(LeafKind, Dtype, Shape)> {
         Descr::Void { item_len_bytes: 2, is_nameless: true } => {
             Ok((LeafKind::NumpyArray, Dtype::BFloat16, header.shape.clone()))
         }
+        // NumPy writes its letter, and does not read it.
+        descr if descr.text().ends_with("W4") => other("|V4".to_owned(), descr.item_len_bytes()),
         descr => other(descr.text(), descr.item_len_bytes()),
     }
 }
@@ -101,7 +103,8 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
         let place = match (record, trailer.blobs.get(&leaf)) {
             (Some(at), None) => {
                 let record = records.get(at).ok_or_else(|| {
-                    Error::corrupt(format!("the trailer names record {at}, which is not there")).at_leaf(&path)
+                    Error::corrupt(format!("the trailer names record {at}, which is not there"))
+                        .at_leaf(&path)
                 })?;
                 if !holds(&record.header, info)? {
                     return Err(Error::corrupt("a record is not what the trailer says")
@@ -126,7 +129,9 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
     }
     for (info, place) in tree.leaves_mut().iter_mut().zip(&places) {
         info.coding = match place {
-            Place::Record(at) => records.get(*at).map_or_else(|| Arc::from(""), |found| coding(&found.header)),
+            Place::Record(at) => {
+                records.get(*at).map_or_else(|| Arc::from(""), |found| coding(&found.header))
+            }
             Place::Blob(..) => Arc::from("raw, in the trailer"),
             Place::Nowhere => Arc::from(""),
         };

@@ -40,7 +40,8 @@ impl EquinoxReader {
             notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
         }
         if let Some(error) = file.trailer_damage() {
-            notes.push(format!("its pytree cannot be read, only its leaves in their order: {}", error.what()));
+            notes
+                .push(format!("its pytree cannot be read, only its leaves in their order: {}", error.what()));
         }
         if file.trailing_len_bytes() > 0 {
             notes.push(format!(

@@ -11,6 +11,7 @@ use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
+use crate::formats::orbax::json_text::to_python_json;
 use crate::store::{DirectWriter, WriteOptions};
 
 /// Bytes that are summed, cast and written at a time: small enough to stay in cache from one to the next.
@@ -31,27 +32,25 @@ pub struct RecordOut {
 /// Everything that makes a file.
 #[derive(Debug)]
 pub struct Contents {
-    /// Hyperparameters in front of the leaves.
-    pub line: Option<Value>,
+    /// The line of hyperparameters in front of the leaves, with its newline; empty for none.
+    pub line: Vec<u8>,
     /// The records in file order.
     pub records: Vec<RecordOut>,
     /// regrow's index, with the leaves that have no record and lie in it: for each its position in the pytree.
     pub trailer: Option<(Trailer, Vec<(usize, Bytes)>)>,
 }
 
-/// The line in front of the leaves.
+/// The line in front of the leaves, as Python's `json.dumps` writes it.
 ///
 /// # Errors
 /// `InvalidArgument` for a value that a reader would not take for such a line.
-pub fn line_bytes(value: &Value) -> Result<Vec<u8>> {
+pub fn line_of(value: &Value) -> Result<Vec<u8>> {
     if !(value.is_object() || value.is_array()) {
-        return Err(Error::invalid("hyperparameters are a dict or a list").expected(
-            "a line that begins with `{` or `[`",
-            value,
-        ));
+        return Err(Error::invalid("hyperparameters are a dict or a list")
+            .expected("a line that begins with `{` or `[`", value));
     }
     // JSON escapes line breaks, so this is one line.
-    let mut line = value.to_string().into_bytes();
+    let mut line = to_python_json(value)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -64,20 +63,20 @@ pub fn line_bytes(value: &Value) -> Result<Vec<u8>> {
 pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
     let trailer = contents.trailer.take();
     let Contents { line, records, .. } = contents;
-    let line = line.as_ref().map(line_bytes).transpose()?.unwrap_or_default();
     let mut expected_len_bytes = line.len() as u64;
     for record in records.iter() {
         let len = record.header.data_len_bytes()?.saturating_add(record.header.to_bytes().len() as u64);
         expected_len_bytes = expected_len_bytes.saturating_add(len);
     }
-    let blobs_len: u64 = trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len() as u64).sum();
+    let blobs_len: u64 =
+        trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len() as u64).sum();
     let options = WriteOptions {
         expected_len_bytes: expected_len_bytes.saturating_add(blobs_len),
         checksums_from: u64::MAX,
         durable: staged.is_durable(),
     };
     let mut out = DirectWriter::create_with(&staged.single_file(), &options)?;
-    out.write(&line)?;
+    out.write(line)?;
     let start = out.offset_bytes();
     let (mut offsets, mut sums) = (Vec::with_capacity(records.len()), Vec::with_capacity(records.len()));
     for record in records.iter() {
@@ -87,7 +86,7 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
     if let Some((mut trailer, blobs)) = trailer {
         trailer.offsets = offsets;
         trailer.crc32c = sums;
-        trailer.line = (!line.is_empty()).then(|| (line.len() as u64, crc32c(&line)));
+        trailer.line = (!line.is_empty()).then(|| (line.len() as u64, crc32c(line)));
         let start = out.offset_bytes();
         out.write(&TRAILER_MAGIC)?;
         for (leaf, blob) in blobs {

@@ -165,15 +165,8 @@ impl Descr {
 
 /// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
 /// as `<W4`.
-const BEYOND_DTYPE: [(&str, u64); 7] = [
-    ("int1", 1),
-    ("uint1", 1),
-    ("complex32", 4),
-    ("bcomplex32", 4),
-    ("<W4", 4),
-    ("|W4", 4),
-    (">W4", 4),
-];
+const BEYOND_DTYPE: [(&str, u64); 7] =
+    [("int1", 1), ("uint1", 1), ("complex32", 4), ("bcomplex32", 4), ("<W4", 4), ("|W4", 4), (">W4", 4)];
 
 /// Longest element: NumPy counts them in 31 bits.
 const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;

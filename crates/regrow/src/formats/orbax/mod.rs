@@ -42,7 +42,7 @@ pub mod checkpoint_metadata;
 mod detect;
 mod files;
 mod items;
-mod json_text;
+pub(crate) mod json_text;
 mod legacy;
 pub mod metadata;
 mod msgpack;
