@@ -34,8 +34,14 @@ use rename::{exchange, rename_new, replace_in_two_steps};
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
-pub const CHECKPOINT_MARKERS: [&str; 5] =
-    ["_METADATA", "_CHECKPOINT_METADATA", "regrow.json", "orbax.checkpoint", "manifest.ocdbt"];
+pub const CHECKPOINT_MARKERS: [&str; 6] = [
+    "_METADATA",
+    "_CHECKPOINT_METADATA",
+    "regrow.json",
+    "orbax.checkpoint",
+    "manifest.ocdbt",
+    "regrow-structure.json",
+];
 
 /// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;

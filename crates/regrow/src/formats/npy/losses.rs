@@ -1,0 +1,72 @@
+//! What of a tree would come back as something else.
+
+use super::descr::Descr;
+use super::options::{Form, NpyOptions};
+use crate::array::Dtype;
+use crate::formats::{Loss, LossKind};
+use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
+
+/// Nothing, where the exact pytree is kept beside the arrays; else containers, keys and kinds of leaves.
+pub(super) fn losses(tree: &Tree<LeafInfo>, form: Form, options: &NpyOptions) -> Vec<Loss> {
+    if form != Form::Npy && options.structure {
+        return Vec::new();
+    }
+    let mut losses = Vec::new();
+    let mut leaves = tree.leaves().iter();
+    for (path, node) in tree.walk() {
+        let is_root = path.is_root();
+        let mut lose =
+            |kind, what: &str| losses.push(Loss { kind, path: path.clone(), what: what.to_owned() });
+        match &node.kind {
+            NodeKind::Leaf => {
+                if let Some((kind, what)) = leaves.next().and_then(|info| leaf_loss(info, options)) {
+                    lose(kind, &what);
+                }
+                if is_root && form != Form::Npy {
+                    lose(LossKind::Structure, "a bare leaf comes back as a dict of one");
+                }
+            }
+            NodeKind::None => lose(LossKind::Structure, "None goes missing"),
+            kind if node.child_count == 0 && !is_root => {
+                lose(LossKind::Structure, &format!("an empty {} goes missing", kind.name()));
+            }
+            NodeKind::Dict if form == Form::Npz && !is_root => {
+                lose(LossKind::Structure, "its leaves come back in one flat dict, by joined names");
+            }
+            NodeKind::Dict => {}
+            kind => lose(LossKind::Structure, &format!("a {} comes back as a dict of names", kind.name())),
+        }
+        if !is_root && matches!(node.key, Key::DictInt(_)) {
+            lose(LossKind::Structure, "its integer key comes back as text");
+        }
+    }
+    losses
+}
+
+fn leaf_loss(info: &LeafInfo, options: &NpyOptions) -> Option<(LossKind, String)> {
+    let to = match &info.kind {
+        LeafKind::NumpyArray | LeafKind::JaxArray if is_nameless(info.dtype, options) => {
+            return Some((
+                LossKind::Kind,
+                format!("the dtype {} is lost: bytes of no type come back", info.dtype),
+            ));
+        }
+        LeafKind::JaxArray => {
+            return Some((LossKind::Note, "a JAX array comes back as a NumPy array".to_owned()));
+        }
+        LeafKind::NumpyScalar | LeafKind::Scalar => "a 0-d array",
+        LeafKind::PrngKey(_) => "the array of its key data",
+        LeafKind::Str => "a 0-d array of text, without NULs at its end",
+        LeafKind::Bytes => "an array of uint8",
+        LeafKind::Placeholder => return Some((LossKind::Value, "a placeholder goes missing".to_owned())),
+        _ => return None,
+    };
+    Some((LossKind::Kind, format!("a {} comes back as {to}", info.kind.name())))
+}
+
+/// Whether the header would not tell the dtype: of NumPy's own spellings of dtypes of ml_dtypes, `<V2` and `<f1` stand
+/// for one dtype each, `<V1` for many.
+fn is_nameless(dtype: Dtype, options: &NpyOptions) -> bool {
+    let descr = Descr::as_numpy_writes(dtype);
+    !options.named_dtypes && matches!(descr, Descr::Void { item_len_bytes: 1, .. })
+}

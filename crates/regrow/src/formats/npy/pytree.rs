@@ -1,0 +1,177 @@
+//! From arrays to a pytree: the one that regrow kept, or dicts of names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::header::Header;
+use super::source::Stored;
+use super::zip::Method;
+use crate::array::{Dtype, Shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::regrow::structure::Regrown;
+use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+
+/// What an array is, or why it cannot be read. Without a header it is bytes.
+pub(super) type Content = Result<(Stored, Option<Header>), Arc<str>>;
+
+/// One array of an archive or a folder.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// Its name, without the suffix.
+    pub name: String,
+    /// The keys that the name stands for where no pytree was kept.
+    pub keys: Vec<String>,
+    pub content: Content,
+}
+
+/// A pytree whose leaves have been found.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub tree: Tree<LeafInfo>,
+    /// The text of each leaf of kind `Str`.
+    pub texts: HashMap<usize, Arc<str>>,
+    /// For each leaf its data; `None` for those without elements that can be read.
+    pub stored: Vec<Option<Stored>>,
+}
+
+/// A root that is one array.
+pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
+    let info = info("", &Ok((stored.clone(), None)));
+    Placed { tree: Tree::single(info), texts: HashMap::new(), stored: vec![Some(stored)] }
+}
+
+/// Dicts of names, in the order of the items, which brings the keys of a container together.
+///
+/// # Errors
+/// `NameCollision` for two arrays of one name, or an array and a folder.
+pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed> {
+    note_unreadable(&items, notes);
+    let mut build = TreeBuilder::new();
+    let mut stored = Vec::with_capacity(items.len());
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    let mut open: Vec<String> = Vec::new();
+    for item in items {
+        let Some((last, folders)) = item.keys.split_last() else { continue };
+        let common = open.iter().zip(folders).take_while(|(a, b)| a == b).count();
+        for _ in common..open.len() {
+            build.close()?;
+        }
+        open.truncate(common);
+        for folder in folders.iter().skip(common) {
+            build.open(Key::dict(folder.as_str()), NodeKind::Dict)?;
+            open.push(folder.clone());
+        }
+        build.leaf(Key::dict(last.as_str()), info(&item.name, &item.content))?;
+        stored.push(item.content.ok().map(|(stored, _)| stored));
+    }
+    for _ in 0..=open.len() {
+        build.close()?;
+    }
+    let tree = build.finish()?;
+    match tree.first_equal_keys() {
+        None => Ok(Placed { tree, texts: HashMap::new(), stored }),
+        Some(path) => Err(Error::new(ErrorKind::NameCollision, format!("two things are called {path}"))
+            .help(
+                "two members of an archive, or a file and a folder, have the same name; rename one of them",
+            )),
+    }
+}
+
+/// Finds the data of every leaf of a pytree that regrow kept.
+///
+/// # Errors
+/// `Corrupt` if it is missing, or of another dtype or shape.
+pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed> {
+    note_unreadable(&items, notes);
+    let mut by_name: HashMap<String, Content> = HashMap::with_capacity(items.len());
+    for item in items {
+        if by_name.insert(item.name.clone(), item.content).is_some() {
+            let what = format!("two arrays are called {:?}", item.name);
+            return Err(Error::new(ErrorKind::NameCollision, what));
+        }
+    }
+    let Regrown { mut tree, texts } = regrown;
+    let mut stored = Vec::with_capacity(tree.len());
+    let mut codings = Vec::with_capacity(tree.len());
+    for (path, info) in tree.iter() {
+        let found = by_name.remove(&*info.name);
+        if !info.kind.is_array() {
+            stored.push(None);
+            codings.push(Arc::from(""));
+            continue;
+        }
+        let of_leaf = matching(&path, info, found)?;
+        codings.push(coding(&of_leaf));
+        stored.push(Some(of_leaf));
+    }
+    for (info, coding) in tree.leaves_mut().iter_mut().zip(codings) {
+        info.coding = coding;
+    }
+    if let Some(name) = by_name.keys().min() {
+        notes.push(format!(
+            "{} arrays are not part of its pytree, such as {name:?}; they are not shown",
+            by_name.len()
+        ));
+    }
+    Ok(Placed { tree, texts, stored })
+}
+
+fn matching(path: &KeyPath, info: &LeafInfo, found: Option<Content>) -> Result<Stored> {
+    let (mut stored, header) = match found {
+        Some(Ok(found)) => found,
+        Some(Err(why)) => return Err(Error::unsupported(&*why).at_leaf(path)),
+        None => {
+            return Err(Error::corrupt(format!("the array {:?} is missing", info.name))
+                .at_leaf(path)
+                .help("copy the whole checkpoint again"));
+        }
+    };
+    let known = header.as_ref().and_then(|header| stored.record.known_as(info, header));
+    match known {
+        Some(record) => {
+            stored.record = record;
+            Ok(stored)
+        }
+        None => {
+            let found = match &header {
+                Some(header) => format!("{} {}", header.descr.text(), header.shape),
+                None => "no npy file".to_owned(),
+            };
+            Err(Error::corrupt("an array is not what its pytree says")
+                .at_leaf(path)
+                .expected(format_args!("{} {}", info.dtype, info.shape), found))
+        }
+    }
+}
+
+fn note_unreadable(items: &[Item], notes: &mut Vec<String>) {
+    for item in items {
+        if let Err(why) = &item.content {
+            notes.push(format!("{:?} cannot be read: {why}", item.name));
+        }
+    }
+}
+
+fn info(name: &str, content: &Content) -> LeafInfo {
+    let (kind, dtype, shape, coding) = match content {
+        Ok((stored, _)) => {
+            let record = &stored.record;
+            (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored))
+        }
+        Err(why) => (LeafKind::Unknown(why.clone()), Dtype::UInt8, Shape::scalar(), Arc::from("")),
+    };
+    LeafInfo {
+        kind,
+        dtype,
+        shape,
+        name: Arc::from(name),
+        chunk_shape: None,
+        write_shape: None,
+        sharding: None,
+        coding,
+    }
+}
+
+fn coding(stored: &Stored) -> Arc<str> {
+    Arc::from(stored.record.coding(stored.method == Method::Deflated))
+}
