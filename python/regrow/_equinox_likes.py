@@ -108,7 +108,7 @@ def result_of(like: Any, kind: Kind, shape: tuple[int, ...], stored: np.dtype[An
 def jax_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype of the JAX array that is made of a NumPy array; `None` if none can be made."""
     dtypes = imported("jax").dtypes
-    if dtype.char in "gG" or not (dtype == np.bool_ or dtypes.issubdtype(dtype, np.number)):
+    if dtype.type in (np.longdouble, np.clongdouble) or not (dtype == np.bool_ or dtypes.issubdtype(dtype, np.number)):
         return None
     canonical: np.dtype[Any] = np.dtype(dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
     return canonical

@@ -696,13 +696,14 @@ NUMBERS = {"pybool": bool, "pyint": int, "pyfloat": float, "pycomplex": complex}
 
 def leaf_like(leaf: dict[str, Any], record: dict[str, Any] | None = None) -> Any:
     kind = leaf["like"]
-    if kind == "numpy" and record is not None and (isinstance(record["descr"], list) or record["descr"][0] == ">"):
-        descr = record["descr"]
-        return np.zeros(leaf["shape"], descr if isinstance(descr, str) else [tuple(field) for field in descr])
     if kind == "skip":
         return "skipped"
     if kind in NUMBERS:
         return NUMBERS[kind]()
+    descr = record["descr"] if record is not None else ""
+    # What is told of these by name alone is no dtype.
+    if kind == "numpy" and (isinstance(descr, list) or descr.startswith((">", "|S", "<U", "|V"))):
+        return np.zeros(leaf["shape"], descr if isinstance(descr, str) else [tuple(field) for field in descr])
     dtype = np.dtype(getattr(ml_dtypes, leaf["dtype"], None) or leaf["dtype"])
     if kind == "jax":
         return jnp.zeros(leaf["shape"], dtype)

@@ -8,16 +8,16 @@ use super::layout::Record;
 use super::trailer::Trailer;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
-use crate::formats::npy::descr::Descr;
 use crate::formats::npy::header::Header;
+use crate::formats::npy::record::Record as Elements;
 use crate::formats::regrow::structure::Regrown;
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// Where the data of a leaf lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In a record.
-    Record(usize),
+    /// In a record, as these elements.
+    Record(usize, Elements),
     /// In the trailer: offset from its first byte, length, crc32c.
     Blob(u64, u64, u32),
     /// Text, and what has no data.
@@ -44,49 +44,44 @@ pub(super) fn of(file: &LeafFile) -> Result<Placed> {
     }
 }
 
-/// What a record is without a word from the trailer: a NumPy array.
+/// What a record is without a word from the trailer: kind, dtype, shape.
 ///
 /// # Errors
 /// `Limit` for a shape with too many axes.
 pub fn as_leaf(header: &Header) -> Result<(LeafKind, Dtype, Shape)> {
-    let other = |text: String, item_len_bytes: u64| -> Result<(LeafKind, Dtype, Shape)> {
-        let mut dims = header.shape.dims().to_vec();
-        dims.push(item_len_bytes);
-        Ok((LeafKind::NumpyOther(Arc::from(text)), Dtype::UInt8, Shape::new(dims)?))
-    };
-    match &header.descr {
-        Descr::Number { dtype, .. } => Ok((LeafKind::NumpyArray, *dtype, header.shape.clone())),
-        // Nothing else of two bytes loses its name.
-        Descr::Void { item_len_bytes: 2, is_nameless: true } => {
-            Ok((LeafKind::NumpyArray, Dtype::BFloat16, header.shape.clone()))
-        }
-        // NumPy writes its letter, and does not read it.
-        descr if descr.text().ends_with("W4") => other("|V4".to_owned(), descr.item_len_bytes()),
-        descr => other(descr.text(), descr.item_len_bytes()),
+    elements_of(header).map(|elements| (elements.kind, elements.dtype, elements.shape))
+}
+
+fn elements_of(header: &Header) -> Result<Elements> {
+    let mut elements = Elements::of(header)?;
+    // NumPy writes this letter for complex32, and does not read it.
+    if header.descr.text().ends_with("W4") {
+        elements.kind = LeafKind::NumpyOther(Arc::from("|V4"));
     }
+    Ok(elements)
 }
 
 /// A list of the records.
 fn list(records: &[Record]) -> Result<Placed> {
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::List)?;
+    let mut places = Vec::with_capacity(records.len());
     for (at, record) in records.iter().enumerate() {
-        let (kind, dtype, shape) =
-            as_leaf(&record.header).map_err(|error| error.at_byte(record.offset_bytes))?;
+        let elements = elements_of(&record.header).map_err(|error| error.at_byte(record.offset_bytes))?;
         let info = LeafInfo {
-            kind,
-            dtype,
-            shape,
+            kind: elements.kind.clone(),
+            dtype: elements.dtype,
+            shape: elements.shape.clone(),
             name: Arc::from(at.to_string()),
             chunk_shape: None,
             write_shape: None,
             sharding: None,
-            coding: coding(&record.header),
+            coding: Arc::from(elements.coding(false)),
         };
         build.leaf(Key::Index(at), info)?;
+        places.push(Place::Record(at, elements));
     }
     build.close()?;
-    let places = (0..records.len()).map(Place::Record).collect();
     Ok(Placed { tree: build.finish()?, texts: HashMap::new(), places })
 }
 
@@ -106,7 +101,11 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
                     Error::corrupt(format!("the trailer names record {at}, which is not there"))
                         .at_leaf(&path)
                 })?;
-                if !holds(&record.header, info)? {
+                let elements = match info.kind {
+                    LeafKind::Bytes | LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_) => None,
+                    _ => elements_of(&record.header)?.known_as(info, &record.header),
+                };
+                let Some(elements) = elements else {
                     return Err(Error::corrupt("a record is not what the trailer says")
                         .at_leaf(&path)
                         .at_byte(record.offset_bytes)
@@ -114,8 +113,8 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
                             format_args!("{} {}", info.dtype, info.shape),
                             format_args!("{} {}", record.header.descr.text(), record.header.shape),
                         ));
-                }
-                Place::Record(at)
+                };
+                Place::Record(at, elements)
             }
             (None, Some(&(offset, len, crc32c))) if info.len_bytes() == len => {
                 Place::Blob(offset, len, crc32c)
@@ -137,29 +136,4 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
         };
     }
     Ok(Placed { tree, texts, places })
-}
-
-/// Whether a record can be this leaf's: as it stands, or with the name of the dtype lost.
-fn holds(header: &Header, info: &LeafInfo) -> Result<bool> {
-    if matches!(info.kind, LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_) | LeafKind::Bytes) {
-        return Ok(false);
-    }
-    let (kind, dtype, shape) = as_leaf(header)?;
-    if let (LeafKind::NumpyOther(stored), LeafKind::NumpyOther(told)) = (&kind, &info.kind) {
-        return Ok(stored == told && shape == info.shape);
-    }
-    let is_nameless = matches!(header.descr, Descr::Void { item_len_bytes, .. }
-        if item_len_bytes == info.dtype.size_bytes() as u64 && Descr::as_numpy_writes(info.dtype) == header.descr);
-    let is_other = matches!(kind, LeafKind::NumpyOther(_)) || matches!(info.kind, LeafKind::NumpyOther(_));
-    Ok(header.shape == info.shape && (is_nameless || !is_other && dtype == info.dtype))
-}
-
-fn coding(header: &Header) -> Arc<str> {
-    let is_swapped = matches!(header.descr, Descr::Number { big_endian: true, .. });
-    Arc::from(match (header.fortran_order, is_swapped) {
-        (false, false) => "raw",
-        (true, false) => "raw, Fortran order",
-        (false, true) => "raw, big endian",
-        (true, true) => "raw, big endian, Fortran order",
-    })
 }

@@ -7,13 +7,11 @@ use bytes::Bytes;
 
 use super::file::LeafFile;
 use super::pytree::{self, Place, Placed};
-use crate::array::{Array, Dtype, Region};
+use crate::array::{Array, Region};
 use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::npy::descr::Descr;
-use crate::formats::npy::header::Header;
 use crate::formats::{Description, Reader};
-use crate::tree::{LeafInfo, LeafKind, Tree};
+use crate::tree::{LeafInfo, Tree};
 
 /// An opened file.
 #[derive(Debug)]
@@ -64,8 +62,8 @@ impl EquinoxReader {
         Ok(Self { description, file, placed })
     }
 
-    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, Place)> {
-        let place = self.placed.places.get(leaf).copied();
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Place)> {
+        let place = self.placed.places.get(leaf);
         self.placed
             .tree
             .leaves()
@@ -74,16 +72,11 @@ impl EquinoxReader {
             .ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
     }
 
-    fn header(&self, record: usize) -> Result<&Header> {
-        let record = self.file.records().get(record);
-        record.map(|record| &record.header).ok_or_else(|| Error::invalid("the leaf has no record"))
-    }
-
     /// The data of a whole leaf as it lies in the file, checked only where the caller does not.
-    fn stored(&self, info: &LeafInfo, place: Place) -> Result<Bytes> {
+    fn stored(&self, info: &LeafInfo, place: &Place) -> Result<Bytes> {
         self.file.check_len()?;
-        match place {
-            Place::Record(at) => self.file.data(at, 0, info.len_bytes()),
+        match *place {
+            Place::Record(at, _) => self.file.data(at, 0, info.len_bytes()),
             Place::Blob(offset, len, crc32c) => self.file.blob((offset, len, crc32c)),
             Place::Nowhere => Err(Error::invalid("the leaf has no elements")),
         }
@@ -106,40 +99,24 @@ impl Reader for EquinoxReader {
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
         let (info, place) = self.leaf(leaf)?;
         let bytes = self.stored(info, place)?;
-        let Place::Record(at) = place else {
+        let Place::Record(at, elements) = place else {
             return Array::new(info.dtype, info.shape.clone(), bytes)?.copy_region_c_order(region, out);
         };
-        let header = self.header(at)?;
         // In another order than C the region may lie anywhere.
         let (first, len) = match region.contiguous_bytes(&info.shape, info.dtype) {
-            Some(span) if !header.fortran_order => span,
+            Some(span) if elements.is_c_order() => span,
             _ => (0, info.len_bytes()),
         };
         if !region.is_empty() {
-            self.file.check(at, first, first + len)?;
+            self.file.check(*at, first, first + len)?;
         }
-        let array = match header.fortran_order {
-            false => Array::new(info.dtype, info.shape.clone(), bytes)?,
-            true => {
-                let strides = fortran_strides(info);
-                Array::with_strides(info.dtype, info.shape.clone(), strides, 0, bytes)?
-            }
-        };
-        array.copy_region_c_order(region, out)?;
-        if let Descr::Number { dtype, big_endian: true } = header.descr {
-            for word in out.chunks_exact_mut(dtype.word_bytes()) {
-                word.reverse();
-            }
-        }
-        Ok(())
+        elements.copy_region(bytes, region, out)
     }
 
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
         let (info, place) = self.leaf(leaf)?;
-        let Place::Record(at) = place else { return Ok(None) };
-        let header = self.header(at)?;
-        let is_swapped = matches!(header.descr, Descr::Number { big_endian: true, .. });
-        if header.fortran_order || is_swapped {
+        let Place::Record(_, elements) = place else { return Ok(None) };
+        if !elements.is_raw() {
             return Ok(None);
         }
         let bytes = self.stored(info, place)?;
@@ -150,9 +127,9 @@ impl Reader for EquinoxReader {
 
     fn check_view(&self, leaf: usize) -> Result<()> {
         match self.leaf(leaf)? {
-            (info, Place::Record(at)) => {
+            (info, Place::Record(at, _)) => {
                 self.file.check_len()?;
-                self.file.check(at, 0, info.len_bytes())
+                self.file.check(*at, 0, info.len_bytes())
             }
             _ => Ok(()),
         }
@@ -161,8 +138,8 @@ impl Reader for EquinoxReader {
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         order.sort_by_key(|&leaf| match self.placed.places.get(leaf) {
-            Some(&Place::Record(at)) => (0, at as u64),
-            Some(&Place::Blob(offset, ..)) => (1, offset),
+            Some(Place::Record(at, _)) => (0, *at as u64),
+            Some(Place::Blob(offset, ..)) => (1, *offset),
             _ => (2, 0),
         });
         order
@@ -184,25 +161,4 @@ impl Reader for EquinoxReader {
     fn has_data_checksums(&self) -> bool {
         self.file.trailer().is_some()
     }
-}
-
-/// Bytes between neighbours on each axis of a leaf that lies in Fortran order; the bytes of an element of a dtype
-/// that is NumPy's alone stay together.
-fn fortran_strides(info: &LeafInfo) -> Vec<i64> {
-    let mut dims = info.shape.dims().to_vec();
-    let mut item_len = info.dtype.size_bytes() as u64;
-    let is_other = matches!(info.kind, LeafKind::NumpyOther(_));
-    if is_other {
-        item_len = dims.pop().unwrap_or(1);
-    }
-    let mut strides = Vec::with_capacity(dims.len() + 1);
-    let mut step = item_len as i64;
-    for dim in dims {
-        strides.push(step);
-        step = step.saturating_mul(dim.max(1) as i64);
-    }
-    if is_other {
-        strides.push(Dtype::UInt8.size_bytes() as i64);
-    }
-    strides
 }

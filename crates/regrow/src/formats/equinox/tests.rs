@@ -177,7 +177,7 @@ fn fortran_and_big_endian_records_are_read_in_parts() {
     // Element (i, j, k) is i + 2 j + 6 k.
     let expected: Vec<u8> = [13_u16, 19, 15, 21].iter().flat_map(|value| value.to_le_bytes()).collect();
     assert_eq!(checkpoint.region(0, &region).unwrap().to_c_order().unwrap(), expected);
-    assert_eq!(&*checkpoint.info(0).unwrap().coding, "raw, big endian, Fortran order");
+    assert_eq!(&*checkpoint.info(0).unwrap().coding, "raw, fortran order, big endian");
 }
 
 #[test]
