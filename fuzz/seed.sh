@@ -35,6 +35,11 @@ done
 mapfile -t files < <(find "$fixtures"/orbax/legacy_*msgpack -type f -name 'checkpoint*')
 seed fuzz_msgpack '' 0 0 "${files[@]}"
 
+mapfile -t files < <(below npy '*.np[yz]')
+seed fuzz_npy '' 0 0 "${files[@]}"
+mapfile -t files < <(below pytree '*.manifest')
+seed fuzz_python_literal '' 0 0 "${files[@]}" "$fixtures/npy/literals_by_hand.txt"
+
 # What regrow writes itself: `regrow.json` behind its checksum, and a header behind the length of its file.
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT

@@ -460,6 +460,11 @@ impl Parser<'_> {
             }
             match self.peek() {
                 Some(b'\n' | b'\r' | b'#') => self.rest_of_line(),
+                // The line goes on after the next end.
+                Some(b'\\') if matches!(self.byte(self.at + 1), Some(b'\n' | b'\r')) => {
+                    self.skip();
+                    return Ok(());
+                }
                 Some(_) if line > 0 && self.at > line_start => return Err(self.unexpected("no indent")),
                 _ => return Ok(()),
             }

@@ -98,3 +98,8 @@ fn own(options: &SaveOptions) -> NpyOptions {
         _ => NpyOptions::default(),
     }
 }
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod tests;

@@ -287,7 +287,7 @@ mod tests {
             let target = region.shape();
             let mut expected = vec![0; target.len_bytes(Dtype::UInt16).unwrap() as usize];
             copy_region(2, &data, &shape, &region, &mut expected, &target, &vec![0; axes.len()]).unwrap();
-            let mut found = Vec::new();
+            let mut found: Vec<u8> = Vec::new();
             let mut end = 0;
             for (start, len) in runs(&shape, &region, 2) {
                 prop_assert!(start >= end);
