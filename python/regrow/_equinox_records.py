@@ -7,6 +7,7 @@ pickled or unpickled.
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import os
 from typing import Any, NamedTuple
@@ -115,11 +116,13 @@ def _raw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
+@functools.lru_cache(maxsize=1024)
 def is_ml_dtype(dtype: np.dtype[Any]) -> bool:
     """Whether it is one that NumPy itself does not have."""
     return getattr(ml_dtypes, dtype.name, None) is dtype.type
 
 
+@functools.lru_cache(maxsize=1024)
 def _descr(dtype: np.dtype[Any], is_numpy: bool, options: Options) -> str:
     # `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the name.
     is_lost = is_ml_dtype(dtype) and (dtype != ml_dtypes.bfloat16 or is_numpy)

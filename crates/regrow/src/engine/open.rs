@@ -279,7 +279,6 @@ impl Checkpoint {
 fn not_a_checkpoint(path: &Path) -> Error {
     const SHOWN_MAX: usize = 8;
     let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
-    let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
                       *.safetensors, *.npy, *.npz or *.eqx";
     let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(path);
     let found = match std::fs::read_dir(path) {

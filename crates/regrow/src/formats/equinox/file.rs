@@ -10,7 +10,7 @@ use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
 use crate::bytes::checksum::crc32c;
 use crate::engine::pool;
 use crate::error::{Error, Result, ResultExt};
-use crate::store::{LocalStore, Store};
+use crate::store::{Access, LocalStore, Store, advise};
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -220,6 +220,7 @@ impl LeafFile {
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
         for (at, out) in wanted {
             let record = self.record(at)?;
+            advise(&self.bytes(record.offset_bytes, record.end_bytes() - record.offset_bytes)?, Access::Soon);
             if record.data_len_bytes != out.len() as u64 {
                 return Err(Error::invalid("the destination has another size than the record")
                     .expected(record.data_len_bytes, out.len()));

@@ -128,9 +128,7 @@ fn kept(trailer: &Trailer, records: &[Record]) -> Result<Placed> {
     }
     for (info, place) in tree.leaves_mut().iter_mut().zip(&places) {
         info.coding = match place {
-            Place::Record(at) => {
-                records.get(*at).map_or_else(|| Arc::from(""), |found| coding(&found.header))
-            }
+            Place::Record(_, elements) => Arc::from(elements.coding(false)),
             Place::Blob(..) => Arc::from("raw, in the trailer"),
             Place::Nowhere => Arc::from(""),
         };

@@ -94,7 +94,7 @@ impl Trailer {
         if !is_begun && !bytes.ends_with(&TRAILER_END) {
             return Ok(None);
         }
-        let footer_start = bytes.len().checked_sub(FOOTER_LEN_BYTES).unwrap_or_default();
+        let footer_start = bytes.len().saturating_sub(FOOTER_LEN_BYTES);
         let (before, footer) = bytes.split_at_checked(footer_start).unwrap_or_default();
         let mut input = Cursor::new(footer);
         let (len, stored) = (input.u64le("the trailer's length")?, input.u32le("the trailer's checksum")?);
