@@ -10,9 +10,8 @@ use regrow::formats::npy::header::Header;
 use tempfile::TempDir;
 
 /// In memory where the system has such a folder: the disk would be the slowest part.
-static FOLDER: LazyLock<TempDir> = LazyLock::new(|| {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
-});
+static FOLDER: LazyLock<TempDir> =
+    LazyLock::new(|| tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap());
 
 fuzz_target!(|input: &[u8]| {
     if let Ok((header, len)) = Header::parse(input) {

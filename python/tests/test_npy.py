@@ -21,9 +21,23 @@ import regrow
 
 NUMBERS = ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
 CUSTOM = [
-    "bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
-    "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "int2", "int4", "uint2", "uint4",
-]  # fmt: skip
+    "bfloat16",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+    "float4_e2m1fn",
+    "int2",
+    "int4",
+    "uint2",
+    "uint4",
+]
 
 OTHERS = {
     "text": np.array([["a", "bcd"], ["", "λ中😀"]]),
@@ -62,6 +76,13 @@ def little(array: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.kind in "iufc" else array
 
 
+def same_values(left: Any, right: Any) -> bool:
+    """The same bits, but for the padding in records and extended floats, which NumPy does not copy."""
+    if left.dtype.kind == "V" or left.dtype.char in "gG":
+        return left.dtype == right.dtype and np.array_equal(left, right)
+    return same_bits(left, right)
+
+
 # ---- what NumPy wrote ---------------------------------------------------------------------------------------
 
 
@@ -81,7 +102,7 @@ def test_dtypes_that_only_numpy_has(tmp_path: Path, name: str) -> None:
         np.save(tmp_path / "x.npy", variant)
         loaded = regrow.load(tmp_path / "x.npy")
         assert loaded.dtype == np.load(tmp_path / "x.npy").dtype
-        assert loaded.shape == array.shape
+        assert loaded.shape == variant.shape
         assert loaded.tobytes() == np.load(tmp_path / "x.npy").tobytes()
 
 
@@ -93,7 +114,7 @@ def test_archives_that_numpy_saved(tmp_path: Path, save: Any) -> None:
     assert list(loaded) == list(arrays)
     with np.load(tmp_path / "x.npz") as theirs:
         for name in arrays:
-            assert same_bits(loaded[name], theirs[name]), name
+            assert same_values(loaded[name], theirs[name]), name
     assert regrow.verify(tmp_path / "x.npz").ok
     ckpt = regrow.open(tmp_path / "x.npz")
     assert same_bits(ckpt["f4"][1, 1:, ::2], arrays["f4"][1, 1:, ::2])
@@ -202,7 +223,9 @@ RICH = {
 }
 
 
-@pytest.mark.parametrize("options", [{}, {"compress": True}, {"compress": 9}, {"separator": "."}, {"named_dtypes": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"compress": True}, {"compress": 9}, {"separator": "."}, {"named_dtypes": False}]
+)
 def test_the_exact_tree_comes_back_from_an_archive(tmp_path: Path, options: dict[str, Any]) -> None:
     path = tmp_path / "x.npz"
     regrow.save(path, RICH, layout="npy", metadata={"run": 3}, **options)
@@ -214,10 +237,21 @@ def test_the_exact_tree_comes_back_from_an_archive(tmp_path: Path, options: dict
         assert set(theirs.files) == {
             join(keys)
             for keys in [
-                ("params", "dense/0", "kernel"), ("params", "dense/0", "bias"), ("opt", "1", "0"), ("opt", "1", "1"),
-                ("opt", "1", "2"), ("opt", "1", "3"), ("3",), ("name",), ("blob",), ("dates",), ("record",), ("..",), ("",),
+                ("params", "dense/0", "kernel"),
+                ("params", "dense/0", "bias"),
+                ("opt", "1", "0"),
+                ("opt", "1", "1"),
+                ("opt", "1", "2"),
+                ("opt", "1", "3"),
+                ("3",),
+                ("name",),
+                ("blob",),
+                ("dates",),
+                ("record",),
+                ("..",),
+                ("",),
             ]
-        }  # fmt: skip
+        }
         kernel = RICH["params"]["dense/0"]["kernel"]
         assert same_bits(theirs[join(("params", "dense/0", "kernel"))], kernel)
         assert theirs["name"] == "net"

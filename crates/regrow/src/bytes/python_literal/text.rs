@@ -292,5 +292,5 @@ fn is_printable(c: char) -> bool {
     }
     // `str::escape_debug` escapes just these, and marks that join what precedes them, unless they come first.
     let text: String = ['x', c].into_iter().collect();
-    !text.escape_debug().nth(1).is_some_and(|first| first == '\\')
+    text.escape_debug().nth(1) != Some('\\')
 }

@@ -17,6 +17,12 @@ use crate::bytes::limits::RANK_MAX;
 use crate::bytes::python_literal::{Literal, LiteralOptions, parse, repr_str};
 use crate::error::{Error, Result};
 
+/// Longest element: NumPy counts them in 31 bits.
+const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
+
+/// Most records inside each other.
+const RECORD_DEPTH_MAX: usize = 32;
+
 /// The type of a file's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Descr {
@@ -109,9 +115,8 @@ impl Descr {
             return Err(pickled());
         }
         if let 'M' | 'm' = kind {
-            let unit = rest.strip_prefix('8').filter(|unit| is_time_unit(unit)).ok_or_else(unknown)?;
-            debug_assert!(unit.is_ascii());
-            return Ok(other(8));
+            let is_time = rest.strip_prefix('8').is_some_and(is_time_unit);
+            return if is_time { Ok(other(8)) } else { Err(unknown()) };
         }
         let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
         let len: u64 = rest.parse().ok().filter(|_| is_number).ok_or_else(unknown)?;
@@ -274,4 +279,78 @@ fn field_parts(field: &Literal) -> Result<(&Literal, u64)> {
         })
         .collect();
     Ok((descr, Shape::new(dims.ok_or_else(bad)?)?.len_elements()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+    use proptest::prelude::*;
+
+    #[test]
+    fn elements_have_the_length_that_numpy_gives_them() {
+        for (text, len) in [
+            ("<f4", 4),
+            (">c16", 16),
+            ("|b1", 1),
+            ("<U3", 12),
+            ("|S0", 0),
+            ("<M8", 8),
+            ("<M8[μs]", 8),
+            (">m8[25ns]", 8),
+            ("<f16", 16),
+            ("|V5", 5),
+            ("int4", 1),
+            ("[]", 0),
+            ("[('a', '<f4'), (('title', 'b'), '|u1', (2, 3)), ('c', '<i2', 3)]", 16),
+            ("[('a', [('x', '<f4'), ('y', '|u1')], (2,))]", 10),
+        ] {
+            let descr = Descr::from_text(text).unwrap();
+            assert_eq!(descr.item_len_bytes(), len, "{text}");
+            assert_eq!(Descr::from_text(&descr.text()).unwrap(), descr, "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "",
+            "<",
+            "<f",
+            "<f3",
+            "<i16",
+            "<q8",
+            "<M8[",
+            "<M8[x]",
+            "<M4[s]",
+            "<U-1",
+            "<U+1",
+            "<U9999999999",
+            "|O",
+            "|O8",
+        ] {
+            assert_eq!(Descr::from_text(text).unwrap_err().kind(), ErrorKind::Unsupported, "{text}");
+        }
+        for text in [
+            "['<f4']",
+            "[('a',)]",
+            "[(1, '<f4')]",
+            "[('a', '<f4', (-1,))]",
+            "[('a', 4)]",
+            "[('a', '|V2147483647', (2,))]",
+        ] {
+            assert_eq!(Descr::from_text(text).unwrap_err().kind(), ErrorKind::Corrupt, "{text}");
+        }
+        let deep = |levels: usize| format!("{}'<f4'{}", "[('a', ".repeat(levels), ")]".repeat(levels));
+        assert!(Descr::from_text(&deep(RECORD_DEPTH_MAX)).is_ok());
+        assert!(Descr::from_text(&deep(RECORD_DEPTH_MAX + 1)).is_err());
+        assert!(Descr::from_text("[('a', '|O')]").unwrap_err().to_string().contains("pickled"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[<>|=]?[bifcuSUVMmOa]?[0-9]{0,12}(\\[\\PC*\\])?") {
+            let _ = Descr::from_text(&text);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::header::{Header, MAGIC, PREFIX_LEN_BYTES};
 use super::names::SUFFIX;
-use super::pytree::{self, Item, Placed};
+use super::pytree::{self, Content, Item, Placed};
 use super::record::Record;
 use super::sidecar::{self, Pointer, Sidecar};
 use super::source::{Files, Stored};
@@ -286,9 +286,7 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
 }
 
 /// An array that cannot be read does not keep the others from it: it becomes a leaf without data, with the reason.
-fn known_or_not(
-    content: Result<(Stored, Option<Header>)>,
-) -> Result<Result<(Stored, Option<Header>), Arc<str>>> {
+fn known_or_not(content: Result<(Stored, Option<Header>)>) -> Result<Content> {
     match content {
         Ok(content) => Ok(Ok(content)),
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Err(Arc::from(error.what()))),
