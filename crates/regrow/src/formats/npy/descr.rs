@@ -23,6 +23,11 @@ const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
 /// Most records inside each other.
 const RECORD_DEPTH_MAX: usize = 32;
 
+/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
+/// as `<W4`.
+const BEYOND_DTYPE: [(&str, u64); 7] =
+    [("int1", 1), ("uint1", 1), ("complex32", 4), ("bcomplex32", 4), ("<W4", 4), ("|W4", 4), (">W4", 4)];
+
 /// The type of a file's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Descr {
@@ -167,17 +172,6 @@ impl Descr {
         if text.starts_with('[') { text } else { repr_str(&text) }
     }
 }
-
-/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
-/// as `<W4`.
-const BEYOND_DTYPE: [(&str, u64); 7] =
-    [("int1", 1), ("uint1", 1), ("complex32", 4), ("bcomplex32", 4), ("<W4", 4), ("|W4", 4), (">W4", 4)];
-
-/// Longest element: NumPy counts them in 31 bits.
-const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
-
-/// Most fields of records inside records.
-const RECORD_DEPTH_MAX: usize = 32;
 
 /// Kind and length in NumPy's type strings, for the dtypes that are NumPy's own.
 fn type_code(dtype: Dtype) -> Option<(char, u64)> {
