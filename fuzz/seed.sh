@@ -37,6 +37,8 @@ seed fuzz_msgpack '' 0 0 "${files[@]}"
 
 mapfile -t files < <(below npy '*.np[yz]')
 seed fuzz_npy '' 0 0 "${files[@]}"
+mapfile -t files < <(below equinox '*.eqx')
+seed fuzz_equinox '' 0 0 "${files[@]}"
 mapfile -t files < <(below pytree '*.manifest')
 seed fuzz_python_literal '' 0 0 "${files[@]}" "$fixtures/npy/literals_by_hand.txt"
 

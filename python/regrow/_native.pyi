@@ -13,6 +13,7 @@ DTYPES: tuple[str, ...]
 SAFETENSORS_DTYPES: tuple[str | None, ...]
 LAYOUTS: tuple[str, ...]
 TREE_DEPTH_MAX: int
+EQUINOX_TRAILER_MAGIC: bytes
 
 _Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]
 _Leaves = tuple[bytes, bytes, list[tuple[int, ...]], list[Any], dict[int, str]]
@@ -79,6 +80,64 @@ def pytree_entries(
     manifest: str, data: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
     """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
+_NpyHeader = tuple[str, bool, tuple[int, ...]]
+_EquinoxTrailer = tuple[_Structure, bytes, list[Any], list[tuple[int, str]], list[tuple[int, str]]]
+
+def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
+    """Everything before the data of an npy record; `descr` is a Python literal."""
+
+def parse_npy_header(prelude: bytes) -> _NpyHeader:
+    """The header at the start of `prelude`."""
+
+def jax_leaf_order(structure: _Structure) -> list[int]:
+    """For each leaf in JAX' order its position in the tree's own."""
+
+def open_equinox(path: str) -> EquinoxFile:
+    """Reads the headers of a leaf file."""
+
+def write_equinox(
+    path: str,
+    line: bytes,
+    records: Sequence[tuple[_NpyHeader, Any]],
+    trailer: _EquinoxTrailer | None,
+    durable: bool,
+) -> None:
+    """Writes a leaf file, all of it or nothing: the line in front, headers and bytes of the records, the trailer."""
+
+@final
+class EquinoxFile:
+    """An opened leaf file: headers in memory, data on disk."""
+
+    @property
+    def line_len(self) -> int: ...
+    @property
+    def headers(self) -> list[_NpyHeader]: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def is_broken(self) -> bool: ...
+    @property
+    def trailing_len(self) -> int: ...
+    @property
+    def trailer_damage(self) -> str | None: ...
+    def names(self) -> list[str] | None:
+        """The key path of each record, where regrow's trailer tells."""
+
+    def read(self, wanted: Sequence[tuple[int, Any]]) -> None:
+        """Reads the data of records, as it lies, into arrays of `uint8`; checked."""
+
+@final
+class StagedFile:
+    """A file under a temporary name, for Python to write; it gets its own when it is whole."""
+
+    def __new__(cls, path: str, durable: bool) -> StagedFile: ...
+    @property
+    def path(self) -> str | None: ...
+    def commit(self) -> None:
+        """Gives it its name."""
+
+    def discard(self) -> None:
+        """Removes it, unless it has its name."""
 
 @final
 class Slab:

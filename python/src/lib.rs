@@ -16,6 +16,7 @@
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
+//! | `equinox` | Equinox leaf files, for `regrow.equinox` |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -24,6 +25,7 @@
 mod checkpoint;
 mod columns;
 mod convert;
+mod equinox;
 mod error;
 mod flax;
 mod leaves;
@@ -47,6 +49,10 @@ mod _native {
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
     #[pymodule_export]
+    use crate::equinox::{
+        EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
+    };
+    #[pymodule_export]
     use crate::flax::{msgpack_pack, msgpack_unpack};
     #[pymodule_export]
     use crate::memory::Slab;
@@ -67,6 +73,8 @@ mod _native {
         module.add("DTYPES", PyTuple::new(py, Dtype::all().map(Dtype::name).collect::<Vec<_>>())?)?;
         module.add("SAFETENSORS_DTYPES", PyTuple::new(py, crate::safetensors::tags())?)?;
         module.add("LAYOUTS", PyTuple::new(py, regrow::engine::Layout::NAMES)?)?;
+        let trailer_magic = regrow::formats::equinox::trailer::TRAILER_MAGIC;
+        module.add("EQUINOX_TRAILER_MAGIC", pyo3::types::PyBytes::new(py, &trailer_magic))?;
         module.add("TREE_DEPTH_MAX", regrow::bytes::limits::TREE_DEPTH_MAX)
     }
 }

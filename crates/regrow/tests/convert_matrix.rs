@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Shape};
-use regrow::engine::{ConvertOptions, Layout, convert};
+use regrow::engine::{ConvertOptions, Layout, convert, load};
 use regrow::formats::{Loss, LossKind};
 use regrow::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
-use regrow::{SaveOptions, load, save};
+use regrow::{SaveOptions, save};
 
 /// The layouts, and what a checkpoint in each is called.
 const LAYOUTS: [(&str, &str, &str); 9] = [

@@ -106,6 +106,22 @@ impl Array {
         Ok(Self { dtype, shape, strides: Some((strides_bytes, first_byte)), data, source: None })
     }
 
+    /// The same elements with the axes in reverse order, where they lie; `None` for a deferred array.
+    pub fn transposed(&self) -> Option<Self> {
+        if self.source.is_some() {
+            return None;
+        }
+        let (mut strides, first_byte) = self.strides.clone().unwrap_or_else(|| {
+            let size = self.dtype.size_bytes() as u64;
+            let strides = self.shape.strides_elements();
+            (strides.into_iter().map(|stride| (stride * size) as i64).collect(), 0)
+        });
+        let mut dims = self.shape.dims().to_vec();
+        strides.reverse();
+        dims.reverse();
+        Self::with_strides(self.dtype, Shape::new(dims).ok()?, strides, first_byte, self.data.clone()).ok()
+    }
+
     /// An array that is read when it is needed, piece by piece.
     ///
     /// # Errors

@@ -299,7 +299,7 @@ impl Checkpoint {
 fn not_a_checkpoint(path: &Path) -> Error {
     const SHOWN_MAX: usize = 8;
     let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
-                      *.safetensors, *.npy, *.npz or Flax' msgpack files";
+                      safetensors, npy, npz, eqx or msgpack files, .data and .manifest, or a TRAK store's metadata.json";
     let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(path);
     let found = match std::fs::read_dir(path) {
         Ok(entries) => {

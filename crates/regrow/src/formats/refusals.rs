@@ -72,7 +72,10 @@ mod tests {
         let mut one = Refusals::default();
         let path = |i: usize| KeyPath::from_iter([Key::Index(i)]);
         one.add(&path(0), Error::invalid("too small").help("grow it"));
-        assert_eq!(one.finish("cannot be written").unwrap_err().to_string(), "too small\n  leaf 0\n  help: grow it");
+        assert_eq!(
+            one.finish("cannot be written").unwrap_err().to_string(),
+            "too small\n  leaf 0\n  help: grow it"
+        );
         let mut many = Refusals::default();
         for i in 0..25 {
             many.add(&path(i), Error::invalid("too small").expected(2, 1).help("grow it"));

@@ -1,16 +1,59 @@
-//! Equinox leaf files: npy records one after another.
+//! Equinox leaf files: what `equinox.tree_serialise_leaves` writes and `tree_deserialise_leaves` reads.
+//!
+//! ```text
+//! | {"depth": 2}\n |  npy record 0  |  npy record 1  | ... | trailer |
+//!   hyperparameters   flatten order, nothing between         regrow's own
+//!   (optional)                                               (optional, nobody else looks at it)
+//! ```
+//!
+//! The records are all that Equinox writes: no names, no count, no checksums. Their order, JAX' flatten order, *is*
+//! the key, and the structure comes from whoever reads. regrow puts an index behind them, which tells the exact
+//! pytree, where each leaf lies and its checksums; without one a file is the list of its leaves.
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`layout`] | the line in front, the walk from record to record |
+//! | [`trailer`] | regrow's index: bytes to [`trailer::Trailer`] and back |
+//! | `file` | [`LeafFile`]: a file with its records, read and checked |
+//! | `pytree` | records to a pytree |
+//! | `reader` | all of it as a checkpoint |
+//! | `order` | [`jax_order`]: dicts by sorted keys |
+//! | `plan`, [`writer`] | a pytree to records, records to a file |
+//!
+//! The record itself is [`npy::header`](super::npy::header)'s. Source: equinox 0.13 `_serialisation.py`; NumPy NEP 1.
 
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{Format, Reader, Target};
+use super::npy::header::MAGIC;
+use super::{Format, Loss, Reader, Target};
 use crate::commit::Staged;
-use crate::engine::{OpenOptions, SaveOptions};
+use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::tree::{Leaf, Tree};
+use crate::tree::{Leaf, LeafInfo, Tree};
 
+mod file;
+pub mod layout;
 mod options;
+mod order;
+mod plan;
+mod pytree;
+mod reader;
+pub mod trailer;
+pub mod writer;
 
+pub use file::LeafFile;
 pub use options::EquinoxOptions;
+pub use order::jax_order;
+pub use plan::leaf_info;
+pub use pytree::as_leaf;
+
+/// What the names of these files end in.
+pub const SUFFIX: &str = "eqx";
+
+/// Bytes that are looked at to recognise a file of another name.
+const LOOKED_AT_BYTES: u64 = 64 << 10;
 
 /// Equinox leaf files: npy records one after another.
 #[derive(Debug)]
@@ -21,19 +64,71 @@ impl Format for Equinox {
         "equinox"
     }
 
-    fn recognise(&self, _path: &Path) -> Result<bool> {
-        Ok(false)
+    fn recognise(&self, path: &Path) -> Result<bool> {
+        if !path.is_file() {
+            return Ok(false);
+        }
+        if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
+            return Ok(true);
+        }
+        shows_records(path).map_err(|source| Error::io("cannot read", path, source))
     }
 
-    fn open(&self, path: &Path, _options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        Err(Error::unsupported("equinox is being built").in_file(path))
+    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(path)?;
+        super::refuse_step_and_item(path, options)?;
+        Ok(Box::new(reader::EquinoxReader::open(path)?))
     }
 
     fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
         Target::File
     }
 
-    fn write(&self, _tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
-        Err(Error::unsupported("equinox is being built").in_file(staged.target()))
+    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+        plan::losses(tree, &own_options(options))
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let tree = super::without_data(leaf);
+        tree.and_then(|tree| plan::plan(&tree, &own_options(options), options).map(drop)).err()
+    }
+
+    fn holds_metadata(&self) -> bool {
+        true
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+        writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
     }
 }
+
+fn own_options(options: &SaveOptions) -> EquinoxOptions {
+    let mut own = match &options.layout {
+        Layout::Equinox(own) => own.clone(),
+        _ => EquinoxOptions::default(),
+    };
+    // The line in front is the place for a checkpoint's own metadata.
+    own.hyperparameters = own.hyperparameters.or_else(|| options.custom_metadata.clone());
+    own
+}
+
+/// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or
+/// something of ours behind the first record.
+fn shows_records(path: &Path) -> std::io::Result<bool> {
+    let mut file = File::open(path)?;
+    let mut start = Vec::new();
+    Read::by_ref(&mut file).take(LOOKED_AT_BYTES).read_to_end(&mut start)?;
+    if layout::is_line_and_record(&start) {
+        return Ok(true);
+    }
+    let Some(end) = layout::first_record_end(&start) else { return Ok(false) };
+    let mut next = Vec::new();
+    file.seek(SeekFrom::Start(end))?;
+    file.take(trailer::TRAILER_MAGIC.len() as u64).read_to_end(&mut next)?;
+    Ok(next.starts_with(&MAGIC) || next == trailer::TRAILER_MAGIC)
+}
+
+#[cfg(test)]
+mod fixture_tests;
+#[cfg(test)]
+mod tests;

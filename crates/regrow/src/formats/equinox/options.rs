@@ -2,7 +2,23 @@
 
 use serde::Deserialize;
 
-/// Options of the layout `equinox`. Each has a default that writes what the original writes.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// Options of the layout `equinox`.
+#[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct EquinoxOptions {}
+pub struct EquinoxOptions {
+    /// One line of JSON in front of the leaves, Equinox' own pattern for what rebuilds the model. Equinox then reads
+    /// the leaves from the open file, behind the line, and no longer by the path.
+    pub hyperparameters: Option<serde_json::Value>,
+    /// regrow's own index behind the leaves: the exact pytree and checksums. Equinox does not look at it.
+    pub trailer: bool,
+    /// Exactly the bytes of Equinox, which lose the names of the dtypes of ml_dtypes.
+    pub strict_upstream: bool,
+    /// Write typed PRNG keys as their key data; Equinox itself refuses them.
+    pub prng_keys: bool,
+}
+
+impl Default for EquinoxOptions {
+    fn default() -> Self {
+        Self { hyperparameters: None, trailer: true, strict_upstream: false, prng_keys: false }
+    }
+}

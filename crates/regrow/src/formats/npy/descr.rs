@@ -23,6 +23,11 @@ const ITEM_LEN_MAX_BYTES: u64 = i32::MAX as u64;
 /// Most records inside each other.
 const RECORD_DEPTH_MAX: usize = 32;
 
+/// Dtypes of ml_dtypes that [`Dtype`] does not have, and the bytes of an element. NumPy writes the complex ones
+/// as `<W4`.
+const BEYOND_DTYPE: [(&str, u64); 7] =
+    [("int1", 1), ("uint1", 1), ("complex32", 4), ("bcomplex32", 4), ("<W4", 4), ("|W4", 4), (">W4", 4)];
+
 /// The type of a file's elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Descr {
@@ -98,6 +103,9 @@ impl Descr {
     fn from_type_string(text: &str) -> Result<Self> {
         if let Ok(dtype) = text.parse() {
             return Ok(Self::named(dtype));
+        }
+        if let Some((_, item_len_bytes)) = BEYOND_DTYPE.iter().find(|(name, _)| *name == text) {
+            return Ok(Self::Other { text: text.to_owned(), item_len_bytes: *item_len_bytes });
         }
         let unknown = || Error::unsupported(format!("the dtype {text:?} of an npy header is not known"));
         let (order, code) = match text.strip_prefix(['<', '>', '|', '=']) {

@@ -42,7 +42,7 @@ mod options;
 mod plan;
 mod pytree;
 mod reader;
-mod record;
+pub(crate) mod record;
 mod sidecar;
 mod source;
 mod walk;

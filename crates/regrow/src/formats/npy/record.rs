@@ -13,7 +13,7 @@ use crate::tree::{LeafInfo, LeafKind};
 
 /// The data behind one header, as a leaf has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// An array, or one of a dtype that is NumPy's alone.
     pub kind: LeafKind,
     /// `uint8` for a dtype that is NumPy's alone.

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::array::{Array, Dtype, Region, Shape};
+use crate::engine::{load, load_with};
 use crate::error::ErrorKind;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, LeafData, LeafKind, NodeKind, Scalar, TreeBuilder};
-use crate::{LoadOptions, SaveOptions, load, load_with, open, save_with, verify};
+use crate::{LoadOptions, SaveOptions, open, save_with, verify};
 
 fn array(dtype: Dtype, dims: &[u64]) -> Array {
     let shape = Shape::new(dims).unwrap();

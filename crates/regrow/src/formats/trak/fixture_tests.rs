@@ -124,7 +124,7 @@ fn json_and_headers_are_written_byte_for_byte_as_trak_does() {
 fn a_store_is_written_back_as_it_was() {
     for store in stores("valid") {
         let name = store["store"].as_str().unwrap();
-        let tree = crate::load(folder_of(&store)).unwrap();
+        let tree = crate::engine::load(folder_of(&store)).unwrap();
         let temporary = tempfile::tempdir().unwrap();
         let target = temporary.path().join("copy");
         let options =
@@ -309,7 +309,7 @@ fn open_existing(path: &Path) -> TrakStore {
 #[test]
 fn a_tree_of_another_shape_is_refused_with_every_reason() {
     let store = stores("valid").into_iter().find(|store| store["store"] == "half_two_models").unwrap();
-    let mut tree = crate::load(folder_of(&store)).unwrap();
+    let mut tree = crate::engine::load(folder_of(&store)).unwrap();
     let paths = tree.paths();
     for (path, leaf) in paths.iter().zip(tree.leaves_mut()) {
         if path.keys().last() == Some(&crate::tree::Key::dict("features")) {

@@ -1,0 +1,354 @@
+//! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use super::layout::{Line, Record, Scan, no_record};
+use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
+use crate::bytes::checksum::crc32c;
+use crate::engine::pool;
+use crate::error::{Error, Result, ResultExt};
+use crate::store::{Access, LocalStore, Store, advise};
+
+/// Bytes that a thread reads at a time, where records are small.
+const BATCH_LEN_BYTES: u64 = 1 << 20;
+
+/// Below this, threads cost more than they save.
+const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
+
+/// Bytes of a record that are read at a time where there are no checksums.
+const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// A leaf file: headers in memory, data on disk.
+#[derive(Debug)]
+pub struct LeafFile {
+    path: PathBuf,
+    store: LocalStore,
+    name: Vec<u8>,
+    map: Bytes,
+    scan: Scan,
+    trailer: Option<Trailer>,
+    checksums: Option<Checksums>,
+    /// What is wrong with the trailer, where the records are whole all the same.
+    damage: Option<Error>,
+    trailing_len_bytes: u64,
+}
+
+/// The checksums of all blocks, and which have been looked at.
+#[derive(Debug)]
+struct Checksums {
+    block_len_bytes: u64,
+    /// For each record the number of its first block.
+    first: Vec<usize>,
+    crc32c: Vec<u32>,
+    is_checked: Vec<AtomicBool>,
+}
+
+impl LeafFile {
+    /// Reads the headers of all records, and the trailer. A record that is broken is no error yet, nor is a file
+    /// that begins with none: see [`broken`](Self::broken).
+    ///
+    /// # Errors
+    /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Error::invalid("the path names no file").in_file(path));
+        };
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        let store = LocalStore::new(folder);
+        let name = name.as_encoded_bytes().to_vec();
+        let no_file =
+            || Error::io("cannot open the file", path, std::io::Error::from(std::io::ErrorKind::NotFound));
+        let map = store.map(&name)?.ok_or_else(no_file)?;
+        let scan = Scan::of(&map).in_file(path)?;
+        let end = usize::try_from(scan.end_bytes).unwrap_or(usize::MAX);
+        let mut file = Self {
+            path: path.to_owned(),
+            store,
+            name,
+            map,
+            scan,
+            trailer: None,
+            checksums: None,
+            damage: None,
+            trailing_len_bytes: 0,
+        };
+        file.read_trailer(end).in_file(path)?;
+        Ok(file)
+    }
+
+    fn read_trailer(&mut self, end: usize) -> Result<()> {
+        let rest = self.map.slice(end.min(self.map.len())..);
+        match Trailer::parse(&rest) {
+            Ok(Some(trailer)) => {
+                self.checksums = Some(self.fit(&trailer)?);
+                self.check_blobs(&trailer, rest.len() as u64)?;
+                self.trailer = Some(trailer);
+                Ok(())
+            }
+            // The records are whole: what lies behind them is what was damaged.
+            Err(error) if rest.starts_with(&TRAILER_MAGIC) => {
+                self.damage = Some(error.shift(end as u64).in_file(&self.path));
+                Ok(())
+            }
+            // The end of a trailer, but records that stop short of its beginning.
+            Err(error) => Err(match self.scan.broken.take() {
+                Some(broken) => broken,
+                None => error.at_byte(end as u64).help("a record before it is damaged"),
+            }),
+            Ok(None) => {
+                if self.scan.records.is_empty() && self.scan.broken.is_none() && !rest.is_empty() {
+                    self.scan.broken = Some(no_record(&rest).at_byte(end as u64));
+                }
+                self.trailing_len_bytes = if self.scan.broken.is_some() { 0 } else { rest.len() as u64 };
+                Ok(())
+            }
+        }
+    }
+
+    /// The checksums, once the trailer fits the records.
+    fn fit(&self, trailer: &Trailer) -> Result<Checksums> {
+        let other = |what: &str| Error::corrupt(format!("the trailer speaks of other {what} than there are"));
+        let records = &self.scan.records;
+        let start = records.first().map_or(0, |record| record.offset_bytes);
+        let found = records.iter().map(|record| record.offset_bytes - start);
+        if !found.eq(trailer.offsets.iter().copied()) {
+            return Err(other("records").expected(trailer.offsets.len(), records.len()));
+        }
+        if trailer.block_len_bytes == 0 {
+            return Err(Error::corrupt("the trailer has blocks of no length"));
+        }
+        let (mut first, mut count) = (Vec::with_capacity(records.len()), 0_u64);
+        for record in records {
+            first.push(usize::try_from(count).map_err(|_| other("blocks"))?);
+            count += block_count(record.end_bytes() - record.offset_bytes, trailer.block_len_bytes);
+        }
+        if count != trailer.crc32c.len() as u64 {
+            return Err(other("blocks").expected(count, trailer.crc32c.len()));
+        }
+        let line = self.scan.line.as_ref().map(|line| line.len_bytes);
+        if line != trailer.line.map(|(len, _)| len) {
+            return Err(other("bytes in front of the leaves"));
+        }
+        Ok(Checksums {
+            block_len_bytes: trailer.block_len_bytes,
+            first,
+            crc32c: trailer.crc32c.clone(),
+            is_checked: trailer.crc32c.iter().map(|_| AtomicBool::new(false)).collect(),
+        })
+    }
+
+    fn check_blobs(&self, trailer: &Trailer, trailer_len_bytes: u64) -> Result<()> {
+        let is_inside = |&(offset, len, _): &(u64, u64, u32)| {
+            offset.checked_add(len).is_some_and(|end| end <= trailer_len_bytes)
+        };
+        match trailer.blobs.values().all(is_inside) {
+            true => Ok(()),
+            false => Err(Error::corrupt("the trailer places a leaf outside itself")),
+        }
+    }
+
+    /// Where it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The hyperparameters in front of the leaves.
+    pub fn line(&self) -> Option<&Line> {
+        self.scan.line.as_ref()
+    }
+
+    /// The records that are whole, in file order.
+    pub fn records(&self) -> &[Record] {
+        &self.scan.records
+    }
+
+    /// What is wrong with the record behind those; nothing if none begins there, unless none has been before.
+    pub fn broken(&self) -> Option<&Error> {
+        self.scan.broken.as_ref()
+    }
+
+    /// Where the last whole record ends.
+    pub fn end_bytes(&self) -> u64 {
+        self.scan.end_bytes
+    }
+
+    /// Gives up the file for what is wrong with its last record.
+    pub(super) fn into_broken(self) -> Option<Error> {
+        self.scan.broken.map(|error| error.in_file(self.path))
+    }
+
+    /// regrow's index behind the leaves.
+    pub fn trailer(&self) -> Option<&Trailer> {
+        self.trailer.as_ref()
+    }
+
+    /// What is wrong with regrow's index.
+    pub fn trailer_damage(&self) -> Option<&Error> {
+        self.damage.as_ref()
+    }
+
+    /// Bytes behind the last record that are neither a record nor a trailer.
+    pub fn trailing_len_bytes(&self) -> u64 {
+        self.trailing_len_bytes
+    }
+
+    /// Errs if the line in front of the leaves is not what the trailer says.
+    pub(super) fn check_line(&self) -> Result<()> {
+        let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
+            return Ok(());
+        };
+        let found = crc32c(&self.bytes(0, len)?);
+        if found == stored {
+            return Ok(());
+        }
+        Err(Error::corrupt("the line in front of the leaves fails its crc32c")
+            .in_file(&self.path)
+            .at_byte(0)
+            .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
+    }
+
+    /// Reads the data of whole records as it lies in the file, checked, by a few threads. Each `out` is exactly
+    /// as long as the record's data.
+    ///
+    /// # Errors
+    /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another length.
+    pub fn read(&self, wanted: Vec<(usize, &mut [u8])>) -> Result<()> {
+        self.check_len()?;
+        let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
+        for (at, out) in wanted {
+            let record = self.record(at)?;
+            advise(&self.bytes(record.offset_bytes, record.end_bytes() - record.offset_bytes)?, Access::Soon);
+            if record.data_len_bytes != out.len() as u64 {
+                return Err(Error::invalid("the destination has another size than the record")
+                    .expected(record.data_len_bytes, out.len()));
+            }
+            total_len += record.data_len_bytes;
+            let mut rest = out;
+            let mut start = 0;
+            while start < record.data_len_bytes {
+                let end = self.block_end(record, start);
+                let (out, after) = rest.split_at_mut((end - start) as usize);
+                rest = after;
+                batch.push((at, start, out));
+                batch_len += end - start;
+                if batch_len >= BATCH_LEN_BYTES {
+                    batches.push(std::mem::take(&mut batch));
+                    batch_len = 0;
+                }
+                start = end;
+            }
+            if record.data_len_bytes == 0 {
+                self.check(at, 0, 0)?;
+            }
+        }
+        batches.push(batch);
+        let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
+        // Nothing is held beside what the caller brought.
+        pool::for_each_parallel(
+            threads,
+            batches,
+            1,
+            |_| 0,
+            |batch: Vec<(usize, u64, &mut [u8])>| {
+                for (at, start, out) in batch {
+                    self.check(at, start, start + out.len() as u64)?;
+                    out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// The data of a record where the block that holds its byte `start` ends.
+    fn block_end(&self, record: &Record, start: u64) -> u64 {
+        let header_len = record.data_offset_bytes - record.offset_bytes;
+        let end = match &self.checksums {
+            Some(checksums) => {
+                let block = checksums.block_len_bytes;
+                ((header_len + start) / block + 1).saturating_mul(block).saturating_sub(header_len)
+            }
+            None => start + PIECE_LEN_BYTES,
+        };
+        end.min(record.data_len_bytes)
+    }
+
+    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the map. Not checked.
+    pub(super) fn data(&self, at: usize, start: u64, len_bytes: u64) -> Result<Bytes> {
+        let record = self.record(at)?;
+        self.bytes(record.data_offset_bytes + start, len_bytes)
+    }
+
+    /// Checks the blocks that hold the data of a record from `start` to `end`, each once.
+    pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
+        let Some(checksums) = &self.checksums else { return Ok(()) };
+        let record = self.record(at)?;
+        let header_len = record.data_offset_bytes - record.offset_bytes;
+        let block_len = checksums.block_len_bytes;
+        let first = checksums.first.get(at).copied().unwrap_or_default() as u64;
+        let last_byte = header_len + end.max(start + 1) - 1;
+        for block in (header_len + start) / block_len..=last_byte / block_len {
+            let index = (first + block) as usize;
+            let (Some(&stored), Some(is_checked)) =
+                (checksums.crc32c.get(index), checksums.is_checked.get(index))
+            else {
+                continue;
+            };
+            if is_checked.load(Ordering::Acquire) {
+                continue;
+            }
+            let block_start = record.offset_bytes + block * block_len;
+            let block_end = (block_start + block_len).min(record.end_bytes());
+            let found = crc32c(&self.bytes(block_start, block_end.saturating_sub(block_start))?);
+            if found != stored {
+                return Err(Error::corrupt(format!("block {block} of record {at} fails its crc32c"))
+                    .in_file(&self.path)
+                    .at_byte(block_start)
+                    .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
+                    .help("copy the file again, or restore the other leaves"));
+            }
+            is_checked.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// A leaf that lies in the trailer, checked.
+    pub(super) fn blob(&self, (offset, len_bytes, stored): (u64, u64, u32)) -> Result<Bytes> {
+        let start = self.scan.end_bytes + offset;
+        let bytes = self.bytes(start, len_bytes)?;
+        let found = crc32c(&bytes);
+        if found == stored {
+            return Ok(bytes);
+        }
+        Err(Error::corrupt("a leaf in the trailer fails its crc32c")
+            .in_file(&self.path)
+            .at_byte(start)
+            .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
+    }
+
+    fn record(&self, at: usize) -> Result<&Record> {
+        self.scan.records.get(at).ok_or_else(|| Error::invalid(format!("there is no record {at}")))
+    }
+
+    fn bytes(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        let (start, end) = (offset_bytes as usize, offset_bytes.saturating_add(len_bytes) as usize);
+        match end <= self.map.len() && start <= end {
+            true => Ok(self.map.slice(start..end)),
+            false => Err(self.changed()),
+        }
+    }
+
+    /// Errs if the file has shrunk since it was opened: its map would fault beyond its end.
+    pub(super) fn check_len(&self) -> Result<()> {
+        match self.store.len_bytes(&self.name)? {
+            Some(len) if len >= self.map.len() as u64 => Ok(()),
+            _ => Err(self.changed()),
+        }
+    }
+
+    fn changed(&self) -> Error {
+        Error::corrupt("the file has changed since it was opened").in_file(&self.path).help("open it again")
+    }
+}

@@ -1,0 +1,164 @@
+//! A leaf file as a checkpoint.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::file::LeafFile;
+use super::pytree::{self, Place, Placed};
+use crate::array::{Array, Region};
+use crate::engine::Finding;
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::{Description, Reader};
+use crate::tree::{LeafInfo, Tree};
+
+/// An opened file.
+#[derive(Debug)]
+pub(super) struct EquinoxReader {
+    description: Description,
+    file: LeafFile,
+    placed: Placed,
+}
+
+impl EquinoxReader {
+    /// Reads the headers of the file at `path`.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = LeafFile::open(path)?;
+        if file.broken().is_some() {
+            let broken = file.into_broken();
+            return Err(broken.unwrap_or_else(|| Error::corrupt("a record is broken")));
+        }
+        let placed = pytree::of(&file).in_file(path)?;
+        let mut notes = Vec::new();
+        if file.trailer().is_none() {
+            notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
+        }
+        if let Some(error) = file.trailer_damage() {
+            notes
+                .push(format!("its pytree cannot be read, only its leaves in their order: {}", error.what()));
+        }
+        if file.trailing_len_bytes() > 0 {
+            notes.push(format!(
+                "{} bytes behind the last record are no record; Equinox does not look at them",
+                file.trailing_len_bytes()
+            ));
+        }
+        let line = file.line().map(|line| line.value.clone());
+        let records = match file.records().len() {
+            1 => "1 record".to_owned(),
+            n => format!("{n} records"),
+        };
+        let description = Description {
+            layout: "equinox".to_owned(),
+            variant: records + if file.trailer().is_some() { ", with a trailer" } else { "" },
+            custom_metadata: line.or_else(|| file.trailer().and_then(|trailer| trailer.metadata.clone())),
+            notes,
+            ..Description::default()
+        };
+        Ok(Self { description, file, placed })
+    }
+
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Place)> {
+        let place = self.placed.places.get(leaf);
+        self.placed
+            .tree
+            .leaves()
+            .get(leaf)
+            .zip(place)
+            .ok_or_else(|| Error::invalid(format!("there is no leaf {leaf}")))
+    }
+
+    /// The data of a whole leaf as it lies in the file, checked only where the caller does not.
+    fn stored(&self, info: &LeafInfo, place: &Place) -> Result<Bytes> {
+        self.file.check_len()?;
+        match *place {
+            Place::Record(at, _) => self.file.data(at, 0, info.len_bytes()),
+            Place::Blob(offset, len, crc32c) => self.file.blob((offset, len, crc32c)),
+            Place::Nowhere => Err(Error::invalid("the leaf has no elements")),
+        }
+    }
+}
+
+impl Reader for EquinoxReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.placed.tree
+    }
+
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
+        self.placed.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, place) = self.leaf(leaf)?;
+        let bytes = self.stored(info, place)?;
+        let Place::Record(at, elements) = place else {
+            return Array::new(info.dtype, info.shape.clone(), bytes)?.copy_region_c_order(region, out);
+        };
+        // In another order than C the region may lie anywhere.
+        let (first, len) = match region.contiguous_bytes(&info.shape, info.dtype) {
+            Some(span) if elements.is_c_order() => span,
+            _ => (0, info.len_bytes()),
+        };
+        if !region.is_empty() {
+            self.file.check(*at, first, first + len)?;
+        }
+        elements.copy_region(bytes, region, out)
+    }
+
+    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
+        let (info, place) = self.leaf(leaf)?;
+        let Place::Record(_, elements) = place else { return Ok(None) };
+        if !elements.is_raw() {
+            return Ok(None);
+        }
+        let bytes = self.stored(info, place)?;
+        // Records begin anywhere: what lies askew is copied instead, since few programs take it.
+        let is_aligned = bytes.as_ptr().addr().is_multiple_of(info.dtype.word_bytes());
+        Ok((is_aligned || bytes.is_empty()).then_some(bytes))
+    }
+
+    fn check_view(&self, leaf: usize) -> Result<()> {
+        match self.leaf(leaf)? {
+            (info, Place::Record(at, _)) => {
+                self.file.check_len()?;
+                self.file.check(*at, 0, info.len_bytes())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
+        order.sort_by_key(|&leaf| match self.placed.places.get(leaf) {
+            Some(Place::Record(at, _)) => (0, *at as u64),
+            Some(Place::Blob(offset, ..)) => (1, *offset),
+            _ => (2, 0),
+        });
+        order
+    }
+
+    fn check_files(&self) -> Result<Vec<Finding>> {
+        let again = |error: &Error| {
+            let copy = Error::new(error.kind(), error.what()).in_file(self.file.path());
+            match error.place().offset_bytes {
+                Some(offset) => copy.at_byte(offset),
+                None => copy,
+            }
+        };
+        let damage = self.file.trailer_damage().map(again);
+        let line = self.file.check_line().err();
+        Ok(damage.into_iter().chain(line).map(|error| Finding { error }).collect())
+    }
+
+    fn has_data_checksums(&self) -> bool {
+        self.file.trailer().is_some()
+    }
+}

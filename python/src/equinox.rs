@@ -1,0 +1,276 @@
+//! Equinox leaf files: headers of records, whole files of them, and a file to be written by Python itself.
+//!
+//! The Python half (`regrow/equinox.py`) decides which leaf becomes which record; bytes never pass through it when a
+//! file has a path.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use numpy::{PyReadwriteArray1, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+use regrow::array::{Dtype, Shape};
+use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
+use regrow::commit::Staged;
+use regrow::formats::equinox::trailer::Trailer;
+use regrow::formats::equinox::writer::{Contents, RecordOut, write};
+use regrow::formats::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
+use regrow::formats::npy::descr::Descr;
+use regrow::formats::npy::header::Header;
+use regrow::formats::regrow::structure::Structure;
+use regrow::tree::{LeafKind, Tree};
+use regrow::{Error, Result};
+
+use crate::columns::{StructureIn, print_paths, to_tree};
+use crate::error::OrRaise;
+use crate::memory::borrow_array;
+
+/// The dtype as a Python literal, Fortran order, shape.
+type HeaderIn = (String, bool, Vec<u64>);
+
+/// The same on the way to Python.
+type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
+
+/// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or nothing; names of PRNG
+/// implementations and of dtypes that the records do not tell, by the number of the leaf.
+type TrailerIn<'py> =
+    (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, Vec<(usize, String)>, Vec<(usize, String)>);
+
+/// Where a leaf is, or what it is.
+#[derive(FromPyObject)]
+pub enum LeafIn {
+    /// In a record.
+    Record(usize),
+    /// Text.
+    Text(String),
+    /// Bytes.
+    Bytes(PyBackedBytes),
+}
+
+/// Everything before the data of a record.
+#[pyfunction]
+pub fn npy_header<'py>(
+    py: Python<'py>,
+    descr: String,
+    fortran_order: bool,
+    shape: Vec<u64>,
+) -> PyResult<Bound<'py, PyBytes>> {
+    Ok(PyBytes::new(py, &to_header((descr, fortran_order, shape)).or_raise()?.to_bytes()))
+}
+
+/// What a record says of its data, from everything before the data.
+#[pyfunction]
+pub fn parse_npy_header<'py>(py: Python<'py>, prelude: PyBackedBytes) -> PyResult<HeaderOut<'py>> {
+    let (header, _) = Header::parse(&prelude).or_raise()?;
+    from_header(py, &header)
+}
+
+/// For each leaf in JAX' order its position in the tree's own.
+#[pyfunction]
+pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
+    Ok(jax_order(&to_tree(&structure)?))
+}
+
+/// Writes a file of records, all of it or nothing; gives its length.
+#[pyfunction]
+#[pyo3(signature = (path, line, records, trailer, durable))]
+pub fn write_equinox(
+    py: Python<'_>,
+    path: PathBuf,
+    line: PyBackedBytes,
+    records: Vec<(HeaderIn, Bound<'_, PyUntypedArray>)>,
+    trailer: Option<TrailerIn<'_>>,
+    durable: bool,
+) -> PyResult<()> {
+    let records: Result<Vec<RecordOut>> = records
+        .into_iter()
+        .map(|(header, array)| {
+            let array = borrow_array(&array, Dtype::UInt8)?;
+            Ok(RecordOut { header: to_header(header)?, array, dtype: Dtype::UInt8 })
+        })
+        .collect();
+    let records = records.or_raise()?;
+    let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
+    let mut contents = Contents { line: line.to_vec(), records, trailer };
+    py.detach(|| {
+        let staged = Staged::for_file(&path, true)?.durable(durable);
+        write(&staged, &mut contents)?;
+        staged.commit()
+    })
+    .or_raise()?;
+    // With the interpreter held again: the records own Python objects.
+    drop(contents);
+    Ok(())
+}
+
+fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Trailer, Vec<(usize, Bytes)>)> {
+    let (structure, kinds, values, implementations, dtypes) = trailer;
+    let tree = to_tree(&structure)?;
+    let mut blobs = Vec::new();
+    let mut texts: Vec<Arc<str>> = vec![Arc::from(""); values.len()];
+    let mut record_of = vec![None; values.len()];
+    let mut infos = Vec::with_capacity(values.len());
+    let note = |notes: &[(usize, String)], leaf| {
+        notes.iter().find(|(at, _)| *at == leaf).map(|(_, note)| note.clone())
+    };
+    for (leaf, ((path, value), &kind)) in tree.paths().iter().zip(values).zip(kinds.iter()).enumerate() {
+        let info = match value {
+            Some(LeafIn::Record(at)) => {
+                let header = records.get(at).map(|record| &record.header);
+                let header =
+                    header.ok_or_else(|| Error::invalid(format!("there is no record {at}"))).or_raise()?;
+                let (stored, dtype, shape) = as_leaf(header).or_raise()?;
+                if let Some(slot) = record_of.get_mut(leaf) {
+                    *slot = Some(at);
+                }
+                match (stored, note(&dtypes, leaf)) {
+                    (LeafKind::NumpyOther(_), Some(name)) => {
+                        let dtype = name.parse().or_raise()?;
+                        leaf_info(array_kind(kind, None), dtype, header.shape.clone(), path)
+                    }
+                    (other @ LeafKind::NumpyOther(_), None) => leaf_info(other, dtype, shape, path),
+                    _ => leaf_info(array_kind(kind, note(&implementations, leaf)), dtype, shape, path),
+                }
+            }
+            Some(LeafIn::Text(text)) => {
+                let shape = Shape::new(vec![text.len() as u64]).or_raise()?;
+                if let Some(slot) = texts.get_mut(leaf) {
+                    *slot = Arc::from(text);
+                }
+                leaf_info(LeafKind::Str, Dtype::UInt8, shape, path)
+            }
+            Some(LeafIn::Bytes(bytes)) => {
+                let shape = Shape::new(vec![bytes.len() as u64]).or_raise()?;
+                blobs.push((leaf, Bytes::from_owner(bytes)));
+                leaf_info(LeafKind::Bytes, Dtype::UInt8, shape, path)
+            }
+            None => leaf_info(LeafKind::Placeholder, Dtype::UInt8, Shape::scalar(), path),
+        };
+        infos.push(info);
+    }
+    let tree: Tree<_> = tree.with_leaves(infos).or_raise()?;
+    let structure =
+        Structure::of(&tree, |leaf| texts.get(leaf).cloned().unwrap_or_else(|| Arc::from(""))).or_raise()?;
+    Ok((Trailer::new(structure, record_of, None), blobs))
+}
+
+/// The kind of a leaf with a record, by its number in the columns.
+fn array_kind(kind: u8, implementation: Option<String>) -> LeafKind {
+    match kind {
+        1 => LeafKind::NumpyScalar,
+        2 => LeafKind::JaxArray,
+        3 => LeafKind::PrngKey(implementation.map(Arc::from)),
+        4 => LeafKind::Scalar,
+        _ => LeafKind::NumpyArray,
+    }
+}
+
+fn to_header((descr, fortran_order, shape): HeaderIn) -> Result<Header> {
+    let descr = match parse(&descr, LiteralOptions::default())? {
+        // What NumPy writes, though it reads as the name.
+        Literal::Str(text) if text == "<f1" => Descr::as_numpy_writes(Dtype::Float8E5m2),
+        literal => Descr::from_literal(&literal)?,
+    };
+    Ok(Header { descr, fortran_order, shape: Shape::new(shape)? })
+}
+
+fn from_header<'py>(py: Python<'py>, header: &Header) -> PyResult<HeaderOut<'py>> {
+    Ok((header.descr.repr(), header.fortran_order, PyTuple::new(py, header.shape.dims())?))
+}
+
+/// An opened file of records: headers in memory, data on disk.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct EquinoxFile(LeafFile);
+
+/// Reads the headers of a file.
+#[pyfunction]
+pub fn open_equinox(py: Python<'_>, path: PathBuf) -> PyResult<EquinoxFile> {
+    py.detach(|| LeafFile::open(&path)).or_raise().map(EquinoxFile)
+}
+
+#[pymethods]
+impl EquinoxFile {
+    #[getter]
+    fn line_len(&self) -> u64 {
+        self.0.line().map_or(0, |line| line.len_bytes)
+    }
+
+    #[getter]
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let headers: PyResult<Vec<_>> =
+            self.0.records().iter().map(|record| from_header(py, &record.header)).collect();
+        PyList::new(py, headers?)
+    }
+
+    #[getter]
+    fn end(&self) -> u64 {
+        self.0.end_bytes()
+    }
+
+    #[getter]
+    fn is_broken(&self) -> bool {
+        self.0.broken().is_some()
+    }
+
+    #[getter]
+    fn trailing_len(&self) -> u64 {
+        self.0.trailing_len_bytes()
+    }
+
+    #[getter]
+    fn trailer_damage(&self) -> Option<String> {
+        self.0.trailer_damage().map(ToString::to_string)
+    }
+
+    fn names(&self) -> PyResult<Option<Vec<String>>> {
+        let Some(trailer) = self.0.trailer() else { return Ok(None) };
+        let paths = print_paths(&trailer.structure.regrow().or_raise()?.tree.paths());
+        let mut names = vec![String::new(); self.0.records().len()];
+        for (path, record) in paths.into_iter().zip(&trailer.records) {
+            if let Some(slot) = record.and_then(|at| names.get_mut(at)) {
+                *slot = path;
+            }
+        }
+        Ok(Some(names))
+    }
+
+    fn read(&self, py: Python<'_>, mut wanted: Vec<(usize, PyReadwriteArray1<'_, u8>)>) -> PyResult<()> {
+        let mut outs = Vec::with_capacity(wanted.len());
+        for (record, out) in &mut wanted {
+            outs.push((*record, out.as_slice_mut()?));
+        }
+        py.detach(|| self.0.read(outs)).or_raise()
+    }
+}
+
+/// A file under a temporary name, for Python to write; it gets its own when it is whole.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct StagedFile(Mutex<Option<Staged>>);
+
+#[pymethods]
+impl StagedFile {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
+        let staged = py.detach(|| Staged::for_file(&path, true)).or_raise()?;
+        Ok(Self(Mutex::new(Some(staged.durable(durable)))))
+    }
+
+    #[getter]
+    fn path(&self) -> Option<OsString> {
+        let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        staged.as_ref().map(|staged| staged.single_file().into_os_string())
+    }
+
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| staged.map(Staged::commit).transpose()).or_raise()?;
+        Ok(())
+    }
+
+    fn discard(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
