@@ -4,7 +4,7 @@
 //! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes in it. Every
 //! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

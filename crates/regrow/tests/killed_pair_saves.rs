@@ -13,8 +13,8 @@ use std::{env, fs, thread};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
-use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::engine::load;
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 
 const FOLDER: &str = "REGROW_TEST_PAIR_SAVES_INTO";

@@ -104,7 +104,7 @@ impl Cast {
 impl ArraySource for Cast {
     fn read_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let size = self.to.size_bytes() as u64;
-        if offset_bytes % size == 0 && out.len() as u64 % size == 0 {
+        if offset_bytes.is_multiple_of(size) && (out.len() as u64).is_multiple_of(size) {
             return self.read_elements(offset_bytes / size, out);
         }
         // A piece that begins or ends inside an element: rare, and short.

@@ -62,7 +62,7 @@ pub(super) fn plan(
     let infos = tree.try_map(|_, draft| Ok(draft.target.clone()))?;
     losses.extend(format.losses(&infos, &options.save));
     losses.extend(metadata_loss(checkpoint, format));
-    losses.sort_by(|a, b| b.kind.cmp(&a.kind));
+    losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
     let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {
         from: draft.from.clone(),
         to,

@@ -283,7 +283,7 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
         .try_fold(1_u64, |product, &dim| product.checked_mul(u64::try_from(dim).ok()?));
     let known = known.ok_or_else(bad)?;
     let unknown = dims.iter().filter(|&&dim| dim == -1).count();
-    if unknown > 1 || (unknown == 1 && (known == 0 || from.len_elements() % known != 0)) {
+    if unknown > 1 || (unknown == 1 && (known == 0 || !from.len_elements().is_multiple_of(known))) {
         return Err(bad());
     }
     let missing = from.len_elements().checked_div(known).unwrap_or(0);

@@ -123,10 +123,8 @@ impl LeafSource {
             offset += len as u64;
             rest = later;
         }
-        if offset == self.info.len_bytes() {
-            if let State::Band { start_bytes, bytes } = &mut *state {
-                (*start_bytes, *bytes) = (0, Bytes::new());
-            }
+        if let (true, State::Band { start_bytes, bytes }) = (offset == self.info.len_bytes(), &mut *state) {
+            (*start_bytes, *bytes) = (0, Bytes::new());
         }
         drop(state);
         self.reached(offset)
