@@ -37,6 +37,7 @@ from ._errors import (
     NotFoundError,
     PermissionDeniedError,
     RegrowError,
+    ReplacedError,
     StorageFullError,
     UncommittedError,
     UnsupportedError,
@@ -78,6 +79,7 @@ __all__ = [
     "PlannedLeaf",
     "PrngKey",
     "RegrowError",
+    "ReplacedError",
     "SaveReport",
     "StandardHandler",
     "StorageFullError",
@@ -222,9 +224,10 @@ def load(
         before = _identity(path)
         try:
             return open(path, step=step, item=item).load(like, **options)
-        except RegrowError:
+        except RegrowError as error:
             # Replaced while it was being read: what is there now is whole, and as good an answer.
-            if _identity(path) == before or attempt == _ATTEMPTS_MAX:
+            is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
+            if not is_replaced or attempt == _ATTEMPTS_MAX:
                 raise
     raise AssertionError("the last attempt returns or raises")
 

@@ -116,6 +116,12 @@ class StorageFullError(RegrowError, OSError):
     kind = "storage_full"
 
 
+class ReplacedError(NotFoundError):
+    """Another checkpoint took the path while this one was being read: open it again."""
+
+    kind = "replaced"
+
+
 class CancelledError(RegrowError):
     """A progress callback asked to stop."""
 
@@ -143,6 +149,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         LimitError,
         PermissionDeniedError,
         StorageFullError,
+        ReplacedError,
         CancelledError,
         IoError,
     )

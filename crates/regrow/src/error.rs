@@ -47,6 +47,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The file system is full.
     StorageFull,
+    /// Another checkpoint took the path while this one was being read.
+    Replaced,
     /// The caller's progress hook asked to stop.
     Cancelled,
     /// Any other failure of the operating system.
@@ -69,6 +71,7 @@ impl ErrorKind {
             Self::Limit => "limit",
             Self::PermissionDenied => "permission_denied",
             Self::StorageFull => "storage_full",
+            Self::Replaced => "replaced",
             Self::Cancelled => "cancelled",
             Self::Io => "io",
         }

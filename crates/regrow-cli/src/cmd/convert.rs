@@ -9,11 +9,11 @@ use regrow::array::Dtype;
 use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, ProgressHook, Rename};
 use regrow::formats::{Loss, LossKind};
 use regrow::tree::{LeafInfo, PathPattern};
-use regrow::{Error, SaveOptions};
+use regrow::{Error, ErrorKind, SaveOptions};
 use serde_json::{Map, Value, json};
 
 use crate::Globals;
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align};
 
 /// Convert a checkpoint from its layout to another, a leaf at a time.
@@ -91,7 +91,14 @@ impl Convert {
         }));
         let report = regrow::convert(&self.source, &self.target, &options);
         bar.finish_and_clear();
-        let report = report?;
+        let report = match report {
+            // Not unreadable: the two layouts differ.
+            Err(error) if error.kind() == ErrorKind::Unsupported && !self.lossy => {
+                exit::report(&error, globals.json);
+                return Ok(Exit::FoundWrong);
+            }
+            report => report?,
+        };
         if globals.json {
             let value = json!({
                 "path": report.save.path.to_string_lossy(),

@@ -41,7 +41,11 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<L
     loop {
         let checkpoint = super::open_with(path, &options.open)?;
         let loaded = checkpoint.load(options);
-        if loaded.is_ok() || attempt == ATTEMPTS_MAX || !checkpoint.is_replaced() {
+        let is_replaced = match &loaded {
+            Ok(_) => false,
+            Err(error) => error.kind() == ErrorKind::Replaced || checkpoint.is_replaced(),
+        };
+        if !is_replaced || attempt == ATTEMPTS_MAX {
             return loaded;
         }
         attempt += 1;

@@ -125,7 +125,7 @@ impl Checkpoint {
         if (result.is_ok() && self.reader().has_data_checksums()) || !self.is_replaced() {
             return result;
         }
-        Err(Error::new(ErrorKind::NotFound, "the checkpoint was replaced or removed while it was being read")
+        Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")
             .in_file(self.path())
             .help("open it again"))
     }

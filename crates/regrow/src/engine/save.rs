@@ -75,8 +75,8 @@ fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
         _ if matches!(options.compression, Some(Compression::Zstd(_))) => {
             unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
         }
-        _ if options.custom_metadata.is_some() && !format.holds_metadata() => {
-            unused("place for metadata", "the layouts regrow and orbax keep it")
+        _ if options.custom_metadata.is_some() && !format.holds_metadata(options) => {
+            unused("place for metadata", "the layouts regrow, orbax, safetensors and equinox keep it")
         }
         _ => Ok(()),
     }

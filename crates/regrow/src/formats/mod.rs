@@ -81,7 +81,7 @@ pub trait Format: Debug + Sync {
     }
 
     /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.
-    fn holds_metadata(&self) -> bool {
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         false
     }
 

@@ -61,7 +61,7 @@ pub(super) fn plan(
     };
     let infos = tree.try_map(|_, draft| Ok(draft.target.clone()))?;
     losses.extend(format.losses(&infos, &options.save));
-    losses.extend(metadata_loss(checkpoint, format));
+    losses.extend(metadata_loss(checkpoint, format, options));
     losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
     let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {
         from: draft.from.clone(),
@@ -71,7 +71,8 @@ pub(super) fn plan(
     };
     let mut leaves: Vec<PlannedLeaf> = tree.iter().map(|(path, draft)| planned(draft, Some(path))).collect();
     leaves.extend(dropped.iter().map(|draft| planned(draft, None)));
-    let own = checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata());
+    let own =
+        checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
     Ok(ConvertPlan { leaves, losses, tree: tree.map(|draft| draft.leaf), metadata, reporter })
 }
@@ -156,9 +157,9 @@ fn wider(from: Dtype) -> impl Iterator<Item = Dtype> {
     holds(true).chain(holds(false))
 }
 
-fn metadata_loss(checkpoint: &Checkpoint, format: &dyn Format) -> Option<Loss> {
+fn metadata_loss(checkpoint: &Checkpoint, format: &dyn Format, options: &ConvertOptions) -> Option<Loss> {
     let has = checkpoint.description().custom_metadata.is_some();
-    (has && !format.holds_metadata()).then(|| Loss {
+    (has && !format.holds_metadata(&options.save)).then(|| Loss {
         kind: LossKind::Value,
         path: KeyPath::root(),
         what: "the checkpoint's own metadata is left out".to_owned(),

@@ -93,8 +93,9 @@ impl Format for Equinox {
         tree.and_then(|tree| plan::plan(&tree, &own_options(options), options).map(drop)).err()
     }
 
-    fn holds_metadata(&self) -> bool {
-        true
+    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+        let own = own_options(options);
+        own.trailer && own.hyperparameters.is_none()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
@@ -103,13 +104,10 @@ impl Format for Equinox {
 }
 
 fn own_options(options: &SaveOptions) -> EquinoxOptions {
-    let mut own = match &options.layout {
+    match &options.layout {
         Layout::Equinox(own) => own.clone(),
         _ => EquinoxOptions::default(),
-    };
-    // The line in front is the place for a checkpoint's own metadata.
-    own.hyperparameters = own.hyperparameters.or_else(|| options.custom_metadata.clone());
-    own
+    }
 }
 
 /// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or

@@ -93,6 +93,11 @@ impl Format for Npy {
         tree.and_then(|tree| plan::Plan::new(&tree, form, &own, options).map(drop)).err()
     }
 
+    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+        let own = own(options);
+        own.structure && own.form != Some(Form::Npy)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         let form = own.form.unwrap_or(Form::of_path(staged.target()));

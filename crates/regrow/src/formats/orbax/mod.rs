@@ -96,7 +96,7 @@ impl Format for Orbax {
         }
     }
 
-    fn holds_metadata(&self) -> bool {
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         true
     }
 

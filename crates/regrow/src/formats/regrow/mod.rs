@@ -60,7 +60,7 @@ impl Format for Regrow {
         Ok(Box::new(reader::RegrowReader::open(path)?))
     }
 
-    fn holds_metadata(&self) -> bool {
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         true
     }
 

@@ -79,6 +79,10 @@ impl Format for Safetensors {
         plan::refusal(leaf, &SafetensorsOptions::of(options))
     }
 
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        true
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }

@@ -1,0 +1,119 @@
+//! `convert`: plans, losses, exit codes.
+
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
+
+#[cfg(test)]
+mod common;
+
+use common::{orbax, regrow, saved, text};
+
+#[test]
+fn a_dry_run_shows_what_would_become_of_each_leaf_and_writes_nothing() {
+    let (folder, path) = saved();
+    let target = folder.path().join("new");
+    let run = regrow([
+        "convert",
+        text(&path),
+        text(&target),
+        "--only",
+        "params/kernel",
+        "--only",
+        "step",
+        "--rename",
+        "params/(.*)=$1/weight",
+        "--transpose",
+        "**/kernel=1,0",
+        "--cast",
+        "**/kernel=float16",
+        "--dry-run",
+    ]);
+    assert_eq!(
+        run.stdout,
+        "\
+from           to             is             becomes
+params/kernel  kernel/weight  float32 [2,3]  float16 [3,2]
+step           step           int64 []
+"
+    );
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert!(!target.exists());
+}
+
+#[test]
+fn what_is_converted_is_there_in_every_layout() {
+    let (folder, path) = saved();
+    for (layout, name) in [
+        ("regrow", "a"),
+        ("orbax", "b"),
+        ("flax", "c.msgpack"),
+        ("equinox", "d.eqx"),
+        ("pytree_data", "e"),
+        ("safetensors", "f.safetensors"),
+        ("npy", "g.npz"),
+        ("npy", "h"),
+    ] {
+        let target = folder.path().join(name);
+        let run = regrow(["convert", text(&path), text(&target), "--layout", layout, "--lossy"]);
+        assert_eq!(run.code, 0, "{layout}: {run:?}");
+        assert!(run.stdout.contains("leaves") && run.stdout.trim_end().ends_with(layout), "{run:?}");
+        let cat = regrow(["cat", text(&target), "params/kernel[0,1]"]);
+        assert_eq!((cat.code, cat.stdout.trim()), (0, "1.5"), "{layout}: {cat:?}");
+        let verify = regrow(["verify", text(&target)]);
+        assert_eq!(verify.code, 0, "{layout}: {verify:?}");
+    }
+}
+
+#[test]
+fn what_the_target_cannot_hold_is_refused_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("new.msgpack");
+    let source = orbax("prng_keys");
+    let run = regrow(["convert", text(&source), text(&target), "-l", "flax"]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("prng_key") && run.stderr.contains("--lossy"), "{run:?}");
+    assert!(!target.exists());
+    let dry = regrow(["convert", text(&source), text(&target), "-l", "flax", "--dry-run", "--json"]);
+    assert_eq!((dry.code, dry.json()["lossless"].as_bool()), (1, Some(false)));
+    let run = regrow(["convert", text(&source), text(&target), "-l", "flax", "--lossy", "--json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let losses = run.json()["losses"].as_array().unwrap().clone();
+    assert!(losses.iter().any(|loss| loss["kind"] == "kind"), "{losses:?}");
+}
+
+#[test]
+fn a_gemma_style_checkpoint_becomes_data_and_manifest_in_one_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("model");
+    let run = regrow([
+        "convert",
+        text(&orbax("sd_ocdbt_zarr2")),
+        text(&target),
+        "--layout",
+        "pytree_data",
+        "--lossy",
+    ]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(folder.path().join("model.data").is_file() && folder.path().join("model.manifest").is_file());
+    assert_eq!(regrow(["verify", text(&target)]).code, 0);
+}
+
+#[test]
+fn mistakes_end_with_their_numbers() {
+    let (folder, path) = saved();
+    let target = folder.path().join("new");
+    let run = |more: &[&str]| {
+        let mut arguments = vec!["convert", text(&path), text(&target)];
+        arguments.extend(more);
+        regrow(arguments)
+    };
+    assert_eq!(run(&["--layout", "zip"]).code, 2);
+    assert_eq!(run(&["--rename", "no rule"]).code, 2);
+    assert_eq!(run(&["--rename", "nothing=x"]).code, 2);
+    assert_eq!(run(&["--reshape", "params/kernel=a"]).code, 2);
+    assert_eq!(run(&["--reshape", "params/kernel=4,-1"]).code, 2);
+    assert_eq!(run(&["--layout", "flax", "-o", "nonsense=1"]).code, 2);
+    assert_eq!(run(&["--rename", "params/.*=x"]).code, 1);
+    assert!(!target.exists());
+    assert_eq!(regrow(["convert", text(&folder.path().join("none")), text(&target)]).code, 3);
+    assert_eq!(regrow(["convert", text(&path), text(&path)]).code, 2);
+}
