@@ -31,8 +31,8 @@ fn a_dry_run_shows_what_would_become_of_each_leaf_and_writes_nothing() {
         run.stdout,
         "\
 from           to             is             becomes
-params/kernel  kernel/weight  float32 [2,3]  float16 [3,2]
 step           step           int64 []
+params/kernel  kernel/weight  float32 [2,3]  float16 [3,2]
 "
     );
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
