@@ -76,10 +76,12 @@ def msgpack_unpack(data: Buffer) -> Any:
     Raises:
         ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
     """
+
 def pytree_entries(
     manifest: str, data: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
     """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
+
 _NpyHeader = tuple[str, bool, tuple[int, ...]]
 _EquinoxTrailer = tuple[_Structure, bytes, list[Any], list[tuple[int, str]], list[tuple[int, str]]]
 

@@ -1,7 +1,5 @@
 //! `convert`: plans, losses, exit codes.
 
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
-
 #[cfg(test)]
 mod common;
 
