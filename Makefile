@@ -52,11 +52,11 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## The TRAK store under the real TRAKer (installs PyTorch)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: the real TRAKer, torch tensors (installs PyTorch)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
-	printf '==> %s\n' "the real TRAKer, with its own saver and with ours"
+	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors"
 	$(TORCH_BIN)/python -m pytest tests_torch
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
@@ -130,7 +130,7 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
 	$(SAY) "PyTorch and traker into $(TORCH_VENV) (once, up to 4 GB)"
 	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_BIN)/python -m pip install --quiet -r requirements-torch.txt
+	$(TORCH_BIN)/python -m pip install --quiet --retries 1 -r requirements-torch.txt
 	touch $@
 
 # Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.

@@ -246,6 +246,12 @@ fn npy() {
 }
 
 #[test]
+fn trak() {
+    limit_memory();
+    damage_all(&fixtures().join("trak/half_two_models"), "trak");
+}
+
+#[test]
 fn files_of_another_layout_are_refused_by_every_reader() {
     limit_memory();
     let folder = tempfile::tempdir().unwrap();

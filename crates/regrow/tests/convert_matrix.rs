@@ -265,3 +265,36 @@ fn what_is_lost_is_refused_unless_asked_for() {
         }
     }
 }
+
+#[test]
+fn a_trak_store_goes_through_every_layout_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for store in ["half_two_models", "f32_partial", "odd_ids"] {
+        let source = regrow_testkit::fixtures().join("trak").join(store);
+        let original = load(&source).unwrap();
+        for (layout, name, options) in LAYOUTS {
+            let there = folder.path().join(store).join(layout).join(name);
+            let losses = convert_to(&source, &there, layout, options);
+            check_law(&original, &load(&there).unwrap(), &losses, &format!("trak to {name}"));
+            if !losses.iter().all(|loss| loss.kind == LossKind::Note) {
+                continue;
+            }
+            let back = folder.path().join(store).join("back").join(layout).join(name);
+            let losses = convert_to(&there, &back, "trak", "{}");
+            let found = load(&back).unwrap();
+            assert_eq!(regrow::open(&back).unwrap().description().layout, "trak");
+            check_law(&original, &found, &losses, &format!("trak to {name} and back"));
+        }
+    }
+    let rich_source = folder.path().join("rich");
+    save(&rich_source, &rich()).unwrap();
+    let layout = Layout::from_name("trak", serde_json::Value::Null).unwrap();
+    let options = ConvertOptions {
+        save: SaveOptions { layout, ..SaveOptions::default() },
+        lossy: true,
+        ..ConvertOptions::default()
+    };
+    let error = convert(&rich_source, folder.path().join("no store"), &options).unwrap_err();
+    assert!(error.to_string().contains("metadata, models, scores"), "{error}");
+    assert!(!folder.path().join("no store").exists());
+}
