@@ -4,12 +4,12 @@
 //! nobody takes the others for one. It goes first and comes last:
 //!
 //! ```text
-//! write    tmp/0/model.data  tmp/1/model.manifest
-//! commit   fsync both -> lock the folder -> make tmp/replaced
-//!          model.manifest -> tmp/replaced      from here until the last step there is no checkpoint
-//!          model.data     -> tmp/replaced
-//!          tmp/0/model.data     -> model.data
-//!          tmp/1/model.manifest -> model.manifest
+//! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
+//! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced
+//!          model.manifest -> tmp/.regrow-replaced      from here until the last step there is no checkpoint
+//!          model.data     -> tmp/.regrow-replaced
+//!          tmp/.regrow-0/model.data     -> model.data
+//!          tmp/.regrow-1/model.manifest -> model.manifest
 //! ```
 //! At no moment does a manifest stand beside data that is not its own. Each step is synced before the next. A
 //! writer that dies between the steps leaves whole new files under its temporary name; the next save to the same
@@ -26,8 +26,9 @@ use super::rename::rename_new;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 
-/// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun.
-const REPLACED: &str = "replaced";
+/// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun; so it,
+/// like the folders of the files, has a name that no leaf of a folder checkpoint gets.
+const REPLACED: &str = ".regrow-replaced";
 
 /// How long a commit waits for other commits into the same folder; each takes a few syncs.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
@@ -37,7 +38,11 @@ const LOCK_PACE: Duration = Duration::from_millis(2);
 
 /// Where the file number `at` is written, below the temporary folder.
 pub(super) fn staged_path(folder: &Path, at: usize, target: &Path) -> PathBuf {
-    folder.join(at.to_string()).join(target.file_name().unwrap_or_default())
+    staged_folder(folder, at).join(target.file_name().unwrap_or_default())
+}
+
+fn staged_folder(folder: &Path, at: usize) -> PathBuf {
+    folder.join(format!(".regrow-{at}"))
 }
 
 /// The targets of a checkpoint named `stem`: the stem's own name with each suffix behind it.
@@ -203,7 +208,7 @@ pub(super) fn has_begun(staged: &Path) -> bool {
         |folder: PathBuf| matches!(fs::read_dir(folder).map(|mut all| all.next().is_none()), Ok(true));
     match fs::read_dir(staged.join(REPLACED)).map(|mut all| all.next().is_some()) {
         Ok(true) => true,
-        Ok(false) => is_moved(staged.join("0")),
+        Ok(false) => is_moved(staged_folder(staged, 0)),
         Err(_) => false,
     }
 }
@@ -212,7 +217,7 @@ pub(super) fn has_begun(staged: &Path) -> bool {
 fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
     let mut waiting = Vec::new();
     for at in 0_usize.. {
-        match fs::read_dir(staged.join(at.to_string())) {
+        match fs::read_dir(staged_folder(staged, at)) {
             Ok(mut entries) => waiting.extend(entries.next().transpose()?.map(|entry| entry.path())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(error) => return Err(error),

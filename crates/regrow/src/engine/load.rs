@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use super::bands::for_each_band;
 use super::open::ATTEMPTS_MAX;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
@@ -149,7 +150,7 @@ impl Checkpoint {
         let mut bands = Vec::new();
         for (leaf, dtype, buffer) in &mut buffers {
             if let Some(info) = infos.get(*leaf) {
-                cut_into_bands(*leaf, info, *dtype, buffer, &mut bands);
+                cut_into_bands(*leaf, info, *dtype, buffer, &mut bands)?;
             }
         }
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
@@ -224,37 +225,14 @@ fn cut_into_bands<'a>(
     dtype: Dtype,
     out: &'a mut [u8],
     bands: &mut Vec<Band<'a>>,
-) {
-    let dims = info.shape.dims();
-    let Some(&rows) = dims.first() else {
-        bands.push(Band { leaf, region: Region::whole(&info.shape), dtype, out });
-        return;
-    };
-    // What is stored raw and in one piece can be cut anywhere.
-    let chunk_rows = info.chunk_shape.as_ref().and_then(|shape| shape.dims().first().copied()).unwrap_or(1);
-    let row_bytes = (out.len() as u64).checked_div(rows).unwrap_or(0);
-    let wanted_rows = (BAND_LEN_BYTES / row_bytes.max(1)).max(1);
-    // Whole chunks only, or two bands would decode the same one.
-    let band_rows = wanted_rows.div_ceil(chunk_rows.max(1)).saturating_mul(chunk_rows.max(1));
+) -> Result<()> {
     let mut rest = out;
-    let mut start = 0;
-    while start < rows || (rows == 0 && start == 0) {
-        let len = band_rows.min(rows - start);
-        let (band, after) = rest.split_at_mut((len * row_bytes) as usize);
+    for_each_band(info, BAND_LEN_BYTES, |region, count| {
+        let (band, after) = std::mem::take(&mut rest).split_at_mut(count as usize * dtype.size_bytes());
         rest = after;
-        let mut starts = vec![0; dims.len()];
-        let mut lens = dims.to_vec();
-        if let (Some(first), Some(count)) = (starts.first_mut(), lens.first_mut()) {
-            (*first, *count) = (start, len);
-        }
-        if let Ok(region) = Region::new(starts, lens) {
-            bands.push(Band { leaf, region, dtype, out: band });
-        }
-        if rows == 0 {
-            break;
-        }
-        start += len;
-    }
+        bands.push(Band { leaf, region: region.clone(), dtype, out: band });
+        Ok(())
+    })
 }
 
 fn placeholder() -> Leaf {

@@ -9,9 +9,11 @@
 //! | `save` | stages, lets the format write, commits |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
+//! | `bands` | large leaves, cut for reading |
 //! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
 
+mod bands;
 mod convert;
 mod load;
 mod open;

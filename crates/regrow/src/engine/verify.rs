@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::bands::for_each_band;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, pool};
-use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
@@ -114,45 +114,13 @@ impl Checkpoint {
             return Ok(info.len_bytes());
         }
         let mut buffer = Vec::new();
-        for region in pieces(info) {
+        for_each_band(info, PIECE_LEN_BYTES, |region, _| {
             let len_bytes = region.shape().len_bytes(info.dtype)?;
             if buffer.len() as u64 != len_bytes {
                 buffer = super::load::allocate(len_bytes)?;
             }
-            reader.read_region(leaf, &region, &mut buffer)?;
-        }
+            reader.read_region(leaf, region, &mut buffer)
+        })?;
         Ok(info.len_bytes())
     }
-}
-
-/// How many indices of the first axis make a band of about [`PIECE_LEN_BYTES`], a whole number of chunks high;
-/// `None` where the whole array is one.
-pub(super) fn band_rows(info: &LeafInfo) -> Option<u64> {
-    let chunk_rows = match &info.chunk_shape {
-        Some(shape) => shape.dims().first().copied()?.max(1),
-        None => 1,
-    };
-    let rows = info.shape.dims().first().copied().filter(|&rows| rows > 0)?;
-    if info.len_bytes() <= PIECE_LEN_BYTES {
-        return None;
-    }
-    let row_bytes = (info.len_bytes() / rows).max(1);
-    Some((PIECE_LEN_BYTES / row_bytes).max(1).div_ceil(chunk_rows).saturating_mul(chunk_rows))
-}
-
-/// The array in bands along its first axis.
-fn pieces(info: &LeafInfo) -> Vec<Region> {
-    let whole = Region::whole(&info.shape);
-    let (Some(&rows), Some(step)) = (info.shape.dims().first(), band_rows(info)) else { return vec![whole] };
-    let mut out = Vec::new();
-    let mut start = 0;
-    while start < rows {
-        let (mut starts, mut lens) = (whole.starts().to_vec(), whole.lens().to_vec());
-        if let (Some(first), Some(count)) = (starts.first_mut(), lens.first_mut()) {
-            (*first, *count) = (start, step.min(rows - start));
-        }
-        out.extend(Region::new(starts, lens));
-        start = start.saturating_add(step);
-    }
-    out
 }

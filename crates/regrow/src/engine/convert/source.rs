@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::super::Checkpoint;
-use super::super::verify::band_rows;
+use super::super::bands::band_elements;
+use super::super::load::allocate;
 use super::Reporter;
-use crate::array::{ArraySource, Region, copy_region};
+use crate::array::{ArraySource, Region, copy_region, for_each_box};
 use crate::error::{Error, Result, ResultExt};
 use crate::tree::LeafInfo;
 
-/// One leaf. It keeps the band of rows that it decoded last, and gives it up when the last byte has been read:
+/// Bytes of a band.
+const BAND_LEN_BYTES: u64 = 16 << 20;
+
+/// One leaf. It keeps the band that it decoded last, and gives it up when the last byte has been read:
 /// a writer that takes one leaf after the other costs the memory of one band.
 #[derive(Debug)]
 pub(super) struct LeafSource {
@@ -69,24 +73,25 @@ impl LeafSource {
         Ok(())
     }
 
-    /// Reads the band that holds `offset_bytes`: a whole number of chunks high, so that none is decoded twice.
+    /// Reads the band that holds `offset_bytes`.
     fn band_at(&self, offset_bytes: u64) -> Result<(u64, Bytes)> {
-        let shape = &self.info.shape;
-        let whole = Region::whole(shape);
-        let (Some(&rows), Some(step)) = (shape.dims().first(), band_rows(&self.info)) else {
-            return Ok((0, self.read(&whole)?));
-        };
-        let row_bytes = self.info.len_bytes() / rows.max(1);
-        let first = offset_bytes / row_bytes.max(1) / step * step;
-        let (mut starts, mut lens) = (whole.starts().to_vec(), whole.lens().to_vec());
-        if let (Some(start), Some(len)) = (starts.first_mut(), lens.first_mut()) {
-            (*start, *len) = (first, step.min(rows - first));
+        let (shape, size) = (&self.info.shape, self.info.dtype.size_bytes() as u64);
+        let step = band_elements(&self.info, BAND_LEN_BYTES);
+        let first = offset_bytes / size / step * step;
+        let count = step.min(shape.len_elements() - first);
+        if count == shape.len_elements() {
+            return Ok((0, self.checkpoint.region(self.leaf, &Region::whole(shape))?.to_c_order()?));
         }
-        Ok((first * row_bytes, self.read(&Region::new(starts, lens)?)?))
-    }
-
-    fn read(&self, region: &Region) -> Result<Bytes> {
-        self.checkpoint.region(self.leaf, region)?.to_c_order()
+        let mut band = allocate(count * size)?;
+        for_each_box(shape, first, count, |region, at, count| {
+            let (from, to) = ((at * size) as usize, ((at + count) * size) as usize);
+            self.checkpoint.reader().read_region(
+                self.leaf,
+                region,
+                band.get_mut(from..to).unwrap_or_default(),
+            )
+        })?;
+        Ok((first * size, band.into()))
     }
 
     fn reached(&self, end_bytes: u64) -> Result<()> {

@@ -46,8 +46,9 @@ impl Plan {
             Some(paths) => given_paths(tree, paths)?,
             None => tree.paths().iter().map(literals_of).collect(),
         };
-        let keeps_structure =
-            options.paths.is_none() && options.extra_keys && needs_structure(tree.nodes_and_kinds());
+        let keeps_structure = options.paths.is_none()
+            && options.extra_keys
+            && needs_structure(nodes_and_kinds(tree, |leaf| &leaf.kind));
         let mut arrays: Vec<Planned> = Vec::with_capacity(tree.len());
         let mut refusals = Refusals::default();
         let mut infos = Vec::with_capacity(tree.len());
@@ -264,14 +265,16 @@ fn is_plain(kind: &LeafKind) -> bool {
     matches!(kind, LeafKind::NumpyArray | LeafKind::JaxArray | LeafKind::NumpyOther(_))
 }
 
-impl Tree<Leaf> {
-    fn nodes_and_kinds(&self) -> impl Iterator<Item = (&Key, &NodeKind, usize, Option<&LeafKind>)> {
-        let mut leaves = self.leaves().iter();
-        self.nodes().iter().map(move |node| {
-            let leaf = (node.kind == NodeKind::Leaf).then(|| leaves.next()).flatten();
-            (&node.key, &node.kind, node.child_count, leaf.map(|leaf| &leaf.kind))
-        })
-    }
+/// Every node with its number of children, and the kind of its leaf.
+fn nodes_and_kinds<'a, L>(
+    tree: &'a Tree<L>,
+    kind_of: impl Fn(&'a L) -> &'a LeafKind,
+) -> impl Iterator<Item = (&'a Key, &'a NodeKind, usize, Option<&'a LeafKind>)> {
+    let mut leaves = tree.leaves().iter();
+    tree.nodes().iter().map(move |node| {
+        let leaf = (node.kind == NodeKind::Leaf).then(|| leaves.next()).flatten();
+        (&node.key, &node.kind, node.child_count, leaf.map(&kind_of))
+    })
 }
 
 /// Containers without anything in them, and `None`, below the root.
@@ -295,7 +298,9 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
         return losses;
     }
     let has_arrays = tree.leaves().iter().any(|info| info.kind.is_array() || info.kind == LeafKind::Str);
-    let keeps_structure = options.extra_keys && has_arrays;
+    let keeps_structure = options.extra_keys && has_arrays && options.paths.is_none();
+    // Plain dicts of arrays need no structure beside them, and have none.
+    let keeps_kinds = keeps_structure && needs_structure(nodes_and_kinds(tree, |info| &info.kind));
     if !keeps_structure {
         for (path, node) in tree.walk() {
             let what = match &node.kind {
@@ -322,7 +327,7 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, options: &PytreeDataOptions) -> Vec<
             }
             _ => {}
         }
-        if info.kind == LeafKind::JaxArray && !keeps_structure || info.sharding.is_some() {
+        if info.kind == LeafKind::JaxArray && !keeps_kinds || info.sharding.is_some() {
             lose(LossKind::Note, &path, "comes back as a NumPy array, without its sharding".to_owned());
         }
         if info.dtype == Dtype::BFloat16 && !options.native_dtypes {

@@ -74,7 +74,7 @@ pub(super) fn custom(mut entries: Map<String, Value>) -> Option<Value> {
     }
 }
 
-fn as_texts(value: &Value) -> Option<Vec<(String, String)>> {
+pub(super) fn as_texts(value: &Value) -> Option<Vec<(String, String)>> {
     let entries = value.as_object()?.iter();
     entries.map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
 }

@@ -79,8 +79,11 @@ impl Format for Safetensors {
         plan::refusal(leaf, &SafetensorsOptions::of(options))
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        true
+    fn holds_metadata(&self, options: &SaveOptions) -> bool {
+        // Without the structure there is only text by name.
+        let is_text =
+            || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
+        SafetensorsOptions::of(options).structure || is_text()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -1,0 +1,104 @@
+//! Large leaves, cut into bands that are read one at a time.
+//!
+//! A band is a run of elements in C order, so that bands follow each other in any destination. It is a whole number
+//! of chunks high along the first axis that has any length, so that no chunk is decoded for two bands; what is stored
+//! raw can be cut anywhere. Chunks that reach across all rows make a band of all rows: then memory is that of the leaf.
+
+use crate::array::{Region, for_each_box};
+use crate::error::Result;
+use crate::tree::LeafInfo;
+
+/// How many elements a band of about `len_bytes` holds: all of a smaller leaf's.
+pub(super) fn band_elements(info: &LeafInfo, len_bytes: u64) -> u64 {
+    let total = info.shape.len_elements().max(1);
+    let size = info.dtype.size_bytes() as u64;
+    if info.len_bytes() <= len_bytes {
+        return total;
+    }
+    let Some(chunk) = &info.chunk_shape else { return (len_bytes / size).clamp(1, total) };
+    // Axes of length 1 before it do not matter: rows are those of the first that has any length.
+    let Some(axis) = info.shape.dims().iter().position(|&dim| dim != 1) else { return total };
+    let rows = info.shape.dims().get(axis).copied().unwrap_or(1).max(1);
+    let chunk_rows = chunk.dims().get(axis).copied().unwrap_or(1).clamp(1, rows);
+    let row_elements = (total / rows).max(1);
+    let wanted_rows = (len_bytes / row_elements.saturating_mul(size).max(1)).max(1);
+    let band_rows = wanted_rows.div_ceil(chunk_rows).saturating_mul(chunk_rows);
+    band_rows.saturating_mul(row_elements).min(total)
+}
+
+/// Calls `each(region, count)` for the boxes that all bands are made of, in C order.
+///
+/// # Errors
+/// What `each` says.
+pub(super) fn for_each_band(
+    info: &LeafInfo,
+    len_bytes: u64,
+    mut each: impl FnMut(&Region, u64) -> Result<()>,
+) -> Result<()> {
+    let total = info.shape.len_elements();
+    if info.shape.rank() == 0 || total == 0 {
+        return each(&Region::whole(&info.shape), total);
+    }
+    let step = band_elements(info, len_bytes);
+    let mut first = 0;
+    while first < total {
+        let count = step.min(total - first);
+        for_each_box(&info.shape, first, count, |region, _, count| each(region, count))?;
+        first += count;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{Dtype, Shape};
+    use crate::tree::LeafKind;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    fn info(dims: &[u64], chunk: Option<&[u64]>) -> LeafInfo {
+        LeafInfo {
+            kind: LeafKind::NumpyArray,
+            dtype: Dtype::Int8,
+            shape: Shape::new(dims).unwrap(),
+            name: Arc::from("x"),
+            chunk_shape: chunk.map(|chunk| Shape::new(chunk).unwrap()),
+            write_shape: None,
+            sharding: None,
+            coding: Arc::from(""),
+        }
+    }
+
+    #[test]
+    fn bands_are_whole_chunks_high_and_no_larger_than_need_be() {
+        assert_eq!(band_elements(&info(&[100, 10], None), 64), 64);
+        assert_eq!(band_elements(&info(&[100, 10], Some(&[4, 5])), 64), 80);
+        assert_eq!(band_elements(&info(&[100, 10], Some(&[100, 1])), 64), 1000);
+        assert_eq!(band_elements(&info(&[1, 100, 10], Some(&[1, 4, 5])), 64), 80);
+        assert_eq!(band_elements(&info(&[1, 1000], None), 64), 64);
+        assert_eq!(band_elements(&info(&[5], None), 64), 5);
+        assert_eq!(band_elements(&info(&[], None), 64), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn bands_cover_every_element_once_in_order(
+            axes in proptest::collection::vec((0_u64..7, 1_u64..5), 0..4),
+            chunked: bool,
+            len_bytes in 1_u64..64,
+        ) {
+            let dims: Vec<u64> = axes.iter().map(|axis| axis.0).collect();
+            let chunk: Vec<u64> = axes.iter().map(|axis| axis.1).collect();
+            let info = info(&dims, chunked.then_some(&chunk[..]));
+            let mut next = 0;
+            for_each_band(&info, len_bytes, |region, count| {
+                let (offset, len) = region.contiguous_bytes(&info.shape, Dtype::Int8).unwrap();
+                assert_eq!((offset, len), (next, count));
+                next += count;
+                Ok(())
+            }).unwrap();
+            prop_assert_eq!(next, info.shape.len_elements());
+        }
+    }
+}
