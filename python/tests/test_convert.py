@@ -129,3 +129,15 @@ def test_mistakes_are_named(orbax_checkpoint: Path, tmp_path: Path) -> None:
         regrow.convert(orbax_checkpoint, target)
     regrow.convert(target, target, overwrite=True, cast="float64")
     assert regrow.load(target)["params"]["norm"]["scale"].dtype == np.float64
+
+
+@pytest.mark.parametrize("layout", ["regrow", "flax", "equinox", "pytree_data", "safetensors"])
+def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "model.safetensors"
+    regrow.save(path, {"a": np.ones(2)}, layout=layout)
+    files = [file for file in tmp_path.iterdir() if file.name.startswith(path.name)]
+    for file in files:
+        file.chmod(0o700 if file.is_dir() else 0o600)
+    regrow.save(path, {"a": np.zeros(2)}, layout=layout, overwrite=True)
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+    assert regrow.load(path)["a"].sum() == 0

@@ -36,7 +36,7 @@ pub(crate) use new_file::{NewFile, sweep_new_files};
 
 pub(crate) use leftovers::{Begun, begun};
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
-use rename::{exchange, rename_new, replace_in_two_steps};
+use rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
@@ -308,6 +308,10 @@ impl Staged {
                     return Err(cannot_commit(error));
                 }
                 Err(_) => check_target(self.kind, target, self.overwrite)?,
+            }
+            match keep_owner_and_mode(target, &source) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
+                _ => {}
             }
             let replaced = match self.kind {
                 Kind::File | Kind::Siblings => fs::rename(&source, target).map(|()| emptied.clone()),

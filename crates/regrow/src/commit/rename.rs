@@ -69,9 +69,38 @@ fn is_missing(error: Errno) -> bool {
     matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
 }
 
+/// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is allowed: what was
+/// private stays so.
+///
+/// # Errors
+/// What the file system says; `NotFound` if there is no `old`.
+pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let (was, is) = (fs::metadata(old)?, fs::metadata(new)?);
+    if (was.uid(), was.gid()) != (is.uid(), is.gid()) {
+        // Only the super-user may give files away.
+        let _ = std::os::unix::fs::chown(new, Some(was.uid()), Some(was.gid()));
+    }
+    fs::set_permissions(new, fs::Permissions::from_mode(was.mode() & 0o777))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_private_stays_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+        fs::write(&old, b"").unwrap();
+        fs::write(&new, b"").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o600)).unwrap();
+        keep_owner_and_mode(&old, &new).unwrap();
+        assert_eq!(fs::metadata(&new).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_file(&old).unwrap();
+        assert_eq!(keep_owner_and_mode(&old, &new).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn without_flags_a_folder_or_file_is_never_replaced() {

@@ -22,7 +22,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::rename::rename_new;
+use super::rename::{keep_owner_and_mode, rename_new};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
 
@@ -142,6 +142,12 @@ fn take_names_until(
     let aside = staged.join(REPLACED);
     let mut moves = Moves { parent, done: Vec::new(), durable, left: moves };
     let mut take_all = || -> io::Result<()> {
+        for (at, target) in targets.iter().enumerate() {
+            match keep_owner_and_mode(target, &staged_path(staged, at, target)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
         fs::create_dir(&aside)?;
         // The last is what makes the checkpoint: it goes first.
         for target in targets.iter().rev() {
