@@ -133,7 +133,9 @@ def test_mistakes_are_named(orbax_checkpoint: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["regrow", "flax", "equinox", "pytree_data", "safetensors"])
 def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
-    path = tmp_path / "model.safetensors"
+    path = tmp_path / {"flax": "model.msgpack", "equinox": "model.eqx", "safetensors": "a.safetensors"}.get(
+        layout, "model"
+    )
     regrow.save(path, {"a": np.ones(2)}, layout=layout)
     files = [file for file in tmp_path.iterdir() if file.name.startswith(path.name)]
     for file in files:
