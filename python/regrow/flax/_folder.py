@@ -5,13 +5,15 @@
     <folder>/<prefix>tmp                 what a killed writer of Flax has left
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>
                                          being written here; locked while its writer lives
+    <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
+                                         the folder that a file is taking the name of
 
 A name counts as a checkpoint only if what follows the prefix is a number: nobody's `checkpoint_99.bak` is the
 latest, is in the way of a save, or is removed.
 
 A file is written under its temporary name, synced, and then given its own; older ones are removed only when that is
 on the disk. The next save in the same folder removes what killed writers have left: the kernel has given up their
-locks.
+locks. A folder that was to be replaced goes back to its name if no file has that yet.
 """
 
 from __future__ import annotations
@@ -43,6 +45,8 @@ _FOLDER_MARKERS = (
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 _TEMPORARY = ".regrow-tmp-"
+_REPLACED = "-replaced"
+_LEFTOVER = re.compile(rf"\.(.+){re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}({_REPLACED})?", re.ASCII | re.DOTALL)
 _TRIES = 16
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -169,15 +173,10 @@ def _make_temporary(folder: str, name: str) -> tuple[int, str]:
 
 def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
     if overwrite:
-        aside = None
         if os.path.isdir(path) and not os.path.islink(path):
-            if not is_checkpoint_folder(path):
-                raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
-            aside = f"{temporary}-replaced"
-            os.rename(path, aside)
-        os.replace(temporary, path)
-        if aside is not None:
-            shutil.rmtree(aside)
+            _replace_folder(temporary, path)
+        else:
+            os.replace(temporary, path)
         return True
     try:
         os.link(temporary, path)
@@ -192,18 +191,59 @@ def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
     return True
 
 
-def _sweep(folder: str) -> None:
-    """Removes what killed writers have left; where there are no locks, nothing."""
-    for name in _names_in(folder):
-        if not name.startswith(".") or not re.search(rf"{re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}$", name):
-            continue
+def _replace_folder(temporary: str, path: str) -> None:
+    if not is_checkpoint_folder(path):
+        raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
+    aside = temporary + _REPLACED
+    try:
+        os.rename(path, aside)
+        os.replace(temporary, path)
+    except BaseException:
+        # Fails where the first has not been done, or both have.
         with contextlib.suppress(OSError):
-            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.remove(os.path.join(folder, name))
-            finally:
-                os.close(descriptor)
+            os.rename(aside, path)
+        raise
+    _sync_folder(os.path.dirname(path) or ".")
+    shutil.rmtree(aside)
+
+
+def _sweep(folder: str) -> None:
+    """Removes or puts back what killed writers have left; where there are no locks, it stays."""
+    leftovers = [match for match in map(_LEFTOVER.fullmatch, _names_in(folder)) if match]
+    # Files first: a folder whose file is still there afterwards has a writer that lives.
+    for match in sorted(leftovers, key=lambda match: match[2] is not None):
+        path = os.path.join(folder, match[0])
+        with contextlib.suppress(OSError):
+            if match[2]:
+                _sweep_replaced(path, os.path.join(folder, match[1]))
+            else:
+                with _locked(path):
+                    os.remove(path)
+
+
+def _sweep_replaced(aside: str, path: str) -> None:
+    folder = os.path.dirname(path) or "."
+    if os.path.lexists(aside.removesuffix(_REPLACED)):
+        return
+    if not os.path.lexists(path):
+        os.rename(aside, path)
+        _sync_folder(folder)
+        return
+    # A writer that lives still holds the lock of the file that it has given the name.
+    with _locked(path):
+        _sync_folder(folder)
+        shutil.rmtree(aside)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Within: nobody else holds the lock of a file, or it is an error."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _make_folders(folder: str) -> None:
