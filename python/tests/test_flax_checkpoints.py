@@ -477,6 +477,15 @@ def test_arrays_of_several_processes_are_read_by_the_manager(shared: Path) -> No
     assert partial["w"] == "//GDAPlaceholder:params/w"
 
 
+@pytest.mark.parametrize("place", ["{shared}_gda/params/w", "../checkpoint_4_gda/params/w", "params/../params/w"])
+def test_a_placeholder_leads_nowhere_else(place: str, shared: Path) -> None:
+    shared.write_bytes(to_bytes({"w": f"//GDAPlaceholder:{place.format(shared=shared)}"}))
+    for target in ({"w": jnp.zeros(4)}, None):
+        with pytest.raises(regrow.CorruptError, match="outside the checkpoint") as raised:
+            ours.restore_checkpoint(shared.parent, target, gda_manager=FakeManager())
+        assert (raised.value.file, raised.value.leaf) == (str(shared), "w")
+
+
 def test_a_removed_step_takes_its_arrays_along(shared: Path) -> None:
     ours.save_checkpoint(shared.parent, {"a": 1}, 5, keep=2)
     ours.save_checkpoint_multiprocess(shared.parent, {"a": 1}, 6)
