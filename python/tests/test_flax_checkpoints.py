@@ -161,8 +161,8 @@ def test_a_negative_keep_makes_no_sense(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_name_instead_of_a_step_is_saved_and_stays(tmp_path: Path) -> None:
-    ours.save_checkpoint(tmp_path, state_of(7), "best")
+def test_a_name_instead_of_a_step_stays_and_is_restored(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_best").write_bytes(to_bytes(state_of(7)))
     ours.save_checkpoint(tmp_path, state_of(1), 1)
     ours.save_checkpoint(tmp_path, state_of(2), 2)
     assert names(tmp_path) == ["checkpoint_2", "checkpoint_best"]

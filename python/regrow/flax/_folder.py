@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import secrets
@@ -48,6 +49,7 @@ _TEMPORARY = ".regrow-tmp-"
 _REPLACED = "-replaced"
 _LEFTOVER = re.compile(rf"\.(.+){re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}({_REPLACED})?", re.ASCII | re.DOTALL)
 _TRIES = 16
+_SHOWN = 60
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -67,13 +69,37 @@ def step_of(text: str) -> int | float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
+def step_to_save(step: object) -> int | float:
+    """The number that a checkpoint of this step is ordered by.
+
+    Raises:
+        InvalidArgumentError: if the name would not end in a number, and the checkpoint would never be found.
+    """
+    try:
+        text = f"{step}"
+        number = step_of(text)
+    except ValueError:
+        # An integer of thousands of digits.
+        text, number = "an integer that long", None
+    if number is None or not math.isfinite(float(text)):
+        help = "give an integer, or a finite float"
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        what = f"{shown} ({type(step).__name__}) is no step: a checkpoint of that name would not be found again"
+        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+    return number
+
+
 def is_checkpoint_folder(path: str) -> bool:
     """Whether a folder is a checkpoint itself: of Orbax, or of regrow."""
     return any(os.path.exists(os.path.join(path, name)) for name in _FOLDER_MARKERS)
 
 
 def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
-    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some."""
+    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some.
+
+    Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the later one: the other
+    is what a writer killed between a save and its cleaning up has left.
+    """
     folder, prefix = os.path.split(base)
     found, strays = [], []
     for name in sorted(_names_in(folder)):
@@ -86,8 +112,15 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
             found.append(Found(step, text, path))
         elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and _TEMPORARY not in name:
             strays.append(name)
-    found.sort(key=lambda checkpoint: checkpoint.step)
+    found.sort(key=lambda checkpoint: (checkpoint.step, _written_at(checkpoint.path)))
     return found, strays
+
+
+def _written_at(path: str) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _names_in(folder: str) -> list[str]:
@@ -105,16 +138,17 @@ def clean_up(
 ) -> None:
     """Removes what need not be kept now that `saved` is there.
 
-    With `overwrite` all later ones. Then all but the last `keep` (none, if that is 0), except that with
-    `keep_every_n_steps` one stays if its step is at least that far from the last that stayed for this reason.
+    With `overwrite` all later ones, and those that spell the step differently. Then all but the last `keep` (none,
+    if that is 0), except that with `keep_every_n_steps` one stays if its step is at least that far from the last
+    that stayed for this reason.
     """
     found, _ = list_checkpoints(base)
     step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)
     if step is None:
-        # It has a name instead of a number, and no place in the order.
+        # Orbax is still writing it in the background, or another process has removed it.
         return
     if overwrite:
-        for later in [checkpoint for checkpoint in found if checkpoint.step > step]:
+        for later in [checkpoint for checkpoint in found if checkpoint.step >= step and checkpoint.path != saved]:
             found.remove(later)
             _remove(later.path, with_arrays)
     last_kept = -float("inf")
