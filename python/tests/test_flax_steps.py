@@ -1,15 +1,19 @@
-"""Steps of Flax checkpoints: what counts as the same one, and what is none."""
+"""Steps of Flax checkpoints: what counts as the same one, what is none; and what else saves and restores take."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import flax.serialization
+import msgpack
 import numpy as np
 import pytest
 
 import regrow
+from regrow import flax as serialization
 from regrow.flax import _folder
 from regrow.flax import checkpoints as ours
 
@@ -105,3 +109,39 @@ def test_folders_may_be_bytes(tmp_path: Path) -> None:
     assert path == str(tmp_path / "checkpoint_1") == ours.latest_checkpoint(folder)
     assert ours.available_steps(folder) == [1]
     assert ours.restore_checkpoint(folder, None) == ours.restore_checkpoint(folder, None, step=1) == {"v": 1}
+
+
+def test_extensions_and_timestamps_are_msgpacks_own() -> None:
+    value = {
+        "a": msgpack.ExtType(99, b"xyz"),
+        "b": [1, {"c": msgpack.Timestamp(-5, 999_999_999)}, [msgpack.Timestamp(2**34, 5)]],
+    }
+    packed = serialization.msgpack_serialize(value)
+    assert packed == flax.serialization.msgpack_serialize(value)
+    found = serialization.msgpack_restore(packed)
+    assert found == value and type(found["a"]) is msgpack.ExtType
+    assert serialization.msgpack_serialize(found) == packed
+    alone = serialization.msgpack_restore(msgpack.packb(msgpack.Timestamp(1, 0)))
+    assert type(alone) is msgpack.Timestamp and alone == msgpack.Timestamp(1, 0)
+    # Code -2, which msgpack cannot restore at all.
+    assert serialization.msgpack_restore(b"\xd4\xfe\x01") == (-2, b"\x01")
+
+
+def test_extensions_are_read_without_msgpack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "msgpack")
+    assert serialization.msgpack_restore(b"\x91\xd4\x63\x01") == [(99, b"\x01")]
+
+
+@pytest.mark.parametrize("size", [80.5, 1.5e9, 8, 2.0, float("inf"), 2**70, np.int64(80)])
+def test_the_size_of_pieces_may_be_any_number(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = {"a": np.arange(30.0), "b": np.arange(5.0)}
+    monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", size)
+    monkeypatch.setattr(flax.serialization, "MAX_CHUNK_SIZE", size)
+    assert serialization.to_bytes(value) == flax.serialization.to_bytes(value)
+
+
+@pytest.mark.parametrize("size", [-1, -0.5, float("nan")])
+def test_a_negative_size_of_pieces_is_refused(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serialization, "MAX_CHUNK_SIZE", size)
+    with pytest.raises(ValueError, match="MAX_CHUNK_SIZE is"):
+        serialization.to_bytes({"a": np.arange(3)})
