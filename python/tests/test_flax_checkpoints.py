@@ -161,8 +161,8 @@ def test_a_negative_keep_makes_no_sense(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_name_instead_of_a_step_is_saved_and_stays(tmp_path: Path) -> None:
-    ours.save_checkpoint(tmp_path, state_of(7), "best")
+def test_a_name_instead_of_a_step_stays_and_is_restored(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint_best").write_bytes(to_bytes(state_of(7)))
     ours.save_checkpoint(tmp_path, state_of(1), 1)
     ours.save_checkpoint(tmp_path, state_of(2), 2)
     assert names(tmp_path) == ["checkpoint_2", "checkpoint_best"]
@@ -475,6 +475,15 @@ def test_arrays_of_several_processes_are_read_by_the_manager(shared: Path) -> No
         shared.parent, None, gda_manager=FakeManager(), allow_partial_mpa_restoration=True
     )
     assert partial["w"] == "//GDAPlaceholder:params/w"
+
+
+@pytest.mark.parametrize("place", ["{shared}_gda/params/w", "../checkpoint_4_gda/params/w", "params/../params/w"])
+def test_a_placeholder_leads_nowhere_else(place: str, shared: Path) -> None:
+    shared.write_bytes(to_bytes({"w": f"//GDAPlaceholder:{place.format(shared=shared)}"}))
+    for target in ({"w": jnp.zeros(4)}, None):
+        with pytest.raises(regrow.CorruptError, match="outside the checkpoint") as raised:
+            ours.restore_checkpoint(shared.parent, target, gda_manager=FakeManager())
+        assert (raised.value.file, raised.value.leaf) == (str(shared), "w")
 
 
 def test_a_removed_step_takes_its_arrays_along(shared: Path) -> None:

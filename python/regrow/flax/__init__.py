@@ -34,7 +34,7 @@ __all__ = [
     "traverse_util",
 ]
 
-MAX_CHUNK_SIZE = 2**30
+MAX_CHUNK_SIZE: float = 2**30
 """Arrays of more bytes are written in pieces of at most so many; looked at in each call."""
 
 
@@ -165,6 +165,7 @@ def msgpack_restore(encoded_pytree: Any) -> Any:
     """Nested dicts and lists of leaves, from bytes in msgpack.
 
     Array leaves are read-only NumPy views of `encoded_pytree`; those that were written in pieces are copies.
+    Extensions that Flax does not know and timestamps are msgpack's own, if the program has imported it.
 
     Args:
         encoded_pytree: Any bytes-like object, a memory map too.

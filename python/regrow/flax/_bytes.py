@@ -6,14 +6,16 @@ The engine packs and unpacks; here is what the original does to the caller's con
 from __future__ import annotations
 
 import collections
+import sys
 from typing import Any
 
 import numpy as np
 
 from .. import _native
-from .._msgpack import MsgpackError
+from .._errors import InvalidArgumentError
+from .._msgpack import ExtType, MsgpackError, Timestamp
 from . import _extras
-from ._upstream import as_original, is_jax_array
+from ._upstream import as_original, is_jax_array, loaded
 
 CHUNKED = "__msgpack_chunked_array__"
 
@@ -22,9 +24,15 @@ class ExtraData(MsgpackError):
     """Bytes after the object; also msgpack's own error of this name, if the program has imported it."""
 
 
-def pack(value: Any, max_chunk_size: int) -> bytes:
-    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in pieces."""
-    return _native.msgpack_pack(value, max_chunk_size)
+def pack(value: Any, max_chunk_size: float) -> bytes:
+    """Nested dicts, lists and leaves in msgpack; arrays of more bytes than `max_chunk_size` in pieces.
+
+    Raises:
+        InvalidArgumentError: (a `ValueError` too) if `max_chunk_size` is negative or no number.
+    """
+    if not max_chunk_size >= 0:
+        raise InvalidArgumentError(f"MAX_CHUNK_SIZE is {max_chunk_size}: a number of bytes cannot be that")
+    return _native.msgpack_pack(value, int(min(max_chunk_size, sys.maxsize)))
 
 
 def unpack(data: Any, file: str | None = None) -> Any:
@@ -34,7 +42,7 @@ def unpack(data: Any, file: str | None = None) -> Any:
         MsgpackError: (a `CorruptError` and a `ValueError`) if it is damaged.
     """
     try:
-        return _native.msgpack_unpack(data)
+        return _with_originals(_native.msgpack_unpack(data))
     except MsgpackError as error:
         cls = as_original(ExtraData, "msgpack.exceptions") if _LEFT_OVER in error.message else MsgpackError
         message = error.message if file is None else f"{error.message}\n  in {file}"
@@ -42,6 +50,33 @@ def unpack(data: Any, file: str | None = None) -> Any:
 
 
 _LEFT_OVER = "left over after the msgpack object"
+
+
+def _with_originals(value: Any) -> Any:
+    """Extensions and timestamps as msgpack's own, within the same containers, if the program has imported it."""
+    msgpack = loaded("msgpack")
+    ext_type, timestamp = getattr(msgpack, "ExtType", None), getattr(msgpack, "Timestamp", None)
+    if ext_type is None or timestamp is None:
+        return value
+
+    def original(value: Any) -> Any:
+        cls = type(value)
+        if cls is Timestamp:
+            return timestamp(value.seconds, value.nanoseconds)
+        # msgpack has no object for the codes that it reserves.
+        return ext_type(value.code, value.data) if cls is ExtType and value.code >= 0 else value
+
+    waiting = [[value]]
+    top = waiting[0]
+    while waiting:
+        node = waiting.pop()
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
+            cls = type(child)
+            if cls is dict or cls is list:
+                waiting.append(child)
+            elif cls is ExtType or cls is Timestamp:
+                node[key] = original(child)
+    return top[0]
 
 
 def copied(value: Any, *, in_order: bool, extended: bool) -> Any:
@@ -66,7 +101,7 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
         raise ValueError("Comparator raised exception while sorting pytree dictionary keys.") from error
 
 
-def convert_in_place(node: Any, max_chunk_size: int) -> None:
+def convert_in_place(node: Any, max_chunk_size: float) -> None:
     """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of pieces for big ones."""
     if not isinstance(node, dict):
         return
@@ -80,7 +115,7 @@ def convert_in_place(node: Any, max_chunk_size: int) -> None:
             node[key] = _in_pieces(value, max_chunk_size)
 
 
-def _in_pieces(array: Any, max_chunk_size: int) -> dict[str, Any]:
+def _in_pieces(array: Any, max_chunk_size: float) -> dict[str, Any]:
     items = max(1, int(max_chunk_size / array.dtype.itemsize))
     flat = array.reshape(-1)
     pieces = (flat[start : start + items] for start in range(0, flat.size, items))

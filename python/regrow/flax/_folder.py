@@ -5,13 +5,15 @@
     <folder>/<prefix>tmp                 what a killed writer of Flax has left
     <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>
                                          being written here; locked while its writer lives
+    <folder>/.<prefix><step>.regrow-tmp-<pid>-<random>-replaced
+                                         the folder that a file is taking the name of
 
 A name counts as a checkpoint only if what follows the prefix is a number: nobody's `checkpoint_99.bak` is the
 latest, is in the way of a save, or is removed.
 
 A file is written under its temporary name, synced, and then given its own; older ones are removed only when that is
 on the disk. The next save in the same folder removes what killed writers have left: the kernel has given up their
-locks.
+locks. A folder that was to be replaced goes back to its name if no file has that yet.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import re
 import secrets
@@ -43,7 +46,10 @@ _FOLDER_MARKERS = (
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 _TEMPORARY = ".regrow-tmp-"
+_REPLACED = "-replaced"
+_LEFTOVER = re.compile(rf"\.(.+){re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}({_REPLACED})?", re.ASCII | re.DOTALL)
 _TRIES = 16
+_SHOWN = 60
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -63,13 +69,37 @@ def step_of(text: str) -> int | float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
+def step_to_save(step: object) -> int | float:
+    """The number that a checkpoint of this step is ordered by.
+
+    Raises:
+        InvalidArgumentError: if the name would not end in a number, and the checkpoint would never be found.
+    """
+    try:
+        text = f"{step}"
+        number = step_of(text)
+    except ValueError:
+        # An integer of thousands of digits.
+        text, number = "an integer that long", None
+    if number is None or not math.isfinite(float(text)):
+        help = "give an integer, or a finite float"
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        what = f"{shown} ({type(step).__name__}) is no step: a checkpoint of that name would not be found again"
+        raise InvalidArgumentError(f"{what}\n  help: {help}", help=help)
+    return number
+
+
 def is_checkpoint_folder(path: str) -> bool:
     """Whether a folder is a checkpoint itself: of Orbax, or of regrow."""
     return any(os.path.exists(os.path.join(path, name)) for name in _FOLDER_MARKERS)
 
 
 def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
-    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some."""
+    """The checkpoints whose path starts with `base`, oldest first; and names that only look like some.
+
+    Of two that spell the same step differently, ``1`` and ``1.0``, the one written last is the later one: the other
+    is what a writer killed between a save and its cleaning up has left.
+    """
     folder, prefix = os.path.split(base)
     found, strays = [], []
     for name in sorted(_names_in(folder)):
@@ -82,8 +112,15 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
             found.append(Found(step, text, path))
         elif text != "tmp" and not name.endswith(MP_ARRAY_POSTFIX) and _TEMPORARY not in name:
             strays.append(name)
-    found.sort(key=lambda checkpoint: checkpoint.step)
+    found.sort(key=lambda checkpoint: (checkpoint.step, _written_at(checkpoint.path)))
     return found, strays
+
+
+def _written_at(path: str) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _names_in(folder: str) -> list[str]:
@@ -101,16 +138,17 @@ def clean_up(
 ) -> None:
     """Removes what need not be kept now that `saved` is there.
 
-    With `overwrite` all later ones. Then all but the last `keep` (none, if that is 0), except that with
-    `keep_every_n_steps` one stays if its step is at least that far from the last that stayed for this reason.
+    With `overwrite` all later ones, and those that spell the step differently. Then all but the last `keep` (none,
+    if that is 0), except that with `keep_every_n_steps` one stays if its step is at least that far from the last
+    that stayed for this reason.
     """
     found, _ = list_checkpoints(base)
     step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)
     if step is None:
-        # It has a name instead of a number, and no place in the order.
+        # Orbax is still writing it in the background, or another process has removed it.
         return
     if overwrite:
-        for later in [checkpoint for checkpoint in found if checkpoint.step > step]:
+        for later in [checkpoint for checkpoint in found if checkpoint.step >= step and checkpoint.path != saved]:
             found.remove(later)
             _remove(later.path, with_arrays)
     last_kept = -float("inf")
@@ -169,15 +207,10 @@ def _make_temporary(folder: str, name: str) -> tuple[int, str]:
 
 def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
     if overwrite:
-        aside = None
         if os.path.isdir(path) and not os.path.islink(path):
-            if not is_checkpoint_folder(path):
-                raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
-            aside = f"{temporary}-replaced"
-            os.rename(path, aside)
-        os.replace(temporary, path)
-        if aside is not None:
-            shutil.rmtree(aside)
+            _replace_folder(temporary, path)
+        else:
+            os.replace(temporary, path)
         return True
     try:
         os.link(temporary, path)
@@ -192,18 +225,59 @@ def _give_name(temporary: str, path: str, overwrite: bool) -> bool:
     return True
 
 
-def _sweep(folder: str) -> None:
-    """Removes what killed writers have left; where there are no locks, nothing."""
-    for name in _names_in(folder):
-        if not name.startswith(".") or not re.search(rf"{re.escape(_TEMPORARY)}\d+-[0-9a-f]{{16}}$", name):
-            continue
+def _replace_folder(temporary: str, path: str) -> None:
+    if not is_checkpoint_folder(path):
+        raise InvalidArgumentError(f"{path} is a folder that holds no checkpoint", file=path)
+    aside = temporary + _REPLACED
+    try:
+        os.rename(path, aside)
+        os.replace(temporary, path)
+    except BaseException:
+        # Fails where the first has not been done, or both have.
         with contextlib.suppress(OSError):
-            descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.remove(os.path.join(folder, name))
-            finally:
-                os.close(descriptor)
+            os.rename(aside, path)
+        raise
+    _sync_folder(os.path.dirname(path) or ".")
+    shutil.rmtree(aside)
+
+
+def _sweep(folder: str) -> None:
+    """Removes or puts back what killed writers have left; where there are no locks, it stays."""
+    leftovers = [match for match in map(_LEFTOVER.fullmatch, _names_in(folder)) if match]
+    # Files first: a folder whose file is still there afterwards has a writer that lives.
+    for match in sorted(leftovers, key=lambda match: match[2] is not None):
+        path = os.path.join(folder, match[0])
+        with contextlib.suppress(OSError):
+            if match[2]:
+                _sweep_replaced(path, os.path.join(folder, match[1]))
+            else:
+                with _locked(path):
+                    os.remove(path)
+
+
+def _sweep_replaced(aside: str, path: str) -> None:
+    folder = os.path.dirname(path) or "."
+    if os.path.lexists(aside.removesuffix(_REPLACED)):
+        return
+    if not os.path.lexists(path):
+        os.rename(aside, path)
+        _sync_folder(folder)
+        return
+    # A writer that lives still holds the lock of the file that it has given the name.
+    with _locked(path):
+        _sync_folder(folder)
+        shutil.rmtree(aside)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Within: nobody else holds the lock of a file, or it is an error."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _make_folders(folder: str) -> None:

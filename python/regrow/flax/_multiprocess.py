@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .._errors import UnsupportedError
+from .._errors import CorruptError, UnsupportedError
 from ._folder import MP_ARRAY_POSTFIX
 from ._state_dict import to_state_dict
 from ._upstream import is_jax_array, loaded
@@ -54,11 +54,12 @@ def restore_shared(state: Any, target: Any, path: str, step: Any, gda_manager: A
         MPACheckpointingRequiredError: if there are placeholders and no manager.
         MPARestoreTargetRequiredError: if the target has no array in such a place.
         MPARestoreDataCorruptedError: if the folder of an array is missing.
+        CorruptError: if a placeholder leads out of the checkpoint's folder of arrays.
     """
     waiting = [(at, leaf) for at, leaf in _leaves(state) if isinstance(leaf, str) and leaf.startswith(MP_ARRAY_PH)]
     if not waiting:
         return state
-    folders = {at: os.path.join(path + MP_ARRAY_POSTFIX, leaf[len(MP_ARRAY_PH) :]) for at, leaf in waiting}
+    folders = {at: _folder_of(at, leaf, path) for at, leaf in waiting}
     report = [_line(at, folder) for at, folder in folders.items()]
     if not gda_manager:
         raise raised(MPACheckpointingRequiredError)(path, step, report)
@@ -66,7 +67,7 @@ def restore_shared(state: Any, target: Any, path: str, step: Any, gda_manager: A
         raise raised(MPARestoreTargetRequiredError)(path, step, None, report)
     targets = dict(_leaves(to_state_dict(target)))
     known = [at for at in folders if is_jax_array(targets.get(at))]
-    unknown = [at for at in folders if at not in known]
+    unknown = [at for at in folders if not is_jax_array(targets.get(at))]
     if unknown and not allow_partial:
         report = [_line(at, folders[at]) for at in unknown]
         raise raised(MPARestoreTargetRequiredError)(path, step, unknown[0], report)
@@ -93,6 +94,14 @@ def wait_for_all(name: str) -> None:
     jax = loaded("jax")
     if jax is not None and jax.process_count() > 1:
         importlib.import_module("jax.experimental.multihost_utils").sync_global_devices(name)
+
+
+def _folder_of(at: Path, placeholder: str, path: str) -> str:
+    name = placeholder.removeprefix(MP_ARRAY_PH)
+    if os.path.isabs(name) or ".." in name.split("/"):
+        leaf = "/".join(map(str, at)) or "."
+        raise CorruptError(f"{path}: {leaf} is said to be in {name}, outside the checkpoint", file=path, leaf=leaf)
+    return os.path.join(path + MP_ARRAY_POSTFIX, name)
 
 
 def _leaves(state: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:

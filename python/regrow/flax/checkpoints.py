@@ -34,7 +34,7 @@ from ._folder import (
     is_checkpoint_folder,
     list_checkpoints,
     put,
-    step_of,
+    step_to_save,
 )
 from ._multiprocess import MP_ARRAY_PH
 from ._upstream import frozen_dict_class
@@ -69,7 +69,7 @@ __all__ = [
     "save_checkpoint_multiprocess",
 ]
 
-StrPath = str | os.PathLike[str]
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 SIGNED_FLOAT_RE = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 UNSIGNED_FLOAT_RE = re.compile(r"[-+]?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
@@ -100,7 +100,7 @@ class AsyncManager:
 
 
 def save_checkpoint(
-    ckpt_dir: StrPath,
+    ckpt_dir: AnyPath,
     target: Any,
     step: int | float,
     prefix: str = "checkpoint_",
@@ -119,10 +119,10 @@ def save_checkpoint(
     Args:
         ckpt_dir: The folder; made if it is missing.
         target: What `to_bytes` takes.
-        step: A number; checkpoints are ordered by it.
+        step: A finite number; checkpoints are ordered by it, and ``1`` and ``1.0`` are the same one.
         prefix: How the names of checkpoints begin.
         keep: How many of the last to keep; 0 keeps all.
-        overwrite: Replace a checkpoint of this step and remove those of later steps.
+        overwrite: Replace a checkpoint of this step, however its name spells it, and remove those of later steps.
         keep_every_n_steps: Of the older ones, keep those that are at least so far from the last kept.
         async_manager: Save in the background; `target` may be changed as soon as this returns.
         orbax_checkpointer: Save through this instead, into a folder.
@@ -133,6 +133,7 @@ def save_checkpoint(
 
     Raises:
         InvalidCheckpointError: if a checkpoint of this or a later step is there and `overwrite` was not given.
+        InvalidArgumentError: (a `ValueError` too) if `step` is no finite number; nothing is written.
     """
     if async_manager is not None:
         async_manager.wait_previous_save()
@@ -146,7 +147,7 @@ def save_checkpoint(
 
 
 def save_checkpoint_multiprocess(
-    ckpt_dir: StrPath,
+    ckpt_dir: AnyPath,
     target: Any,
     step: int | float,
     prefix: str = "checkpoint_",
@@ -184,7 +185,7 @@ def save_checkpoint_multiprocess(
 
 
 def restore_checkpoint(
-    ckpt_dir: StrPath,
+    ckpt_dir: AnyPath,
     target: Any,
     step: int | float | None = None,
     prefix: str = "checkpoint_",
@@ -242,14 +243,14 @@ def restore_checkpoint(
     return serialization.from_state_dict(target, state, strict=strict, extended=extended)
 
 
-def latest_checkpoint(ckpt_dir: StrPath, prefix: str = "checkpoint_") -> str | None:
+def latest_checkpoint(ckpt_dir: AnyPath, prefix: str = "checkpoint_") -> str | None:
     """The path of the checkpoint with the highest step; `None` if there is none."""
     found, _ = list_checkpoints(_base(ckpt_dir, prefix))
     return found[-1].path if found else None
 
 
 def available_steps(
-    ckpt_dir: StrPath, prefix: str = "checkpoint_", step_type: Callable[[str], Any] = int
+    ckpt_dir: AnyPath, prefix: str = "checkpoint_", step_type: Callable[[str], Any] = int
 ) -> list[int | float]:
     """The steps of the checkpoints in a folder, in order; `step_type` makes numbers of what stands in the names."""
     found, _ = list_checkpoints(_base(ckpt_dir, prefix))
@@ -299,7 +300,7 @@ class _Save:
 
     def __init__(
         self,
-        ckpt_dir: StrPath,
+        ckpt_dir: AnyPath,
         prefix: str,
         step: Any,
         keep: int,
@@ -309,6 +310,7 @@ class _Save:
     ) -> None:
         if keep < 0:
             raise InvalidArgumentError(f"keep={keep} makes no sense: 0 keeps all, 1 the last")
+        self.number = step_to_save(step)
         self.base = _base(ckpt_dir, prefix)
         self.path = f"{self.base}{step}"
         self.step = step
@@ -319,10 +321,8 @@ class _Save:
         """Refuses to save what is not newer than all that is there."""
         if self.overwrite:
             return
-        step = step_of(f"{self.step}")
         found, _ = list_checkpoints(self.base)
-        later = step is not None and any(checkpoint.step > step for checkpoint in found)
-        if later or os.path.lexists(self.path):
+        if any(checkpoint.step >= self.number for checkpoint in found) or os.path.lexists(self.path):
             raise raised(InvalidCheckpointError)(self.path, self.step)
 
     def run(self, data: bytes, async_manager: AsyncManager | None) -> None:
@@ -357,9 +357,9 @@ class _Save:
         )
 
 
-def _base(ckpt_dir: StrPath, prefix: str) -> str:
+def _base(ckpt_dir: AnyPath, prefix: str) -> str:
     """Folder and prefix: what the path of every checkpoint begins with."""
-    folder = os.fspath(ckpt_dir)
+    folder = os.fsdecode(ckpt_dir)
     parts = SCHEME_RE.fullmatch(folder)
     if parts is not None and parts["scheme"]:
         help = "copy the files to a local disk, or mount the bucket"
@@ -367,9 +367,9 @@ def _base(ckpt_dir: StrPath, prefix: str) -> str:
     return os.path.join(os.path.normpath(folder), prefix)
 
 
-def _path_to_restore(ckpt_dir: StrPath, step: Any, prefix: str) -> str | CheckpointNotFoundError:
+def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str) -> str | CheckpointNotFoundError:
     base = _base(ckpt_dir, prefix)
-    folder = os.path.normpath(os.fspath(ckpt_dir))
+    folder = os.path.normpath(os.fsdecode(ckpt_dir))
     if step is not None:
         path = f"{base}{step}"
         if os.path.exists(path):
