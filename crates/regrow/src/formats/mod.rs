@@ -74,6 +74,12 @@ pub trait Format: Debug + Sync {
         Vec::new()
     }
 
+    /// What becomes of a text leaf for what it says; `None` if it comes back. Part of [`losses`](Self::losses),
+    /// which knows no values.
+    fn text_loss(&self, _text: &str) -> Option<(LossKind, String)> {
+        None
+    }
+
     /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can. `convert` puts
     /// what comes nearest in its place, if it was told that it may.
     fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {

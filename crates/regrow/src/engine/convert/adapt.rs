@@ -61,6 +61,10 @@ pub(super) fn plan(
     };
     let infos = tree.try_map(|_, draft| Ok(draft.target.clone()))?;
     losses.extend(format.losses(&infos, &options.save));
+    for (path, draft) in tree.iter() {
+        let LeafData::Text(text) = &draft.leaf.data else { continue };
+        losses.extend(format.text_loss(text).map(|(kind, what)| Loss { kind, path, what }));
+    }
     losses.extend(metadata_loss(checkpoint, format, options));
     losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
     let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {

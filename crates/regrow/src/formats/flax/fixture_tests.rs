@@ -11,6 +11,7 @@ use super::encode::{Encoder, Part};
 use super::writer::encode;
 use super::*;
 use crate::array::{Array, ArraySource, Dtype, Region, Shape};
+use crate::engine::Compression;
 use crate::error::{Error, ErrorKind};
 use crate::formats::LossKind;
 use crate::tree::{Key, KeyPath, LeafData, LeafKind, NodeKind, Scalar, TreeBuilder};
@@ -471,6 +472,37 @@ fn everything_that_cannot_be_written_is_named_at_once() {
     assert!(encode(&tree, &SaveOptions::default(), &mixed).unwrap_err().to_string().contains("no order"));
     let compressed = SaveOptions { custom_metadata: Some(json!(1)), ..flax_options(FlaxOptions::default()) };
     let error = crate::save_with(&path, &dict(Vec::new()), &compressed).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_text_that_stands_for_an_array_is_a_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("regrow"), folder.path().join("flax"));
+    let tree = dict(vec![
+        (Key::dict("kept"), Leaf::text("see //GDAPlaceholder:w")),
+        (Key::dict("lost"), Leaf::text("//GDAPlaceholder:w")),
+    ]);
+    crate::save(&source, &tree).unwrap();
+    let options = crate::ConvertOptions {
+        save: SaveOptions { compression: Some(Compression::None), ..flax_options(FlaxOptions::default()) },
+        ..Default::default()
+    };
+    let plan = crate::open(&source).unwrap().plan_convert(&options).unwrap();
+    let losses: Vec<_> = plan.losses.iter().map(|loss| (loss.kind, loss.path.to_string())).collect();
+    assert_eq!(losses, [(LossKind::Value, "lost".to_owned())]);
+    let error = plan.run(&target, &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn no_compression_may_be_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.msgpack");
+    let options =
+        |compression| SaveOptions { compression: Some(compression), ..flax_options(FlaxOptions::default()) };
+    crate::save_with(&path, &dict(Vec::new()), &options(Compression::None)).unwrap();
+    let error = crate::save_with(&path, &dict(Vec::new()), &options(Compression::Zstd(3))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 

@@ -15,7 +15,7 @@ use crate::store::{LocalStore, Store, StoreExt};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
 /// What a text begins with that stands for an array.
-const PLACEHOLDER: &str = "//GDAPlaceholder:";
+pub(super) const PLACEHOLDER: &str = "//GDAPlaceholder:";
 
 /// The document of a zarr array.
 const DOCUMENT: &str = ".zarray";

@@ -1,5 +1,6 @@
 //! What Flax' msgpack takes and does not give back.
 
+use super::gda::PLACEHOLDER;
 use super::options::FlaxOptions;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
@@ -41,6 +42,13 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
 /// Whether a number is of a dtype that Python's numbers have.
 fn is_wide(dtype: &str) -> bool {
     matches!(dtype, "bool" | "int64" | "uint64" | "float64" | "complex128")
+}
+
+/// A text that Flax takes for the place of an array.
+pub(super) fn of_text(text: &str) -> Option<(LossKind, String)> {
+    let lost =
+        || (LossKind::Value, format!("a text that begins with {PLACEHOLDER:?} comes back as an array"));
+    text.starts_with(PLACEHOLDER).then(lost)
 }
 
 fn of_container(node: &Node) -> Option<(LossKind, String)> {

@@ -26,7 +26,7 @@
 
 use std::path::Path;
 
-use super::{Format, Loss, Reader, Target};
+use super::{Format, Loss, LossKind, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -75,6 +75,10 @@ impl Format for Flax {
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
         losses::losses(tree, &own_options(options))
+    }
+
+    fn text_loss(&self, text: &str) -> Option<(LossKind, String)> {
+        losses::of_text(text)
     }
 
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {

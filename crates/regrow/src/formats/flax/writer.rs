@@ -23,7 +23,7 @@ use super::msgpack::{DEPTH_MAX, too_deep};
 use super::options::FlaxOptions;
 use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
 use crate::commit::Staged;
-use crate::engine::SaveOptions;
+use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
 use crate::store::{DirectWriter, WriteOptions};
@@ -39,9 +39,10 @@ pub(super) fn write(
     options: &SaveOptions,
     flax: &FlaxOptions,
 ) -> Result<()> {
-    for (is_asked, what) in
-        [(options.compression.is_some(), "compression"), (options.custom_metadata.is_some(), "metadata")]
-    {
+    for (is_asked, what) in [
+        (matches!(options.compression, Some(Compression::Zstd(_))), "compression"),
+        (options.custom_metadata.is_some(), "metadata"),
+    ] {
         if is_asked {
             return Err(Error::invalid(format!("the layout \"flax\" has no {what}")).in_file(staged.target()));
         }

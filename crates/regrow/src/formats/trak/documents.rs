@@ -104,15 +104,20 @@ pub fn sizes_of(metadata: &Map<String, Value>) -> Result<(u64, u64)> {
 /// # Errors
 /// `Corrupt` if it is empty, cut or something else than an object; `Limit`.
 pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
+    read_object_up_to(path, DOCUMENT_LEN_MAX_BYTES)
+}
+
+/// As [`read_object`], of a file that is no longer than this.
+pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Option<Map<String, Value>>> {
     let len = match std::fs::metadata(path) {
         Ok(found) => found.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("cannot look at", path, error)),
     };
-    if len > DOCUMENT_LEN_MAX_BYTES {
+    if len > max_len_bytes {
         return Err(Error::new(ErrorKind::Limit, "a JSON file of a TRAK store is too large")
             .in_file(path)
-            .expected(format_args!("at most {DOCUMENT_LEN_MAX_BYTES} bytes"), len));
+            .expected(format_args!("at most {max_len_bytes} bytes"), len));
     }
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -307,6 +307,27 @@ fn open_existing(path: &Path) -> TrakStore {
 }
 
 #[test]
+fn arrays_without_axes_are_losses() {
+    let store = stores("valid").into_iter().find(|store| store["store"] == "half_two_models").unwrap();
+    let opened = crate::open(folder_of(&store)).unwrap();
+    let kinds = |kind: LeafKind| {
+        let infos = opened.tree().clone().map(|mut info| {
+            if info.name.ends_with("JL dimension") {
+                info.kind = kind.clone();
+            }
+            info
+        });
+        let losses = Trak.losses(&infos, &SaveOptions::default());
+        let of_size = losses.into_iter().filter(|loss| loss.path.to_string().contains("JL dimension"));
+        of_size.map(|loss| loss.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(LeafKind::Scalar), []);
+    for kind in [LeafKind::NumpyScalar, LeafKind::NumpyArray, LeafKind::JaxArray] {
+        assert_eq!(kinds(kind), [super::super::LossKind::Kind]);
+    }
+}
+
+#[test]
 fn a_tree_of_another_shape_is_refused_with_every_reason() {
     let store = stores("valid").into_iter().find(|store| store["store"] == "half_two_models").unwrap();
     let mut tree = crate::engine::load(folder_of(&store)).unwrap();

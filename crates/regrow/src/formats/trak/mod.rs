@@ -63,6 +63,9 @@ pub use options::TrakOptions;
 pub use repair::{Repair, repair};
 pub use store::{ExperimentArrays, Mode, ModelArrays, TrakStore};
 
+/// The longest `metadata.json` that is read to tell whether a folder is a store: TRAK's have three members.
+const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
+
 /// TRAK result stores.
 #[derive(Debug)]
 pub struct Trak;
@@ -72,22 +75,22 @@ impl Format for Trak {
         "trak"
     }
 
-    /// A folder whose metadata have TRAK's keys, or that has the flags of a model beside the model's mask.
+    /// A folder that has the flags of a model beside the model's mask, or whose metadata have TRAK's keys.
     fn recognise(&self, path: &Path) -> Result<bool> {
         if !path.is_dir() {
             return Ok(false);
-        }
-        if let Ok(Some(metadata)) = documents::read_object(&path.join(METADATA_FILE))
-            && metadata.contains_key(PROJ_DIM_KEY)
-            && metadata.contains_key(TRAIN_SET_SIZE_KEY)
-        {
-            return Ok(true);
         }
         let of_model = |file: &String| {
             let id = id_text(file).and_then(parse_id);
             id.is_some_and(|id| path.join(model_file(id, TrainArray::Mask.file_name())).is_file())
         };
-        Ok(catalog::id_files(path)?.iter().any(of_model))
+        if catalog::id_files(path)?.iter().any(of_model) {
+            return Ok(true);
+        }
+        let metadata = documents::read_object_up_to(&path.join(METADATA_FILE), RECOGNISED_LEN_MAX_BYTES);
+        Ok(metadata.ok().flatten().is_some_and(|metadata| {
+            metadata.contains_key(PROJ_DIM_KEY) && metadata.contains_key(TRAIN_SET_SIZE_KEY)
+        }))
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {

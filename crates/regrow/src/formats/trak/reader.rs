@@ -1,13 +1,12 @@
 //! A store as a checkpoint: its arrays and the members of its JSON files as one tree.
 //!
-//! A store may still be worked on while it is read: arrays are read by `pread`. Only those of a finalized model are
-//! shown as maps: nobody writes to them any more, and whoever begins such a model anew gets new files.
+//! A store may still be worked on while it is read, in place and also by whoever holds a map: what the bytes behind
+//! a shared map are is then anybody's guess. So all arrays are read by `pread`, and none is shown as a map.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 
 use super::array_file::ArrayFile;
@@ -22,7 +21,6 @@ use crate::array::{Region, Shape};
 use crate::engine::Finding;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader};
-use crate::store::{LocalStore, Store};
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 
 /// An opened store.
@@ -31,7 +29,7 @@ pub(super) struct TrakReader {
     description: Description,
     tree: Tree<LeafInfo>,
     sources: Vec<Source>,
-    store: LocalStore,
+    root: PathBuf,
     catalog: Catalog,
     parameters: Parameters,
 }
@@ -42,7 +40,7 @@ enum Source {
     /// It was in a JSON file.
     Member(LeafData),
     /// In an array of the store.
-    Array { file: String, spec: ArraySpec, is_final: bool },
+    Array { file: String, spec: ArraySpec },
 }
 
 impl TrakReader {
@@ -83,13 +81,13 @@ impl TrakReader {
             ..Description::default()
         };
         let (tree, sources) = (out.build.finish()?, out.sources);
-        Ok(Self { description, tree, sources, store: LocalStore::new(root), catalog, parameters })
+        Ok(Self { description, tree, sources, root: root.to_owned(), catalog, parameters })
     }
 
     fn array(&self, leaf: usize) -> Result<Option<ArrayFile>> {
         match self.sources.get(leaf) {
-            Some(Source::Array { file, spec, .. }) => {
-                ArrayFile::open(&self.store.root().join(file), spec, false).map(Some)
+            Some(Source::Array { file, spec }) => {
+                ArrayFile::open(&self.root.join(file), spec, false).map(Some)
             }
             _ => Ok(None),
         }
@@ -142,19 +140,8 @@ impl Reader for TrakReader {
         Ok(())
     }
 
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        let Some(Source::Array { file, is_final: true, .. }) = self.sources.get(leaf) else {
-            return Ok(None);
-        };
-        let Some(array) = self.array(leaf)? else { return Ok(None) };
-        let Some(map) = self.store.map(file.as_bytes())? else { return Ok(None) };
-        let (start, end) = (array.data_offset_bytes(), array.data_offset_bytes() + array.spec().len_bytes()?);
-        // The map may be of a file that has been replaced since; its length need not be the same.
-        Ok((end == map.len() as u64).then(|| map.slice(start as usize..end as usize)))
-    }
-
     fn check_files(&self) -> Result<Vec<Finding>> {
-        check::check(self.store.root(), &self.catalog, &self.parameters)
+        check::check(&self.root, &self.catalog, &self.parameters)
     }
 }
 
@@ -214,7 +201,7 @@ impl Builder<'_> {
             let Ok(valid) = ExperimentName::new(name) else { continue };
             let Some(experiment) = experiments.get(name.as_str()) else { continue };
             let spec = self.parameters.scores(experiment.num_targets);
-            self.array(Key::dict(name.as_str()), valid.scores_file(), spec, false)?;
+            self.array(Key::dict(name.as_str()), valid.scores_file(), spec)?;
         }
         self.build.close()?;
         let records = Value::Object(catalog.experiments.clone().unwrap_or_default());
@@ -223,13 +210,13 @@ impl Builder<'_> {
     }
 
     fn model(&mut self, id: i64, flags: ModelFlags, experiments: &HashMap<&str, Experiment>) -> Result<()> {
-        let is_final = flags.is_finalized;
         self.build.open(Key::dict(id.to_string()), NodeKind::Dict)?;
         for array in [TrainArray::Grads, TrainArray::OutToLoss, TrainArray::Features, TrainArray::Mask] {
             let file = format!("{id}/{}", array.file_name());
-            let was_deleted = array == TrainArray::Grads && is_final && !self.root.join(&file).exists();
+            let was_deleted =
+                array == TrainArray::Grads && flags.is_finalized && !self.root.join(&file).exists();
             if !was_deleted {
-                self.array(Key::dict(array.key()), file, self.parameters.train(array), is_final)?;
+                self.array(Key::dict(array.key()), file, self.parameters.train(array))?;
             }
         }
         self.member(Key::dict("flags"), &flags.to_record(), &id_file(id))?;
@@ -254,10 +241,10 @@ impl Builder<'_> {
             for (name, num_targets) in targets {
                 self.build.open(Key::dict(name.as_str()), NodeKind::Dict)?;
                 let grads = self.parameters.target_grads(num_targets);
-                self.array(Key::dict("grads"), format!("{id}/{}", name.grads_file()), grads, false)?;
+                self.array(Key::dict("grads"), format!("{id}/{}", name.grads_file()), grads)?;
                 let mask = format!("{id}/{}", name.targets_file());
                 if self.root.join(&mask).exists() {
-                    self.array(Key::dict("done"), mask, Parameters::target_mask(num_targets), false)?;
+                    self.array(Key::dict("done"), mask, Parameters::target_mask(num_targets))?;
                 }
                 self.build.close()?;
             }
@@ -275,11 +262,11 @@ impl Builder<'_> {
     }
 
     /// An array, of the sizes that its own header gives or, where that cannot be read, those that it should have.
-    fn array(&mut self, key: Key, file: String, expected: ArraySpec, is_final: bool) -> Result<()> {
+    fn array(&mut self, key: Key, file: String, expected: ArraySpec) -> Result<()> {
         let spec = ArrayFile::spec_of(&self.root.join(&file)).unwrap_or(expected);
         let info = info(LeafKind::NumpyArray, spec.dtype, spec.shape()?, file.as_str());
         self.build.leaf(key, info)?;
-        self.sources.push(Source::Array { file, spec, is_final });
+        self.sources.push(Source::Array { file, spec });
         Ok(())
     }
 

@@ -14,6 +14,7 @@
 //! | an array is missing or has no header | made anew |
 //! | rows that are marked as done hold nothing | marked as not done |
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -277,13 +278,14 @@ impl Work<'_> {
 
     /// Experiments that have targets, and how many.
     fn targets_on_disk(&self) -> Result<Vec<(ExperimentName, u64)>> {
-        let mut found: Vec<(ExperimentName, u64)> = Vec::new();
+        let mut found = Vec::new();
+        let mut seen = HashSet::new();
         for id in model_folders(self.root)? {
             let folder = self.root.join(id.to_string());
             for file in names_in(&folder)? {
                 let Some(name) = ExperimentName::of_grads_file(&file) else { continue };
                 let Ok(spec) = ArrayFile::spec_of(&folder.join(&file)) else { continue };
-                if found.iter().all(|(known, _)| *known != name) {
+                if seen.insert(name.clone()) {
                     found.push((name, spec.rows));
                 }
             }

@@ -235,6 +235,11 @@ impl TrakStore {
     /// What the disk says; the flags are then as they were.
     pub fn write_flags(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
         let _lock = self.lock()?;
+        self.write_flags_locked(id, is_finalized)
+    }
+
+    /// As [`write_flags`](Self::write_flags), under the lock that the caller holds.
+    fn write_flags_locked(&self, id: i64, is_finalized: bool) -> Result<ModelFlags> {
         let count = self.open_array(id, TrainArray::Mask)?.count_marked()?;
         let flags = ModelFlags { is_featurized: count == self.parameters.train_set_size, is_finalized };
         if is_finalized {
@@ -250,10 +255,14 @@ impl TrakStore {
     /// What the disk says; masks that cannot be read are passed over.
     pub fn refresh_flags(&self) -> Result<()> {
         let unfinished = self.catalog()?.models.into_iter().filter(|(_, flags)| !flags.is_featurized);
-        for (id, flags) in unfinished {
+        for (id, _) in unfinished {
             let count = self.open_array(id, TrainArray::Mask).and_then(|mask| mask.count_marked());
             if count.is_ok_and(|count| count == self.parameters.train_set_size) {
-                self.write_flags(id, flags.is_finalized)?;
+                let _lock = self.lock()?;
+                // Somebody may have said more since.
+                if let Some(now) = self.catalog()?.models.get(&id) {
+                    self.write_flags_locked(id, now.is_finalized)?;
+                }
             }
         }
         Ok(())

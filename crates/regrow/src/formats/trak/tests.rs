@@ -318,6 +318,27 @@ fn any_subset_of_rows_and_targets_is_picked_up_again() {
 }
 
 #[test]
+fn flags_that_are_made_up_take_nothing_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.register(0, false).unwrap();
+    let model = store.model(0).unwrap();
+    fill(&model, &[0, 1, 2, 3, 4, 5]);
+    model.rows.flush().unwrap();
+    std::thread::scope(|scope| {
+        let lock = store::lock(folder.path(), true).unwrap();
+        let refreshed = scope.spawn(|| store.refresh_flags());
+        // Time to look at the flags; then it waits for the lock, under which they change.
+        std::thread::sleep(Duration::from_millis(200));
+        let flags = documents::ModelFlags { is_featurized: true, is_finalized: true };
+        documents::write_flags(folder.path(), 0, flags).unwrap();
+        drop(lock);
+        refreshed.join().unwrap().unwrap();
+    });
+    assert!(store.flags(0).unwrap().is_finalized);
+}
+
+#[test]
 fn starting_anew_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
@@ -429,6 +450,26 @@ fn other_folders_are_not_taken_for_stores() {
     fs::write(folder.path().join("metadata.json"), "{\"JL dimension\": 4, \"train set size\": 6}").unwrap();
     assert!(is_store());
     assert!(!Trak.recognise(&folder.path().join("metadata.json")).unwrap());
+    // Nobody's huge document is parsed to find that out; names alone are enough.
+    let long = format!("{{\"JL dimension\": 4, \"train set size\": 6, \"x\": \"{}\"}}", "x".repeat(1 << 20));
+    fs::write(folder.path().join("metadata.json"), long).unwrap();
+    assert!(!is_store());
+    fs::create_dir(folder.path().join("0")).unwrap();
+    fs::write(folder.path().join("0/_is_featurized.mmap"), "").unwrap();
+    assert!(is_store());
+}
+
+#[test]
+fn no_array_is_shown_as_a_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.register(0, false).unwrap();
+    fill(&store.model(0).unwrap(), &[0, 1, 2, 3, 4, 5]);
+    store.write_flags(0, true).unwrap();
+    let opened = crate::open(folder.path()).unwrap();
+    for leaf in 0..opened.tree().len() {
+        assert!(opened.reader().view(leaf).unwrap().is_none());
+    }
 }
 
 #[test]

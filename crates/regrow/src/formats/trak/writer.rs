@@ -89,6 +89,9 @@ pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
             continue;
         }
         match info.kind {
+            LeafKind::JaxArray | LeafKind::NumpyArray if info.shape.dims().is_empty() => {
+                add(LossKind::Kind, path, "an array without axes comes back as a Python number")
+            }
             LeafKind::JaxArray => add(LossKind::Note, path, "a JAX array comes back as one of NumPy"),
             LeafKind::NumpyScalar => {
                 add(LossKind::Kind, path, "a NumPy scalar comes back as a Python number")
