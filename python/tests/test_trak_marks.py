@@ -13,6 +13,7 @@ import pytest
 from trak_stores import METADATA, Saver, make, mask_on_disk
 
 import regrow
+from regrow import trak
 
 
 @pytest.fixture
@@ -227,3 +228,21 @@ def test_sizes_are_counts(folder: Path, size: Any) -> None:
     saver = started(folder)
     with pytest.raises(regrow.InvalidArgumentError):
         saver.init_experiment("val", size, 0)
+
+
+def test_repair_takes_back_scores_of_targets_that_are_lost(folder: Path) -> None:
+    saver = started(folder, 1)
+    saver.serialize_current_model_id_metadata()
+    saver.current_store["features"][...] = 1
+    saver.model_ids[0]["is_finalized"] = 1
+    saver.serialize_current_model_id_metadata()
+    saver.init_experiment("val", 3, 0)
+    saver.current_store["val_grads"][:] = 1
+    saver.current_store["val_scores"][:] = 1
+    saver.save_scores("val")
+    saver.close()
+    targets = folder / "0/val_grads.mmap"
+    targets.write_bytes(targets.read_bytes()[:-8])
+    trak.repair(folder)
+    assert json.loads((folder / "experiments.json").read_text())["val"]["scores_finalized"] == 0
+    assert regrow.verify(folder).ok
