@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ Rows = NDArray[np.int64]
 Place = tuple[str, str, str, int, int, int]
 """Key, path, dtype, rows, columns, where the data begins."""
 
+_ONLY_0_AND_1 = "a row is done (1) or not (0): a mask holds nothing else"
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 
@@ -30,16 +32,20 @@ class StoreArray(np.memmap):
 
     _mmap: Any
     _write: Callable[[Rows, NDArray[Any]], None] | None
+    _before: Callable[[], None] | None
     _MODE: ClassVar[str] = "r+"
 
     def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
         # Views write to the map: only the whole array knows which rows are meant.
         self._write = None
+        self._before = None
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        found = None if self._write is None else rows_of(index, len(self))
+        found = None if self._write is None else rows_of(index, self.shape)
         if self._write is None or found is None:
+            if self._before is not None:
+                self._before()
             super().__setitem__(index, value)
             return
         rows, shape = found
@@ -50,6 +56,22 @@ class StoreArray(np.memmap):
         whole = np.broadcast_to(values, (*shape, *self.shape[1:]))
         self._write(rows, np.ascontiguousarray(whole).reshape(len(rows), *self.shape[1:]))
 
+    def fill(self, value: Any) -> None:
+        """Assigns one value to all rows."""
+        self[...] = value
+
+    def revoke(self) -> None:
+        """Lets nothing be assigned any more: the saver has let go of this array."""
+
+        def refuse(*_arguments: object) -> None:
+            raise InvalidArgumentError(
+                "the saver has let go of this array: take it from `current_store` once its model is loaded again"
+            )
+
+        if self._write is not None:
+            self._write, self._before = refuse, refuse
+            self.flags.writeable = False
+
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
         """The values of these rows; a place for those who know more."""
         return values
@@ -59,10 +81,20 @@ class DataArray(StoreArray):
     """Gradients or weights: rows of which a mask speaks."""
 
     _mask: MaskArray | None
+    _marks_itself: bool
 
     def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
         self._mask = None
+        self._marks_itself = False
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(index, value)
+        if self._marks_itself and self._mask is not None and rows_of(index, self.shape) is None:
+            # Single elements, perhaps of all columns of a row: then the row is there.
+            touched = np.zeros(self.shape, np.bool_)
+            touched[index] = True
+            self._mask[np.flatnonzero(touched.all(axis=1))] = 1
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
         """TRAKer leaves out rows that are done, but computes values for the whole batch: picks those of the others."""
@@ -76,40 +108,126 @@ class DataArray(StoreArray):
 
 
 class MaskArray(StoreArray):
-    """Which rows are done: 0 or 1 each, `int32`, one column."""
+    """Which rows are done: 0 or 1 each, `int32`, one column.
+
+    Whatever is assigned to it, or to views of it, is compared with what the engine was told before: rows that became
+    1 are marked as done, rows that became 0 as not done. Views that NumPy makes past this class (`numpy.asarray`)
+    are seen when the saver flushes.
+    """
 
     _MODE = "c"
 
     asked: tuple[Rows, NDArray[np.bool_]] | None
     """The rows asked for last, and which of them were done: the batch that is being worked on."""
-    done_count: int
-    """How many rows are done, as far as this process knows."""
+    _tell: Callable[[Rows, bool], None] | None
+    _told: NDArray[np.bool_] | None
+    _whole: MaskArray | None
+    _views: weakref.WeakValueDictionary[int, MaskArray]
 
     def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
         self.asked = None
-        self.done_count = 0
+        self._tell = self._told = None
+        whole = getattr(obj, "_whole", None)
+        self._whole = whole if whole is not None and np.may_share_memory(self, whole) else None
+        if self._whole is not None:
+            self._whole._views[id(self)] = self
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        if array is self:
+            self._reconcile_whole()
+            return array
+        return array[()] if return_scalar else np.asarray(array)
 
     def __getitem__(self, index: Any) -> Any:
         found = super().__getitem__(index)
-        rows = None if self._write is None else rows_of(index, len(self))
+        rows = None if self._write is None else rows_of(index, self.shape)
         if rows is not None:
             self.asked = rows[0], np.array(found).reshape(-1) == 1
-        return np.asarray(found) if isinstance(found, np.ndarray) else found
+        is_view = isinstance(found, MaskArray) and found._whole is not None
+        return np.asarray(found) if isinstance(found, np.ndarray) and not is_view else found
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not np.isin(np.asarray(value), (0, 1)).all():
+            raise InvalidArgumentError(_ONLY_0_AND_1)
+        if self._told is None or rows_of(index, self.shape) is not None:
+            super().__setitem__(index, value)
+            self._reconcile_whole()
+            return
+        # A row that is marked again is told again: so the rows are those that are named, not those that change.
+        touched = np.zeros(self.shape, np.bool_)
+        touched[index] = True
+        if self._write is not None:
+            values = np.array(self)
+            values[index] = value
+            rows = np.flatnonzero(touched)
+            self._write(rows, values.reshape(-1)[rows])
+
+    @property
+    def done_count(self) -> int:
+        """How many rows are done, as far as this process knows."""
+        told = np.asarray(self) == 1 if self._told is None else self._told
+        return int(np.count_nonzero(told))
+
+    def start(self, tell: Callable[[Rows, bool], None]) -> None:
+        """Makes the mask writable: `tell` marks rows in the engine."""
+        plain = np.asarray(self)
+        # Pages of a private map that nobody has written to show what happens to the file. A mark that is neither 0
+        # nor 1 counts as not done.
+        plain[...] = plain.copy() == 1
+        self._tell, self._told = tell, plain.reshape(-1) == 1
+        self._views = weakref.WeakValueDictionary()
+        self._whole = self
+        self._write = self._mark
+
+    def _mark(self, rows: Rows, values: NDArray[Any]) -> None:
+        """Assigns to rows, and tells the engine, of rows that were marked so already, too."""
+        np.asarray(self).reshape(-1)[rows] = values.reshape(-1)
+        # Where a row is named twice, the last value counts.
+        rows = np.unique(rows)
+        marks = np.asarray(self).reshape(-1)[rows] == 1
+        self._tell_rows(rows[~marks], False)
+        self._tell_rows(rows[marks], True)
+
+    def reconcile(self) -> None:
+        """Tells the engine what views and in-place operators have changed."""
+        if self._told is None or self._tell is None:
+            return
+        plain = np.asarray(self).reshape(-1)
+        changed = np.flatnonzero((plain == 1) != self._told)
+        odd = np.flatnonzero((plain != 0) & (plain != 1))
+        if odd.size:
+            plain[odd] = self._told[odd]
+            self.reconcile()
+            raise InvalidArgumentError(f"{_ONLY_0_AND_1}; row {odd[0]} is what it was before")
+        if changed.size:
+            self._mark(changed, plain[changed])
+
+    def revoke(self) -> None:
+        """Lets nothing be assigned any more, to views of it either."""
+        super().revoke()
+        if self._told is not None:
+            for view in list(self._views.values()):
+                view.flags.writeable = False
+
+    def _tell_rows(self, rows: Rows, is_done: bool) -> None:
+        if rows.size and self._tell is not None and self._told is not None:
+            self._tell(np.ascontiguousarray(rows), is_done)
+            self._told[rows] = is_done
+
+    def _reconcile_whole(self) -> None:
+        if self._whole is not None:
+            self._whole.reconcile()
 
 
-def open_array(
-    kind: type[StoreArray], place: Place, writable: bool, write: Callable[[Any], Callable[[Rows, Any], None]]
-) -> Any:
-    """Maps an array of the store; `write` makes what an assignment to rows calls."""
+def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
+    """Maps an array of the store."""
     _, path, dtype, rows, columns, offset = place
     mode = kind._MODE if writable else "r"
     with open(path, "r+b" if mode == "r+" else "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=_ACCESS[mode])
     array: Any = np.ndarray.__new__(kind, (rows, columns), dtype=np.dtype(dtype), buffer=mapped, offset=offset)
     array._mmap, array.filename, array.offset, array.mode = mapped, path, offset, mode
-    if writable:
-        array._write = write(array)
     return array
 
 
@@ -118,6 +236,7 @@ def open_arrays(
     writable: bool,
     logger: logging.Logger,
     before_plain: Callable[[], None],
+    after_undone: Callable[[], None],
     marks_itself: bool,
 ) -> dict[str, Any]:
     """All arrays of a model or of an experiment, by key; the mask as ``mask``.
@@ -127,30 +246,22 @@ def open_arrays(
         writable: Whether rows can be assigned to.
         logger: Is told of rows that are not finite.
         before_plain: Called before the array of which no mask speaks is written to.
+        after_undone: Called after rows were marked as not done.
         marks_itself: Rows count as done once they are written; otherwise the mask is assigned to.
     """
 
-    def write_mask(mask: MaskArray) -> Callable[[Rows, Any], None]:
-        def write(rows: Rows, values: Any) -> None:
-            marks = values.reshape(-1)
-            if not np.isin(marks, (0, 1)).all():
-                raise InvalidArgumentError("a row is done (1) or not (0): a mask holds nothing else")
-            before = int(np.asarray(mask)[np.unique(rows)].sum())
-            np.ndarray.__setitem__(mask, rows, values)
-            mask.done_count += int(np.asarray(mask)[np.unique(rows)].sum()) - before
-            if (marks == 0).any():
-                native.mark(np.ascontiguousarray(rows[marks == 0]), False)
-            if (marks == 1).any():
-                native.mark(np.ascontiguousarray(rows[marks == 1]), True)
-
-        return write
+    def tell(rows: Rows, is_done: bool) -> None:
+        native.mark(rows, is_done)
+        if not is_done:
+            after_undone()
 
     places = {place[0]: place for place in native.describe()}
-    mask = open_array(MaskArray, places.pop("mask"), writable, write_mask)
-    mask.done_count = int(np.count_nonzero(np.asarray(mask) == 1))
+    mask = open_array(MaskArray, places.pop("mask"), writable)
+    if writable:
+        mask.start(tell)
     arrays: dict[str, Any] = {}
 
-    def write_data(key: str, is_plain: bool) -> Callable[[Any], Callable[[Rows, Any], None]]:
+    def write_data(key: str, is_plain: bool) -> Callable[[Rows, Any], None]:
         def write(rows: Rows, values: Any) -> None:
             if is_plain:
                 before_plain()
@@ -160,22 +271,36 @@ def open_arrays(
             if not is_plain and marks_itself:
                 mask[rows] = 1
 
-        return lambda _array: write
+        return write
 
     for key, place in places.items():
         is_plain = key in ("features", "scores")
-        array = open_array(StoreArray if is_plain else DataArray, place, writable, write_data(key, is_plain))
+        array = open_array(StoreArray if is_plain else DataArray, place, writable)
         if isinstance(array, DataArray):
             array._mask = mask
+        if writable:
+            array._write = write_data(key, is_plain)
+            array._before = before_plain if is_plain else None
+            array._marks_itself = marks_itself and not is_plain
         arrays[key] = array
     arrays["mask"] = mask
     return arrays
 
 
-def rows_of(index: Any, length: int) -> tuple[Rows, tuple[int, ...]] | None:
-    """The rows that an index along the first axis names, and its shape; `None` for every other index."""
+def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] | None:
+    """The rows that an index names whole, and its shape; `None` for every other index.
+
+    Args:
+        index: Of the rows alone, or of rows and all columns.
+        sizes: Those of the array.
+    """
+    length = sizes[0] if sizes else 0
     if isinstance(index, tuple):
-        return None
+        rest = [part for part in index[1:] if part is not Ellipsis]
+        is_whole = all(isinstance(part, slice) and part.indices(sizes[-1]) == (0, sizes[-1], 1) for part in rest)
+        if not index or not is_whole or len(rest) >= len(sizes) or (index[0] is Ellipsis and rest):
+            return None
+        index = index[0]
     if index is Ellipsis:
         return np.arange(length), (length,)
     if isinstance(index, slice):

@@ -23,6 +23,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, NotFoundError
-from ._trak_arrays import StoreArray, open_arrays
+from ._trak_arrays import MaskArray, StoreArray, open_arrays
 from ._trak_base import AbstractSaver, ModelIDException
 from ._trak_finalize import finalize_features, finalize_scores
 
@@ -111,7 +112,7 @@ class MmapSaver(AbstractSaver):
         try:
             self._store = _native.TrakStore(
                 os.fspath(self.save_dir),
-                (operator.index(train_set_size), operator.index(proj_dim)),
+                (_count(train_set_size, "train set size"), _count(proj_dim, "dimension")),
                 bool(use_half_precision),
                 "create" if load_from_save_dir else "join",
                 json.dumps(dict(metadata)),
@@ -121,7 +122,8 @@ class MmapSaver(AbstractSaver):
             raise MetadataMismatchError(f"In {self.save_dir}: {error}", file=error.file, help=error.help) from None
         self._train: tuple[int, _native.TrakArrays] | None = None
         self._targets: tuple[int, str, _native.TrakArrays] | None = None
-        self._open: dict[str, _native.TrakArrays] = {}
+        self._open: dict[str, tuple[_native.TrakArrays, MaskArray]] = {}
+        self._scores: list[weakref.ref[StoreArray]] = []
         # Also when the interpreter ends without anybody calling `close`.
         self._at_exit = weakref.finalize(self, _flush, self._open)
         if load_from_save_dir:
@@ -204,10 +206,17 @@ class MmapSaver(AbstractSaver):
         self.current_model_id = model_id
         native = self._store.model(model_id)
         writable = mode == "r+"
-        arrays = open_arrays(native, writable, self.logger, lambda: self._unfinalize(model_id), marks_itself=False)
+        arrays = open_arrays(
+            native,
+            writable,
+            self.logger,
+            before_plain=lambda: self._unfinalize(model_id),
+            after_undone=partial(_unfeaturize, self._store, self.model_ids, model_id),
+            marks_itself=False,
+        )
         if writable:
             self._train = model_id, native
-            self._open["train"] = native
+            self._open["train"] = native, arrays["mask"]
         for key in _TRAIN_KEYS:
             self.current_store[key] = arrays.get(key)
         self.current_store["is_featurized"] = arrays["mask"]
@@ -229,11 +238,18 @@ class MmapSaver(AbstractSaver):
         native = self._store.experiment(exp_name, num_targets, model_id)
         writable = mode != "r"
         arrays = open_arrays(
-            native, writable, self.logger, lambda: self._unfinalize_scores(exp_name), marks_itself=True
+            native,
+            writable,
+            self.logger,
+            before_plain=lambda: self._unfinalize_scores(exp_name),
+            after_undone=partial(_unfinalize_scores, self._store, self.experiments, exp_name),
+            marks_itself=True,
         )
         if writable:
             self._targets = model_id, exp_name, native
-            self._open["targets"] = native
+            self._open["targets"] = native, arrays["mask"]
+            self._scores = [known for known in self._scores if known() is not None]
+            self._scores.append(weakref.ref(arrays["scores"]))
         self.current_store.update(zip(keys, (arrays["grads"], arrays["scores"]), strict=True))
 
     def serialize_current_model_id_metadata(self, already_exists: bool = True) -> None:
@@ -248,6 +264,7 @@ class MmapSaver(AbstractSaver):
         flags = self.model_ids[model_id]
         mask = self.current_store.get("is_featurized")
         if self._train is not None and self._train[0] == model_id and mask is not None:
+            mask.reconcile()
             if already_exists and mask.done_count < self.train_set_size:
                 flags["is_featurized"] = 0
                 return
@@ -268,7 +285,7 @@ class MmapSaver(AbstractSaver):
         if not prefix.is_dir():
             raise ModelIDException(f"model ID folder {prefix} does not exist,\n            cannot start scoring")
         self._close_targets()
-        self._store.init_experiment(_name(exp_name), operator.index(num_targets), model_id, False)
+        self._store.init_experiment(_name(exp_name), _count(num_targets, "number of targets"), model_id, False)
         self._merge_experiments()
         self.load_current_store(model_id, exp_name, num_targets)
 
@@ -280,8 +297,7 @@ class MmapSaver(AbstractSaver):
         """
         assert self.current_experiment_name == exp_name
         self.logger.info(f"Saving scores in {self.save_dir / 'scores'}/{exp_name}.mmap")
-        if self._targets is not None:
-            self._targets[2].flush()
+        _flush(self._open)
         self._store.finalize_scores(exp_name, True, self.allow_non_finite)
         self._merge_experiments()
 
@@ -297,6 +313,7 @@ class MmapSaver(AbstractSaver):
         """The training examples that are not done yet, in order."""
         model_id = _model_id(model_id)
         if self._train is not None and self._train[0] == model_id:
+            self._open["train"][1].reconcile()
             return self._train[1].missing()
         return self._store.model(model_id).missing()
 
@@ -307,6 +324,7 @@ class MmapSaver(AbstractSaver):
         """
         model_id = _model_id(model_id)
         if self._targets is not None and self._targets[:2] == (model_id, exp_name):
+            self._open["targets"][1].reconcile()
             return self._targets[2].missing()
         self._merge_experiments()
         num_targets = self.experiments[exp_name]["num_targets"]
@@ -340,6 +358,9 @@ class MmapSaver(AbstractSaver):
         self.flush()
         self._close_train()
         self._close_targets()
+        for scores in (known() for known in self._scores):
+            _revoke(scores)
+        self._scores = []
         self.current_store = dict.fromkeys(_TRAIN_KEYS)
 
     def __enter__(self) -> MmapSaver:
@@ -353,13 +374,16 @@ class MmapSaver(AbstractSaver):
             self.flush()
         self._train = None
         self._open.pop("train", None)
-        self.current_store.update(dict.fromkeys((*_TRAIN_KEYS, "is_featurized")))
+        for key in (*_TRAIN_KEYS, "is_featurized"):
+            _revoke(self.current_store.get(key))
+            self.current_store[key] = None
 
     def _close_targets(self) -> None:
         if self._targets is not None:
-            _, exp_name, native = self._targets
-            native.flush()
-            # The maps stay with whoever holds them: TRAKer keeps the scores of the first model it loads.
+            _, exp_name, _ = self._targets
+            _flush({"targets": self._open["targets"]})
+            _revoke(self.current_store.get(f"{exp_name}_grads"))
+            # Not those of the scores: TRAKer goes on with the ones of the first model it loads.
             self.current_store.update(dict.fromkeys((f"{exp_name}_grads", f"{exp_name}_scores")))
         self._targets = None
         self._open.pop("targets", None)
@@ -370,9 +394,7 @@ class MmapSaver(AbstractSaver):
             self.model_ids[model_id]["is_finalized"] = 0
 
     def _unfinalize_scores(self, exp_name: str) -> None:
-        self._store.finalize_scores(exp_name, False, False)
-        if exp_name in self.experiments:
-            self.experiments[exp_name]["scores_finalized"] = 0
+        _unfinalize_scores(self._store, self.experiments, exp_name)
 
     def _merge_experiments(self) -> None:
         """What is on disk, with the experiments that other processes have added."""
@@ -420,9 +442,42 @@ def checkpoint_digest(state: Mapping[str, Any]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _flush(open_arrays: dict[str, _native.TrakArrays]) -> None:
-    for native in open_arrays.values():
-        native.flush()
+def _flush(open_arrays: dict[str, tuple[_native.TrakArrays, MaskArray]]) -> None:
+    for native, mask in list(open_arrays.values()):
+        try:
+            mask.reconcile()
+        finally:
+            native.flush()
+
+
+def _revoke(array: Any) -> None:
+    if isinstance(array, StoreArray):
+        array.revoke()
+
+
+def _unfeaturize(store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int) -> None:
+    """After rows of a model were marked as not done: takes back that it is featurized or finalized, if it was said."""
+    known = {number: featurized or finalized for number, featurized, finalized in store.catalog()[0]}
+    if known.get(model_id):
+        store.write_flags(model_id, False)
+    if model_id in model_ids:
+        model_ids[model_id].update(is_featurized=0, is_finalized=0)
+
+
+def _unfinalize_scores(store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str) -> None:
+    store.finalize_scores(exp_name, False, False)
+    if exp_name in experiments:
+        experiments[exp_name]["scores_finalized"] = 0
+
+
+def _count(value: Any, what: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"the {what} is an integer, not {value!r}") from None
+    if not 0 <= number < 2**63:
+        raise InvalidArgumentError(f"the {what} is not negative, and has 63 bits at most: {number}")
+    return number
 
 
 def _model_id(model_id: Any) -> int:

@@ -237,7 +237,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the arrays of an experiment whole; whether the scores were.
+    /// Makes the arrays of an experiment whole; whether the scores were, and the targets that they were made of.
     fn experiment_arrays(
         &mut self,
         name: &ExperimentName,
@@ -256,16 +256,18 @@ impl Work<'_> {
             experiment.num_targets = found.columns;
         }
         let targets = experiment.num_targets;
+        let mut is_sound = true;
         for &id in catalog.models.keys() {
             let file = model_file(id, &name.grads_file());
             if !self.root.join(&file).exists() {
                 continue;
             }
             let lost = self.array(&file, &parameters.target_grads(targets))?;
+            is_sound &= lost.is_none();
             let mask_file = model_file(id, &name.targets_file());
             if self.root.join(&mask_file).exists() {
                 let spec = Parameters::target_mask(targets);
-                self.array(&mask_file, &spec)?;
+                is_sound &= self.array(&mask_file, &spec)?.is_none();
                 let mask = ArrayFile::open(&self.root.join(&mask_file), &spec, true)?;
                 let rows: Vec<u64> = lost.map_or(Vec::new(), |row| (row..targets).collect());
                 mask.set_marks(&rows, 0)?;
@@ -273,7 +275,7 @@ impl Work<'_> {
             }
         }
         let lost = self.array(&PathBuf::from(name.scores_file()), &parameters.scores(targets))?;
-        Ok(lost.is_none())
+        Ok(is_sound && lost.is_none())
     }
 
     /// Experiments that have targets, and how many.
