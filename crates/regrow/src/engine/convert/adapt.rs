@@ -66,6 +66,10 @@ pub(super) fn plan(
         losses.extend(format.text_loss(text).map(|(kind, what)| Loss { kind, path, what }));
     }
     losses.extend(metadata_loss(checkpoint, format, options));
+    if checkpoint.description().metrics.is_some() {
+        let what = "the metrics saved with the step are left out".to_owned();
+        losses.push(Loss { kind: LossKind::Value, path: KeyPath::root(), what });
+    }
     losses.sort_by_key(|loss| std::cmp::Reverse(loss.kind));
     let planned = |draft: &Draft, to: Option<KeyPath>| PlannedLeaf {
         from: draft.from.clone(),

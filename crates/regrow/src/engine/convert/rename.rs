@@ -31,6 +31,7 @@ impl Rename {
             Error::invalid(format!("{pattern:?} is no regular expression: {error}"))
                 .help("a rule is PATTERN=REPLACEMENT, for example 'params/(.*)/kernel=$1/weight'")
         })?;
+        check_groups(&compiled, replacement)?;
         Ok(Self { pattern: compiled, replacement: replacement.to_owned(), text: pattern.to_owned() })
     }
 
@@ -45,6 +46,29 @@ impl Rename {
         captures.expand(&self.replacement, &mut out);
         Some(out)
     }
+}
+
+/// Refuses `$name` for which the expression has no group: it would stand for nothing.
+fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
+    let plain = replacement.replace("$$", "");
+    for part in plain.split('$').skip(1) {
+        let is_word = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+        let name: String = match part.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
+            Some((name, _)) => name.to_owned(),
+            None => part.chars().take_while(is_word).collect(),
+        };
+        let is_there = match name.parse::<usize>() {
+            Ok(number) => number < pattern.captures_len(),
+            Err(_) => pattern.capture_names().flatten().any(|known| known == name),
+        };
+        if !is_there {
+            return Err(Error::invalid(format!(
+                "the replacement {replacement:?} names the group {name:?}, which there is not"
+            ))
+            .help("write ${1} where letters, digits or _ follow, and $$ for a dollar"));
+        }
+    }
+    Ok(())
 }
 
 /// The tree after renaming, its leaves the positions of those of `tree` that are `chosen`.
@@ -328,5 +352,8 @@ mod tests {
         );
         assert!(renamed(&[("7", "a//b")], |_| true).unwrap_err().to_string().contains("without a name"));
         assert!(Rename::new("(", "x").is_err());
+        assert!(Rename::new("a/(.*)", "w$1_k").unwrap_err().to_string().contains("1_k"));
+        assert!(Rename::new("a/(.*)", "$2").is_err());
+        assert!(Rename::new("a/(?P<n>.*)", "${n}_k/$1/$$").is_ok());
     }
 }
