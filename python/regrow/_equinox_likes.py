@@ -137,7 +137,8 @@ def difference(path: Path, result: Result, like: Any, kind: Kind = Kind.SKIP) ->
     if kind is Kind.KEY:
         shape, dtype = _key_data(like)
         return _of_array(path, result, shape, dtype)
-    if jax is not None and wanted is jax.ShapeDtypeStruct:
+    # In a function that JAX traces the arrays of `like` are tracers; those that are read stay arrays.
+    if jax is not None and (wanted is jax.ShapeDtypeStruct or isinstance(like, jax.core.Tracer)):
         wanted = array_impl()
     if result.cls is not wanted:
         return (
