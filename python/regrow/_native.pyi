@@ -77,6 +77,9 @@ def msgpack_unpack(data: Buffer) -> Any:
         ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
     """
 
+def pytree_appears(manifest: str) -> bool:
+    """Whether a manifest is there, now or after the commits that are under way."""
+
 def pytree_entries(
     manifest: str, data: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:

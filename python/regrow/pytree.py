@@ -24,14 +24,14 @@ import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TextIO
 
 import numpy as np
 
 from . import _native, _options
 from ._checkpoint import StrPath
-from ._errors import InvalidArgumentError, LeafTypeError, RegrowError
+from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
 from ._pytree_walk import (
     InvalidTreeNodeError,
@@ -235,7 +235,9 @@ def model_save(
     if byte_align < 1:
         raise InvalidArgumentError(f"byte_align={byte_align} is less than 1")
     empty = _empty_dicts(tree)
-    stored = [_prepare(path, leaf, array_transform_by_pytree_key, native_dtypes) for path, leaf in _in_order(tree, key)]
+    contents = _in_order(tree, key)
+    _refuse_too_deep(itertools.chain((len(path) for path, _ in contents), (len(path) + 1 for path in empty)))
+    stored = [_prepare(path, leaf, array_transform_by_pytree_key, native_dtypes) for path, leaf in contents]
     size = 0
     for path, array, nbytes in stored:
         size += -(-nbytes // byte_align) * byte_align
@@ -258,6 +260,13 @@ def model_save(
         (overwrite, durable, [], None, None, False, None, _options.layout_options("pytree_data", None, options)),
     )
     return size, time.monotonic() - since
+
+
+def _refuse_too_deep(depths: Iterable[int]) -> None:
+    """What could not be loaded is not saved: `depths` are how many dicts lie in each other."""
+    depth = max(depths, default=0)
+    if depth > _native.TREE_DEPTH_MAX:
+        raise LimitError(f"the model is nested {depth} levels deep, of which {_native.TREE_DEPTH_MAX} can be loaded")
 
 
 def _in_order(tree: Any, key: Callable[[Path], Any] | None) -> list[tuple[Path, Any]]:
@@ -322,6 +331,8 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
 _ATTEMPTS_MAX = 20
+_ATTEMPTS_SECONDS = 10.0
+"""For so long a load begins anew more often than that."""
 
 
 def model_load(
@@ -352,18 +363,24 @@ def model_load(
         raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
     stem = os.fsdecode(filepath_stem)
     manifest = stem + manifest_suffix
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
+    since = time.monotonic()
+    for attempt in itertools.count(1):
+        is_last = attempt >= _ATTEMPTS_MAX and time.monotonic() - since > _ATTEMPTS_SECONDS
         before = _identity(manifest)
         try:
             data, entries, empty = _native.pytree_entries(manifest, stem + data_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
         except (RegrowError, OSError):
-            if _identity(manifest) == before or attempt == _ATTEMPTS_MAX:
+            # Absent before and after: of several writers one may have ended, and the next begun, meanwhile.
+            is_replaced = _native.pytree_appears(manifest) if before is None else _identity(manifest) != before
+            if is_last or not is_replaced:
                 raise
             continue
         # A manifest that is still there has the data that was mapped: it goes before the data does.
-        if _identity(manifest) == before or attempt == _ATTEMPTS_MAX:
+        if before is not None and _identity(manifest) == before:
             break
+        if is_last:
+            raise ReplacedError(f"{manifest} was replaced again and again while it was being read", file=manifest)
     tree = revtuple_autovifify_from_linear(
         (path, _array(memory, entry, mmapped))
         for path, entry in zip(_paths([entry[0] for entry in entries]), entries, strict=True)

@@ -1,5 +1,7 @@
 //! Converting: the options in, a plan or a report out.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,7 +41,7 @@ type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
-    source: String,
+    source: PathBuf,
     save: SaveIn,
     convert: ConvertIn,
 ) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
@@ -52,12 +54,12 @@ pub fn plan_convert(
 #[pyfunction]
 pub fn convert(
     py: Python<'_>,
-    source: String,
-    target: String,
+    source: PathBuf,
+    target: PathBuf,
     save: SaveIn,
     convert: ConvertIn,
     progress: Option<Py<PyAny>>,
-) -> PyResult<(String, u64, usize, Vec<LossOut>)> {
+) -> PyResult<(OsString, u64, usize, Vec<LossOut>)> {
     let raised = Arc::new(Mutex::new(None));
     let hook = hook(progress, raised.clone());
     let options = convert_options(save, convert, Some(hook)).or_raise()?;
@@ -67,7 +69,7 @@ pub fn convert(
     }
     let report = report.or_raise()?;
     let losses = report.losses.iter().map(loss).collect();
-    Ok((report.save.path.display().to_string(), report.save.stored_bytes, report.save.leaf_count, losses))
+    Ok((report.save.path.into_os_string(), report.save.stored_bytes, report.save.leaf_count, losses))
 }
 
 fn convert_options(

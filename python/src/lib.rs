@@ -57,7 +57,7 @@ mod _native {
     #[pymodule_export]
     use crate::memory::Slab;
     #[pymodule_export]
-    use crate::pytree_data::pytree_entries;
+    use crate::pytree_data::{pytree_appears, pytree_entries};
     #[pymodule_export]
     use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
     #[pymodule_export]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use regrow::formats::pytree_data::{Files, entries_of};
+use regrow::formats::pytree_data::{Files, appears, entries_of};
 
 use crate::error::OrRaise;
 
@@ -27,4 +27,10 @@ pub fn pytree_entries(
         Ok((entry.path, entry.dtype, PyTuple::new(py, entry.shape)?, entry.offset_bytes))
     });
     Ok((entries.data.into_os_string(), arrays.collect::<PyResult<_>>()?, entries.empty))
+}
+
+/// Whether a manifest is there, now or after the commits that are under way.
+#[pyfunction]
+pub fn pytree_appears(py: Python<'_>, manifest: PathBuf) -> bool {
+    py.detach(|| appears(&manifest))
 }

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from .. import _native
 from .._checkpoint import StrPath, basic_region
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, ReplacedError
 from .._leaves import DTYPES, UNKNOWN
 from .._tree import Structure, unflatten
 from ._errors import SafetensorError, SafetensorIndexError, as_safetensor_errors
 from ._frameworks import FromNumpy, converter
 
 BACKENDS = ("mmap", "pread")
+
+_ATTEMPTS_MAX = 20
+_Made = TypeVar("_Made")
 
 
 class Tensors:
@@ -39,6 +42,16 @@ class Tensors:
         """Opens a file of any name, an index, or a folder."""
         with as_safetensor_errors():
             return cls(_native.safetensors_open(os.fsdecode(path), separator))
+
+    @classmethod
+    def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
+        """Makes something of all that is at `path`; anew, if one of several files was replaced meanwhile."""
+        for _ in range(_ATTEMPTS_MAX - 1):
+            try:
+                return make(cls.of_path(path, separator))
+            except ReplacedError:
+                continue
+        return make(cls.of_path(path, separator))
 
     @classmethod
     def of_bytes(cls, data: Any, separator: str | None = None) -> Tensors:

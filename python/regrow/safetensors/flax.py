@@ -34,4 +34,4 @@ def load_file(filename: StrPath, *, backend: str = "mmap", nested: bool = False,
         FileNotFoundError: if it is not there.
     """
     check_backend(backend)
-    return loaded(Tensors.of_path(filename, sep if nested else None), nested, True, "flax")
+    return Tensors.read(filename, sep if nested else None, lambda tensors: loaded(tensors, nested, True, "flax"))

@@ -106,7 +106,7 @@ def load_file(
         FileNotFoundError: if it is not there.
     """
     check_backend(backend)
-    return loaded(Tensors.of_path(filename, sep if nested else None), nested, copy)
+    return Tensors.read(filename, sep if nested else None, lambda tensors: loaded(tensors, nested, copy))
 
 
 def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy") -> dict[str, Any]:

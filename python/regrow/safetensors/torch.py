@@ -116,7 +116,7 @@ def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap", 
         FileNotFoundError: if it is not there.
     """
     check_backend(backend)
-    return Tensors.of_path(filename).all(lambda view: to_torch(view, device, copy))
+    return Tensors.read(filename, None, lambda tensors: tensors.all(lambda view: to_torch(view, device, copy)))
 
 
 def save_model(

@@ -37,6 +37,7 @@ pub(crate) use new_file::{NewFile, sweep_new_files};
 pub(crate) use leftovers::{Begun, begun};
 use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
 use rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
+pub(crate) use siblings::is_under_way;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.

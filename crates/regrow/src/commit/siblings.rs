@@ -232,6 +232,12 @@ fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(waiting)
 }
 
+/// Whether somebody commits into the folder of `target` now, as far as its lock can tell.
+pub(crate) fn is_under_way(target: &Path) -> bool {
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Holds the folder `parent` against other commits of this kind; they would mix their files.
 fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use super::OpenOptions;
 use crate::array::{Array, Region};
@@ -32,6 +33,9 @@ type Identity = (u64, u64, Option<std::time::SystemTime>);
 
 /// How often an open or a load begins anew because the checkpoint was replaced meanwhile.
 pub(super) const ATTEMPTS_MAX: usize = 20;
+
+/// For so long an open begins anew more often than that.
+const ATTEMPTS_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 enum Match {
@@ -87,12 +91,18 @@ impl Checkpoint {
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
     pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
-        let mut attempt = 1;
+        let (since, mut attempt) = (Instant::now(), 1);
         loop {
             let before = identity(path);
             let opened = read(path).map(|reader| Self::of(path, before, reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
-            if identity(path) == before || attempt == ATTEMPTS_MAX {
+            let is_replaced = match &opened {
+                Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
+                // Of several writers one may have ended, and the next begun, while this looked.
+                Err(_) if before.is_none() => pytree_data::appears(&Files::of(path).manifest),
+                _ => identity(path) != before,
+            };
+            if !is_replaced || attempt >= ATTEMPTS_MAX && since.elapsed() > ATTEMPTS_TIME {
                 return opened;
             }
             attempt += 1;
@@ -120,9 +130,11 @@ impl Checkpoint {
     }
 
     /// What was read, unless the checkpoint was replaced meanwhile and what was read may be parts of two: where
-    /// every byte is under a checksum, success proves that it is not.
+    /// every byte is under a checksum, success proves that it is not, and a file that stays open is never two.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
-        if (result.is_ok() && self.reader().has_data_checksums()) || !self.is_replaced() {
+        let is_whole =
+            self.reader().reads_open_files() || result.is_ok() && self.reader().has_data_checksums();
+        if is_whole || !self.is_replaced() {
             return result;
         }
         Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")

@@ -207,6 +207,12 @@ pub trait Reader: Debug + Send + Sync {
     fn has_data_checksums(&self) -> bool {
         false
     }
+
+    /// Whether all that is read comes from files that have been open since this was opened: then it is of one
+    /// checkpoint, whatever happens to the path.
+    fn reads_open_files(&self) -> bool {
+        false
+    }
 }
 
 /// What a checkpoint says of itself.

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::commit::{Begun, begun};
+use crate::commit::{Begun, begun, is_under_way};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How the name of a data file ends.
@@ -101,4 +101,21 @@ pub(crate) fn unfinished(path: &Path) -> Option<Error> {
             format!("the next save to the same path finishes it; all of it is in {}", folder.display()),
         ),
     })
+}
+
+/// Whether `manifest` is there, now or after the commits into its folder that are under way, if any: each has the
+/// old one go before the new one comes.
+pub fn appears(manifest: &Path) -> bool {
+    let since = Instant::now();
+    while !manifest.exists() {
+        if !is_under_way(manifest) {
+            // It may have come before the last commit ended.
+            return manifest.exists();
+        }
+        if since.elapsed() > COMMIT_WAIT {
+            return false;
+        }
+        std::thread::sleep(COMMIT_PACE);
+    }
+    true
 }

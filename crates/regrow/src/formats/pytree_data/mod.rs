@@ -46,7 +46,7 @@ mod tree;
 mod writer;
 
 pub(crate) use files::unfinished;
-pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX};
+pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 pub use options::PytreeDataOptions;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.

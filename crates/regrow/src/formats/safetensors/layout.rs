@@ -123,7 +123,8 @@ impl Header {
     /// `Corrupt` if it breaks a rule of the format; `Unsupported` for a dtype that is not known.
     pub fn parse(json: &[u8], file_len_bytes: u64) -> Result<Self> {
         let data_offset = (LENGTH_LEN_BYTES + json.len()) as u64;
-        if json.first() != Some(&b'{') {
+        // safetensors promises `{` in front, but reads whitespace there as well.
+        if json.iter().find(|byte| !b" \t\n\r".contains(byte)) != Some(&b'{') {
             return Err(corrupt("the safetensors header does not begin with {"));
         }
         let raw = std::str::from_utf8(json)
@@ -353,10 +354,16 @@ mod tests {
         let one = tensor("F32", "[2]", 0, 8);
         assert!(parse(&format!("{{\"a\":{one}}}"), 8).is_ok());
         assert!(parse(&format!("{{\"a\":{one}}}  "), 8).is_ok(), "spaces at the end");
+        let ahead = parse(&format!(" \n\r\t{{\"a\":{one}}}"), 8).unwrap();
+        assert_eq!(
+            (ahead.tensors[0].offset_bytes, ahead.data_offset),
+            (ahead.data_offset, 8 + 4 + 6 + one.len() as u64)
+        );
         let packed = parse(&format!("{{\"a\":{}}}", tensor("F4", "[4]", 0, 2)), 2).unwrap();
         assert!(packed.tensors[0].is_packed());
         let bad = [
-            (format!(" {{\"a\":{one}}}"), 8, "does not begin"),
+            (format!("\u{b}{{\"a\":{one}}}"), 8, "does not begin"),
+            ("  ".to_owned(), 0, "does not begin"),
             (format!("{{\"a\":{one}}}x"), 8, "cannot be read"),
             (format!("{{\"a\":{one}}}"), 9, "fill the file"),
             (format!("{{\"a\":{one}}}"), 7, "fill the file"),

@@ -1,5 +1,6 @@
 //! Which files make up a checkpoint: one file, those that an index names, or all in a folder.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::index::{INDEX_FILE_NAME, INDEX_SUFFIX, Index};
@@ -15,7 +16,7 @@ pub(super) struct Parts {
     /// The folder they lie in.
     pub folder: PathBuf,
     /// Their names, sorted.
-    pub names: Vec<String>,
+    pub names: Vec<OsString>,
     /// The index that named them, and its file.
     pub index: Option<(PathBuf, Index)>,
 }
@@ -38,7 +39,7 @@ impl Parts {
         if path.is_dir() {
             let mut names = names_in(path)?;
             names.sort();
-            let indexes: Vec<&String> = names.iter().filter(|name| is_index(name)).collect();
+            let indexes: Vec<&OsString> = names.iter().filter(|name| is_index(name)).collect();
             let usual = indexes.iter().find(|name| **name == INDEX_FILE_NAME);
             let only = indexes.first().filter(|_| indexes.len() == 1);
             return match usual.or(only) {
@@ -66,28 +67,27 @@ impl Parts {
                 .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
         }
         let index = Index::parse(&std::fs::read(file).map_err(cannot_read)?).in_file(file)?;
-        let names = index.files().into_iter().map(str::to_owned).collect();
+        let names = index.files().into_iter().map(OsString::from).collect();
         Ok(Self { folder, names, index: Some((file.to_owned(), index)) })
     }
 }
 
-fn names_in(folder: &Path) -> Result<Vec<String>> {
+fn names_in(folder: &Path) -> Result<Vec<OsString>> {
     let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
     let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     Ok(files.map(|path| file_name(&path)).collect())
 }
 
-/// Names that are no UTF-8 are shown lossily, and so are not found again: no such file is meant.
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+fn file_name(path: &Path) -> OsString {
+    path.file_name().unwrap_or_default().to_owned()
 }
 
-fn is_part(name: &str) -> bool {
-    name.ends_with(SUFFIX)
+fn is_part(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(SUFFIX.as_bytes())
 }
 
-fn is_index(name: &str) -> bool {
-    name.ends_with(INDEX_SUFFIX)
+fn is_index(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(INDEX_SUFFIX.as_bytes())
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! A safetensors file, or several of them, or one in memory, as a checkpoint.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,11 +27,13 @@ pub(super) struct SafetensorsReader {
     placed: Placed,
     store: LocalStore,
     files: Vec<DataFile>,
+    /// Whether all of it is one file, or bytes in memory: the store goes on reading the file that it opened.
+    is_one_file: bool,
 }
 
 #[derive(Debug)]
 struct DataFile {
-    name: String,
+    name: OsString,
     /// When it was opened.
     len_bytes: u64,
     /// All of it, if it is no file but bytes in memory.
@@ -45,9 +48,10 @@ impl SafetensorsReader {
     pub(super) fn open(path: &Path, form: &TreeForm) -> Result<Self> {
         let parts = Parts::find(path)?;
         let store = LocalStore::new(&parts.folder);
-        let mut read = Headers::default();
+        let is_one_file = parts.index.is_none() && parts.folder != path;
+        let mut read = Headers { is_one_file, ..Headers::default() };
         for name in parts.names {
-            let file = store.describe(name.as_bytes());
+            let file = store.describe(name.as_encoded_bytes());
             let (header, len_bytes) = read_header(&store, &name).in_file(file)?;
             read.add(header, DataFile { name, len_bytes, memory: None });
         }
@@ -73,8 +77,8 @@ impl SafetensorsReader {
         let (first, rest) = file.split_first_chunk::<LENGTH_LEN_BYTES>().ok_or_else(too_short)?;
         let header_len = Header::len_bytes(*first, len_bytes)? as usize;
         let header = Header::parse(rest.get(..header_len).ok_or_else(too_short)?, len_bytes)?;
-        let mut read = Headers::default();
-        read.add(header, DataFile { name: String::new(), len_bytes, memory: Some(file) });
+        let mut read = Headers { is_one_file: true, ..Headers::default() };
+        read.add(header, DataFile { name: OsString::new(), len_bytes, memory: Some(file) });
         read.place(LocalStore::new(""), "in memory".to_owned(), form)
     }
 
@@ -91,7 +95,7 @@ impl SafetensorsReader {
             return slice(memory, offset_bytes, len_bytes).ok_or_else(|| self.changed(file));
         }
         let range = ByteRange::Span { offset_bytes, len_bytes };
-        self.store.get(file.name.as_bytes(), range)?.ok_or_else(|| self.changed(file))
+        self.store.get(file.name.as_encoded_bytes(), range)?.ok_or_else(|| self.changed(file))
     }
 
     /// The tensor's bytes in the file, as a slice of the map where there can be one.
@@ -100,10 +104,10 @@ impl SafetensorsReader {
             return self.read(file, tensor.offset_bytes, tensor.len_bytes);
         }
         // A map of a file that has shrunk since it was opened would fault beyond its end.
-        if self.store.len_bytes(file.name.as_bytes())? != Some(file.len_bytes) {
+        if self.store.len_bytes(file.name.as_encoded_bytes())? != Some(file.len_bytes) {
             return Err(self.changed(file));
         }
-        let Some(map) = self.store.map(file.name.as_bytes())? else {
+        let Some(map) = self.store.map(file.name.as_encoded_bytes())? else {
             return self.read(file, tensor.offset_bytes, tensor.len_bytes);
         };
         slice(&map, tensor.offset_bytes, tensor.len_bytes).ok_or_else(|| self.changed(file))
@@ -111,7 +115,7 @@ impl SafetensorsReader {
 
     fn changed(&self, file: &DataFile) -> Error {
         Error::corrupt("a safetensors file has changed since it was opened")
-            .in_file(self.store.describe(file.name.as_bytes()))
+            .in_file(self.store.describe(file.name.as_encoded_bytes()))
             .help("open the checkpoint again")
     }
 }
@@ -161,6 +165,10 @@ impl Reader for SafetensorsReader {
         }
     }
 
+    fn reads_open_files(&self) -> bool {
+        self.is_one_file
+    }
+
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let place = |leaf: usize| self.placed.tensors.get(leaf).and_then(Option::as_ref);
@@ -172,6 +180,7 @@ impl Reader for SafetensorsReader {
 /// What the headers of all files say.
 #[derive(Default)]
 struct Headers {
+    is_one_file: bool,
     files: Vec<DataFile>,
     stored: Vec<Stored>,
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
@@ -190,7 +199,7 @@ impl Headers {
     }
 
     fn place(self, store: LocalStore, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
-        let Self { files, stored, metadata } = self;
+        let Self { is_one_file, files, stored, metadata } = self;
         let mut description = Description {
             layout: "safetensors".to_owned(),
             variant,
@@ -207,7 +216,7 @@ impl Headers {
                 }
             }
         };
-        Ok(SafetensorsReader { description, placed, store, files })
+        Ok(SafetensorsReader { description, placed, store, files, is_one_file })
     }
 }
 
@@ -240,12 +249,13 @@ fn slice(bytes: &Bytes, offset_bytes: u64, len_bytes: u64) -> Option<Bytes> {
     Some(bytes.slice(offset_bytes as usize..end as usize))
 }
 
-fn read_header(store: &LocalStore, name: &str) -> Result<(Header, u64)> {
+fn read_header(store: &LocalStore, name: &OsStr) -> Result<(Header, u64)> {
     let missing = || Error::corrupt("a safetensors file is missing").help("copy the whole checkpoint again");
-    let key = name.as_bytes();
-    let file_len_bytes = store.len_bytes(key)?.ok_or_else(missing)?;
+    let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
     let first = store.get(key, range(0, LENGTH_LEN_BYTES as u64))?.ok_or_else(missing)?;
+    // Of the file that is open now, whatever has its name.
+    let file_len_bytes = store.len_bytes(key)?.ok_or_else(missing)?;
     let first = first.as_ref().try_into().map_err(|_| missing())?;
     let len_bytes = Header::len_bytes(first, file_len_bytes)?;
     let json = store.get(key, range(LENGTH_LEN_BYTES as u64, len_bytes))?.ok_or_else(missing)?;
@@ -258,7 +268,7 @@ fn regrow(structure: &str) -> Result<crate::formats::regrow::structure::Regrown>
 
 /// Leaves the tensors that the index names, and those in the files that it names for them.
 fn keep_indexed(stored: &mut Vec<Stored>, index: &Index, files: &[DataFile]) -> Result<()> {
-    let file_name = |file: usize| files.get(file).map(|file| file.name.as_str());
+    let file_name = |file: usize| files.get(file).and_then(|file| file.name.to_str());
     stored.retain(|(file, tensor)| index.file_of(&tensor.name) == file_name(*file));
     let names: HashSet<&str> = stored.iter().map(|(_, tensor)| &*tensor.name).collect();
     match index.tensors().find(|(tensor, _)| !names.contains(tensor)) {
