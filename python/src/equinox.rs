@@ -89,7 +89,7 @@ pub fn write_equinox(
         .into_iter()
         .map(|(header, array)| {
             let array = borrow_array(&array, Dtype::UInt8)?;
-            Ok(RecordOut { header: to_header(header)?, array, dtype: Dtype::UInt8 })
+            Ok(RecordOut { header: to_header(header)?, array })
         })
         .collect();
     let records = records.or_raise()?;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::trailer::{BLOCK_LEN_BYTES, TRAILER_MAGIC, Trailer};
-use crate::array::{Array, Dtype, cast_bytes};
+use crate::array::Array;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::commit::Staged;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
 use crate::store::{DirectWriter, WriteOptions};
 
-/// Bytes that are summed, cast and written at a time: small enough to stay in cache from one to the next.
+/// Bytes that are summed and written at a time: small enough to stay in cache from one to the next.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// A record to be written.
@@ -25,8 +25,6 @@ pub struct RecordOut {
     /// The elements in the order in which they are to lie in the file, as a C-order array: transposed where the
     /// header says Fortran order.
     pub array: Array,
-    /// What they are cast to on the way.
-    pub dtype: Dtype,
 }
 
 /// Everything that makes a file.
@@ -110,16 +108,7 @@ fn write_record(out: &mut DirectWriter, record: &RecordOut, sums: Option<&mut Ve
         out.write(bytes)
     };
     write(out, &record.header.to_bytes())?;
-    let (from, to) = (record.array.dtype(), record.dtype);
-    let mut cast = Vec::new();
-    record.array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-        if from == to {
-            return write(out, piece);
-        }
-        cast.resize(piece.len() / from.size_bytes() * to.size_bytes(), 0);
-        cast_bytes(piece, from, to, &mut cast)?;
-        write(out, &cast)
-    })?;
+    record.array.for_each_piece(PIECE_LEN_BYTES, |piece| write(out, piece))?;
     if let Some(sums) = sums {
         blocks.finish(sums);
     }
