@@ -12,6 +12,7 @@ use super::open::ATTEMPTS_MAX;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Reader;
 use crate::tree::{
@@ -172,19 +173,6 @@ impl Checkpoint {
         };
         Ok(infos.iter().zip(data).map(leaf).collect())
     }
-}
-
-/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
-pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
-    let too_much = || {
-        Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
-            .help("read it in parts, by slices")
-    };
-    let len = usize::try_from(len_bytes).map_err(|_| too_much())?;
-    // Whether there is that much address space is asked first, since `vec!` would abort. The pages themselves
-    // come zeroed, one by one, when they are touched.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_much())?;
-    Ok(vec![0; len])
 }
 
 /// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
 use crate::array::{Array, Region};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats};
@@ -223,7 +224,7 @@ impl Checkpoint {
                 .at_leaf(&path));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
-        let mut out = super::load::allocate(len_bytes).at_leaf(&path)?;
+        let mut out = allocate(len_bytes).at_leaf(&path)?;
         self.unless_replaced(self.reader().read_region(leaf, region, &mut out)).at_leaf(&path)?;
         Array::new(info.dtype, region.shape(), out.into())
     }
@@ -254,7 +255,7 @@ impl Checkpoint {
                         view
                     }
                     None => {
-                        let mut out = super::load::allocate(info.len_bytes())?;
+                        let mut out = allocate(info.len_bytes())?;
                         self.reader().read_region(leaf, &Region::whole(&info.shape), &mut out)?;
                         out.into()
                     }
