@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::EquinoxOptions;
 use super::order::jax_order;
 use super::trailer::Trailer;
 use super::writer::{Contents, RecordOut, line_of};
-use crate::array::{Dtype, Shape};
+use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
@@ -52,7 +50,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
                 }
                 records.push(*record);
             }
-            Some(Planned::Blob(bytes)) => blobs.push((leaf, bytes)),
+            Some(Planned::Blob(array)) => blobs.push((leaf, array)),
             _ => {}
         }
     }
@@ -71,7 +69,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
 enum Planned {
     Record(Box<RecordOut>),
     /// Raw bytes, kept in the trailer: for Equinox they are no leaf.
-    Blob(Bytes),
+    Blob(Array),
     /// Nothing: text is in the trailer's structure.
     Left,
 }
@@ -82,7 +80,7 @@ fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
         (LeafKind::Unknown(name), _) => {
             return Err(Error::unsupported(format!("a leaf of the unknown type {name} has no data")));
         }
-        (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.to_c_order()?)),
+        (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.clone())),
         (LeafKind::PrngKey(_), _) if !options.prng_keys => {
             return Err(Error::unsupported("Equinox does not write typed PRNG keys").help(
                 "save with `prng_keys`, which writes their key data, or save jax.random.key_data(key)",

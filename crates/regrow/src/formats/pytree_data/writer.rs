@@ -5,7 +5,7 @@ use super::files::DATA_SUFFIX;
 use super::manifest::{BLOCK_LEN_BYTES, Manifest};
 use super::plan::Plan;
 use crate::array::Array;
-use crate::bytes::checksum::Crc32c;
+use crate::bytes::checksum::BlockSums;
 use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::store::DirectWriter;
@@ -75,46 +75,10 @@ fn pad_to(out: &mut DirectWriter, offset_bytes: u64) -> Result<()> {
 
 /// Streams an array; its checksums.
 fn write_array(out: &mut DirectWriter, array: &Array) -> Result<Vec<u32>> {
-    let mut sums = BlockSums::default();
+    let mut sums = BlockSums::new(BLOCK_LEN_BYTES as usize);
     array.for_each_piece(PIECE_LEN_BYTES, |piece| {
         sums.update(piece);
         out.write(piece)
     })?;
     Ok(sums.finish())
-}
-
-/// One checksum for each started block.
-#[derive(Default)]
-struct BlockSums {
-    done: Vec<u32>,
-    current: Crc32c,
-    filled: u64,
-}
-
-impl BlockSums {
-    fn update(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = (BLOCK_LEN_BYTES - self.filled) as usize;
-            let (now, later) = rest.split_at(rest.len().min(room));
-            self.current.update(now);
-            self.filled += now.len() as u64;
-            if self.filled == BLOCK_LEN_BYTES {
-                self.close();
-            }
-            rest = later;
-        }
-    }
-
-    fn close(&mut self) {
-        self.done.push(std::mem::take(&mut self.current).value());
-        self.filled = 0;
-    }
-
-    fn finish(mut self) -> Vec<u32> {
-        if self.filled > 0 {
-            self.close();
-        }
-        self.done
-    }
 }
