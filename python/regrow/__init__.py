@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from . import _native, _options
+from ._attempts import attempts
 from ._checkpoint import Checkpoint, Finding, Item, Leaf, StrPath, VerifyReport
 from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
 from ._errors import (
@@ -220,19 +221,16 @@ def load(
         "budget": budget,
         "handlers": handlers,
     }
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
+    for is_last in attempts():
         before = _identity(path)
         try:
             return open(path, step=step, item=item).load(like, **options)
         except RegrowError as error:
             # Replaced while it was being read: what is there now is whole, and as good an answer.
             is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
-            if not is_replaced or attempt == _ATTEMPTS_MAX:
+            if is_last or not is_replaced:
                 raise
     raise AssertionError("the last attempt returns or raises")
-
-
-_ATTEMPTS_MAX = 20
 
 
 def _identity(path: StrPath) -> tuple[int, int, int] | None:

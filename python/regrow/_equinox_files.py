@@ -31,7 +31,7 @@ from ._tree import Structure, flatten
 _NAMED_MAX = 5
 """Leaves named in a warning."""
 
-Trailer = tuple[Structure, bytes, list[Any], list[tuple[int, str]], list[tuple[int, str]]]
+Trailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
 # ---- saving -------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,8 @@ def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Tra
         return None
     kinds = bytearray([PLACEHOLDER] * len(leaves))
     values: list[Any] = [None] * len(leaves)
-    implementations, dtypes = [], []
+    implementations: dict[int, str] = {}
+    dtypes: dict[int, str] = {}
     for at, leaf, record in zip(order, leaves, record_of, strict=True):
         if record is None:
             values[at] = leaf if isinstance(leaf, bytes) or (isinstance(leaf, str) and _is_unicode(leaf)) else None
@@ -89,10 +90,10 @@ def _trailer(pytree: Any, leaves: list[Any], record_of: list[int | None]) -> Tra
         values[at], kinds[at] = record, _kind_number(leaf)
         if kinds[at] == PRNG_KEY:
             impl = leaf.impl if isinstance(leaf, PrngKey) else imported("jax").random.key_impl(leaf)
-            implementations.append((at, str(impl)))
+            implementations[at] = str(impl)
         dtype = getattr(leaf, "dtype", None)
         if isinstance(dtype, np.dtype) and is_ml_dtype(dtype) and dtype.name in _native.DTYPES:
-            dtypes.append((at, dtype.name))
+            dtypes[at] = dtype.name
     return own.structure, bytes(kinds), values, implementations, dtypes
 
 

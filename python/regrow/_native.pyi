@@ -86,7 +86,7 @@ def pytree_entries(
     """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
 
 _NpyHeader = tuple[str, bool, tuple[int, ...]]
-_EquinoxTrailer = tuple[_Structure, bytes, list[Any], list[tuple[int, str]], list[tuple[int, str]]]
+_EquinoxTrailer = tuple[_Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
 def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
     """Everything before the data of an npy record; `descr` is a Python literal."""

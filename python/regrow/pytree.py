@@ -30,6 +30,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 import numpy as np
 
 from . import _native, _options
+from ._attempts import attempts
 from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
@@ -330,9 +331,6 @@ def _columns(stored: list[_Stored]) -> tuple[bytes, list[Any], dict[int, str], d
 # ---- loading ------------------------------------------------------------------------------------------------
 
 _ACCESS = {"r": mmap.ACCESS_READ, "c": mmap.ACCESS_COPY, "r+": mmap.ACCESS_WRITE}
-_ATTEMPTS_MAX = 20
-_ATTEMPTS_SECONDS = 10.0
-"""For so long a load begins anew more often than that."""
 
 
 def model_load(
@@ -363,9 +361,7 @@ def model_load(
         raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
     stem = os.fsdecode(filepath_stem)
     manifest = stem + manifest_suffix
-    since = time.monotonic()
-    for attempt in itertools.count(1):
-        is_last = attempt >= _ATTEMPTS_MAX and time.monotonic() - since > _ATTEMPTS_SECONDS
+    for is_last in attempts():
         before = _identity(manifest)
         try:
             data, entries, empty = _native.pytree_entries(manifest, stem + data_suffix, verify)

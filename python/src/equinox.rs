@@ -3,6 +3,7 @@
 //! The Python half (`regrow/equinox.py`) decides which leaf becomes which record; bytes never pass through it when a
 //! file has a path.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use numpy::{PyReadwriteArray1, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::array::{Dtype, Shape};
+use regrow::array::{Array, Dtype, Shape};
 use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
 use regrow::commit::Staged;
 use regrow::formats::equinox::trailer::Trailer;
@@ -37,7 +38,7 @@ type HeaderOut<'py> = (String, bool, Bound<'py, PyTuple>);
 /// Structure; for each leaf its kind and its value: the number of its record, text, bytes, or nothing; names of PRNG
 /// implementations and of dtypes that the records do not tell, by the number of the leaf.
 type TrailerIn<'py> =
-    (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, Vec<(usize, String)>, Vec<(usize, String)>);
+    (StructureIn<'py>, PyBackedBytes, Vec<Option<LeafIn>>, HashMap<usize, String>, HashMap<usize, String>);
 
 /// Where a leaf is, or what it is.
 #[derive(FromPyObject)]
@@ -89,7 +90,7 @@ pub fn write_equinox(
         .into_iter()
         .map(|(header, array)| {
             let array = borrow_array(&array, Dtype::UInt8)?;
-            Ok(RecordOut { header: to_header(header)?, array, dtype: Dtype::UInt8 })
+            Ok(RecordOut { header: to_header(header)?, array })
         })
         .collect();
     let records = records.or_raise()?;
@@ -106,16 +107,13 @@ pub fn write_equinox(
     Ok(())
 }
 
-fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Trailer, Vec<(usize, Bytes)>)> {
-    let (structure, kinds, values, implementations, dtypes) = trailer;
+fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Trailer, Vec<(usize, Array)>)> {
+    let (structure, kinds, values, mut implementations, dtypes) = trailer;
     let tree = to_tree(&structure)?;
     let mut blobs = Vec::new();
     let mut texts: Vec<Arc<str>> = vec![Arc::from(""); values.len()];
     let mut record_of = vec![None; values.len()];
     let mut infos = Vec::with_capacity(values.len());
-    let note = |notes: &[(usize, String)], leaf| {
-        notes.iter().find(|(at, _)| *at == leaf).map(|(_, note)| note.clone())
-    };
     for (leaf, ((path, value), &kind)) in tree.paths().iter().zip(values).zip(kinds.iter()).enumerate() {
         let info = match value {
             Some(LeafIn::Record(at)) => {
@@ -126,13 +124,13 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
                 if let Some(slot) = record_of.get_mut(leaf) {
                     *slot = Some(at);
                 }
-                match (stored, note(&dtypes, leaf)) {
+                match (stored, dtypes.get(&leaf)) {
                     (LeafKind::NumpyOther(_), Some(name)) => {
                         let dtype = name.parse().or_raise()?;
                         leaf_info(array_kind(kind, None), dtype, header.shape.clone(), path)
                     }
                     (other @ LeafKind::NumpyOther(_), None) => leaf_info(other, dtype, shape, path),
-                    _ => leaf_info(array_kind(kind, note(&implementations, leaf)), dtype, shape, path),
+                    _ => leaf_info(array_kind(kind, implementations.remove(&leaf)), dtype, shape, path),
                 }
             }
             Some(LeafIn::Text(text)) => {
@@ -144,7 +142,8 @@ fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Traile
             }
             Some(LeafIn::Bytes(bytes)) => {
                 let shape = Shape::new(vec![bytes.len() as u64]).or_raise()?;
-                blobs.push((leaf, Bytes::from_owner(bytes)));
+                let blob = Array::new(Dtype::UInt8, shape.clone(), Bytes::from_owner(bytes)).or_raise()?;
+                blobs.push((leaf, blob));
                 leaf_info(LeafKind::Bytes, Dtype::UInt8, shape, path)
             }
             None => leaf_info(LeafKind::Placeholder, Dtype::UInt8, Shape::scalar(), path),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _native
+from .._attempts import attempts
 from .._checkpoint import StrPath, basic_region
 from .._errors import InvalidArgumentError, ReplacedError
 from .._leaves import DTYPES, UNKNOWN
@@ -20,7 +21,6 @@ from ._frameworks import FromNumpy, converter
 
 BACKENDS = ("mmap", "pread")
 
-_ATTEMPTS_MAX = 20
 _Made = TypeVar("_Made")
 
 
@@ -46,12 +46,13 @@ class Tensors:
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
         """Makes something of all that is at `path`; anew, if one of several files was replaced meanwhile."""
-        for _ in range(_ATTEMPTS_MAX - 1):
+        for is_last in attempts():
             try:
                 return make(cls.of_path(path, separator))
             except ReplacedError:
-                continue
-        return make(cls.of_path(path, separator))
+                if is_last:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     @classmethod
     def of_bytes(cls, data: Any, separator: str | None = None) -> Tensors:

@@ -37,9 +37,69 @@ impl Crc32c {
     }
 }
 
+/// CRC-32Cs of the blocks of bytes that arrive in pieces of any length: one for each started block.
+pub(crate) struct BlockSums {
+    block_len_bytes: usize,
+    done: Vec<u32>,
+    current: Crc32c,
+    filled_bytes: usize,
+}
+
+impl BlockSums {
+    /// Over nothing yet, in blocks of that length.
+    pub(crate) fn new(block_len_bytes: usize) -> Self {
+        Self { block_len_bytes, done: Vec::new(), current: Crc32c::new(), filled_bytes: 0 }
+    }
+
+    /// Takes in the next bytes.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(self.block_len_bytes - self.filled_bytes));
+            if now.len() == self.block_len_bytes {
+                self.done.push(crc32c(now));
+            } else {
+                self.current.update(now);
+                self.filled_bytes += now.len();
+                if self.filled_bytes == self.block_len_bytes {
+                    self.close();
+                }
+            }
+            rest = later;
+        }
+    }
+
+    /// The checksums, that of the shorter last block included; begins anew.
+    pub(crate) fn finish(&mut self) -> Vec<u32> {
+        if self.filled_bytes > 0 {
+            self.close();
+        }
+        std::mem::take(&mut self.done)
+    }
+
+    fn close(&mut self) {
+        self.done.push(std::mem::take(&mut self.current).value());
+        self.filled_bytes = 0;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_started_block_has_a_checksum() {
+        let block = 1000;
+        for len in [0, 1, block - 1, block, block + 1, 2 * block, 5 * block + 3] {
+            let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let expected: Vec<u32> = bytes.chunks(block).map(crc32c).collect();
+            for piece_len in [1, 7, block, 2 * block + 1] {
+                let mut sums = BlockSums::new(block);
+                bytes.chunks(piece_len).for_each(|piece| sums.update(piece));
+                assert_eq!(sums.finish(), expected, "{len} bytes by {piece_len}");
+            }
+        }
+    }
 
     #[test]
     fn meets_the_check_value() {

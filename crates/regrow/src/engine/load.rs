@@ -8,11 +8,12 @@ use std::path::Path;
 
 use bytes::Bytes;
 
+use super::attempts::Attempts;
 use super::bands::for_each_band;
-use super::open::ATTEMPTS_MAX;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Reader;
 use crate::tree::{
@@ -38,7 +39,7 @@ pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<Leaf>> {
     let path = path.as_ref();
-    let mut attempt = 1;
+    let mut attempts = Attempts::begin();
     loop {
         let checkpoint = super::open_with(path, &options.open)?;
         let loaded = checkpoint.load(options);
@@ -46,10 +47,9 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<L
             Ok(_) => false,
             Err(error) => error.kind() == ErrorKind::Replaced || checkpoint.is_replaced(),
         };
-        if !is_replaced || attempt == ATTEMPTS_MAX {
+        if !is_replaced || !attempts.another() {
             return loaded;
         }
-        attempt += 1;
     }
 }
 
@@ -173,19 +173,6 @@ impl Checkpoint {
         };
         Ok(infos.iter().zip(data).map(leaf).collect())
     }
-}
-
-/// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
-pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
-    let too_much = || {
-        Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
-            .help("read it in parts, by slices")
-    };
-    let len = usize::try_from(len_bytes).map_err(|_| too_much())?;
-    // Whether there is that much address space is asked first, since `vec!` would abort. The pages themselves
-    // come zeroed, one by one, when they are touched.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_much())?;
-    Ok(vec![0; len])
 }
 
 /// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.

@@ -13,6 +13,7 @@
 //! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
 
+mod attempts;
 mod bands;
 mod convert;
 mod load;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use super::OpenOptions;
+use super::attempts::Attempts;
 use crate::array::{Array, Region};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats};
@@ -30,12 +31,6 @@ struct Inner {
 
 /// Device, inode and time of birth of a path: an inode alone is soon given to another folder.
 type Identity = (u64, u64, Option<std::time::SystemTime>);
-
-/// How often an open or a load begins anew because the checkpoint was replaced meanwhile.
-pub(super) const ATTEMPTS_MAX: usize = 20;
-
-/// For so long an open begins anew more often than that.
-const ATTEMPTS_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy)]
 enum Match {
@@ -91,7 +86,7 @@ impl Checkpoint {
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
     pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
-        let (since, mut attempt) = (Instant::now(), 1);
+        let mut attempts = Attempts::begin();
         loop {
             let before = identity(path);
             let opened = read(path).map(|reader| Self::of(path, before, reader));
@@ -102,10 +97,9 @@ impl Checkpoint {
                 Err(_) if before.is_none() => pytree_data::appears(&Files::of(path).manifest),
                 _ => identity(path) != before,
             };
-            if !is_replaced || attempt >= ATTEMPTS_MAX && since.elapsed() > ATTEMPTS_TIME {
+            if !is_replaced || !attempts.another() {
                 return opened;
             }
-            attempt += 1;
         }
     }
 
@@ -235,7 +229,7 @@ impl Checkpoint {
                 .at_leaf(&path));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
-        let mut out = super::load::allocate(len_bytes).at_leaf(&path)?;
+        let mut out = allocate(len_bytes).at_leaf(&path)?;
         self.unless_replaced(self.reader().read_region(leaf, region, &mut out)).at_leaf(&path)?;
         Array::new(info.dtype, region.shape(), out.into())
     }
@@ -266,7 +260,7 @@ impl Checkpoint {
                         view
                     }
                     None => {
-                        let mut out = super::load::allocate(info.len_bytes())?;
+                        let mut out = allocate(info.len_bytes())?;
                         self.reader().read_region(leaf, &Region::whole(&info.shape), &mut out)?;
                         out.into()
                     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bands::for_each_band;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, pool};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, Result};
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
@@ -117,7 +118,7 @@ impl Checkpoint {
         for_each_band(info, PIECE_LEN_BYTES, |region, _| {
             let len_bytes = region.shape().len_bytes(info.dtype)?;
             if buffer.len() as u64 != len_bytes {
-                buffer = super::load::allocate(len_bytes)?;
+                buffer = allocate(len_bytes)?;
             }
             reader.read_region(leaf, region, &mut buffer)
         })?;

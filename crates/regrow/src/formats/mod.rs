@@ -91,7 +91,8 @@ pub trait Format: Debug + Sync {
         false
     }
 
-    /// Writes all files of a checkpoint into the staged folder; the caller commits.
+    /// Writes all files of a checkpoint into the staged folder; the caller commits. The leaves have been cast as
+    /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.

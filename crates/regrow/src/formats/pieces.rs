@@ -16,48 +16,13 @@ pub(crate) fn copy_pieces(
     region: &Region,
     out: &mut [u8],
 ) -> Result<()> {
-    if !region.is_inside(shape) {
-        return Err(Error::invalid(format!("region {region} leaves an array of shape {shape}")));
-    }
     if region.shape().len_bytes(dtype)? != out.len() as u64 {
         return Err(Error::invalid("the destination of a region has another size")
             .expected(region.shape().len_bytes(dtype)?, out.len()));
     }
-    if out.is_empty() {
-        return Ok(());
-    }
-    let size = dtype.size_bytes() as u64;
-    let strides = shape.strides_elements();
-    // Trailing axes that are taken whole join into one run.
-    let mut run_axes = shape.rank();
-    let mut run = 1_u64;
-    while let Some(axis) = run_axes.checked_sub(1) {
-        run_axes = axis;
-        let (len, dim) = (at(region.lens(), axis), at(shape.dims(), axis));
-        run *= len;
-        if len != dim {
-            break;
-        }
-    }
-    let run_bytes = (run * size) as usize;
-    let mut index = vec![0_u64; run_axes];
-    let base: u64 = region.starts().iter().zip(&strides).map(|(start, stride)| start * stride).sum();
-    for part in out.chunks_exact_mut(run_bytes) {
-        let offset: u64 = base + index.iter().zip(&strides).map(|(i, stride)| i * stride).sum::<u64>();
-        copy_span(pieces, offset * size, part)?;
-        for (i, len) in index.iter_mut().zip(region.lens()).rev() {
-            *i += 1;
-            if *i < *len {
-                break;
-            }
-            *i = 0;
-        }
-    }
-    Ok(())
-}
-
-fn at(values: &[u64], axis: usize) -> u64 {
-    values.get(axis).copied().unwrap_or(1)
+    region.for_each_run(shape, dtype, |offset_bytes, at, len| {
+        copy_span(pieces, offset_bytes, out.get_mut(at..at.saturating_add(len)).unwrap_or_default())
+    })
 }
 
 fn copy_span(pieces: &[Bytes], offset: u64, mut out: &mut [u8]) -> Result<()> {

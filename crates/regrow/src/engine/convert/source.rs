@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::super::Checkpoint;
 use super::super::bands::band_elements;
-use super::super::load::allocate;
 use super::Reporter;
 use crate::array::{ArraySource, Region, copy_region, for_each_box};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
 use crate::tree::LeafInfo;
 

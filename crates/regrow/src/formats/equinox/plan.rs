@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::EquinoxOptions;
 use super::order::jax_order;
 use super::trailer::Trailer;
 use super::writer::{Contents, RecordOut, line_of};
-use crate::array::{Dtype, Shape};
+use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
@@ -39,8 +37,7 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
     let mut refusals = Refusals::default();
     let mut planned: Vec<Planned> = Vec::with_capacity(tree.len());
     for (path, leaf) in tree.iter() {
-        let cast = save.cast.iter().find(|(pattern, _)| pattern.matches(&path)).map(|(_, dtype)| *dtype);
-        planned.push(refusals.keep(&path, leaf_plan(leaf, cast, equinox)).unwrap_or(Planned::Left));
+        planned.push(refusals.keep(&path, leaf_plan(leaf, equinox)).unwrap_or(Planned::Left));
     }
     refusals.finish("cannot be written as Equinox writes them")?;
     let mut record_of = vec![None; tree.len()];
@@ -53,13 +50,13 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
                 }
                 records.push(*record);
             }
-            Some(Planned::Blob(bytes)) => blobs.push((leaf, bytes)),
+            Some(Planned::Blob(array)) => blobs.push((leaf, array)),
             _ => {}
         }
     }
     let trailer = match equinox.trailer {
         true => {
-            let structure = structure(tree, &record_of, &records)?;
+            let structure = structure(tree)?;
             Some((Trailer::new(structure, record_of, save.custom_metadata.clone()), blobs))
         }
         false => None,
@@ -72,18 +69,18 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
 enum Planned {
     Record(Box<RecordOut>),
     /// Raw bytes, kept in the trailer: for Equinox they are no leaf.
-    Blob(Bytes),
+    Blob(Array),
     /// Nothing: text is in the trailer's structure.
     Left,
 }
 
-fn leaf_plan(leaf: &Leaf, cast: Option<Dtype>, options: &EquinoxOptions) -> Result<Planned> {
+fn leaf_plan(leaf: &Leaf, options: &EquinoxOptions) -> Result<Planned> {
     let array = match (&leaf.kind, &leaf.data) {
         (LeafKind::Str | LeafKind::Placeholder, _) => return Ok(Planned::Left),
         (LeafKind::Unknown(name), _) => {
             return Err(Error::unsupported(format!("a leaf of the unknown type {name} has no data")));
         }
-        (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.to_c_order()?)),
+        (LeafKind::Bytes, LeafData::Array(array)) => return Ok(Planned::Blob(array.clone())),
         (LeafKind::PrngKey(_), _) if !options.prng_keys => {
             return Err(Error::unsupported("Equinox does not write typed PRNG keys").help(
                 "save with `prng_keys`, which writes their key data, or save jax.random.key_data(key)",
@@ -99,13 +96,8 @@ fn leaf_plan(leaf: &Leaf, cast: Option<Dtype>, options: &EquinoxOptions) -> Resu
             return Err(Error::invalid(format!("the bytes of an array are not those of its dtype {text}"))
                 .expected(header.data_len_bytes()?, array.len_bytes()));
         }
-        return Ok(Planned::Record(Box::new(RecordOut {
-            header,
-            array: array.clone(),
-            dtype: Dtype::UInt8,
-        })));
+        return Ok(Planned::Record(Box::new(RecordOut { header, array: array.clone() })));
     }
-    let dtype = cast.filter(|_| leaf.kind.is_castable()).unwrap_or(array.dtype());
     let (array, fortran_order) = match array.transposed().filter(|_| leaf.kind == LeafKind::NumpyArray) {
         Some(transposed) if array.c_order_bytes().is_none() && transposed.c_order_bytes().is_some() => {
             (transposed, true)
@@ -116,9 +108,9 @@ fn leaf_plan(leaf: &Leaf, cast: Option<Dtype>, options: &EquinoxOptions) -> Resu
     if fortran_order {
         shape.reverse();
     }
-    let header =
-        Header { descr: descr(&leaf.kind, dtype, options), fortran_order, shape: Shape::new(shape)? };
-    Ok(Planned::Record(Box::new(RecordOut { header, array, dtype })))
+    let descr = descr(&leaf.kind, array.dtype(), options);
+    let header = Header { descr, fortran_order, shape: Shape::new(shape)? };
+    Ok(Planned::Record(Box::new(RecordOut { header, array })))
 }
 
 /// `<V2` is bfloat16 to a JAX leaf and to a scalar; a NumPy leaf, and every other type, needs the name.
@@ -133,13 +125,12 @@ fn outer(shape: &Shape) -> Shape {
     Shape::new(dims).unwrap_or_default()
 }
 
-/// The pytree as the records hold it: after casts.
-fn structure(tree: &Tree<Leaf>, record_of: &[Option<usize>], records: &[RecordOut]) -> Result<Structure> {
-    let infos = tree.iter().zip(record_of).map(|((path, leaf), record)| {
-        let (dtype, shape) = match (leaf.as_array(), record.and_then(|at| records.get(at))) {
-            (Some(array), Some(record)) => (record.dtype, array.shape().clone()),
-            (Some(array), None) => (array.dtype(), array.shape().clone()),
-            (None, _) => (Dtype::UInt8, text_shape(leaf)?),
+/// The pytree as the trailer keeps it.
+fn structure(tree: &Tree<Leaf>) -> Result<Structure> {
+    let infos = tree.iter().map(|(path, leaf)| {
+        let (dtype, shape) = match leaf.as_array() {
+            Some(array) => (array.dtype(), array.shape().clone()),
+            None => (Dtype::UInt8, text_shape(leaf)?),
         };
         Ok(leaf_info(leaf.kind.clone(), dtype, shape, &path).with_sharding(leaf))
     });

@@ -2,19 +2,18 @@
 //!
 //! What a record costs beside its own bytes is its checksum: data is looked at once more while it is in cache.
 
-use bytes::Bytes;
 use serde_json::Value;
 
 use super::trailer::{BLOCK_LEN_BYTES, TRAILER_MAGIC, Trailer};
-use crate::array::{Array, Dtype, cast_bytes};
-use crate::bytes::checksum::{Crc32c, crc32c};
+use crate::array::Array;
+use crate::bytes::checksum::{BlockSums, Crc32c, crc32c};
 use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
 use crate::store::{DirectWriter, WriteOptions};
 
-/// Bytes that are summed, cast and written at a time: small enough to stay in cache from one to the next.
+/// Bytes that are summed and written at a time: small enough to stay in cache from one to the next.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// A record to be written.
@@ -25,8 +24,6 @@ pub struct RecordOut {
     /// The elements in the order in which they are to lie in the file, as a C-order array: transposed where the
     /// header says Fortran order.
     pub array: Array,
-    /// What they are cast to on the way.
-    pub dtype: Dtype,
 }
 
 /// Everything that makes a file.
@@ -37,7 +34,7 @@ pub struct Contents {
     /// The records in file order.
     pub records: Vec<RecordOut>,
     /// regrow's index, with the leaves that have no record and lie in it: for each its position in the pytree.
-    pub trailer: Option<(Trailer, Vec<(usize, Bytes)>)>,
+    pub trailer: Option<(Trailer, Vec<(usize, Array)>)>,
 }
 
 /// The line in front of the leaves, as Python's `json.dumps` writes it.
@@ -69,7 +66,7 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
         expected_len_bytes = expected_len_bytes.saturating_add(len);
     }
     let blobs_len: u64 =
-        trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len() as u64).sum();
+        trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len_bytes()).sum();
     let options = WriteOptions {
         expected_len_bytes: expected_len_bytes.saturating_add(blobs_len),
         checksums_from: u64::MAX,
@@ -90,9 +87,9 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
         let start = out.offset_bytes();
         out.write(&TRAILER_MAGIC)?;
         for (leaf, blob) in blobs {
-            let place = (out.offset_bytes() - start, blob.len() as u64, crc32c(&blob));
-            trailer.blobs.insert(leaf, place);
-            out.write(&blob)?;
+            let offset_bytes = out.offset_bytes() - start;
+            let sum = write_blob(&mut out, &blob)?;
+            trailer.blobs.insert(leaf, (offset_bytes, blob.len_bytes(), sum));
         }
         out.write(&trailer.to_bytes()?)?;
     }
@@ -101,75 +98,27 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
 }
 
 fn write_record(out: &mut DirectWriter, record: &RecordOut, sums: Option<&mut Vec<u32>>) -> Result<()> {
-    let mut blocks = Blocks::default();
-    let is_summed = sums.is_some();
-    let mut write = |out: &mut DirectWriter, bytes: &[u8]| {
-        if is_summed {
+    let mut blocks = sums.is_some().then(|| BlockSums::new(BLOCK_LEN_BYTES as usize));
+    let mut write = |bytes: &[u8]| {
+        if let Some(blocks) = &mut blocks {
             blocks.update(bytes);
         }
         out.write(bytes)
     };
-    write(out, &record.header.to_bytes())?;
-    let (from, to) = (record.array.dtype(), record.dtype);
-    let mut cast = Vec::new();
-    record.array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-        if from == to {
-            return write(out, piece);
-        }
-        cast.resize(piece.len() / from.size_bytes() * to.size_bytes(), 0);
-        cast_bytes(piece, from, to, &mut cast)?;
-        write(out, &cast)
-    })?;
-    if let Some(sums) = sums {
-        blocks.finish(sums);
+    write(&record.header.to_bytes())?;
+    record.array.for_each_piece(PIECE_LEN_BYTES, write)?;
+    if let (Some(sums), Some(mut blocks)) = (sums, blocks) {
+        sums.extend(blocks.finish());
     }
     Ok(())
 }
 
-/// Checksums of the blocks of one record.
-#[derive(Default)]
-struct Blocks {
-    done: Vec<u32>,
-    current: Crc32c,
-    filled_bytes: u64,
-}
-
-impl Blocks {
-    fn update(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            if self.filled_bytes == BLOCK_LEN_BYTES {
-                self.done.push(std::mem::take(&mut self.current).value());
-                self.filled_bytes = 0;
-            }
-            let left = usize::try_from(BLOCK_LEN_BYTES - self.filled_bytes).unwrap_or(usize::MAX);
-            let (now, rest) = bytes.split_at(left.min(bytes.len()));
-            self.current.update(now);
-            self.filled_bytes += now.len() as u64;
-            bytes = rest;
-        }
-    }
-
-    fn finish(self, sums: &mut Vec<u32>) {
-        sums.extend(self.done);
-        sums.push(self.current.value());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::formats::equinox::trailer::block_count;
-
-    #[test]
-    fn every_started_block_has_a_checksum() {
-        for len in [0, 1, BLOCK_LEN_BYTES - 1, BLOCK_LEN_BYTES, BLOCK_LEN_BYTES + 1, 2 * BLOCK_LEN_BYTES] {
-            let bytes = vec![7; len as usize];
-            let (mut blocks, mut sums) = (Blocks::default(), Vec::new());
-            bytes.chunks(100_001).for_each(|piece| blocks.update(piece));
-            blocks.finish(&mut sums);
-            assert_eq!(sums.len() as u64, block_count(len, BLOCK_LEN_BYTES), "{len}");
-            let last = bytes.chunks(BLOCK_LEN_BYTES as usize).last().unwrap_or_default();
-            assert_eq!(sums.last(), Some(&crc32c(last)), "{len}");
-        }
-    }
+/// Writes the bytes of a leaf without a record; their checksum.
+fn write_blob(out: &mut DirectWriter, blob: &Array) -> Result<u32> {
+    let mut sum = Crc32c::new();
+    blob.for_each_piece(PIECE_LEN_BYTES, |piece| {
+        sum.update(piece);
+        out.write(piece)
+    })?;
+    Ok(sum.value())
 }

@@ -212,7 +212,7 @@ fn what_flax_writes_and_cannot_read_is_read_and_never_written() {
         assert_eq!(info.shape.dims(), [2, size], "{name}");
         assert!(read(&*reader, 0).starts_with(first), "{name}");
         assert_eq!(read(&*reader, 1), 1_i64.to_le_bytes(), "{name}: the leaf after it");
-        let error = encode(&crate::load(&path).unwrap(), &SaveOptions::default(), &FlaxOptions::default());
+        let error = encode(&crate::load(&path).unwrap(), &FlaxOptions::default());
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains(descr), "{error}");
@@ -233,7 +233,7 @@ fn files_are_rewritten_byte_for_byte_in_both_orders() {
         let is_refused =
             ["foreign_ext", "mp_placeholder", "unreadable_"].iter().any(|start| name.starts_with(start));
         let tree = crate::load(fixture(&name)).unwrap();
-        let found = encode(&tree, &SaveOptions::default(), &options);
+        let found = encode(&tree, &options);
         if is_refused {
             assert!(found.is_err(), "{name}");
             continue;
@@ -250,7 +250,7 @@ fn files_are_rewritten_byte_for_byte_in_both_orders() {
     assert!(rewritten > 30, "{rewritten} files");
     let tree = crate::load(fixture("params_insertion.msgpack")).unwrap();
     let sorted = FlaxOptions { sort_keys: true, ..FlaxOptions::default() };
-    let found = whole(&encode(&tree, &SaveOptions::default(), &sorted).unwrap());
+    let found = whole(&encode(&tree, &sorted).unwrap());
     assert_eq!(found, std::fs::read(fixture("params_sorted.msgpack")).unwrap());
 }
 
@@ -423,7 +423,7 @@ fn containers_become_state_dicts() {
     build.close().unwrap();
     let tree = build.finish().unwrap();
     let paths = |flax: &FlaxOptions| -> Vec<String> {
-        let bytes = whole(&encode(&tree, &SaveOptions::default(), flax).unwrap());
+        let bytes = whole(&encode(&tree, flax).unwrap());
         let decoded = decode(&bytes.into()).unwrap();
         decoded.walk().map(|(path, node)| format!("{}:{}", path, node.kind.name())).collect()
     };
@@ -469,7 +469,7 @@ fn everything_that_cannot_be_written_is_named_at_once() {
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let mixed = FlaxOptions { sort_keys: true, integer_keys: true, ..FlaxOptions::default() };
-    assert!(encode(&tree, &SaveOptions::default(), &mixed).unwrap_err().to_string().contains("no order"));
+    assert!(encode(&tree, &mixed).unwrap_err().to_string().contains("no order"));
     let compressed = SaveOptions { custom_metadata: Some(json!(1)), ..flax_options(FlaxOptions::default()) };
     let error = crate::save_with(&path, &dict(Vec::new()), &compressed).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

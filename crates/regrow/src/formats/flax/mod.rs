@@ -83,7 +83,7 @@ impl Format for Flax {
 
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
         let tree = super::without_data(leaf);
-        tree.and_then(|tree| writer::encode(&tree, options, &own_options(options)).map(drop)).err()
+        tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::convert::{cast, swap_words};
+use super::convert::swap_words;
 use super::dtypes::{to_name, word_bytes};
 use super::encode::{ArrayHead, Encoder, Part};
 use super::layout::{CHUNKED_KEY, EXT_NDARRAY, EXT_NUMPY_SCALAR};
@@ -47,7 +47,7 @@ pub(super) fn write(
             return Err(Error::invalid(format!("the layout \"flax\" has no {what}")).in_file(staged.target()));
         }
     }
-    let encoder = encode(tree, options, flax)?;
+    let encoder = encode(tree, flax)?;
     let write_options = WriteOptions {
         expected_len_bytes: encoder.len_bytes(),
         // Nobody keeps checksums of these files.
@@ -76,11 +76,10 @@ pub(super) fn write(
 ///
 /// # Errors
 /// As [`write`].
-pub(super) fn encode(tree: &Tree<Leaf>, options: &SaveOptions, flax: &FlaxOptions) -> Result<Encoder> {
+pub(super) fn encode(tree: &Tree<Leaf>, flax: &FlaxOptions) -> Result<Encoder> {
     let mut writer = Writer {
         family: Family::of(tree),
         tree,
-        options,
         flax,
         encoder: Encoder::new(),
         refusals: Refusals::default(),
@@ -158,7 +157,6 @@ enum Step {
 struct Writer<'a> {
     family: Family,
     tree: &'a Tree<Leaf>,
-    options: &'a SaveOptions,
     flax: &'a FlaxOptions,
     encoder: Encoder,
     refusals: Refusals,
@@ -276,8 +274,6 @@ impl Writer<'_> {
     }
 
     fn ndarray(&mut self, code: i8, array: &Array, max_chunk_size: Option<u64>) -> Result<()> {
-        let to = self.options.cast.iter().find(|(pattern, _)| pattern.matches(&self.path));
-        let array = cast(array, to.map_or(array.dtype(), |(_, to)| *to))?;
         let dtype = array.dtype();
         let head = ArrayHead {
             code,
@@ -285,7 +281,7 @@ impl Writer<'_> {
             dtype_name: dtype.name(),
             size_bytes: dtype.size_bytes() as u64,
         };
-        self.encoder.ndarray(head, &array, max_chunk_size)
+        self.encoder.ndarray(head, array, max_chunk_size)
     }
 
     /// An array of a dtype that is NumPy's alone; its last axis is the bytes of an element.

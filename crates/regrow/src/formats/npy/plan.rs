@@ -26,8 +26,7 @@ pub(super) struct Planned<'a> {
 /// Where its elements come from.
 #[derive(Debug)]
 pub(super) enum Data<'a> {
-    /// An array, written as another dtype maybe.
-    Array(&'a Array, Dtype),
+    Array(&'a Array),
     /// A text, one code point in four bytes.
     Text(&'a str),
 }
@@ -35,7 +34,7 @@ pub(super) enum Data<'a> {
 /// A whole save.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// Of every leaf, in flatten order, with the dtype after a cast.
+    /// Of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
     /// In flatten order, without the leaves that have no data.
     pub arrays: Vec<Planned<'a>>,
@@ -66,9 +65,7 @@ impl<'a> Plan<'a> {
                 Form::Npy | Form::Folder => file_name(&path),
             };
             let Some(name) = refusals.keep(&path, name).map(Arc::<str>::from) else { continue };
-            let dtype = dtype_of(&path, leaf, save);
-            let Some(planned) = refusals.keep(&path, planned(name.clone(), leaf, dtype, options, form))
-            else {
+            let Some(planned) = refusals.keep(&path, planned(name.clone(), leaf, options, form)) else {
                 continue;
             };
             if planned.is_some() {
@@ -81,7 +78,7 @@ impl<'a> Plan<'a> {
             }
             infos.push(LeafInfo {
                 kind: leaf.kind.clone(),
-                dtype,
+                dtype: leaf.as_array().map_or(Dtype::UInt8, Array::dtype),
                 shape: match &leaf.data {
                     LeafData::Array(array) => array.shape().clone(),
                     LeafData::Text(text) => Shape::new(vec![text.len() as u64])?,
@@ -114,7 +111,7 @@ impl Planned<'_> {
                 // The one element of an empty text is a NUL.
                 if elements.is_empty() { each(&[0; 4]) } else { Ok(()) }
             }
-            Data::Array(array, to) => for_each_cast_piece(array, to, each),
+            Data::Array(array) => array.for_each_piece(PIECE_LEN_BYTES, each),
         }
     }
 
@@ -129,19 +126,6 @@ impl Planned<'_> {
 
 /// Bytes that are shown at a time.
 const PIECE_LEN_BYTES: usize = 1 << 20;
-
-fn for_each_cast_piece(array: &Array, to: Dtype, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    let from = array.dtype();
-    let mut cast = Vec::new();
-    array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-        if from == to {
-            return each(piece);
-        }
-        cast.resize(piece.len() / from.size_bytes() * to.size_bytes(), 0);
-        crate::array::cast_bytes(piece, from, to, &mut cast)?;
-        each(&cast)
-    })
-}
 
 fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result<()> {
     if options.compress.is_some() && form != Form::Npz {
@@ -162,17 +146,10 @@ fn check_options(form: Form, options: &NpyOptions, save: &SaveOptions) -> Result
     Ok(())
 }
 
-fn dtype_of(path: &KeyPath, leaf: &Leaf, save: &SaveOptions) -> Dtype {
-    let cast = save.cast.iter().find(|(pattern, _)| pattern.matches(path));
-    let cast = cast.filter(|_| leaf.kind.is_castable()).map(|(_, to)| *to);
-    cast.or(leaf.as_array().map(Array::dtype)).unwrap_or(Dtype::UInt8)
-}
-
 /// `None` for a leaf without data, which only the sidecar knows.
 fn planned<'a>(
     name: Arc<str>,
     leaf: &'a Leaf,
-    dtype: Dtype,
     options: &NpyOptions,
     form: Form,
 ) -> Result<Option<Planned<'a>>> {
@@ -182,11 +159,11 @@ fn planned<'a>(
                 .help("leave it out"));
         }
         (LeafKind::NumpyOther(text), LeafData::Array(array)) => {
-            (header_of_other(text, array)?, Data::Array(array, dtype))
+            (header_of_other(text, array)?, Data::Array(array))
         }
         (_, LeafData::Array(array)) => {
-            let header = Header::for_array(dtype, array.shape().clone(), options.named_dtypes);
-            (header, Data::Array(array, dtype))
+            let header = Header::for_array(array.dtype(), array.shape().clone(), options.named_dtypes);
+            (header, Data::Array(array))
         }
         (_, LeafData::Text(text)) => (header_of_text(text)?, Data::Text(text)),
         (_, LeafData::Absent) if options.structure && form != Form::Npy => return Ok(None),

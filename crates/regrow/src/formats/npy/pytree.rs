@@ -97,15 +97,15 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
         let found = by_name.remove(&*info.name);
         if !info.kind.is_array() {
             stored.push(None);
-            codings.push(Arc::from(""));
+            codings.push((Arc::from(""), None));
             continue;
         }
         let of_leaf = matching(&path, info, found)?;
-        codings.push(coding(&of_leaf));
+        codings.push((coding(&of_leaf), chunk_shape(&of_leaf)));
         stored.push(Some(of_leaf));
     }
     for (info, coding) in tree.leaves_mut().iter_mut().zip(codings) {
-        info.coding = coding;
+        (info.coding, info.chunk_shape) = coding;
     }
     if let Some(name) = by_name.keys().min() {
         notes.push(format!(
@@ -153,19 +153,19 @@ fn note_unreadable(items: &[Item], notes: &mut Vec<String>) {
 }
 
 fn info(name: &str, content: &Content) -> LeafInfo {
-    let (kind, dtype, shape, coding) = match content {
+    let (kind, dtype, shape, coding, chunk_shape) = match content {
         Ok((stored, _)) => {
             let record = &stored.record;
-            (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored))
+            (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored), chunk_shape(stored))
         }
-        Err(why) => (LeafKind::Unknown(why.clone()), Dtype::UInt8, Shape::scalar(), Arc::from("")),
+        Err(why) => (LeafKind::Unknown(why.clone()), Dtype::UInt8, Shape::scalar(), Arc::from(""), None),
     };
     LeafInfo {
         kind,
         dtype,
         shape,
         name: Arc::from(name),
-        chunk_shape: None,
+        chunk_shape,
         write_shape: None,
         sharding: None,
         coding,
@@ -174,4 +174,11 @@ fn info(name: &str, content: &Content) -> LeafInfo {
 
 fn coding(stored: &Stored) -> Arc<str> {
     Arc::from(stored.record.coding(stored.method == Method::Deflated))
+}
+
+/// A deflated member whose elements do not lie in C order is unpacked as a whole, whatever is wanted of it: it is
+/// one chunk.
+fn chunk_shape(stored: &Stored) -> Option<Shape> {
+    let is_one_chunk = stored.method == Method::Deflated && !stored.record.is_c_order();
+    is_one_chunk.then(|| stored.record.shape.clone())
 }

@@ -6,8 +6,9 @@ use bytes::Bytes;
 
 use super::record::Record;
 use super::zip::{Crc32, Inflater, Method};
-use crate::array::{Region, Shape};
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::array::Region;
+use crate::bytes::limits::allocate;
+use crate::error::{Error, Result, ResultExt};
 use crate::store::{ByteRange, LocalStore, Store};
 
 /// A leaf's data on disk.
@@ -172,22 +173,16 @@ impl Files {
             inflater.read(&deflated, &mut data)?;
             return record.copy_region(data.into(), region, out);
         }
-        let mut left = out;
         let mut inflater = None;
-        for (start, len) in runs(&record.shape, region, record.dtype.size_bytes() as u64) {
+        region.for_each_run(&record.shape, record.dtype, |start, place, len| {
             let at = stored.data_at + start;
-            let mut now = match inflater.take() {
-                Some(inflater) => inflater,
-                None => self.inflater(leaf, at, stored.len_bytes, crc32),
-            };
+            let now = inflater.get_or_insert_with(|| self.inflater(leaf, at, stored.len_bytes, crc32));
             now.skip_to(&deflated, at)?;
-            let (piece, rest) =
-                std::mem::take(&mut left).split_at_mut_checked(len as usize).unwrap_or_default();
+            let piece = out.get_mut(place..place.saturating_add(len)).unwrap_or_default();
             now.read(&deflated, piece)?;
             record.to_little_endian(piece);
-            left = rest;
-            inflater = Some(now);
-        }
+            Ok(())
+        })?;
         if let Some(inflater) = inflater.filter(|inflater| !inflater.is_done()) {
             *self.unpacking.lock().unwrap_or_else(PoisonError::into_inner) = Some((leaf, inflater));
         }
@@ -222,79 +217,4 @@ pub(super) fn bad_crc(expected: u32, found: u32) -> Error {
     Error::corrupt("a member of a zip archive fails its CRC-32")
         .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
         .help("copy the file again, or load the other leaves")
-}
-
-pub(super) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    let len = usize::try_from(len_bytes).ok().filter(|&len| out.try_reserve_exact(len).is_ok());
-    let len = len.ok_or_else(|| {
-        Error::new(ErrorKind::Limit, format!("there is no memory for an array of {len_bytes} bytes"))
-    })?;
-    out.resize(len, 0);
-    Ok(out)
-}
-
-/// The runs of bytes `(offset, length)` that a region takes in a C-order array, from front to back.
-fn runs(shape: &Shape, region: &Region, size_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
-    let strides = shape.strides_elements();
-    let axes: Vec<(u64, u64, u64)> = region
-        .starts()
-        .iter()
-        .zip(region.lens())
-        .zip(&strides)
-        .map(|((&start, &len), &stride)| (start, len, stride * size_bytes))
-        .collect();
-    // Trailing axes that are whole merge into one run.
-    let whole = axes.iter().zip(shape.dims()).rev().take_while(|((_, len, _), dim)| len == *dim).count();
-    let inner = axes.len().saturating_sub(whole + 1);
-    let run: u64 = region.lens().iter().skip(inner).product::<u64>() * size_bytes;
-    let first: u64 = axes.iter().map(|(start, _, stride)| start * stride).sum();
-    let mut index = vec![0; inner];
-    let mut next = (!region.is_empty()).then_some(first);
-    std::iter::from_fn(move || {
-        let now = next?;
-        let mut at = now;
-        next = None;
-        for (count, (_, len, stride)) in index.iter_mut().zip(&axes).rev() {
-            *count += 1;
-            at += stride;
-            if *count < *len {
-                next = Some(at);
-                break;
-            }
-            at -= stride * len;
-            *count = 0;
-        }
-        Some((now, run))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::array::{Dtype, copy_region};
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn runs_are_the_region_from_front_to_back(axes in proptest::collection::vec((1_u64..4, 0_u64..3, 0_u64..3), 0..4)) {
-            let shape = Shape::new(axes.iter().map(|a| a.0 + a.1 + a.2).collect::<Vec<_>>()).unwrap();
-            let region = Region::new(
-                axes.iter().map(|a| a.1).collect::<Vec<_>>(),
-                axes.iter().map(|a| a.0).collect::<Vec<_>>(),
-            ).unwrap();
-            let data: Vec<u8> = (0..shape.len_bytes(Dtype::UInt16).unwrap()).map(|i| i as u8).collect();
-            let target = region.shape();
-            let mut expected = vec![0; target.len_bytes(Dtype::UInt16).unwrap() as usize];
-            copy_region(2, &data, &shape, &region, &mut expected, &target, &vec![0; axes.len()]).unwrap();
-            let mut found: Vec<u8> = Vec::new();
-            let mut end = 0;
-            for (start, len) in runs(&shape, &region, 2) {
-                prop_assert!(start >= end);
-                end = start + len;
-                found.extend(&data[start as usize..end as usize]);
-            }
-            prop_assert_eq!(found, expected);
-        }
-    }
 }

@@ -402,3 +402,38 @@ proptest! {
         let _ = Npy.open(&path, &OpenOptions::default());
     }
 }
+
+/// Of a deflated member in Fortran order each read unpacks all, so a load must not read it band by band.
+#[test]
+fn a_deflated_member_in_fortran_order_is_one_chunk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npz");
+    let (rows, columns) = (3_u64, 500_u64);
+    let shape = Shape::new([rows, columns]).unwrap();
+    let header = |fortran_order| header::Header {
+        fortran_order,
+        ..header::Header::for_array(Dtype::Float32, shape.clone(), true)
+    };
+    let data: Vec<u8> = (0..rows * columns).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let out = crate::store::DirectWriter::create_with(&path, &Default::default()).unwrap();
+    let mut zip = zip::ZipWriter::new(out);
+    for (name, fortran_order) in [("c.npy", false), ("f.npy", true)] {
+        let head = header(fortran_order).to_bytes();
+        let len_bytes = (head.len() + data.len()) as u64;
+        zip.add(name, zip::Listed::Yes, Some(6), len_bytes, |each| {
+            each(&head)?;
+            each(&data)
+        })
+        .unwrap();
+    }
+    zip.finish(b"", false).unwrap();
+    let checkpoint = crate::open(&path).unwrap();
+    let info = |name: &str| &checkpoint.tree().leaves()[checkpoint.find(name).unwrap()];
+    assert_eq!(info("c").chunk_shape, None);
+    assert_eq!(info("f").chunk_shape, Some(shape.clone()));
+    assert_eq!(&*info("f").coding, "deflate, fortran order");
+    let found = checkpoint.read(checkpoint.find("f").unwrap()).unwrap();
+    let strides = vec![4, 4 * rows as i64];
+    let expected = Array::with_strides(Dtype::Float32, shape, strides, 0, data.into()).unwrap();
+    assert_eq!(found.as_array().unwrap().to_c_order().unwrap(), expected.to_c_order().unwrap());
+}

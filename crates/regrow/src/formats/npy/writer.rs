@@ -58,9 +58,9 @@ fn write_folder(
 fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {
     match array.data {
         // The writer reads this straight into its own buffers.
-        Data::Array(elements, to) => {
+        Data::Array(elements) => {
             out.write(&array.header.to_bytes())?;
-            write_array(&mut out, elements, to)?;
+            write_array(&mut out, elements)?;
         }
         Data::Text(_) => array.for_each_piece(&mut |piece| out.write(piece))?,
     }

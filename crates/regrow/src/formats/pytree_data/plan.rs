@@ -22,10 +22,8 @@ use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tr
 pub(super) struct Planned {
     /// As the manifest will have it, its checksums still missing.
     pub entry: Entry,
-    /// The data.
+    /// The data, in the dtype it is stored as.
     pub array: Array,
-    /// The dtype it is stored as.
-    pub stored: Dtype,
 }
 
 /// A whole save.
@@ -59,32 +57,29 @@ impl Plan {
                 Some(_) => KeyPath::from_iter(literals.iter().map(key_of)),
                 None => place,
             };
-            let Some((entry, array, stored)) =
+            let Some((entry, array)) =
                 refusals.keep(&path, stored_form(leaf, literals, options, keeps_structure))
             else {
                 continue;
             };
-            let mut info = LeafInfo {
+            infos.push(LeafInfo {
                 kind: leaf.kind.clone(),
-                dtype: stored,
+                dtype: array.dtype(),
                 shape: array.shape().clone(),
                 name: Arc::from(path.join(".")),
                 chunk_shape: None,
                 write_shape: None,
                 sharding: None,
                 coding: Arc::from(""),
-            };
+            });
             if let Some(entry) = entry {
                 let key: Vec<String> = entry.path.iter().map(identity).collect();
                 if !taken.insert(key) {
                     let what = format!("two leaves would have the path {}", path_text(&entry.path));
                     refusals.add(&path, Error::new(ErrorKind::NameCollision, what));
                 }
-                arrays.push(Planned { entry, array, stored });
-            } else {
-                info.dtype = Dtype::UInt8;
+                arrays.push(Planned { entry, array });
             }
-            infos.push(info);
         }
         refusals.finish("cannot be written as data and manifest")?;
         let structure = match keeps_structure {
@@ -120,13 +115,13 @@ fn place(arrays: &mut [Planned], align: u64) -> Result<u64> {
     Ok(offset)
 }
 
-/// A leaf's entry, its array and the dtype it is stored as; no entry for what only the kept pytree has.
+/// A leaf's entry, and its array as it is stored; no entry for what only the kept pytree has.
 fn stored_form(
     leaf: &Leaf,
     path: Vec<Literal>,
     options: &PytreeDataOptions,
     keeps_structure: bool,
-) -> Result<(Option<Entry>, Array, Dtype)> {
+) -> Result<(Option<Entry>, Array)> {
     let array = match &leaf.data {
         LeafData::Array(array) => array.clone(),
         LeafData::Text(text) => {
@@ -134,11 +129,7 @@ fn stored_form(
             Array::new(Dtype::UInt8, shape, Bytes::copy_from_slice(text.as_bytes()))?
         }
         LeafData::Absent if leaf.kind == LeafKind::Placeholder && keeps_structure => {
-            return Ok((
-                None,
-                Array::new(Dtype::UInt8, Shape::scalar(), Bytes::from_static(&[0]))?,
-                Dtype::UInt8,
-            ));
+            return Ok((None, Array::new(Dtype::UInt8, Shape::scalar(), Bytes::from_static(&[0]))?));
         }
         LeafData::Absent => {
             return Err(Error::unsupported(format!("a leaf of kind {} has no data", leaf.kind.name()))
@@ -164,15 +155,9 @@ fn stored_form(
             (Descr::named(stored), array.shape().clone(), stored)
         }
     };
-    let entry = Entry {
-        path,
-        descr,
-        shape,
-        len_bytes: array.shape().len_bytes(stored)?,
-        offset_bytes: 0,
-        crc32c: None,
-    };
-    Ok((Some(entry), array, stored))
+    let array = array.cast(stored)?;
+    let entry = Entry { path, descr, shape, len_bytes: array.len_bytes(), offset_bytes: 0, crc32c: None };
+    Ok((Some(entry), array))
 }
 
 /// What a dtype becomes.

@@ -3,9 +3,9 @@
 use super::PytreeDataOptions;
 use super::files::DATA_SUFFIX;
 use super::manifest::{BLOCK_LEN_BYTES, Manifest};
-use super::plan::{Plan, Planned};
-use crate::array::cast_bytes;
-use crate::bytes::checksum::Crc32c;
+use super::plan::Plan;
+use crate::array::Array;
+use crate::bytes::checksum::BlockSums;
 use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::store::DirectWriter;
@@ -38,7 +38,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOpti
     let mut entries = Vec::with_capacity(arrays.len());
     for mut planned in arrays {
         pad_to(&mut out, planned.entry.offset_bytes)?;
-        let sums = write_array(&mut out, &planned)
+        let sums = write_array(&mut out, &planned.array)
             .map_err(|error| super::manifest::about(error, &planned.entry.path))?;
         planned.entry.crc32c = extra.is_some().then_some(sums);
         entries.push(planned.entry);
@@ -73,58 +73,12 @@ fn pad_to(out: &mut DirectWriter, offset_bytes: u64) -> Result<()> {
     })
 }
 
-/// Streams an array, cast where it is stored as another dtype; its checksums.
-fn write_array(out: &mut DirectWriter, planned: &Planned) -> Result<Vec<u32>> {
-    let (from, to) = (planned.array.dtype(), planned.stored);
-    let mut sums = BlockSums::default();
-    let mut cast = Vec::new();
-    planned.array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-        let stored = match from == to {
-            true => piece,
-            false => {
-                cast.resize(piece.len() / from.size_bytes() * to.size_bytes(), 0);
-                cast_bytes(piece, from, to, &mut cast)?;
-                &cast
-            }
-        };
-        sums.update(stored);
-        out.write(stored)
+/// Streams an array; its checksums.
+fn write_array(out: &mut DirectWriter, array: &Array) -> Result<Vec<u32>> {
+    let mut sums = BlockSums::new(BLOCK_LEN_BYTES as usize);
+    array.for_each_piece(PIECE_LEN_BYTES, |piece| {
+        sums.update(piece);
+        out.write(piece)
     })?;
     Ok(sums.finish())
-}
-
-/// One checksum for each started block.
-#[derive(Default)]
-struct BlockSums {
-    done: Vec<u32>,
-    current: Crc32c,
-    filled: u64,
-}
-
-impl BlockSums {
-    fn update(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = (BLOCK_LEN_BYTES - self.filled) as usize;
-            let (now, later) = rest.split_at(rest.len().min(room));
-            self.current.update(now);
-            self.filled += now.len() as u64;
-            if self.filled == BLOCK_LEN_BYTES {
-                self.close();
-            }
-            rest = later;
-        }
-    }
-
-    fn close(&mut self) {
-        self.done.push(std::mem::take(&mut self.current).value());
-        self.filled = 0;
-    }
-
-    fn finish(mut self) -> Vec<u32> {
-        if self.filled > 0 {
-            self.close();
-        }
-        self.done
-    }
 }

@@ -197,7 +197,8 @@ fn write_safetensors(
         if let (Some(leaf), Some(LeafData::Array(array))) =
             (plan.leaves.get(leaf), tree.leaves().get(leaf).map(|leaf| &leaf.data))
         {
-            write_array(&mut out, array, leaf.info.dtype).at_leaf(&leaf.path)?;
+            let written = array.cast(leaf.info.dtype).and_then(|array| write_array(&mut out, &array));
+            written.at_leaf(&leaf.path)?;
         }
     }
     Ok(data_file(head.name.clone(), data_offset, crc32c(&head.bytes), out.finish()?))

@@ -51,7 +51,7 @@ pub(super) struct PlannedTensor {
 /// A whole save.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Of every leaf, in flatten order, with the dtype after a cast.
+    /// Of every leaf, in flatten order.
     pub infos: Vec<LeafInfo>,
     /// In the order of their bytes, a list for each file. There is always one file.
     pub files: Vec<Vec<PlannedTensor>>,
@@ -87,7 +87,7 @@ impl Plan {
         let mut taken: HashMap<Arc<str>, KeyPath> = HashMap::with_capacity(tree.len());
         for (at, (path, leaf)) in tree.iter().enumerate() {
             let name: Arc<str> = Arc::from(path.join(&options.separator));
-            let info = info(&path, leaf, name.clone(), save)?;
+            let info = info(leaf, name.clone())?;
             if let Some(error) = refusal(&info, options) {
                 refusals.add(&path, error);
             }
@@ -120,13 +120,9 @@ impl Plan {
     }
 }
 
-fn info(path: &KeyPath, leaf: &Leaf, name: Arc<str>, save: &SaveOptions) -> Result<LeafInfo> {
+fn info(leaf: &Leaf, name: Arc<str>) -> Result<LeafInfo> {
     let (dtype, shape) = match &leaf.data {
-        LeafData::Array(array) => {
-            let cast = save.cast.iter().find(|(pattern, _)| pattern.matches(path));
-            let to = cast.filter(|_| leaf.kind.is_castable()).map(|(_, to)| *to);
-            (to.unwrap_or(array.dtype()), array.shape().clone())
-        }
+        LeafData::Array(array) => (array.dtype(), array.shape().clone()),
         LeafData::Text(text) => (Dtype::UInt8, Shape::new(vec![text.len() as u64])?),
         LeafData::Absent => (Dtype::UInt8, Shape::scalar()),
     };

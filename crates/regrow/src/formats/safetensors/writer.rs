@@ -17,7 +17,7 @@ use super::index::{INDEX_FILE_NAME, Index};
 use super::metadata::{self, STRUCTURE};
 use super::packed::pack_f4;
 use super::plan::{Form, Plan, PlannedTensor};
-use crate::array::{Array, Dtype, cast_bytes};
+use crate::array::Array;
 use crate::commit::Staged;
 use crate::engine::SaveOptions;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -36,7 +36,7 @@ const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 /// Longest pytree that goes into a header, so that the tensors still fit.
 const STRUCTURE_LEN_MAX_BYTES: usize = 24 << 20;
 
-/// Bytes that are cast or packed at a time. Even in elements of every size, so that pairs stay together.
+/// Bytes that are packed at a time. Even in elements of every size, so that pairs stay together.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
 /// What kind of thing a save makes at `path`.
@@ -106,7 +106,8 @@ pub struct FileImage<'a> {
 }
 
 impl<'a> FileImage<'a> {
-    /// Plans the file of `tree`; `save` is of this layout.
+    /// Plans the file of `tree`; `save` is of this layout. Its casts are the caller's to make beforehand
+    /// ([`Array::cast`]).
     ///
     /// # Errors
     /// As a save: `NameCollision`, `Unsupported`, `Limit`, `InvalidArgument`.
@@ -141,8 +142,8 @@ impl<'a> FileImage<'a> {
         };
         put(&self.head.bytes)?;
         for tensor in &self.tensors {
-            let (array, to) = self.encoder.array(tensor)?;
-            each_stored_piece(array, to, &tensor.form, &mut put).at_leaf(&self.encoder.path(tensor))?;
+            let array = self.encoder.array(tensor)?;
+            each_stored_piece(array, &tensor.form, &mut put).at_leaf(&self.encoder.path(tensor))?;
         }
         Ok(())
     }
@@ -159,8 +160,6 @@ struct Head {
 #[derive(Debug)]
 struct Encoder<'a> {
     tree: &'a Tree<Leaf>,
-    /// Dtypes after a cast, by leaf.
-    dtypes: Vec<Dtype>,
     paths: Vec<KeyPath>,
     /// `__metadata__` of the first file, and of the others.
     first_metadata: Option<Vec<(String, String)>>,
@@ -178,7 +177,6 @@ impl<'a> Encoder<'a> {
         let alignment_bytes = options.alignment_bytes()?;
         let other_metadata = metadata::entries(options, save.custom_metadata.as_ref())?;
         let Plan { infos, files } = Plan::new(tree, save, options, header_len_max_bytes)?;
-        let dtypes = infos.iter().map(|info| info.dtype).collect();
         let mut first_metadata = other_metadata.clone();
         if options.structure {
             let structure =
@@ -192,7 +190,7 @@ impl<'a> Encoder<'a> {
             first_metadata.get_or_insert_default().push((STRUCTURE.to_owned(), structure));
         }
         let paths = tree.paths();
-        Ok((Self { tree, dtypes, paths, first_metadata, other_metadata, alignment_bytes }, files))
+        Ok((Self { tree, paths, first_metadata, other_metadata, alignment_bytes }, files))
     }
 
     fn head(&self, file: usize, tensors: &[PlannedTensor]) -> Result<Head> {
@@ -219,22 +217,19 @@ impl<'a> Encoder<'a> {
     fn write_file(&self, mut out: DirectWriter, head: &Head, tensors: &[PlannedTensor]) -> Result<()> {
         out.write(&head.bytes)?;
         for tensor in tensors {
-            let (array, to) = self.array(tensor)?;
+            let array = self.array(tensor)?;
             let written = match tensor.form.is_packed() {
-                true => each_stored_piece(array, to, &tensor.form, &mut |bytes| out.write(bytes)),
-                false => write_array(&mut out, array, to),
+                true => each_stored_piece(array, &tensor.form, &mut |bytes| out.write(bytes)),
+                false => write_array(&mut out, array),
             };
             written.at_leaf(&self.path(tensor))?;
         }
         out.finish().map(|_| ())
     }
 
-    /// The array of a tensor, and the dtype that it is to have.
-    fn array(&self, tensor: &PlannedTensor) -> Result<(&Array, Dtype)> {
+    fn array(&self, tensor: &PlannedTensor) -> Result<&Array> {
         let array = self.tree.leaves().get(tensor.leaf).and_then(Leaf::as_array);
-        array
-            .zip(self.dtypes.get(tensor.leaf).copied())
-            .ok_or_else(|| Error::invalid("a planned tensor has no array"))
+        array.ok_or_else(|| Error::invalid("a planned tensor has no array"))
     }
 
     fn path(&self, tensor: &PlannedTensor) -> KeyPath {
@@ -243,25 +238,14 @@ impl<'a> Encoder<'a> {
 }
 
 /// Shows the bytes that stand in the file, front to back, piece by piece.
-fn each_stored_piece(
-    array: &Array,
-    to: Dtype,
-    form: &Form,
-    each: &mut dyn FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let (mut cast, mut packed) = (Vec::new(), Vec::new());
-    array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-        let mut bytes = piece;
-        if array.dtype() != to {
-            cast.resize(piece.len() / array.dtype().size_bytes() * to.size_bytes(), 0);
-            cast_bytes(piece, array.dtype(), to, &mut cast)?;
-            bytes = &cast;
+fn each_stored_piece(array: &Array, form: &Form, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let mut packed = Vec::new();
+    array.for_each_piece(PIECE_LEN_BYTES, |piece| match form.is_packed() {
+        true => {
+            pack_f4(piece, &mut packed);
+            each(&packed)
         }
-        if form.is_packed() {
-            pack_f4(bytes, &mut packed);
-            bytes = &packed;
-        }
-        each(bytes)
+        false => each(piece),
     })
 }
 

@@ -44,7 +44,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
         let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
         let mut out = staged.writer(file, header.len() as u64 + array.len_bytes(), 0)?;
         out.write(&header)?;
-        write_array(&mut out, array, spec.dtype)?;
+        write_array(&mut out, &array.cast(spec.dtype)?)?;
         out.finish()?;
     }
     let target = std::path::absolute(staged.target())

@@ -5,7 +5,7 @@
 //! 0                      from      from + 1 MiB
 //! ```
 
-use crate::bytes::checksum::{Crc32c, crc32c};
+use crate::bytes::checksum::BlockSums;
 
 /// Bytes each checksum covers.
 pub(super) const BLOCK_LEN_BYTES: usize = 1 << 20;
@@ -13,55 +13,32 @@ pub(super) const BLOCK_LEN_BYTES: usize = 1 << 20;
 /// CRC-32C of every block from a given byte on.
 pub(super) struct BlockChecksums {
     skip_bytes: u64,
-    in_block_bytes: usize,
-    block: Crc32c,
-    done: Vec<u32>,
+    sums: BlockSums,
 }
 
 impl BlockChecksums {
     /// Blocks are counted from byte `from` on.
     pub(super) fn from_byte(from: u64) -> Self {
-        Self { skip_bytes: from, in_block_bytes: 0, block: Crc32c::new(), done: Vec::new() }
+        Self { skip_bytes: from, sums: BlockSums::new(BLOCK_LEN_BYTES) }
     }
 
     /// Takes in the next bytes of the file.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         let skip = usize::try_from(self.skip_bytes).unwrap_or(usize::MAX).min(bytes.len());
         self.skip_bytes -= skip as u64;
-        let mut rest = bytes.get(skip..).unwrap_or_default();
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(rest.len().min(BLOCK_LEN_BYTES - self.in_block_bytes));
-            if now.len() == BLOCK_LEN_BYTES {
-                self.done.push(crc32c(now));
-            } else {
-                self.block.update(now);
-                self.in_block_bytes += now.len();
-                if self.in_block_bytes == BLOCK_LEN_BYTES {
-                    self.close();
-                }
-            }
-            rest = later;
-        }
+        self.sums.update(bytes.get(skip..).unwrap_or_default());
     }
 
     /// The checksums, that of the shorter last block included.
     pub(super) fn finish(&mut self) -> Vec<u32> {
-        if self.in_block_bytes > 0 {
-            self.close();
-        }
-        std::mem::take(&mut self.done)
-    }
-
-    fn close(&mut self) {
-        self.done.push(self.block.value());
-        self.block = Crc32c::new();
-        self.in_block_bytes = 0;
+        self.sums.finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bytes::checksum::crc32c;
     use proptest::prelude::*;
 
     proptest! {

@@ -67,93 +67,37 @@ impl<'a> ChunkSource<'a> {
         }
         let from = self.array.dtype();
         let widest = from.size_bytes().max(self.dtype.size_bytes());
-        let piece_elements = ((PIECE_LEN_BYTES / widest) as u64).min(self.region.len_elements());
-        let mut raw = vec![0; piece_elements as usize * from.size_bytes()];
-        let mut cast =
-            vec![0; if from == self.dtype { 0 } else { piece_elements as usize * self.dtype.size_bytes() }];
-        let mut runs = Runs::new(self.array, self.region);
-        let mut left = self.region.len_elements();
-        while left > 0 {
-            let now = left.min(piece_elements) as usize;
-            let raw = raw.get_mut(..now * from.size_bytes()).unwrap_or_default();
-            runs.read(raw)?;
+        let piece_elements = ((PIECE_LEN_BYTES / widest) as u64).min(self.region.len_elements()) as usize;
+        let mut raw = vec![0; piece_elements * from.size_bytes()];
+        let mut cast = vec![0; if from == self.dtype { 0 } else { piece_elements * self.dtype.size_bytes() }];
+        let mut show = |raw: &[u8]| {
             if from == self.dtype {
-                each(raw)?;
-            } else {
-                let cast = cast.get_mut(..now * self.dtype.size_bytes()).unwrap_or_default();
-                cast_bytes(raw, from, self.dtype, cast)?;
-                each(cast)?;
+                return each(raw);
             }
-            left -= now as u64;
-        }
-        Ok(())
-    }
-}
-
-/// The runs of a region that lie next to each other in the array's C order, one after another.
-struct Runs<'a> {
-    array: &'a Array,
-    /// Axes before those that merge into one run: length of the region, bytes from one index to the next.
-    outer: Vec<(u64, u64)>,
-    index: Vec<u64>,
-    /// Where the current run begins in the array's C order, how long runs are, how much of it is read.
-    run_start_bytes: u64,
-    run_len_bytes: u64,
-    done_bytes: u64,
-}
-
-impl<'a> Runs<'a> {
-    fn new(array: &'a Array, region: &Region) -> Self {
-        let size = array.dtype().size_bytes() as u64;
-        let dims = array.shape().dims();
-        let strides = array.shape().strides_elements();
-        let start = region.starts().iter().zip(&strides).map(|(start, stride)| start * stride * size).sum();
-        // From the last axis back, whole axes merge; the first one that is cut is the last to join.
-        let mut run_len_bytes = size;
-        let mut inner = region.rank();
-        for (&len, &dim) in region.lens().iter().zip(dims).rev() {
-            run_len_bytes *= len;
-            inner -= 1;
-            if len != dim {
-                break;
+            let len = raw.len() / from.size_bytes() * self.dtype.size_bytes();
+            let cast = cast.get_mut(..len).unwrap_or_default();
+            cast_bytes(raw, from, self.dtype, cast)?;
+            each(cast)
+        };
+        let mut filled = 0;
+        self.region.for_each_run(self.array.shape(), from, |offset_bytes, _, run_len| {
+            let mut done = 0;
+            while done < run_len {
+                let room = raw.get_mut(filled..).unwrap_or_default();
+                let len = room.len().min(run_len - done);
+                let room = room.get_mut(..len).unwrap_or_default();
+                self.array.copy_c_order(offset_bytes + done as u64, room)?;
+                (filled, done) = (filled + len, done + len);
+                if filled == raw.len() {
+                    show(&raw)?;
+                    filled = 0;
+                }
             }
-        }
-        let outer = region
-            .lens()
-            .iter()
-            .zip(&strides)
-            .take(inner)
-            .map(|(&len, stride)| (len, stride * size))
-            .collect();
-        Self { array, outer, index: vec![0; inner], run_start_bytes: start, run_len_bytes, done_bytes: 0 }
-    }
-
-    /// Fills `out` with what comes next.
-    fn read(&mut self, out: &mut [u8]) -> Result<()> {
-        let mut rest = out;
-        while !rest.is_empty() {
-            let len = (self.run_len_bytes - self.done_bytes).min(rest.len() as u64);
-            let (now, later) = rest.split_at_mut(len as usize);
-            self.array.copy_c_order(self.run_start_bytes + self.done_bytes, now)?;
-            self.done_bytes += len;
-            rest = later;
-            if self.done_bytes == self.run_len_bytes {
-                self.next_run();
-            }
-        }
-        Ok(())
-    }
-
-    fn next_run(&mut self) {
-        self.done_bytes = 0;
-        for (index, &(len, stride_bytes)) in self.index.iter_mut().zip(&self.outer).rev() {
-            *index += 1;
-            self.run_start_bytes += stride_bytes;
-            if *index < len {
-                return;
-            }
-            self.run_start_bytes -= stride_bytes * len;
-            *index = 0;
+            Ok(())
+        })?;
+        match raw.get(..filled) {
+            Some(rest) if filled > 0 => show(rest),
+            _ => Ok(()),
         }
     }
 }

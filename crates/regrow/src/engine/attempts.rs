@@ -1,0 +1,42 @@
+//! How long an open or a load begins anew because the checkpoint is being replaced under it.
+
+use std::time::{Duration, Instant};
+
+/// What takes longer than these many attempts together is not given up for the clock alone.
+const ATTEMPTS_MIN: u32 = 20;
+
+/// A writer that replaces a checkpoint for longer than this, without a pause in which it can be read, wins.
+const TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Counts attempts: over when both limits are passed, so that neither a slow read nor a busy writer ends it early.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    since: Instant,
+    done: u32,
+}
+
+impl Attempts {
+    pub(super) fn begin() -> Self {
+        Self { since: Instant::now(), done: 0 }
+    }
+
+    /// Counts one that was in vain; whether there is to be another.
+    pub(super) fn another(&mut self) -> bool {
+        self.done += 1;
+        self.done < ATTEMPTS_MIN || self.since.elapsed() < TIME_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_when_both_limits_are_passed() {
+        let mut young = Attempts::begin();
+        assert!((0..2 * ATTEMPTS_MIN).all(|_| young.another()), "many, but all of them quick");
+        let long_ago = Instant::now().checked_sub(TIME_MAX).expect("a clock that is older than that");
+        let mut old = Attempts { since: long_ago, done: 0 };
+        assert_eq!((0..2 * ATTEMPTS_MIN).filter(|_| old.another()).count() as u32, ATTEMPTS_MIN - 1);
+    }
+}
