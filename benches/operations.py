@@ -1,0 +1,200 @@
+"""Saves and loads of everyone, and what is measured beside them: open, verify, one slice, saves that reuse files.
+
+A turn is the whole life of a checkpoint: save, cold load, warm load, load into given arrays, open, verify, removal.
+So two copies at most are on the disk, and what is compared within a round was written minutes apart at most.
+
+Loaded means usable as NumPy arrays, a byte of every page of every large leaf read, so that a lazy map pays for what
+it put off.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from limits import CopyAndHash, Limit, helper
+from measure import (
+    LIMIT,
+    OURS,
+    Clock,
+    Turn,
+    bring_into_page_cache,
+    drop_from_page_cache,
+    interleave,
+    size_on_disk,
+)
+from setting import MIB, Setting, remove
+from tools import Tool
+from workloads import Tree, build, changed, like, touch
+
+SAVE, COLD, WARM, INTO = "save", "load cold", "load warm", "load into"
+OPEN, MAP, VERIFY, SLICE, BASE = "open", "map", "verify", "slice", "save with base"
+MEMCPY, MEMCPY_CRC = "memcpy", "memcpy + crc32c"
+MILLION = "many_small_0.25KiB_1M"
+SLICE_BYTES = 64 << 10
+HASHED_BYTES = 256 * MIB
+
+
+def storing(setting: Setting) -> None:
+    """Save, load, open and verify, with every workload."""
+    for workload in setting.workloads:
+        with setting.tree(workload) as (tree, leaf_count, len_bytes), setting.room(workload) as room:
+            into = like(tree)
+            tools = setting.tools(workload, leaf_count)
+            with CopyAndHash(min(len_bytes, HASHED_BYTES)) as hashing:
+                turns = [limit_turn(Limit(room, len_bytes), hashing, len_bytes)]
+                for tool in tools:
+                    rounds = 1 if tool.slow_from is not None and leaf_count >= tool.slow_from else None
+                    if rounds is not None:
+                        setting.samples.note(
+                            f"{tool.name} takes part in one round of {workload}, without warm-up: a round takes minutes"
+                        )
+                    turns.append(Turn(tool.name, life(tool, room / tool.name, tree, into), rounds))
+                interleave(setting.samples, workload, turns, setting.rounds)
+
+
+def limit_turn(limit: Limit, hashing: CopyAndHash, len_bytes: int) -> Turn:
+    """The limits take their turn like everyone else."""
+
+    def run(clock: Clock) -> None:
+        clock.time(SAVE, limit.save)
+        drop_from_page_cache(limit.file)
+        clock.time(COLD, limit.load_cold)
+        clock.time(WARM, limit.memcpy)
+        for operation, name in (("copy", MEMCPY), ("copy-crc32c", MEMCPY_CRC)):
+            seconds = hashing.seconds(operation) * len_bytes / min(len_bytes, HASHED_BYTES)
+            clock.keep(INTO, seconds, who=name)
+        limit.remove()
+
+    return Turn(LIMIT, run)
+
+
+def life(tool: Tool, path: Path, tree: Tree, into: Tree) -> Callable[[Clock], None]:
+    """From the save of a checkpoint to its removal."""
+
+    def run(clock: Clock) -> None:
+        remove(path)
+        try:
+            clock.time(SAVE, lambda: tool.save(path, tree))
+            clock.keep("stored", size_on_disk(path), "bytes")
+            drop_from_page_cache(path)
+            clock.time(COLD, lambda: touch(tool.load(path)))
+            bring_into_page_cache(path)
+            clock.time(WARM, lambda: touch(tool.load(path)))
+            if tool.load_into is not None:
+                fill = tool.load_into
+                clock.time(INTO, lambda: fill(path, into))
+            if tool.open is not None:
+                look = tool.open
+                clock.time(OPEN, lambda: look(path))
+            if tool.verify is not None:
+                check = tool.verify
+                drop_from_page_cache(path)
+                clock.time(VERIFY, lambda: check(path))
+        finally:
+            remove(path)
+
+    return run
+
+
+def opening(setting: Setting) -> None:
+    """Opening with few leaves, many, and a million; files in the page cache, as right after a save."""
+    for workload in (setting.scale.main, "many_small", MILLION):
+        with setting.room("open") as room:
+            turns, tree = [], build(workload)
+            for tool in setting.tools(workload, MIB):
+                if tool.open is None:
+                    continue
+                path = room / tool.name
+                tool.save(path, tree)
+                bring_into_page_cache(path)
+                turns.append(Turn(tool.name, _opening(tool, path)))
+            del tree
+            interleave(setting.samples, workload, turns, setting.rounds, OPEN)
+
+
+def _opening(tool: Tool, path: Path) -> Callable[[Clock], None]:
+    def run(clock: Clock) -> None:
+        assert tool.open is not None
+        look = tool.open
+        clock.time("open alone", lambda: look(path))
+        if tool.name == OURS:
+            import regrow
+
+            clock.time(MAP, lambda: regrow.load(path, verify=False))
+
+    return run
+
+
+def slicing(setting: Setting) -> None:
+    """64 KiB of one large leaf, cold: the time, and what came from the disk for it."""
+    from safetensors import safe_open
+
+    import regrow
+
+    rows = setting.scale.slice_bytes >> 17  # rows of 128 KiB; half a row is read
+    workload = f"a leaf of {setting.scale.slice_bytes // MIB} MiB"
+    with setting.room("slice") as room:
+        path = room / "regrow"
+        regrow.save(path, {"w": np.ones((rows, 1 << 15), np.float32)})
+        file = max((file for file in path.rglob("*.safetensors")), key=lambda file: file.stat().st_size)
+        places = np.random.default_rng(2).integers(0, rows, 64)
+
+        def ours(clock: Clock) -> None:
+            drop_from_page_cache(path)
+            checkpoint = clock.time("open cold", lambda: regrow.open(path))
+            row = int(places[clock.turn])
+            clock.time(SLICE, lambda: np.asarray(checkpoint["w"][row, : 1 << 14]).sum())
+
+        def safetensors(clock: Clock) -> None:
+            drop_from_page_cache(path)
+            row = int(places[clock.turn])
+            with safe_open(file, framework="np") as opened:
+                clock.time(SLICE, lambda: opened.get_slice("w")[row : row + 1, : 1 << 14].sum())
+
+        def memmap(clock: Clock) -> None:
+            drop_from_page_cache(path)
+            row = int(places[clock.turn])
+            mapped = np.memmap(file, np.uint8, "r")
+            at = mapped.size - (rows - row) * (1 << 17)
+            clock.time(SLICE, lambda: mapped[at : at + SLICE_BYTES].sum())
+
+        turns = [Turn(OURS, ours), Turn("safetensors", safetensors), Turn("numpy memmap", memmap)]
+        interleave(setting.samples, workload, turns, setting.rounds, SLICE)
+
+
+def reusing(setting: Setting) -> None:
+    """Saves with `base=`: after a step that has changed an adapter, and left the model below it alone."""
+    import regrow
+
+    if "base" not in inspect.signature(regrow.save).parameters:
+        setting.samples.note("save with base is left out: regrow.save has no `base` yet")
+        return
+    suffix = "0.25GiB" if setting.scale.name == "quick" else "1GiB"
+    workload = f"lora@{suffix}"
+    save: Callable[..., Any] = regrow.save
+    with setting.tree(workload) as (tree, _, _), setting.room("base") as room:
+        after = changed(tree, workload)
+        base, whole, part = room / "base", room / "whole", room / "part"
+        save(base, tree)
+
+        def alone(clock: Clock) -> None:
+            remove(whole)
+            clock.time(BASE, lambda: save(whole, after))
+            remove(whole)
+
+        def with_base(clock: Clock) -> None:
+            remove(part)
+            clock.time(BASE, lambda: save(part, after, base=base))
+            remove(part)
+
+        turns = [Turn(OURS, with_base), Turn("regrow without base", alone)]
+        interleave(setting.samples, workload, turns, setting.rounds, BASE)
+
+
+def helper_is_built() -> bool:
+    """Whether the program that measures memcpy with crc32c is there."""
+    return helper().is_file()
