@@ -25,11 +25,13 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
 PYTHON_DIRS := python/regrow python/tests python/tests_torch examples benches
 
+BENCH_OUT := bench-output
+
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick fuzz
-.PHONY: prerequisites rust-prerequisites python-prerequisites develop develop-release clean
+.PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick bench-long guard fuzz
+.PHONY: bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
 	@printf 'regrow: what make can do\n\n'
@@ -70,7 +72,14 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
-	cd python && $(BIN)/mypy --strict regrow
+	(cd python && $(BIN)/mypy --strict regrow)
+	if command -v valgrind >/dev/null; then
+		printf '==> %s\n' "instruction counts"
+		$(CARGO) build --quiet --locked -p regrow --example guard
+		$(PYTHON) benches/guard.py
+	else
+		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
+	fi
 
 docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
 	$(SAY) "cargo doc"
@@ -79,13 +88,22 @@ docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: i
 	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
 	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
 
-bench: develop-release ## Save and load against Orbax and safetensors (some minutes, 6 GiB of disk)
-	$(SAY) "benchmark"
-	$(BIN)/python benches/bench.py $(BENCH)
+bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (half an hour, 9 GiB of disk); BENCH='...' for options
+	$(SAY) "benchmark: $(BENCH_OUT)/results.md"
+	$(BIN)/python benches/bench.py --scale full --out $(BENCH_OUT) $(BENCH)
 
-bench-quick: develop-release ## The same with small data
-	$(SAY) "benchmark, quick"
-	$(BIN)/python benches/bench.py --quick $(BENCH)
+bench-quick: bench-prerequisites ## The same with 0.25 GiB (under five minutes)
+	$(SAY) "benchmark, quick: $(BENCH_OUT)/results.md"
+	$(BIN)/python benches/bench.py --scale quick --out $(BENCH_OUT) $(BENCH)
+
+bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk and of memory)
+	$(SAY) "benchmark, long: $(BENCH_OUT)/results.md"
+	$(BIN)/python benches/bench.py --scale long --out $(BENCH_OUT) $(BENCH)
+
+guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
+	$(SAY) "instruction counts"
+	$(CARGO) build --quiet --locked -p regrow --example guard
+	$(PYTHON) benches/guard.py $(GUARD)
 
 FUZZ_SECONDS ?= 20
 fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random bytes, FUZZ_SECONDS=20 each
@@ -100,7 +118,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) .tools demo-output docs/api
+	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) .tools demo-output $(BENCH_OUT) docs/api
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -140,6 +158,17 @@ develop: $(VENV)/.installed rust-prerequisites
 	rm -f $(CURDIR)/$(VENV)/.release
 
 develop-release: rust-prerequisites $(VENV)/.release
+
+# The command for `regrow ls`; the limits of memory, in the profile that tests build: only its dependencies matter.
+bench-prerequisites: develop-release $(VENV)/.bench
+	$(SAY) "the command, release profile; the limits"
+	$(CARGO) build --quiet --locked --release -p regrow-cli
+	$(CARGO) build --quiet --locked -p regrow --example limits
+
+$(VENV)/.bench: requirements-bench.txt $(VENV)/.installed
+	$(SAY) "matplotlib into $(VENV) (once)"
+	$(BIN)/python -m pip install --quiet -r requirements-bench.txt
+	touch $@
 
 $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 	$(SAY) "the Python extension, release profile (some minutes the first time)"

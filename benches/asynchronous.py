@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from limits import Limit
 from measure import LIMIT, OURS, Clock, Turn, interleave
 from setting import Setting, remove
@@ -46,11 +45,7 @@ def of_jax(tree: Tree) -> Tree:
     """The same with arrays of JAX, which own their memory."""
     import jax.numpy as jnp
 
-    out = {
-        key: of_jax(child) if isinstance(child, dict) else jnp.array(child, copy=True) for key, child in tree.items()
-    }
-    assert all(isinstance(leaf, (dict, jnp.ndarray)) and not isinstance(leaf, np.ndarray) for leaf in out.values())
-    return out
+    return {key: of_jax(child) if isinstance(child, dict) else jnp.array(child) for key, child in tree.items()}
 
 
 def _ours(path: Path, kind: str, tree: Tree) -> Callable[[Clock], None]:

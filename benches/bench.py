@@ -31,7 +31,6 @@ import interop
 import operations
 import processes
 import report
-from limits import helper
 from measure import OURS, say
 from setting import GIB, SCALES, TOOLS, Setting
 from workloads import shapes
@@ -63,8 +62,6 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     check_room(arguments.folder, scale.needs_bytes)
-    if not helper().is_file():
-        sys.exit(f"bench: {helper()} is not built; run: cargo build --release -p regrow --example limits")
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="regrow-bench-", dir=arguments.folder) as name:
         rounds = arguments.rounds or scale.rounds

@@ -5,7 +5,8 @@ A ratio to these says how far a tool is from what the machine can do, on whateve
 - writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer, one fsync;
 - reading cold: direct reads of 8 MiB into one buffer;
 - memcpy: from memory to memory, all pages touched before;
-- memcpy with crc32c: the same with every block hashed while it is in the cache (see `crates/regrow/examples/limits.rs`).
+- memcpy with crc32c: the same with every block hashed while it is in the cache
+  (`crates/regrow/examples/limits.rs`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import mmap
 import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from measure import BLOCK, sync
@@ -97,20 +97,16 @@ class CopyAndHash:
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
 
-    def __enter__(self) -> CopyAndHash:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self.process.stdin is not None
+    def __del__(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def helper() -> Path:
     """The Rust program, which `make bench` builds."""
-    return _target() / "release" / "examples" / "limits"
+    return _target() / "debug" / "examples" / "limits"
 
 
 def command() -> Path:

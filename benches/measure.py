@@ -184,8 +184,9 @@ def drop_from_page_cache(path: Path) -> None:
             os.close(descriptor)
 
 
-def bring_into_page_cache(path: Path, buffer: bytearray = bytearray(BLOCK)) -> None:
+def bring_into_page_cache(path: Path) -> None:
     """Makes the next read of these files come from memory."""
+    buffer = bytearray(1 << 20)
     for file in files_of(path):
         with open(file, "rb", buffering=0) as source:
             while source.readinto(buffer):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from growth import BYTES, LEAVES
 from measure import LIMIT, OURS, Samples
 from operations import COLD, INTO, SAVE, WARM
 from processes import EXTRA
 from setting import MIB, Scale
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLOURS = {
     LIMIT: "#9e9e9e",
@@ -138,8 +135,3 @@ def _saved(figure: Any, path: Path) -> Path:
     figure.savefig(path, dpi=DPI)
     pyplot.close(figure)
     return path
-
-
-def baseline(axes: Axes) -> None:
-    """The line that regrow is."""
-    axes.axvline(1, color=COLOURS[OURS], linewidth=1.5)
