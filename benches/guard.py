@@ -56,6 +56,8 @@ def main() -> None:
         FILE.write_text(json.dumps({"compiler": compiler(), "instructions": counts}, indent=1) + "\n")
         print(f"guard: wrote {FILE}")
         return
+    if not FILE.is_file():
+        sys.exit(f"guard: there is no {FILE} to compare with; write it with --update")
     sys.exit(compare(json.loads(FILE.read_text()), counts))
 
 
