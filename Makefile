@@ -96,7 +96,7 @@ bench-quick: bench-prerequisites ## The same with 0.25 GiB (under five minutes)
 	$(SAY) "benchmark, quick: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale quick --out $(BENCH_OUT) $(BENCH)
 
-bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk and of memory)
+bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk, 24 GiB of memory)
 	$(SAY) "benchmark, long: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale long --out $(BENCH_OUT) $(BENCH)
 

@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from types import FrameType
 
@@ -79,7 +80,7 @@ def main() -> None:
             say(f"wrote {path}")
     say(f"wrote {out / 'results.json'} and {out / 'results.md'}, after {time.monotonic() - begin:.0f} s")
     if not is_whole:
-        sys.exit(130)
+        sys.exit(1)
 
 
 def parse() -> argparse.Namespace:
@@ -107,7 +108,8 @@ def parse() -> argparse.Namespace:
 
 
 def run(setting: Setting, only: list[str]) -> bool:
-    """All groups in their order; whether none was interrupted. Groups clean up after themselves."""
+    """All groups in their order; whether none failed or was interrupted. Groups clean up after themselves."""
+    is_whole = True
     for name in (name for name in GROUPS if name in only):
         say(f"{name}:")
         begin = time.monotonic()
@@ -116,8 +118,12 @@ def run(setting: Setting, only: list[str]) -> bool:
         except KeyboardInterrupt:
             setting.samples.note(f"interrupted during {name}; what comes after it was not measured")
             return False
+        except Exception as error:
+            traceback.print_exc()
+            setting.samples.note(f"{name} has failed: {type(error).__name__}: {error}")
+            is_whole = False
         say(f"{name}: {time.monotonic() - begin:.0f} s")
-    return True
+    return is_whole
 
 
 def check_room(folder: Path, needs_bytes: int) -> None:

@@ -20,11 +20,12 @@ import numpy as np
 from measure import BLOCK, sync
 
 PAGE = 4096
+COPIED_BYTES = 512 << 20
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class Limit:
-    """The limits for so many bytes. Holds two buffers of that size for the copies."""
+    """The limits for so many bytes. Holds two buffers for the copies."""
 
     def __init__(self, folder: Path, len_bytes: int) -> None:
         self.file = folder / "limit"
@@ -32,8 +33,10 @@ class Limit:
         self.len_bytes = -(-len_bytes // PAGE) * PAGE
         self.buffer = mmap.mmap(-1, BLOCK)  # anonymous maps start on a page, as direct writes want it
         self.buffer.write(os.urandom(BLOCK))
-        self.copy_from = np.ones(len_bytes, np.uint8)
-        self.copy_to = np.ones(len_bytes, np.uint8)
+        part_bytes = min(len_bytes, COPIED_BYTES)
+        self.copies = len_bytes / part_bytes
+        self.copy_from = np.ones(part_bytes, np.uint8)
+        self.copy_to = np.ones(part_bytes, np.uint8)
 
     def save(self) -> None:
         """Direct writes into a preallocated file, synced."""
@@ -58,8 +61,11 @@ class Limit:
             os.close(source)
 
     def memcpy(self) -> None:
-        """Memory to memory."""
-        np.copyto(self.copy_to, self.copy_from)
+        """Memory to memory: a part that no cache holds, as often as it takes."""
+        for _ in range(int(self.copies)):
+            np.copyto(self.copy_to, self.copy_from)
+        rest = int((self.copies % 1) * self.copy_from.size)
+        np.copyto(self.copy_to[:rest], self.copy_from[:rest])
 
     def remove(self) -> None:
         """Removes its files."""

@@ -14,7 +14,7 @@ from asynchronous import BLOCKED, JAX, NUMPY
 from growth import BYTES, INTO, LEAVES, LOAD, OPEN, SAVE
 from interop import EQUINOX_LOAD, EQUINOX_SAVE, FLAX_LOAD, FLAX_SAVE
 from measure import LIMIT, OURS, Samples
-from operations import COLD, MEMCPY, MILLION, SLICE, SLICE_BYTES, VERIFY, WARM
+from operations import COLD, MEMCPY, MILLION, OPEN_ALONE, SLICE, SLICE_BYTES, VERIFY, WARM
 from operations import INTO as LOAD_INTO
 from operations import SAVE as SAVED
 from processes import EXTRA, IMPORT, LS
@@ -85,7 +85,7 @@ def targets(scale: Scale) -> list[Target]:
         faster(row, LOAD_INTO, workload, MEMCPY, 0.5)
         faster(row, LOAD_INTO, workload, "safetensors", 1.3)
     for workload, bound in ((main, 2e-3), (many, 50e-3), (MILLION, 600e-3)):
-        within("open + map", "open alone", workload, bound, "ms")
+        within("open + map", OPEN_ALONE, workload, bound, "ms")
     for operation in (SAVED, COLD, WARM):
         row = "save / load 18,867 leaves"
         faster(row, operation, moe, "safetensors", 2)
