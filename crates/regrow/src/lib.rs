@@ -46,7 +46,7 @@ pub mod zarr;
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, convert,
-    open, open_with, save, save_with, verify, verify_with,
+    open, open_with, save, save_async, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 #[cfg(feature = "derive")]

@@ -7,6 +7,7 @@
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
+//! | `background` | saves while the caller goes on |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `bands` | large leaves, cut for reading |
@@ -14,6 +15,7 @@
 //! | `overview` | the tree as a table for people |
 
 mod attempts;
+mod background;
 mod bands;
 mod convert;
 mod load;
@@ -26,6 +28,10 @@ mod template;
 pub mod value;
 mod verify;
 
+pub use background::{
+    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle, WhenBusy,
+    save_async, save_async_with,
+};
 pub use convert::{
     ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Progress, ProgressHook, Rename, convert,
 };

@@ -36,10 +36,16 @@ pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> 
 /// # Errors
 /// As [`save`].
 pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
-    save_tree(path.as_ref(), &*value.to_tree()?, options)
+    save_tree(path.as_ref(), &*value.to_tree()?, options, &|| Ok(()))
 }
 
-fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
+/// Saves a tree; `may_commit` has the last word, when all is written.
+pub(super) fn save_tree(
+    path: &Path,
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+    may_commit: &dyn Fn() -> Result<()>,
+) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
     let cast;
@@ -60,6 +66,7 @@ fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sa
     let staged = staged.durable(!options.not_durable);
     format.write(tree, &staged, options)?;
     let stored_bytes = folder_len_bytes(staged.folder())?;
+    may_commit()?;
     let path = staged.commit()?;
     Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
 }
