@@ -60,6 +60,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         custom_metadata,
         strict_orbax,
         budget_bytes,
+        ..SaveOptions::default()
     })
 }
 

@@ -29,8 +29,8 @@
 //!
 //! The rooms: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
 //! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
-//! folder for each layout, [`engine`] opens, saves, loads and verifies, and [`commit`] is the only place that
-//! renames.
+//! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it, and
+//! [`commit`] is the only place that renames.
 
 pub mod array;
 pub mod bytes;
@@ -39,6 +39,7 @@ pub mod commit;
 pub mod engine;
 pub mod error;
 pub mod formats;
+pub mod monitor;
 pub mod store;
 pub mod tree;
 pub mod zarr;
@@ -49,6 +50,7 @@ pub use engine::{
     open, open_with, save, save_async, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
+pub use monitor::Monitor;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
 pub use tree::{Pytree, StateDict};

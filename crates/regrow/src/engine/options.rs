@@ -11,6 +11,7 @@ use crate::formats::pytree_data::PytreeDataOptions;
 use crate::formats::safetensors::SafetensorsOptions;
 use crate::formats::trak::TrakOptions;
 use crate::formats::{self, Format};
+use crate::monitor::Monitor;
 use crate::tree::{PathPattern, Tree};
 
 use super::TemplateLeaf;
@@ -47,6 +48,8 @@ pub struct LoadOptions {
     pub unverified: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
+    /// Watches the load, and stops it.
+    pub monitor: Monitor,
 }
 
 /// How to save.
@@ -68,6 +71,8 @@ pub struct SaveOptions {
     pub strict_orbax: bool,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
+    /// Watches the save, and stops it.
+    pub monitor: Monitor,
 }
 
 /// The layouts that can be written.
