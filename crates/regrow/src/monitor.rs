@@ -55,15 +55,8 @@ pub enum Stage {
 
 impl Stage {
     /// All of them, in the order of a save.
-    pub const ALL: [Self; 7] = [
-        Self::Prepare,
-        Self::Read,
-        Self::Copy,
-        Self::WaitForDisk,
-        Self::Write,
-        Self::Sync,
-        Self::Commit,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Prepare, Self::Read, Self::Copy, Self::WaitForDisk, Self::Write, Self::Sync, Self::Commit];
 
     /// A lower-case name for JSON and people, for example `wait_for_disk`.
     pub fn name(self) -> &'static str {

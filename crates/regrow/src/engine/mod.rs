@@ -29,8 +29,8 @@ pub mod value;
 mod verify;
 
 pub use background::{
-    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle, WhenBusy,
-    save_async, save_async_with,
+    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
+    WhenBusy, save_async, save_async_with,
 };
 pub use convert::{
     ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Progress, ProgressHook, Rename, convert,

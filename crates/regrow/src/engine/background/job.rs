@@ -7,8 +7,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::super::save::save_tree;
 use super::super::{SaveOptions, SaveReport};
-use super::{AsyncOptions, Blocked, OnEnd};
 use super::snapshot::check_unchanged;
+use super::{AsyncOptions, Blocked, OnEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Monitor;
 use crate::tree::{Leaf, Tree};
@@ -43,14 +43,23 @@ impl Job {
     ) -> Self {
         let (monitor, on_end) = (options.save.monitor.clone(), options.on_end.clone());
         let work = Mutex::new(Some(Work { tree, options: options.save.clone(), fingerprints }));
-        Self { path, monitor, blocked, on_end, work, outcome: OnceLock::new(), is_seen: AtomicBool::new(false) }
+        Self {
+            path,
+            monitor,
+            blocked,
+            on_end,
+            work,
+            outcome: OnceLock::new(),
+            is_seen: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn run(&self) {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let outcome = match work {
             Some(work) => catch_unwind(AssertUnwindSafe(|| self.save(&work))).unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Io, "the save panicked: this is a bug in regrow").in_file(&self.path))
+                Err(Error::new(ErrorKind::Io, "the save panicked: this is a bug in regrow")
+                    .in_file(&self.path))
             }),
             None => Err(Error::invalid("the save has run already")),
         };

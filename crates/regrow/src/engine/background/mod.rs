@@ -154,7 +154,8 @@ pub fn save_async_with<P: Pytree>(
     options: &AsyncOptions,
 ) -> Result<SaveHandle> {
     let saver = Arc::new(AsyncSaver::new());
-    let mut handle = saver.save(path, value, options)?.ok_or_else(|| Error::invalid("a new saver is busy"))?;
+    let mut handle =
+        saver.save(path, value, options)?.ok_or_else(|| Error::invalid("a new saver is busy"))?;
     handle.own_saver = Some(saver);
     Ok(handle)
 }

@@ -43,7 +43,11 @@ impl Pool {
     /// A map of at least this length; one that was used before, if there is one that fits.
     fn take(&self, len_bytes: usize) -> io::Result<MmapMut> {
         let mut maps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let best = maps.iter().enumerate().filter(|(_, map)| map.len() >= len_bytes).min_by_key(|(_, map)| map.len());
+        let best = maps
+            .iter()
+            .enumerate()
+            .filter(|(_, map)| map.len() >= len_bytes)
+            .min_by_key(|(_, map)| map.len());
         if let Some((at, _)) = best {
             return Ok(maps.swap_remove(at));
         }
@@ -168,7 +172,8 @@ fn fill(tree: &Tree<Leaf>, places: &[Place<'_>], map: &mut [u8]) -> Result<()> {
     }
     let copy = |piece: Piece<'_>| {
         let Piece { place, offset, out } = piece;
-        let copied = match place.array.c_order_bytes().and_then(|bytes| bytes.get(offset..offset + out.len())) {
+        let copied = match place.array.c_order_bytes().and_then(|bytes| bytes.get(offset..offset + out.len()))
+        {
             Some(bytes) => {
                 out.copy_from_slice(bytes);
                 Ok(())
@@ -226,14 +231,24 @@ pub(super) fn fingerprints(tree: &Tree<Leaf>) -> Result<Vec<Option<u32>>> {
 /// `SourceChanged`, with all leaves that were changed.
 pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Result<()> {
     let now = fingerprints(tree)?;
-    let changed: Vec<usize> =
-        before.iter().zip(&now).enumerate().filter(|(_, (before, now))| before != now).map(|(leaf, _)| leaf).collect();
+    let changed: Vec<usize> = before
+        .iter()
+        .zip(&now)
+        .enumerate()
+        .filter(|(_, (before, now))| before != now)
+        .map(|(leaf, _)| leaf)
+        .collect();
     let Some(&first) = changed.first() else { return Ok(()) };
     let paths = tree.paths();
-    let names: Vec<String> = changed.iter().filter_map(|&leaf| paths.get(leaf)).map(ToString::to_string).collect();
+    let names: Vec<String> =
+        changed.iter().filter_map(|&leaf| paths.get(leaf)).map(ToString::to_string).collect();
     let error = Error::new(
         ErrorKind::SourceChanged,
-        format!("{} leaves were changed while they were being saved:\n    {}", names.len(), names.join("\n    ")),
+        format!(
+            "{} leaves were changed while they were being saved:\n    {}",
+            names.len(),
+            names.join("\n    ")
+        ),
     );
     Err(name_leaf(tree, first, error)
         .help("nothing was saved; have these leaves copied, or leave them alone until the save is done"))

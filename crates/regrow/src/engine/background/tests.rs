@@ -101,8 +101,10 @@ fn first_byte(path: &Path) -> u8 {
 }
 
 fn entries(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -122,8 +124,10 @@ fn what_is_copied_may_change_at_once() {
     let copy = AsyncOptions { copy: CopyLeaves::Mutable, ..options(WhenBusy::Queue) };
     let handle = saver.save(folder.path().join("copy"), &foreign(&memory), &copy).unwrap().unwrap();
     assert_eq!(handle.blocked().copied_bytes, 100_000);
-    let by_reference =
-        saver.save(folder.path().join("reference"), &foreign(&memory), &options(WhenBusy::Queue)).unwrap().unwrap();
+    let by_reference = saver
+        .save(folder.path().join("reference"), &foreign(&memory), &options(WhenBusy::Queue))
+        .unwrap()
+        .unwrap();
     assert_eq!(by_reference.blocked().copied_bytes, 0);
     memory.set(9);
     drop(open);
@@ -157,11 +161,15 @@ fn a_changed_source_is_named_and_not_saved() {
     let checked = AsyncOptions { check_source: true, ..options(WhenBusy::Queue) };
     let memory = Foreign::new(100_000);
     let changed = saver.save(folder.path().join("changed"), &foreign(&memory), &checked).unwrap().unwrap();
-    let sound = saver.save(folder.path().join("sound"), &foreign(&Foreign::new(9)), &checked).unwrap().unwrap();
+    let sound =
+        saver.save(folder.path().join("sound"), &foreign(&Foreign::new(9)), &checked).unwrap().unwrap();
     memory.set(9);
     drop(open);
     let error = changed.wait().unwrap_err();
-    assert_eq!((error.kind(), error.place().leaf.as_ref().unwrap().to_string()), (ErrorKind::SourceChanged, "0".into()));
+    assert_eq!(
+        (error.kind(), error.place().leaf.as_ref().unwrap().to_string()),
+        (ErrorKind::SourceChanged, "0".into())
+    );
     sound.wait().unwrap();
     saver.wait().unwrap();
     assert_eq!(entries(folder.path()), ["blocker", "sound"]);
@@ -180,7 +188,8 @@ fn waits_skips_or_queues_when_busy() {
     assert!(!saver.wait_for(Duration::from_millis(20)).unwrap());
     assert!(queued.wait_for(Duration::from_millis(20)).is_none());
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| saver.save(path("3"), &one(10, 3), &options(WhenBusy::Wait)).unwrap().unwrap());
+        let waiting =
+            scope.spawn(|| saver.save(path("3"), &one(10, 3), &options(WhenBusy::Wait)).unwrap().unwrap());
         std::thread::sleep(Duration::from_millis(30));
         assert!(!waiting.is_finished());
         drop(open);
