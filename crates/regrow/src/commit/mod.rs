@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::{Monitor, Stage};
 use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
 use crate::store::{DirectWriter, WriteOptions};
 
@@ -77,6 +78,7 @@ pub struct Staged {
     /// Which process may remove the folder: not a fork's child.
     pid: u32,
     committed: bool,
+    monitor: Monitor,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +152,7 @@ impl Staged {
             unsynced: Mutex::default(),
             pid: std::process::id(),
             committed: false,
+            monitor: Monitor::new(),
         })
     }
 
@@ -159,6 +162,18 @@ impl Staged {
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
+    }
+
+    /// Counts what is written for `monitor`, and stops when that says so.
+    #[must_use]
+    pub fn watched(mut self, monitor: &Monitor) -> Self {
+        self.monitor = monitor.clone();
+        self
+    }
+
+    /// Who watches.
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
 
     /// Whether `commit` syncs.
@@ -202,7 +217,17 @@ impl Staged {
         let folder = path.parent().unwrap_or(&path);
         make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
-        DirectWriter::create_with(&path, &options)
+        Ok(DirectWriter::create_with(&path, &options)?.watched(&self.monitor))
+    }
+
+    /// A [`DirectWriter`] of the one file of a checkpoint that is a single file, as durable as the whole; the
+    /// arguments are those of [`DirectWriter::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+        let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
+        Ok(DirectWriter::create_with(&self.single_file(), &options)?.watched(&self.monitor))
     }
 
     /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
@@ -229,7 +254,7 @@ impl Staged {
             _ => Error::io("cannot write", &path, error),
         })?;
         self.sync_later(path);
-        Ok(())
+        self.monitor.advance(bytes.len() as u64)
     }
 
     /// A [`DirectWriter`] of a file below the temporary folder, as durable as the whole. The arguments are those
@@ -246,7 +271,7 @@ impl Staged {
         if small {
             self.sync_later(path);
         }
-        Ok(writer)
+        Ok(writer.watched(&self.monitor))
     }
 
     fn sync_later(&self, path: PathBuf) {
@@ -262,11 +287,19 @@ impl Staged {
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
     /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
-    /// removed.
-    pub fn commit(mut self) -> Result<PathBuf> {
+    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`).
+    pub fn commit(self) -> Result<PathBuf> {
+        let monitor = self.monitor.clone();
         if self.durable {
-            self.sync_tree()?;
+            monitor.enter(Stage::Sync);
+            monitor.timed(Stage::Sync, 0, || self.sync_tree())?;
         }
+        monitor.check()?;
+        monitor.enter(Stage::Commit);
+        monitor.timed(Stage::Commit, 0, || self.name_it())
+    }
+
+    fn name_it(mut self) -> Result<PathBuf> {
         let replaced = self.take_name()?;
         self.committed = true;
         if self.durable {

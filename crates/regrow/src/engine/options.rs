@@ -28,6 +28,15 @@ pub struct OpenOptions {
     pub item: Option<String>,
 }
 
+/// How to verify.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyOptions {
+    /// How to open.
+    pub open: OpenOptions,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
 /// How to load.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {

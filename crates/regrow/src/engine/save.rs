@@ -1,23 +1,14 @@
 //! Saving: stage, let the format write, commit.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::time::Instant;
 
-use super::{Compression, Layout, SaveOptions};
+use super::{Compression, Layout, SaveOptions, SaveReport};
+use crate::array::Array;
 use crate::commit::Staged;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Format, Target};
-use crate::tree::{Leaf, LeafData, Pytree, Tree};
-
-/// What a save did.
-#[derive(Debug, Clone)]
-pub struct SaveReport {
-    /// Where the checkpoint now is.
-    pub path: PathBuf,
-    /// Bytes of all files.
-    pub stored_bytes: u64,
-    /// Leaves written.
-    pub leaf_count: usize,
-}
+use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 
 /// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
 ///
@@ -34,14 +25,23 @@ pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> 
 /// Saves a value at `path`.
 ///
 /// # Errors
-/// As [`save`].
+/// As [`save`]; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
 pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
-    save_tree(path.as_ref(), &*value.to_tree()?, options)
+    let monitor = &options.monitor;
+    let began = Instant::now();
+    let report = monitor.begin().and_then(|_running| {
+        let mut report = save_tree(path.as_ref(), &*value.to_tree()?, options)?;
+        report.take_stock(monitor, began.elapsed());
+        Ok(report)
+    });
+    monitor.conclude(report)
 }
 
 fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
+    let data_bytes = data_len_bytes(tree, options);
+    options.monitor.expect(data_bytes);
     let cast;
     let tree = match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.
@@ -57,11 +57,29 @@ fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sa
         Target::File => Staged::for_file(path, options.overwrite)?,
         Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
     };
-    let staged = staged.durable(!options.not_durable);
+    let staged = staged.durable(!options.not_durable).watched(&options.monitor);
     format.write(tree, &staged, options)?;
     let stored_bytes = folder_len_bytes(staged.folder())?;
+    options.monitor.finish()?;
     let path = staged.commit()?;
-    Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
+    Ok(SaveReport::new(path, stored_bytes, tree.len(), data_bytes))
+}
+
+/// Bytes of array data, after the casts.
+fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
+    if options.cast.is_empty() {
+        let arrays = tree.leaves().iter().filter_map(Leaf::as_array);
+        return arrays.map(Array::len_bytes).fold(0, u64::saturating_add);
+    }
+    let len_bytes = |(path, leaf): (KeyPath, &Leaf)| {
+        let array = leaf.as_array()?;
+        let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
+        match cast.filter(|_| leaf.kind.is_castable()) {
+            Some((_, to)) => array.shape().len_bytes(*to).ok(),
+            None => Some(array.len_bytes()),
+        }
+    };
+    tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

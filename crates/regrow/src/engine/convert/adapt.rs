@@ -1,8 +1,6 @@
 //! What the target layout makes of each leaf: as it is, as what comes nearest, or not at all.
 
-use std::sync::Arc;
-
-use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, Reporter, rename};
+use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, rename};
 use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
 use crate::error::Result;
@@ -32,7 +30,6 @@ pub(super) fn plan(
     positions: &Tree<usize>,
     drafts: Vec<Draft>,
     options: &ConvertOptions,
-    reporter: Arc<Reporter>,
 ) -> Result<ConvertPlan> {
     let format = options.save.layout.format();
     let mut losses = Vec::new();
@@ -82,7 +79,7 @@ pub(super) fn plan(
     let own =
         checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
-    Ok(ConvertPlan { leaves, losses, tree: tree.map(|draft| draft.leaf), metadata, reporter })
+    Ok(ConvertPlan { leaves, losses, tree: tree.map(|draft| draft.leaf), metadata })
 }
 
 /// The draft as the target takes it, or, as `Err`, one that stays behind.

@@ -10,7 +10,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
@@ -30,7 +29,7 @@ use source::LeafSource;
 pub struct ConvertOptions {
     /// How to open the source.
     pub open: OpenOptions,
-    /// How to save: the layout with its options, overwriting, durability. Casts, too, go here.
+    /// How to save: the layout with its options, overwriting, durability. Casts and the monitor, too, go here.
     pub save: SaveOptions,
     /// Only leaves that one of these matches, by their path in the source; all if empty.
     pub only: Vec<PathPattern>,
@@ -42,54 +41,6 @@ pub struct ConvertOptions {
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
     /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay behind.
     pub lossy: bool,
-    /// Told how far it is.
-    pub progress: Option<ProgressHook>,
-}
-
-/// How far a long piece of work is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of array data done.
-    pub done_bytes: u64,
-    /// Bytes of array data in all.
-    pub total_bytes: u64,
-}
-
-/// A caller's function that is told how far it is: often, from any thread. Its error ends the work.
-#[derive(Clone)]
-pub struct ProgressHook(Arc<dyn Fn(Progress) -> Result<()> + Send + Sync>);
-
-impl ProgressHook {
-    /// Wraps a function.
-    pub fn new(hook: impl Fn(Progress) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hook))
-    }
-}
-
-impl std::fmt::Debug for ProgressHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ProgressHook")
-    }
-}
-
-/// Counts bytes and tells the hook.
-#[derive(Debug, Default)]
-struct Reporter {
-    done_bytes: AtomicU64,
-    total_bytes: AtomicU64,
-    hook: Option<ProgressHook>,
-}
-
-impl Reporter {
-    fn add(&self, bytes: u64) -> Result<()> {
-        let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        match self.hook.as_ref().filter(|_| bytes > 0) {
-            Some(hook) => {
-                (hook.0)(Progress { done_bytes, total_bytes: self.total_bytes.load(Ordering::Relaxed) })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 /// What becomes of one leaf.
@@ -115,7 +66,6 @@ pub struct ConvertPlan {
     tree: Tree<Leaf>,
     /// The checkpoint's own metadata, where the target has a place for it.
     metadata: Option<serde_json::Value>,
-    reporter: Arc<Reporter>,
 }
 
 /// What a conversion did.
@@ -156,7 +106,6 @@ impl Checkpoint {
     /// `InvalidArgument` for patterns and rules that match nothing or cannot be followed.
     pub fn plan_convert(&self, options: &ConvertOptions) -> Result<ConvertPlan> {
         let paths = self.paths();
-        let reporter = Arc::new(Reporter { hook: options.progress.clone(), ..Reporter::default() });
         let chosen = |leaf: usize| {
             options.only.is_empty()
                 || paths.get(leaf).is_some_and(|path| options.only.iter().any(|only| only.matches(path)))
@@ -174,10 +123,10 @@ impl Checkpoint {
         for (to, &leaf) in positions.iter() {
             let from = paths.get(leaf).cloned().unwrap_or_default();
             let info = self.info(leaf)?;
-            drafts.push(self.draft(leaf, info, &from, to, options, &reporter).at_leaf(&from)?);
+            drafts.push(self.draft(leaf, info, &from, to, options).at_leaf(&from)?);
         }
         check_patterns_match(paths, &chosen, options)?;
-        adapt::plan(self, &positions, drafts, options, reporter)
+        adapt::plan(self, &positions, drafts, options)
     }
 
     /// One leaf after its transformations, before the target has a say.
@@ -188,13 +137,12 @@ impl Checkpoint {
         from: &KeyPath,
         to: KeyPath,
         options: &ConvertOptions,
-        reporter: &Arc<Reporter>,
     ) -> Result<Draft> {
         let data = match info.kind {
             LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
-                let source = LeafSource::new(self, leaf, info, reporter);
+                let source = LeafSource::new(self, leaf, info, &options.save.monitor);
                 let mut array = Array::deferred(info.dtype, info.shape.clone(), Arc::new(source))?;
                 if let Some((_, axes)) = first(&options.transpose, from) {
                     only_arrays(info, "transpose")?;
@@ -249,8 +197,6 @@ impl ConvertPlan {
         if !options.lossy && !self.is_lossless() {
             return Err(refused(&self.losses, options));
         }
-        let total = self.tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
-        self.reporter.total_bytes.store(total, Ordering::Relaxed);
         // Casts have been made part of the leaves.
         let save = SaveOptions { cast: Vec::new(), custom_metadata: self.metadata, ..options.save.clone() };
         let save = save_with(target, &self.tree, &save)?;

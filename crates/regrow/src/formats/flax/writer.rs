@@ -26,7 +26,6 @@ use crate::commit::Staged;
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
-use crate::store::{DirectWriter, WriteOptions};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
 /// Writes the one file of `staged`.
@@ -48,13 +47,8 @@ pub(super) fn write(
         }
     }
     let encoder = encode(tree, flax)?;
-    let write_options = WriteOptions {
-        expected_len_bytes: encoder.len_bytes(),
-        // Nobody keeps checksums of these files.
-        checksums_from: encoder.len_bytes(),
-        durable: staged.is_durable(),
-    };
-    let mut out = DirectWriter::create_with(&staged.single_file(), &write_options)?;
+    // Nobody keeps checksums of these files.
+    let mut out = staged.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {
             Part::Bytes(bytes) => out.write(bytes)?,

@@ -10,7 +10,7 @@ use crate::engine::SaveOptions;
 use crate::error::{Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::DirectWriter;
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
 /// Room for the directory of an archive, a member.
@@ -32,7 +32,7 @@ pub(super) fn write(
         Form::Npy => plan
             .arrays
             .iter()
-            .try_for_each(|array| write_npy(single_file(staged, array.len_bytes()?)?, array)),
+            .try_for_each(|array| write_npy(staged.single_writer(array.len_bytes()?, 0)?, array)),
         Form::Npz => write_archive(tree, &plan, staged, options, save),
         Form::Folder => write_folder(tree, &plan, staged, options, save),
     }
@@ -80,7 +80,8 @@ fn write_archive(
         let len_bytes = if options.compress.is_some() { 0 } else { array.len_bytes()? };
         expected = expected.saturating_add(len_bytes).saturating_add(DIRECTORY_LEN_EACH_BYTES);
     }
-    let mut zip = ZipWriter::new(single_file(staged, if options.compress.is_some() { 0 } else { expected })?);
+    let mut zip =
+        ZipWriter::new(staged.single_writer(if options.compress.is_some() { 0 } else { expected }, 0)?);
     for array in &plan.arrays {
         let name = format!("{}{SUFFIX}", array.name);
         zip.add(&name, Listed::Yes, options.compress, array.len_bytes()?, |each| array.for_each_piece(each))?;
@@ -102,9 +103,4 @@ fn sidecar_json(tree: &Tree<Leaf>, plan: &Plan<'_>, save: &SaveOptions) -> Resul
         _ => "".into(),
     };
     Sidecar::new(Structure::of(&infos, text)?, save.custom_metadata.clone()).to_json()
-}
-
-fn single_file(staged: &Staged, expected_len_bytes: u64) -> Result<DirectWriter> {
-    let options = WriteOptions { expected_len_bytes, checksums_from: 0, durable: staged.is_durable() };
-    DirectWriter::create_with(&staged.single_file(), &options)
 }

@@ -317,11 +317,13 @@ fn write_chunks(
         |task| {
             let chunk = chunk_bytes(&task).at_leaf(&task.leaf.path)?;
             let encoded = task.meta.encode_chunk(&chunk).at_leaf(&task.leaf.path)?;
-            Ok((zarr_key(task.leaf.name(), &task.meta.chunk_key(&task.index)), encoded))
+            let saved = chunk.len().saturating_sub(encoded.len()) as u64;
+            Ok((zarr_key(task.leaf.name(), &task.meta.chunk_key(&task.index)), encoded, saved))
         },
-        |(key, encoded)| {
+        |(key, encoded, saved)| {
             let offset_bytes = out.offset_bytes();
             out.write(&encoded)?;
+            out.saved(saved)?;
             let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
             entries
                 .push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));

@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Target;
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::DirectWriter;
 use crate::tree::{KeyPath, Leaf, LeafData, Tree};
 
 /// How the names of targets end that are one file.
@@ -50,14 +50,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, save: &SaveOptions) -> R
     match target(staged.target(), options) {
         Target::File => {
             let image = FileImage::new(tree, save)?;
-            let out = DirectWriter::create_with(
-                &staged.single_file(),
-                &WriteOptions {
-                    expected_len_bytes: image.len_bytes(),
-                    durable: staged.is_durable(),
-                    ..WriteOptions::default()
-                },
-            )?;
+            let out = staged.single_writer(image.len_bytes(), 0)?;
             image.encoder.write_file(out, &image.head, &image.tensors)
         }
         Target::Folder | Target::Siblings { .. } => {
