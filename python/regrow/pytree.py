@@ -48,6 +48,7 @@ from ._pytree_walk import (
     revtuple_autovifify_from_linear,
     type_name,
 )
+from ._progress import unwatched
 from ._tree import flatten
 
 __all__ = [
@@ -259,6 +260,7 @@ def model_save(
         flatten([item.array for item in stored]).structure,
         _columns(stored),
         (overwrite, durable, [], None, None, False, None, _options.layout_options("pytree_data", None, options)),
+        unwatched(),
     )
     return size, time.monotonic() - since
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use regrow::{ErrorKind, VerifyReport};
+use regrow::{ErrorKind, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::Globals;
@@ -25,7 +25,11 @@ impl Verify {
         let mut worst = Exit::Fine;
         let mut results = Vec::new();
         for path in &self.paths {
-            let exit = match regrow::verify_with(path, &globals.open_options()) {
+            let (bar, monitor) = globals.bar("verifying");
+            let verified =
+                regrow::verify_with(path, &VerifyOptions { open: globals.open_options(), monitor });
+            drop(bar);
+            let exit = match verified {
                 Ok(report) => {
                     if globals.json {
                         results.push(as_json(path, &report));
