@@ -51,8 +51,8 @@ class SaveReport(NamedTuple):
     def __str__(self) -> str:
         leaves = f"{self.leaf_count} {'leaf' if self.leaf_count == 1 else 'leaves'}"
         text = (
-            f"{self.path}: {leaves}, {format_bytes(self.data_bytes)} of data, {format_bytes(self.stored_bytes)} on disk,"
-            f" in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s); {self.io_path}"
+            f"{self.path}: {leaves}, {format_bytes(self.data_bytes)} of data, {format_bytes(self.stored_bytes)} on"
+            f" disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s); {self.io_path}"
         )
         if self.reused_bytes:
             text += f"; {format_bytes(self.reused_bytes)} reused"

@@ -34,6 +34,7 @@ from ._attempts import attempts
 from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
+from ._progress import unwatched
 from ._pytree_walk import (
     InvalidTreeNodeError,
     NotAMLModelTreeNodeError,
@@ -48,7 +49,6 @@ from ._pytree_walk import (
     revtuple_autovifify_from_linear,
     type_name,
 )
-from ._progress import unwatched
 from ._tree import flatten
 
 __all__ = [
