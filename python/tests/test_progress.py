@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -190,7 +190,7 @@ def test_without_a_terminal_there_is_none_unless_asked(tmp_path: Path, capsys: p
 class _Tqdm:
     """A stand-in that keeps what it is told."""
 
-    made: list[_Tqdm] = []
+    made: ClassVar[list[_Tqdm]] = []
 
     def __init__(self, **options: Any) -> None:
         self.options = options

@@ -115,3 +115,22 @@ fn mistakes_end_with_their_numbers() {
     assert_eq!(regrow(["convert", text(&folder.path().join("none")), text(&target)]).code, 3);
     assert_eq!(regrow(["convert", text(&path), text(&path)]).code, 2);
 }
+
+#[test]
+fn the_report_says_where_the_time_went_if_asked() {
+    let (folder, path) = saved();
+    let run = regrow(["convert", text(&path), text(&folder.path().join("a")), "--verbose", "--no-progress"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for part in ["prepare", "copy", "commit", "GB/s"] {
+        assert!(run.stderr.contains(part), "{run:?}");
+    }
+    let quiet = regrow(["convert", text(&path), text(&folder.path().join("b"))]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
+    let json = regrow(["convert", text(&path), text(&folder.path().join("c")), "--json"]).json();
+    let stages: Vec<&str> =
+        json["stages"].as_array().unwrap().iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+    assert!(stages.contains(&"copy") && stages.contains(&"commit"), "{json}");
+    assert!(json["seconds"].as_f64().unwrap() > 0.0 && json["data_bytes"].as_u64().unwrap() > 0, "{json}");
+    assert!(json["io_path"].is_string() && json["reused_bytes"] == 0, "{json}");
+    assert_eq!(regrow(["verify", text(&path), "--no-progress"]).stderr, "");
+}
