@@ -175,7 +175,8 @@ fn every_layout_counts_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("step_1{suffix}"));
         let monitor = Monitor::new();
-        // What is known to be done when the last piece is read: all but a few buffers.
+        // What is known to be done when the last piece is read: all but a few buffers. Where several threads are at
+        // work, the others may lag behind.
         let (watch, seen) = (monitor.clone(), Arc::new(AtomicU64::new(0)));
         let last = seen.clone();
         let act = move || {
@@ -191,7 +192,7 @@ fn every_layout_counts_its_bytes() {
             "{name}"
         );
         assert_eq!(report.data_bytes, DATA_LEN_BYTES, "{name}");
-        if name != "orbax, zarr v3" && name != "orbax, ocdbt" {
+        if !name.starts_with("orbax") && name != "regrow, zstd" {
             assert!(seen.load(Ordering::Relaxed) >= 4 * LEN_ELEMENTS, "{name}: {seen:?}");
         }
         assert!(regrow::load::<Tree<Leaf>>(&path).unwrap().len() == 4, "{name}");
