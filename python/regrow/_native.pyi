@@ -202,8 +202,8 @@ class Checkpoint:
     ) -> tuple[_Structure, _Leaves]:
         """All of it, or a selection."""
 
-    def verify(self) -> tuple[list[_Finding], int, int, bool]:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+    def verify(self) -> tuple[list[_Finding], int, int, bool, list[str]]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -250,5 +250,7 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(path: str, metadata: str | None, half_precision: bool | None) -> list[str]:
+def trak_repair(
+    path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool
+) -> list[str]:
     """Repairs a store; says what was done."""

@@ -405,6 +405,8 @@ def repair(
     save_dir: str | os.PathLike[str],
     metadata: Mapping[str, Any] | None = None,
     use_half_precision: bool | None = None,
+    *,
+    recompute_zero_rows: bool = False,
 ) -> list[str]:
     """Makes a damaged folder whole: empty or cut JSON, cut or missing arrays, lost experiments.
 
@@ -415,12 +417,14 @@ def repair(
         save_dir: The folder.
         metadata: What `metadata.json` should say, where it is lost.
         use_half_precision: The precision, where no array is left to tell it.
+        recompute_zero_rows: Mark also those rows as not done that hold zeros only. Their gradients may really be zero;
+            `regrow.verify` names them in a note.
 
     Returns:
         What was done, a line each.
     """
     text = None if metadata is None else json.dumps(dict(metadata))
-    return _native.trak_repair(os.fspath(save_dir), text, use_half_precision)
+    return _native.trak_repair(os.fspath(save_dir), text, use_half_precision, recompute_zero_rows)
 
 
 def checkpoint_digest(state: Mapping[str, Any]) -> str:

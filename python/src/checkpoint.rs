@@ -160,13 +160,15 @@ impl Checkpoint {
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
-    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {
+    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool, Vec<String>)> {
         let report = py.detach(|| self.0.verify()).or_raise()?;
         let findings = report.findings.iter().map(|finding| {
             let (file, leaf, offset_bytes) = place(&finding.error);
             (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
         });
-        Ok((findings.collect(), report.checked_bytes, report.leaf_count, report.has_data_checksums))
+        let findings = findings.collect();
+        let (bytes, leaves) = (report.checked_bytes, report.leaf_count);
+        Ok((findings, bytes, leaves, report.has_data_checksums, report.notes))
     }
 
     fn overview(&self, py: Python<'_>) -> String {

@@ -204,6 +204,11 @@ pub trait Reader: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// What [`check_files`](Self::check_files) cannot call wrong and somebody should know of, each with its place.
+    fn check_notes(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
     fn has_data_checksums(&self) -> bool {
         false
