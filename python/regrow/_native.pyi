@@ -250,7 +250,5 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(
-    path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool
-) -> list[str]:
+def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""

@@ -275,6 +275,8 @@ class MmapSaver(AbstractSaver):
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
         """Starts an experiment for a model, or joins it: what is there is kept, finished scores too.
 
+        Where the model's gradients were lost, none of its targets is done any longer, and the scores are not final.
+
         Raises:
             ModelIDException: if the model has no folder.
             MismatchError: if the experiment has another number of targets.
@@ -410,8 +412,8 @@ def repair(
 ) -> list[str]:
     """Makes a damaged folder whole: empty or cut JSON, cut or missing arrays, lost experiments.
 
-    Rows that may be lost are marked as not done, and flags that cannot be known are 0: the next run computes a little
-    more. No process may be working on the folder.
+    Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run computes a little
+    more. Rows of zeros are left alone unless asked for. No process may be working on the folder.
 
     Args:
         save_dir: The folder.

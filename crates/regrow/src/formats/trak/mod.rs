@@ -114,4 +114,6 @@ impl Format for Trak {
 #[cfg(test)]
 mod fixture_tests;
 #[cfg(test)]
+mod lost_tests;
+#[cfg(test)]
 mod tests;

@@ -176,6 +176,15 @@ impl Work<'_> {
         // Features that were made of lost rows could be right; nobody can tell.
         flags.is_finalized &=
             features.is_none() && lost_from.is_none() && !has_zero_rows && flags.is_featurized;
+        if !flags.is_finalized && !exists(TrainArray::Grads) {
+            // Deleted while the features were final: now they are needed again.
+            let count = mask.clear_marks()?;
+            if count > 0 {
+                self.say_path(mask.path(), &format!("{count} rows marked as not done"));
+            }
+            flags.is_featurized = mask.spec().rows == 0;
+            self.array(&model_file(id, TrainArray::Grads.file_name()), &parameters.train(TrainArray::Grads))?;
+        }
         let name = id_file(id);
         let stored = documents::read_object(&self.root.join(&name))
             .and_then(|object| documents::flags_in(&object.unwrap_or_default()));
