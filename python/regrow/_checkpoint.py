@@ -449,8 +449,9 @@ class VerifyReport(NamedTuple):
     @classmethod
     def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:
         """From the native half's columns."""
-        findings, *others = report
-        return cls([Finding(*finding) for finding in findings], *others)
+        findings, checked_bytes, leaf_count, has_data_checksums, notes = report
+        found = [Finding(*finding) for finding in findings]
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes)
 
 
 def _from_json(text: str | None) -> Any:
