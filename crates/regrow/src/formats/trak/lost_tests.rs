@@ -29,7 +29,12 @@ fn rows_of_zeros_are_a_note_and_done_again_only_if_asked() {
     assert!(repair(folder.path(), &Repair::default()).unwrap().is_empty());
     assert_eq!(store.model(0).unwrap().rows.missing().unwrap(), [2, 4, 5]);
     let asked = Repair { recompute_zero_rows: true, ..Repair::default() };
-    assert_eq!(repair(folder.path(), &asked).unwrap().len(), 2);
+    let done = repair(folder.path(), &asked).unwrap();
+    for file in ["0/_is_featurized.mmap", "0/_targets_val.mmap"] {
+        let line = format!("{file}: 1 rows marked as not done");
+        assert!(done.contains(&line), "{done:?}");
+    }
+    assert_eq!(records(folder.path())["val"]["scores_finalized"], 0);
     let report = crate::verify(folder.path()).unwrap();
     assert!(report.is_ok() && report.notes.is_empty(), "{report:?}");
     assert_eq!(store.model(0).unwrap().rows.missing().unwrap(), [2, 3, 4, 5]);
@@ -80,8 +85,9 @@ fn lost_gradients_of_targets_are_reported_and_repaired() {
         assert!(text.contains("0/_targets_val.mmap says that 3 of its rows are done"), "{text}");
         assert!(text.contains("`repair`"), "{text}");
         // A conversion does not leave them out, it fails.
+        let elsewhere = tempfile::tempdir().unwrap();
         let converted =
-            crate::convert(folder.path(), folder.path().join("copy"), &crate::ConvertOptions::default());
+            crate::convert(folder.path(), elsewhere.path().join("copy"), &crate::ConvertOptions::default());
         assert!(converted.unwrap_err().to_string().contains("val_grads.mmap"));
         let done = repair(folder.path(), &Repair::default()).unwrap();
         let says = |text: &str| done.iter().any(|line| line == text);
