@@ -21,6 +21,7 @@ mod open;
 mod options;
 mod overview;
 pub mod pool;
+mod replace;
 mod save;
 mod template;
 pub mod value;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Compression, Layout, SaveOptions};
-use crate::commit::Staged;
+use super::{Compression, Layout, SaveOptions, replace};
+use crate::commit::{MayReplace, Staged};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Format, Target};
 use crate::tree::{Leaf, LeafData, Pytree, Tree};
@@ -54,14 +54,24 @@ fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sa
     };
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
-        Target::File => Staged::for_file(path, options.overwrite)?,
-        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
+        Target::File => guarded(Staged::for_file(path, options.overwrite)?, replace::check_file, options)?,
+        Target::Siblings { suffixes } => {
+            let staged = Staged::for_siblings(path, &suffixes, options.overwrite)?;
+            guarded(staged, replace::check_not_inside, options)?
+        }
     };
     let staged = staged.durable(!options.not_durable);
     format.write(tree, &staged, options)?;
+    if format.target(path, options) == Target::File {
+        replace::check_name(format, &staged.single_file(), path, options)?;
+    }
     let stored_bytes = folder_len_bytes(staged.folder())?;
     let path = staged.commit()?;
     Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
+}
+
+fn guarded(staged: Staged, check: MayReplace, options: &SaveOptions) -> Result<Staged> {
+    if options.replace_any_file { Ok(staged) } else { staged.replacing_only(check) }
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

@@ -19,6 +19,7 @@ use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeB
 pub mod equinox;
 pub mod flax;
 mod loss;
+pub(crate) mod nearby;
 pub mod npy;
 pub mod orbax;
 pub(crate) mod pieces;
@@ -55,6 +56,18 @@ pub trait Format: Debug + Sync {
     /// # Errors
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, path: &Path) -> Result<bool>;
+
+    /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
+    /// programs give to files of their own.
+    fn claims_name(&self, _path: &Path) -> bool {
+        false
+    }
+
+    /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a
+    /// save refuses another name where nothing would tell.
+    fn suffix(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Reads the metadata of the checkpoint at `path`, no array data.
     ///

@@ -64,6 +64,14 @@ impl Format for Flax {
         }
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        files::is_named_so(path)
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        Some(files::ENDING)
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         Ok(Box::new(reader::FlaxReader::open(path, options)?))

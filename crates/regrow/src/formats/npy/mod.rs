@@ -64,6 +64,10 @@ impl Format for Npy {
         reader::is_one(path)
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        Form::of_path(path) != Form::Folder
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;

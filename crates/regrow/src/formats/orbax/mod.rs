@@ -21,7 +21,7 @@
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
 //! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
-//! | `legacy` | what there was before `_METADATA` |
+//! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `reader` | all of it together |
 //! | `writer` | the same forms, written: a folder of rooms |
 //!
@@ -39,6 +39,7 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_metadatas;
 mod arrays;
+mod bare;
 pub mod checkpoint_metadata;
 mod detect;
 mod files;

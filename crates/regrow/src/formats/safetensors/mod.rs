@@ -14,6 +14,7 @@
 //! | [`index`] | `model.safetensors.index.json` and back |
 //! | `metadata` | the entries of `__metadata__` |
 //! | `parts` | which files make up a checkpoint |
+//! | `beside` | files of other layouts in the same folder |
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
 //! | `reader` | all of it as a checkpoint |
@@ -32,6 +33,7 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
+mod beside;
 pub mod build;
 pub mod index;
 pub mod layout;
@@ -62,8 +64,13 @@ impl Format for Safetensors {
         parts::are_at(path)
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        parts::is_named_so(path)
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_step_and_item(path, options)?;
+        beside::refuse(path)?;
         open_as(path, &TreeForm::Kept)
     }
 
