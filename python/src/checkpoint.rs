@@ -57,6 +57,9 @@ type TreeOut<'py> =
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
+/// Findings, bytes read, leaves, whether there are checksums, notes.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
+
 /// Kind, message, file, leaf, offset.
 type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
 
@@ -160,7 +163,7 @@ impl Checkpoint {
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
-    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool, Vec<String>)> {
+    fn verify(&self, py: Python<'_>) -> PyResult<VerifyOut> {
         let report = py.detach(|| self.0.verify()).or_raise()?;
         let findings = report.findings.iter().map(|finding| {
             let (file, leaf, offset_bytes) = place(&finding.error);

@@ -96,7 +96,7 @@ fn arrays_alone_are_still_a_checkpoint() {
         let opened = open(&bare).unwrap();
         assert_eq!(opened.description().variant, "folders, no metadata");
         let arrays = whole.tree().leaves().iter().filter(|leaf| leaf.kind.is_array()).count();
-        assert!(opened.tree().len() > 0 && opened.tree().len() <= arrays, "{name}");
+        assert!(!opened.tree().is_empty() && opened.tree().len() <= arrays, "{name}");
         fs::write(bare.join("plot.png"), b"").unwrap();
         not_a_checkpoint(&bare);
     }

@@ -5,7 +5,7 @@
 //! Flax under a name of their own: none of that is in the way. Nor is anything if there is an index, which says what
 //! the checkpoint is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +49,7 @@ pub(super) fn refuse(path: &Path) -> Result<()> {
         .help("open one of the files, or move the others into a folder of their own"))
 }
 
-fn is_of_another(file: &PathBuf, name: &str) -> Result<bool> {
+fn is_of_another(file: &Path, name: &str) -> Result<bool> {
     if SAME_WEIGHTS.iter().any(|beginning| name.starts_with(beginning)) {
         return Ok(false);
     }
