@@ -231,8 +231,9 @@ fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there, and the nodes that are `empty` and chosen: others vanish from dicts (with dicts that become empty), and
-/// become placeholders in sequences, so that positions keep their meaning.
+/// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
+/// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that
+/// positions keep their meaning.
 fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     // Whether a node has a chosen leaf below: children come after their parent, so go from the back.

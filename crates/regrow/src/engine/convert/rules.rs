@@ -123,9 +123,9 @@ mod tests {
 
     #[test]
     fn what_is_not_chosen_is_left_out_also_where_it_is_empty() {
-        assert_eq!(nodes(&["params/w"]), [":dict", "params:dict", "params/w:leaf"]);
-        assert_eq!(nodes(&["params/**"]), [":dict", "params:dict", "params/empty:list", "params/w:leaf"]);
-        assert_eq!(nodes(&["n"]), [":dict", "n:none"]);
+        assert_eq!(nodes(&["params/w"]), [".:dict", "params:dict", "params/w:leaf"]);
+        assert_eq!(nodes(&["params/**"]), [".:dict", "params:dict", "params/empty:list", "params/w:leaf"]);
+        assert_eq!(nodes(&["n"]), [".:dict", "n:none"]);
     }
 
     #[test]
