@@ -26,9 +26,9 @@ def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any
     """Saves a tree; gives path, stored bytes and number of leaves."""
 
 def plan_convert(
-    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold."""
+    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
     source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], progress: Any

@@ -84,8 +84,9 @@ pub struct Staged {
 /// Errs unless the file at a path, which is there, may be replaced.
 pub(crate) type MayReplace = fn(&Path) -> Result<()>;
 
+/// What a checkpoint is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Folder,
     File,
     Siblings,
@@ -120,6 +121,17 @@ impl Staged {
     /// As [`create`](Self::create), of each of the files; `InvalidArgument` also for a suffix with a `/` in it.
     pub fn for_siblings(target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
         Self::of_kind(Kind::Siblings, target, suffixes, overwrite)
+    }
+
+    /// Errs where [`create`](Self::create), [`for_file`](Self::for_file) or [`for_siblings`](Self::for_siblings)
+    /// would not take the target. Makes nothing.
+    pub(crate) fn may_create(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<()> {
+        let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
+        let targets = match kind {
+            Kind::Siblings => siblings::targets(&absolute, suffixes)?,
+            _ => vec![absolute],
+        };
+        targets.iter().try_for_each(|target| check_target(kind, target, overwrite))
     }
 
     fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {

@@ -104,6 +104,13 @@ pub trait Format: Debug + Sync {
         false
     }
 
+    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan that `write` begins
+    /// with, and nothing after it. Reads no array data but that of numbers, and writes nothing.
+    ///
+    /// # Errors
+    /// Those of `write`, but for what the disk says.
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()>;
+
     /// Writes all files of a checkpoint into the staged folder; the caller commits. The leaves have been cast as
     /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
     ///

@@ -106,6 +106,10 @@ impl Format for Equinox {
         own.trailer && own.hyperparameters.is_none()
     }
 
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+        plan::plan(tree, &own_options(options), options).map(drop)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
     }

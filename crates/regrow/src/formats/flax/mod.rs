@@ -94,6 +94,10 @@ impl Format for Flax {
         tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
     }
 
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::plan(tree, target, options, &own_options(options)).map(drop)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
     }

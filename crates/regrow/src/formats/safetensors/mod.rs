@@ -93,6 +93,10 @@ impl Format for Safetensors {
         SafetensorsOptions::of(options).structure || is_text()
     }
 
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, target, options)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }

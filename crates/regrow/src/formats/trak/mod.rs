@@ -106,6 +106,10 @@ impl Format for Trak {
         writer::losses(tree)
     }
 
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, _options: &SaveOptions) -> Result<()> {
+        writer::check(tree)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
     }
