@@ -106,7 +106,7 @@ fn plan_folder<'a>(
     save: &SaveOptions,
     options: &SafetensorsOptions,
     header_len_max_bytes: usize,
-) -> Result<(Encoder<'a>, Vec<(Head, Vec<PlannedTensor>)>)> {
+) -> Result<(Encoder<'a>, Vec<PlannedFile>)> {
     let (encoder, files) = Encoder::new(tree, save, options, Some(header_len_max_bytes))?;
     let with_head = |(at, tensors): (usize, Vec<PlannedTensor>)| Ok((encoder.head(at, &tensors)?, tensors));
     let files = files.into_iter().enumerate().map(with_head).collect::<Result<_>>()?;
@@ -178,6 +178,9 @@ struct Head {
     bytes: Vec<u8>,
     data_len_bytes: u64,
 }
+
+/// What stands before the data of a file, and its tensors.
+type PlannedFile = (Head, Vec<PlannedTensor>);
 
 /// Turns planned tensors into bytes.
 #[derive(Debug)]
