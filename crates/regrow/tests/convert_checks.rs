@@ -44,13 +44,16 @@ fn source(folder: &Path, tree: &Tree<Leaf>) -> std::path::PathBuf {
     path
 }
 
+/// Leaves, layout, name of the target, options as JSON, and what the refusal speaks of.
+type Case<'a> = (&'a [(&'a [&'a str], Leaf)], &'a str, &'a str, &'a str, &'a str);
+
 #[test]
 fn a_check_says_what_the_run_says() {
     let folder = tempfile::tempdir().unwrap();
     let long = "k".repeat(300);
     let dotted: &[(&[&str], Leaf)] = &[(&["a.b"], leaf()), (&["a", "b"], leaf())];
     let slashed: &[(&[&str], Leaf)] = &[(&["a/b"], leaf()), (&["a", "b"], leaf())];
-    let cases: &[(&[(&[&str], Leaf)], &str, &str, &str, &str)] = &[
+    let cases: &[Case<'_>] = &[
         (&[(&["w"], leaf())], "trak", "new", "{}", "TRAK"),
         (dotted, "safetensors", "new.safetensors", "{}", "also that of a.b"),
         (dotted, "safetensors", "new", "{}", "also that of a.b"),
