@@ -68,7 +68,7 @@ fn what_the_target_cannot_hold_is_refused_with_1() {
     let source = orbax("prng_keys");
     let run = regrow(["convert", text(&source), text(&target), "-l", "flax"]);
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.stderr.contains("prng_key") && run.stderr.contains("--lossy"), "{run:?}");
+    assert!(run.stderr.contains("PRNG key") && run.stderr.contains("--lossy"), "{run:?}");
     assert!(!target.exists());
     let dry = regrow(["convert", text(&source), text(&target), "-l", "flax", "--dry-run", "--json"]);
     assert_eq!((dry.code, dry.json()["lossless"].as_bool()), (1, Some(false)));
