@@ -182,9 +182,6 @@ struct Head {
     data_len_bytes: u64,
 }
 
-/// What stands before the data of a file, and its tensors.
-type PlannedFile = (Head, Vec<PlannedTensor>);
-
 /// Turns planned tensors into bytes.
 #[derive(Debug)]
 struct Encoder<'a> {
