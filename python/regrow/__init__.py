@@ -126,7 +126,7 @@ def save(
             and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
         layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes; or the layout of another
             tool: ``"orbax"``, ``"flax"``, ``"equinox"``, ``"pytree_data"``, ``"trak"``, ``"safetensors"``, ``"npy"``.
-        overwrite: Replace a checkpoint that is there.
+        overwrite: Replace a checkpoint that is there; a folder or file that is none is refused.
         durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
         cast: A dtype for all arrays, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``.
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.

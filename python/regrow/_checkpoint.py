@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -437,6 +437,8 @@ class VerifyReport(NamedTuple):
     """Leaves read."""
     has_data_checksums: bool
     """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
+    notes: Sequence[str] = ()
+    """What may well be as it should, and may not: a sound checkpoint can have notes."""
 
     @property
     def ok(self) -> bool:
@@ -452,10 +454,11 @@ class VerifyReport(NamedTuple):
         return "\n".join(finding.message for finding in self.findings)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool]) -> VerifyReport:
+    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums = report
-        return cls([Finding(*finding) for finding in findings], checked_bytes, leaf_count, has_data_checksums)
+        findings, checked_bytes, leaf_count, has_data_checksums, notes = report
+        found = [Finding(*finding) for finding in findings]
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes)
 
 
 def _from_json(text: str | None) -> Any:

@@ -149,9 +149,10 @@ def convert(
     Args:
         source: What to read.
         target: What to make.
-        dry_run: Write nothing, and give what would become of each leaf.
+        dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
+            (names that it cannot hold, a target that is there already) is raised as it would be.
         layout: The layout to write; see `save`. Further keywords are its options.
-        only: A glob or globs over the key paths of the source; others are left out.
+        only: A glob or globs over the key paths of the source; others are left out, `None` and empty containers too.
         rename: Regular expressions over whole key paths, and what takes their place (``$1`` is what the first group
             has matched); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
         cast: A dtype for all arrays, or a dict of globs.
@@ -173,9 +174,9 @@ def convert(
 
     Raises:
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
-        LeafNotFoundError: for a glob that matches nothing.
-        InvalidArgumentError: for rules that cannot be followed.
-        NameCollisionError: if two leaves would come to one place.
+        NotFoundError: for globs that match nothing; it names them all.
+        InvalidArgumentError: for rules that cannot be followed, or change nothing.
+        NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
     save = (
         overwrite,
@@ -197,7 +198,7 @@ def convert(
         lossy,
     )
     if dry_run:
-        leaves, losses = _native.plan_convert(os.fsdecode(source), save, rules)
+        leaves, losses = _native.plan_convert(os.fsdecode(source), os.fsdecode(target), save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],

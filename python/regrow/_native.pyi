@@ -33,9 +33,9 @@ def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any
     """
 
 def plan_convert(
-    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold."""
+    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
     source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
@@ -210,8 +210,8 @@ class Checkpoint:
     ) -> tuple[_Structure, _Leaves]:
         """All of it, or a selection."""
 
-    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool]:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -258,5 +258,5 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(path: str, metadata: str | None, half_precision: bool | None) -> list[str]:
+def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""

@@ -259,7 +259,16 @@ def model_save(
         os.fsdecode(filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
-        (overwrite, durable, [], None, None, False, None, _options.layout_options("pytree_data", None, options)),
+        (
+            "any file" if overwrite else False,
+            durable,
+            [],
+            None,
+            None,
+            False,
+            None,
+            _options.layout_options("pytree_data", None, options),
+        ),
         unwatched(),
     )
     return size, time.monotonic() - since

@@ -90,6 +90,9 @@ type TreeOut<'py> =
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
+/// Findings, bytes read, leaves, whether there are checksums, notes.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
+
 /// Kind, message, file, leaf, offset.
 type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
 
@@ -197,13 +200,15 @@ impl Checkpoint {
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
-    fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {
+    fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
         let report = watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor))?;
         let findings = report.findings.iter().map(|finding| {
             let (file, leaf, offset_bytes) = place(&finding.error);
             (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
         });
-        Ok((findings.collect(), report.checked_bytes, report.leaf_count, report.has_data_checksums))
+        let findings = findings.collect();
+        let (bytes, leaves) = (report.checked_bytes, report.leaf_count);
+        Ok((findings, bytes, leaves, report.has_data_checksums, report.notes))
     }
 
     fn overview(&self, py: Python<'_>) -> String {

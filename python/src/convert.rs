@@ -33,16 +33,21 @@ type InfoOut = (&'static str, &'static str, Vec<u64>);
 /// Path in the source, path in the target, what it is, what it becomes.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 
-/// Works out what a conversion would do, and writes nothing.
+/// Works out what a conversion would do, raises what it would raise, and writes nothing.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
     source: PathBuf,
+    target: PathBuf,
     save: SaveIn,
     convert: ConvertIn,
 ) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
     let options = convert_options(save, convert).or_raise()?;
-    let plan = py.detach(|| regrow::open_with(&source, &options.open)?.plan_convert(&options)).or_raise()?;
+    let plan = py.detach(|| {
+        let plan = regrow::open_with(&source, &options.open)?.plan_convert(&options)?;
+        plan.check(&target, &options).map(|()| plan)
+    });
+    let plan = plan.or_raise()?;
     Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect()))
 }
 

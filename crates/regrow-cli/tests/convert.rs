@@ -68,7 +68,7 @@ fn what_the_target_cannot_hold_is_refused_with_1() {
     let source = orbax("prng_keys");
     let run = regrow(["convert", text(&source), text(&target), "-l", "flax"]);
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.stderr.contains("prng_key") && run.stderr.contains("--lossy"), "{run:?}");
+    assert!(run.stderr.contains("PRNG key") && run.stderr.contains("--lossy"), "{run:?}");
     assert!(!target.exists());
     let dry = regrow(["convert", text(&source), text(&target), "-l", "flax", "--dry-run", "--json"]);
     assert_eq!((dry.code, dry.json()["lossless"].as_bool()), (1, Some(false)));
@@ -93,6 +93,31 @@ fn a_gemma_style_checkpoint_becomes_data_and_manifest_in_one_command() {
     assert_eq!(run.code, 0, "{run:?}");
     assert!(folder.path().join("model.data").is_file() && folder.path().join("model.manifest").is_file());
     assert_eq!(regrow(["verify", text(&target)]).code, 0);
+}
+
+#[test]
+fn a_dry_run_fails_as_the_run_does() {
+    let (folder, path) = saved();
+    for (layout, rename, lossy, what) in [
+        ("trak", None, true, "TRAK"),
+        ("trak", None, false, "TRAK"),
+        ("safetensors", Some("params/kernel=__metadata__"), false, "__metadata__"),
+        ("orbax", Some("params/kernel=params.bias"), true, "stored as"),
+        ("regrow", Some("params/kernel=params/bias"), false, "come to one place"),
+    ] {
+        let target = folder.path().join("new");
+        let mut arguments = vec!["convert", text(&path), text(&target), "--layout", layout];
+        arguments.extend(rename.iter().flat_map(|rule| ["--rename", rule]));
+        arguments.extend(lossy.then_some("--lossy"));
+        let run = regrow(&arguments);
+        arguments.push("--dry-run");
+        let dry = regrow(&arguments);
+        assert!(run.code > 0 && run.stderr.contains(what), "{layout}: {run:?}");
+        assert_eq!((dry.code, dry.stderr, dry.stdout), (run.code, run.stderr, run.stdout), "{layout}");
+        assert!(!target.exists());
+    }
+    let run = regrow(["convert", text(&path), text(&path), "--dry-run"]);
+    assert!(run.code == 2 && run.stderr.contains("exists already"), "{run:?}");
 }
 
 #[test]

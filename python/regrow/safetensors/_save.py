@@ -91,5 +91,8 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Those of the native half: overwrite, durable, casts, compression, metadata, strict, budget, layout."""
-    return True, durable, [], None, None, False, None, ("safetensors", json.dumps(options))
+    """Those of the native half: what to overwrite, durable, casts, compression, metadata, strict, budget, layout.
+
+    Whatever file has the name is replaced, as safetensors itself does.
+    """
+    return "any file", durable, [], None, None, False, None, ("safetensors", json.dumps(options))

@@ -52,7 +52,7 @@ pub struct Convert {
     /// Convert also what the target cannot hold as it is, and list it.
     #[arg(long)]
     lossy: bool,
-    /// Show what would happen to each leaf, and write nothing.
+    /// Show what would happen to each leaf, and write nothing; fails as the conversion itself would.
     #[arg(long)]
     dry_run: bool,
     /// Replace a checkpoint that is there.
@@ -71,7 +71,12 @@ impl Convert {
         let mut options = self.convert_options(globals)?;
         let checkpoint = regrow::open_with(&self.source, &options.open)?;
         if self.dry_run {
-            let plan = checkpoint.plan_convert(&options)?;
+            let planned = checkpoint.plan_convert(&options);
+            let checked = planned.and_then(|plan| plan.check(&self.target, &options).map(|()| plan));
+            let plan = match checked {
+                Err(error) => return self.refused(error, globals),
+                Ok(plan) => plan,
+            };
             let fits = self.lossy || plan.is_lossless();
             if globals.json {
                 out::json(out, &plan_json(&plan))?;
@@ -86,12 +91,8 @@ impl Convert {
         let report = regrow::convert(&self.source, &self.target, &options);
         drop(bar);
         let report = match report {
-            // Not unreadable: the two layouts differ.
-            Err(error) if error.kind() == ErrorKind::Unsupported && !self.lossy => {
-                exit::report(&error, globals.json);
-                return Ok(Exit::FoundWrong);
-            }
-            report => report?,
+            Err(error) => return self.refused(error, globals),
+            Ok(report) => report,
         };
         if globals.json {
             let value = json!({
@@ -121,6 +122,16 @@ impl Convert {
         let path = report.save.path.to_string_lossy();
         writeln!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
         Ok(Exit::Fine)
+    }
+
+    /// How a refusal ends, on a dry run as on a run.
+    fn refused(&self, error: Error, globals: &Globals) -> Result<Exit, Failure> {
+        if error.kind() != ErrorKind::Unsupported || self.lossy {
+            return Err(error.into());
+        }
+        // Not unreadable: the two layouts differ.
+        exit::report(&error, globals.json);
+        Ok(Exit::FoundWrong)
     }
 
     fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Failure> {

@@ -71,6 +71,8 @@ pub struct Staged {
     /// The files of a checkpoint of several beside each other; the last makes it one.
     siblings: Vec<PathBuf>,
     overwrite: bool,
+    /// What else is asked of a file before it is replaced.
+    may_replace: Option<MayReplace>,
     durable: bool,
     made_parents: Vec<PathBuf>,
     /// Files that are not synced yet.
@@ -81,8 +83,12 @@ pub struct Staged {
     monitor: Monitor,
 }
 
+/// Errs unless the file at a path, which is there, may be replaced.
+pub(crate) type MayReplace = fn(&Path) -> Result<()>;
+
+/// What a checkpoint is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Folder,
     File,
     Siblings,
@@ -119,6 +125,17 @@ impl Staged {
         Self::of_kind(Kind::Siblings, target, suffixes, overwrite)
     }
 
+    /// Errs where [`create`](Self::create), [`for_file`](Self::for_file) or [`for_siblings`](Self::for_siblings)
+    /// would not take the target. Makes nothing.
+    pub(crate) fn may_create(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<()> {
+        let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
+        let targets = match kind {
+            Kind::Siblings => siblings::targets(&absolute, suffixes)?,
+            _ => vec![absolute],
+        };
+        targets.iter().try_for_each(|target| check_target(kind, target, overwrite))
+    }
+
     fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
         // Of files beside each other the stem itself may be anything: it is not touched.
         let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
@@ -147,6 +164,7 @@ impl Staged {
             absolute,
             siblings,
             overwrite,
+            may_replace: None,
             durable: true,
             made_parents,
             unsynced: Mutex::default(),
@@ -154,6 +172,39 @@ impl Staged {
             committed: false,
             monitor: Monitor::new(),
         })
+    }
+
+    /// Has each file that is to be replaced checked, now and again by [`commit`](Self::commit). Without, any regular
+    /// file is replaced, as functions do that stand in for others. Folders have checks of their own.
+    ///
+    /// # Errors
+    /// What `may_replace` says of a file that is there now; nothing has changed then.
+    pub(crate) fn replacing_only(mut self, may_replace: MayReplace) -> Result<Self> {
+        self.may_replace = Some(may_replace);
+        self.targets().iter().try_for_each(|target| self.check_file(target))?;
+        Ok(self)
+    }
+
+    /// The names that the checkpoint will have.
+    fn targets(&self) -> &[PathBuf] {
+        match self.kind {
+            Kind::Siblings => &self.siblings,
+            Kind::Folder | Kind::File => std::slice::from_ref(&self.absolute),
+        }
+    }
+
+    fn check_file(&self, target: &Path) -> Result<()> {
+        match self.may_replace {
+            Some(may_replace) if self.kind != Kind::Folder && fs::symlink_metadata(target).is_ok() => {
+                may_replace(target)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, target: &Path) -> Result<()> {
+        check_target(self.kind, target, self.overwrite)?;
+        self.check_file(target)
     }
 
     /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
@@ -316,9 +367,7 @@ impl Staged {
     /// Gives the target its name; what is to be removed afterwards, if anything.
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
         if self.kind == Kind::Siblings {
-            let check = || {
-                self.siblings.iter().try_for_each(|target| check_target(self.kind, target, self.overwrite))
-            };
+            let check = || self.siblings.iter().try_for_each(|target| self.check(target));
             return match siblings::take_names(&self.own.path, &self.siblings, self.durable, &check) {
                 Ok(()) => Ok(Some(self.own.path.clone())),
                 Err(failed) => {
@@ -341,7 +390,7 @@ impl Staged {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(cannot_commit(error));
                 }
-                Err(_) => check_target(self.kind, target, self.overwrite)?,
+                Err(_) => self.check(target)?,
             }
             match keep_owner_and_mode(target, &source) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),

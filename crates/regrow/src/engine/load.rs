@@ -100,10 +100,15 @@ impl Checkpoint {
                     .filter(|(_, path)| chosen(path))
                     .map(|(leaf, _)| leaf)
                     .collect();
-                if wanted.is_empty() {
+                let empty: Vec<bool> = self
+                    .tree()
+                    .walk()
+                    .map(|(path, node)| node.kind != NodeKind::Leaf && node.child_count == 0 && chosen(&path))
+                    .collect();
+                if wanted.is_empty() && !empty.contains(&true) {
                     return Err(nothing_selected(self, &options.only));
                 }
-                prune(self.tree(), self.read_all(&wanted, options)?)
+                prune(self.tree(), self.read_all(&wanted, options)?, &empty)
             }
         }
     }
@@ -242,9 +247,10 @@ fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there: others vanish from dicts (with dicts that become empty), and
-/// become placeholders in sequences, so that positions keep their meaning.
-fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>> {
+/// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
+/// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that
+/// positions keep their meaning.
+fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     // Whether a node has a chosen leaf below: children come after their parent, so go from the back.
     let mut keeps = vec![false; nodes.len()];
@@ -252,7 +258,7 @@ fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>>
     let mut next_leaf = leaves.len();
     for (at, node) in nodes.iter().enumerate().rev() {
         let mut child = at + 1;
-        let mut keep = false;
+        let mut keep = empty.get(at) == Some(&true);
         if node.kind == NodeKind::Leaf {
             next_leaf -= 1;
             keep = leaves.get(next_leaf).is_some_and(Option::is_some);

@@ -22,6 +22,7 @@ mod open;
 mod options;
 mod overview;
 pub mod pool;
+mod replace;
 mod report;
 mod save;
 mod template;

@@ -1,11 +1,12 @@
 //! Saving: stage, let the format write, commit.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Compression, Layout, SaveOptions, SaveReport};
+use super::{Compression, Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
-use crate::commit::Staged;
+use crate::commit::{Kind, MayReplace, Staged};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Format, Target};
 use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
@@ -42,23 +43,20 @@ fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sa
     check_options(format, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
-    let cast;
-    let tree = match options.layout {
-        // These two cast on their way to the file, and keep what they know of the original.
-        Layout::Regrow | Layout::Orbax(_) => tree,
-        _ if options.cast.is_empty() => tree,
-        _ => {
-            cast = cast_leaves(tree, options)?;
-            &cast
-        }
-    };
+    let tree = as_written(tree, options)?;
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
-        Target::File => Staged::for_file(path, options.overwrite)?,
-        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
+        Target::File => guarded(Staged::for_file(path, options.overwrite)?, replace::check_file, options)?,
+        Target::Siblings { suffixes } => {
+            let staged = Staged::for_siblings(path, &suffixes, options.overwrite)?;
+            guarded(staged, replace::check_not_inside, options)?
+        }
     };
     let staged = staged.durable(!options.not_durable).watched(&options.monitor);
-    format.write(tree, &staged, options)?;
+    format.write(&tree, &staged, options)?;
+    if format.target(path, options) == Target::File {
+        replace::check_name(format, &staged.single_file(), path, options)?;
+    }
     let stored_bytes = folder_len_bytes(staged.folder())?;
     options.monitor.finish()?;
     let path = staged.commit()?;
@@ -80,6 +78,40 @@ fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
         }
     };
     tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
+}
+
+fn guarded(staged: Staged, check: MayReplace, options: &SaveOptions) -> Result<Staged> {
+    if options.replace_any_file { Ok(staged) } else { staged.replacing_only(check) }
+}
+
+/// Everything but the disk's own word that would keep [`save_with`] from saving this; writes nothing.
+///
+/// # Errors
+/// Those of [`save_with`], in the same order.
+pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let format = options.layout.format();
+    check_options(format, options)?;
+    let tree = as_written(tree, options)?;
+    let (kind, suffixes) = match format.target(path, options) {
+        Target::Folder => (Kind::Folder, Vec::new()),
+        Target::File => (Kind::File, Vec::new()),
+        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
+    };
+    Staged::may_create(kind, path, &suffixes, options.overwrite)?;
+    if kind == Kind::File && options.overwrite && !options.replace_any_file && path.exists() {
+        replace::check_file(path)?;
+    }
+    format.check(&tree, path, options)
+}
+
+/// The tree as [`Format::write`] takes it.
+fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
+    match options.layout {
+        // These two cast on their way to the file, and keep what they know of the original.
+        Layout::Regrow | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
+        _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
+        _ => cast_leaves(tree, options).map(Cow::Owned),
+    }
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

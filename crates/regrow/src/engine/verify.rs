@@ -30,6 +30,8 @@ pub struct VerifyReport {
     pub leaf_count: usize,
     /// Bytes of data checked, decoded.
     pub checked_bytes: u64,
+    /// What may well be as it should, and may not: a sound checkpoint can have notes.
+    pub notes: Vec<String>,
     /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
     pub has_data_checksums: bool,
 }
@@ -118,6 +120,7 @@ impl Checkpoint {
             findings,
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),
+            notes: self.reader().check_notes()?,
             has_data_checksums: self.reader().has_data_checksums(),
         })
     }

@@ -47,13 +47,7 @@ fn write_split(
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
-    let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
-    let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
-    let mut heads = Vec::with_capacity(plan.raw_files.len());
-    for file in 0..plan.raw_files.len() {
-        heads.push(Head::new(&mut plan, file, &structure)?);
-    }
+    let (plan, structure, heads) = prepare(tree, options, header_len_max_bytes)?;
     let plan = &plan;
     // With many leaves the index and the documents cost as much as the data: they are made while it is written.
     let (mut data_files, index, documents) = std::thread::scope(|scope| {
@@ -92,6 +86,28 @@ fn write_split(
     manifest.data_files = data_files;
     manifest.files = small.files;
     staged.write(manifest::FILE_NAME, &manifest.to_json()?)
+}
+
+/// Says what [`write`] would refuse, and writes nothing.
+pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let (plan, ..) = prepare(tree, options, HEADER_LEN_MAX_BYTES)?;
+    orbax_documents(tree, &plan, options).map(drop)
+}
+
+/// Names, structure and what stands before the data of each file.
+fn prepare(
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+    header_len_max_bytes: usize,
+) -> Result<(Plan, Structure, Vec<Head>)> {
+    let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
+    let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
+    let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
+    let mut heads = Vec::with_capacity(plan.raw_files.len());
+    for file in 0..plan.raw_files.len() {
+        heads.push(Head::new(&mut plan, file, &structure)?);
+    }
+    Ok((plan, structure, heads))
 }
 
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {

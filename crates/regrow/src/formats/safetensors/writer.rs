@@ -66,13 +66,12 @@ fn write_folder(
     options: &SafetensorsOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let (encoder, files) = Encoder::new(tree, save, options, Some(header_len_max_bytes))?;
+    let (encoder, files) = plan_folder(tree, save, options, header_len_max_bytes)?;
     let mut index = Index::default();
-    for (at, tensors) in files.iter().enumerate() {
+    for (at, (head, tensors)) in files.iter().enumerate() {
         let name = file_name(at, files.len());
-        let head = encoder.head(at, tensors)?;
         let out = staged.writer(&name, head.bytes.len() as u64 + head.data_len_bytes, 0)?;
-        encoder.write_file(out, &head, tensors)?;
+        encoder.write_file(out, head, tensors)?;
         for tensor in tensors {
             index.insert(&tensor.name, &name, tensor.form.len_bytes);
         }
@@ -81,6 +80,33 @@ fn write_folder(
         1 => Ok(()),
         _ => staged.write(INDEX_FILE_NAME, &index.to_json_lines()?),
     }
+}
+
+/// Says what [`write`] would refuse of a save at `target`, and writes nothing.
+pub(super) fn check(tree: &Tree<Leaf>, target: &Path, save: &SaveOptions) -> Result<()> {
+    let options = &SafetensorsOptions::of(save);
+    match self::target(target, options) {
+        Target::File => FileImage::new(tree, save).map(drop),
+        Target::Folder | Target::Siblings { .. } => {
+            plan_folder(tree, save, options, HEADER_LEN_MAX_BYTES).map(drop)
+        }
+    }
+}
+
+/// What a file begins with, and the tensors behind it.
+type PlannedFile = (Head, Vec<PlannedTensor>);
+
+/// The files of a folder, each with what it has before its data.
+fn plan_folder<'a>(
+    tree: &'a Tree<Leaf>,
+    save: &SaveOptions,
+    options: &SafetensorsOptions,
+    header_len_max_bytes: usize,
+) -> Result<(Encoder<'a>, Vec<PlannedFile>)> {
+    let (encoder, files) = Encoder::new(tree, save, options, Some(header_len_max_bytes))?;
+    let with_head = |(at, tensors): (usize, Vec<PlannedTensor>)| Ok((encoder.head(at, &tensors)?, tensors));
+    let files = files.into_iter().enumerate().map(with_head).collect::<Result<_>>()?;
+    Ok((encoder, files))
 }
 
 fn file_name(file: usize, count: usize) -> String {
