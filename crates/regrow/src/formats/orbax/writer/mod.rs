@@ -31,7 +31,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use self::documents::{Switches, V1_ITEM, documents};
+use self::documents::{Document, Switches, V1_ITEM, documents};
 use self::plan::Plan;
 use crate::commit::Staged;
 use crate::engine::{OrbaxOptions, SaveOptions};
@@ -66,12 +66,13 @@ pub(crate) fn write(
         custom_metadata: options.custom_metadata.as_ref(),
     };
     // Before the arrays, since they can still be refused; on disk after them.
-    let documents = documents(tree, &plan.entries, switches)?;
+    let mut small: Vec<Document> = Vec::new();
+    documents(tree, &|leaf| plan.entry(leaf), switches, &mut small)?;
     let item = if orbax.v1 { format!("{V1_ITEM}/") } else { String::new() };
     if orbax.use_ocdbt {
         arrays_ocdbt::write(&plan.arrays, staged, &item, orbax, options.budget_bytes)?;
     } else {
         arrays_files::write(&plan.arrays, staged, &item, options.budget_bytes)?;
     }
-    documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
+    small.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
 }
