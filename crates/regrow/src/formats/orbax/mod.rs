@@ -49,6 +49,7 @@ pub(crate) mod json_text;
 mod legacy;
 mod losses;
 pub mod metadata;
+pub(crate) mod metadata_text;
 mod pytree;
 mod reader;
 pub mod rich;

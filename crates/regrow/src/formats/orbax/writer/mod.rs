@@ -89,6 +89,7 @@ fn prepare<'a>(
         v1: orbax.v1,
         custom_metadata: options.custom_metadata.as_ref(),
     };
-    let documents = documents(tree, &plan.entries, switches)?;
-    Ok((plan, documents))
+    let mut small: Vec<Document> = Vec::new();
+    documents(tree, &|leaf| plan.entry(leaf), switches, &mut small)?;
+    Ok((plan, small))
 }
