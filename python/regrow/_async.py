@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import weakref
@@ -16,7 +17,7 @@ from ._errors import CancelledError, RegrowError
 from ._handlers import LeafRegistry
 from ._leaves import to_native
 from ._options import OrbaxOptions
-from ._reports import SaveReport
+from ._report import SaveReport
 from ._tree import flatten
 
 WhenBusy = Literal["wait", "skip", "queue"]
@@ -89,7 +90,7 @@ class AsyncSave:
         report = self._handle.wait(timeout)
         if report is None:
             raise TimeoutError(f"the save of {self.path} has not ended after {timeout} s")
-        return SaveReport.of(report)
+        return SaveReport.from_native(report)
 
     def __await__(self) -> Generator[Any, None, SaveReport | None]:
         import asyncio
@@ -285,10 +286,8 @@ def _at_exit() -> None:
     atexit.unregister(_at_exit)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            pass
     os._exit(1)
 
 

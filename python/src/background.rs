@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use regrow::engine::{AsyncOptions, CopyLeaves, OnEnd, WhenBusy};
 use regrow::{Error, Result};
 
-use crate::checkpoint::{ReportOut, report_out};
+use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::{StructureIn, to_tree};
 use crate::error::OrRaise;
 use crate::leaves::{LeavesIn, to_leaves};
@@ -24,6 +24,13 @@ pub struct AsyncSaver(regrow::engine::AsyncSaver);
 /// A save in the background.
 #[pyclass(frozen, module = "regrow._native")]
 pub struct SaveHandle(regrow::engine::SaveHandle);
+
+impl Drop for AsyncSaver {
+    /// The saving thread needs the interpreter for a moment at the end of each save: nobody may hold it and wait.
+    fn drop(&mut self) {
+        Python::attach(|py| py.detach(|| self.0.join()));
+    }
+}
 
 #[pymethods]
 impl AsyncSaver {
@@ -121,9 +128,9 @@ impl SaveHandle {
 
     /// The report; `None` if that takes longer than `timeout` seconds.
     #[pyo3(signature = (timeout))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<ReportOut>> {
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<SaveOut>> {
         let report = wait(py, timeout, |step| self.0.wait_for(step).transpose())?;
-        Ok(report.map(report_out))
+        Ok(report.map(save_report))
     }
 }
 

@@ -49,7 +49,7 @@ pub enum ErrorKind {
     StorageFull,
     /// Another checkpoint took the path while this one was being read.
     Replaced,
-    /// The caller's progress hook asked to stop.
+    /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
     Cancelled,
     /// A leaf was changed while it was being saved in the background; found only where that is looked for.
     SourceChanged,

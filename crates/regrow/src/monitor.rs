@@ -23,7 +23,7 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,25 +38,38 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 pub enum Stage {
     /// Planning, names, indexes and small files: all that the stages below do not claim.
     Prepare,
-    /// Getting data from disk or from a map, checking and decoding it.
+    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of the copy.
     Read,
     /// Filling the writer's buffers: copies and checksums, and what the layout does to data on its way there, such
     /// as casts and compression.
     Copy,
     /// Waiting for a free buffer: the disk is slower than the copy.
     WaitForDisk,
-    /// Writing full buffers, on a thread of its own: the only stage that runs beside the others.
+    /// Writing full buffers, on a thread of its own: runs beside the others.
     Write,
     /// Waiting until the disk has it for good.
     Sync,
     /// Giving the checkpoint its name, and removing the one that it replaces.
     Commit,
+    /// Before a save in the background: waiting for an earlier one. The caller is blocked.
+    WaitForSave,
+    /// Before a save in the background: taking the snapshot. The caller is blocked.
+    Snapshot,
 }
 
 impl Stage {
-    /// All of them, in the order of a save.
-    pub const ALL: [Self; 7] =
-        [Self::Prepare, Self::Read, Self::Copy, Self::WaitForDisk, Self::Write, Self::Sync, Self::Commit];
+    /// All of them, in the order of a save, and then those of the caller of a save in the background.
+    pub const ALL: [Self; 9] = [
+        Self::Prepare,
+        Self::Read,
+        Self::Copy,
+        Self::WaitForDisk,
+        Self::Write,
+        Self::Sync,
+        Self::Commit,
+        Self::WaitForSave,
+        Self::Snapshot,
+    ];
 
     /// A lower-case name for JSON and people, for example `wait_for_disk`.
     pub fn name(self) -> &'static str {
@@ -68,6 +81,8 @@ impl Stage {
             Self::Write => "write",
             Self::Sync => "sync",
             Self::Commit => "commit",
+            Self::WaitForSave => "wait_for_save",
+            Self::Snapshot => "snapshot",
         }
     }
 }
@@ -111,6 +126,40 @@ pub(crate) fn gb_per_s(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 / seconds / 1e9 } else { 0.0 }
 }
 
+/// How the bytes of large files get to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum IoPath {
+    /// There is no large file: ordinary writes through the page cache.
+    #[default]
+    Small,
+    /// Past the page cache.
+    Direct,
+    /// Through the page cache, each buffer's write-back begun at once, because direct I/O was refused with this
+    /// error of the system.
+    Buffered {
+        /// The system's number of the error.
+        os_error: i32,
+    },
+}
+
+impl fmt::Display for IoPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Small => f.write_str("small files"),
+            Self::Direct => f.write_str("direct"),
+            // What a file system says that has none.
+            Self::Buffered { os_error } if *os_error == rustix::io::Errno::INVAL.raw_os_error() => {
+                f.write_str("buffered (the file system refuses direct I/O)")
+            }
+            Self::Buffered { os_error } => {
+                let error = std::io::Error::from_raw_os_error(*os_error);
+                write!(f, "buffered (the file system refuses direct I/O: {error})")
+            }
+        }
+    }
+}
+
 /// Watches a piece of work, and stops it. Clones watch the same.
 ///
 /// - Counts begin anew with each piece of work, unless another is still under way: then the two add up.
@@ -126,6 +175,9 @@ struct Inner {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     stage: AtomicU8,
+    /// Whether anything was written by direct I/O, and what it said where it was refused; 0 where it was not.
+    has_direct: AtomicBool,
+    refusal: AtomicI32,
     spent: [Spent; Stage::ALL.len()],
     hook: Option<Hook>,
 }
@@ -199,6 +251,15 @@ impl Monitor {
         all.filter(|report| report.seconds > 0.0 || report.bytes > 0).collect()
     }
 
+    /// How large files got to the disk; where several ways were taken, the slowest of them.
+    pub fn io_path(&self) -> IoPath {
+        match (self.0.refusal.load(Ordering::Relaxed), self.0.has_direct.load(Ordering::Relaxed)) {
+            (0, false) => IoPath::Small,
+            (0, true) => IoPath::Direct,
+            (os_error, _) => IoPath::Buffered { os_error },
+        }
+    }
+
     /// Begins a piece of work: counts are set back, unless another one is under way.
     pub(crate) fn begin(&self) -> Result<Running<'_>> {
         if self.0.running.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -208,6 +269,8 @@ impl Monitor {
                 spent.nanos.store(0, Ordering::Relaxed);
                 spent.bytes.store(0, Ordering::Relaxed);
             }
+            self.0.has_direct.store(false, Ordering::Relaxed);
+            self.0.refusal.store(0, Ordering::Relaxed);
             self.enter(Stage::Prepare);
         }
         let running = Running(self);
@@ -242,6 +305,12 @@ impl Monitor {
         self.check()
     }
 
+    /// [`advance`](Self::advance) for work that is one stage.
+    pub(crate) fn done(&self, stage: Stage, bytes: u64) -> Result<()> {
+        self.add(stage, Duration::ZERO, bytes);
+        self.advance(bytes)
+    }
+
     /// All bytes are done: the hook is told in any case.
     pub(crate) fn finish(&self) -> Result<()> {
         self.0.done_bytes.fetch_max(self.0.total_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -269,6 +338,16 @@ impl Monitor {
                 hook.and_then(|hook| hook.refusal.lock().unwrap_or_else(PoisonError::into_inner).take());
             refusal.unwrap_or(error)
         })
+    }
+
+    /// Large files go past the page cache.
+    pub(crate) fn went_direct(&self) {
+        self.0.has_direct.store(true, Ordering::Relaxed);
+    }
+
+    /// Direct I/O was refused with this error.
+    pub(crate) fn refused_direct(&self, os_error: i32) {
+        self.0.refusal.store(os_error, Ordering::Relaxed);
     }
 
     /// Does `work` on the stage's account.

@@ -28,6 +28,15 @@ pub struct OpenOptions {
     pub item: Option<String>,
 }
 
+/// How to verify.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyOptions {
+    /// How to open.
+    pub open: OpenOptions,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
 /// How to load.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
@@ -57,8 +66,12 @@ pub struct LoadOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace a checkpoint that is there; in one step where the system can.
+    /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
+    /// so is a file inside one.
     pub overwrite: bool,
+    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
+    /// stand in for others. It says so of files only, never of folders.
+    pub replace_any_file: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for.

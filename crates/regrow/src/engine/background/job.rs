@@ -1,11 +1,12 @@
 //! One save in the background, from its snapshot to its outcome.
 
+use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::super::save::save_tree;
+use super::super::save::save_watched;
 use super::super::{SaveOptions, SaveReport};
 use super::snapshot::check_unchanged;
 use super::{AsyncOptions, Blocked, OnEnd};
@@ -67,11 +68,14 @@ impl Job {
     }
 
     fn save(&self, work: &Work) -> Result<SaveReport> {
-        self.monitor.check()?;
-        save_tree(&self.path, &work.tree, &work.options, &|| match &work.fingerprints {
-            Some(before) => check_unchanged(&work.tree, before),
-            None => Ok(()),
-        })
+        let Work { tree, options, fingerprints } = work;
+        let mut report =
+            save_watched(&self.path, options, || Ok(Cow::Borrowed(tree)), &|| match fingerprints {
+                Some(before) => check_unchanged(tree, before),
+                None => Ok(()),
+            })?;
+        report.stages.splice(0..0, self.blocked.stages());
+        Ok(report)
     }
 
     pub(super) fn cancel(&self) {

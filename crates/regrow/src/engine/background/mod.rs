@@ -39,7 +39,7 @@ use self::job::Job;
 use self::snapshot::Pool;
 use super::{SaveOptions, SaveReport};
 use crate::error::{Error, ErrorKind, Result};
-use crate::monitor::Progress;
+use crate::monitor::{Progress, Stage, StageReport};
 use crate::tree::{Leaf, LeafData, LeafKind, Pytree, Tree};
 
 /// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
@@ -134,6 +134,17 @@ pub struct Blocked {
     pub waited_seconds: f64,
     /// Bytes that were copied.
     pub copied_bytes: u64,
+}
+
+impl Blocked {
+    /// As stages of the save, before all others.
+    fn stages(&self) -> impl Iterator<Item = StageReport> {
+        let &Self { seconds, waited_seconds, copied_bytes } = self;
+        let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };
+        let snapshot =
+            StageReport { stage: Stage::Snapshot, seconds: seconds - waited_seconds, bytes: copied_bytes };
+        [wait, snapshot].into_iter()
+    }
 }
 
 /// Saves a value at `path` in the background, with a saver of its own.
@@ -296,6 +307,14 @@ impl AsyncSaver {
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         report_failure(&mut state)?;
         Ok(!state.is_busy())
+    }
+
+    /// Waits until nothing is left to save, and leaves what went wrong for the next call to say.
+    pub fn join(&self) {
+        if self.check_process(Path::new("")).is_ok() {
+            let waited = self.shared.changed.wait_while(self.lock(), |state| state.is_busy());
+            drop(waited);
+        }
     }
 
     /// Whether a save is running or waiting for its turn. `false` in a forked child: it is the parent's.

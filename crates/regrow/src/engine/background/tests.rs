@@ -308,14 +308,16 @@ fn a_dropped_handle_of_its_own_saver_is_waited_for() {
 fn data_is_let_go_when_the_save_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let saver = AsyncSaver::new();
-    struct Owner(Arc<()>);
+    struct Owner {
+        _alive: Arc<()>,
+    }
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
             &[1; 16]
         }
     }
     let alive = Arc::new(());
-    let data = Bytes::from_owner(Owner(alive.clone()));
+    let data = Bytes::from_owner(Owner { _alive: alive.clone() });
     let array = Array::new(Dtype::UInt8, Shape::new(vec![16]).unwrap(), data).unwrap();
     let tree = tree_of(vec![(LeafKind::NumpyArray, array)]);
     let handle = saver.save(folder.path().join("x"), &tree, &options(WhenBusy::Wait)).unwrap().unwrap();
