@@ -123,9 +123,15 @@ class ReplacedError(NotFoundError):
 
 
 class CancelledError(RegrowError):
-    """A progress callback asked to stop."""
+    """A progress callback, or whoever has the handle of a background save, asked to stop."""
 
     kind = "cancelled"
+
+
+class SourceChangedError(RegrowError):
+    """A leaf was changed while it was being saved in the background."""
+
+    kind = "source_changed"
 
 
 class IoError(RegrowError, OSError):
@@ -151,6 +157,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         StorageFullError,
         ReplacedError,
         CancelledError,
+        SourceChangedError,
         IoError,
     )
 }

@@ -1,6 +1,6 @@
 """The engine, in columns: see `_tree` and `_leaves` for what they mean."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from typing_extensions import Buffer
@@ -22,18 +22,69 @@ _Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], by
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
-def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
-    """Saves a tree; gives path, stored bytes and number of leaves."""
+_Watch = tuple[bool, Callable[[int, int], object] | None]
+_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
+
+def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
+
+    `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
+    they are handled meanwhile; what they or the callback raise is raised when the work has stopped.
+    """
+
+@final
+class AsyncSaver:
+    """Saves one after the other, on a thread of its own."""
+
+    def __new__(cls) -> AsyncSaver: ...
+    def save(
+        self,
+        path: str,
+        structure: _Structure,
+        leaves: _LeavesIn,
+        options: tuple[Any, ...],
+        when_busy: str,
+        copy: str,
+        check_source: bool,
+    ) -> SaveHandle | None:
+        """Takes the snapshot; `None` if the save is to be skipped."""
+
+    def wait(self, timeout: float | None) -> bool:
+        """Waits until nothing is left to save; `False` if that takes longer than `timeout` seconds."""
+
+    def is_busy(self) -> bool: ...
+    def running(self) -> tuple[str, int, int] | None:
+        """Where the save that is running goes, bytes done, bytes in all."""
+
+    def release_memory(self) -> None: ...
+
+@final
+class SaveHandle:
+    """A save in the background."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def blocked(self) -> tuple[float, float, int]:
+        """Seconds of the call, seconds of it that it waited for an earlier save, bytes copied."""
+
+    def progress(self) -> tuple[str, int, int]:
+        """Stage, bytes done, bytes in all."""
+
+    def is_done(self) -> bool: ...
+    def cancel(self) -> None: ...
+    def wait(self, timeout: float | None) -> _Saved | None:
+        """The report; `None` if that takes longer than `timeout` seconds."""
 
 def plan_convert(
-    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold."""
+    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
-    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], progress: Any
-) -> tuple[str, int, int, list[tuple[str, str, str]]]:
-    """Converts; gives path, stored bytes, number of leaves and what the target cannot hold."""
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
+) -> tuple[_Saved, list[tuple[str, str, str]]]:
+    """Converts; gives what `save` gives, and what the target cannot hold."""
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
     """Opens a checkpoint of any layout."""
@@ -199,11 +250,12 @@ class Checkpoint:
         partial: bool,
         unverified: bool,
         budget: int | None,
+        watch: _Watch,
     ) -> tuple[_Structure, _Leaves]:
         """All of it, or a selection."""
 
-    def verify(self) -> tuple[list[_Finding], int, int, bool]:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -250,5 +302,5 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(path: str, metadata: str | None, half_precision: bool | None) -> list[str]:
+def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""

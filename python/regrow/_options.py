@@ -63,6 +63,33 @@ class OrbaxOptions:
 ORBAX_NAMES = frozenset(field.name for field in fields(OrbaxOptions))
 
 
+def save_options(
+    *,
+    layout: str,
+    overwrite: bool,
+    durable: bool,
+    cast: Any,
+    compression: Any,
+    metadata: Any,
+    strict_orbax: bool,
+    budget: int | None,
+    orbax: OrbaxOptions | None,
+    options: dict[str, Any],
+) -> tuple[Any, ...]:
+    """What the engine wants to know of a save, from what the caller said."""
+    chosen = layout_options(layout, orbax, options)
+    return (
+        overwrite,
+        durable,
+        casts(cast),
+        compression_level(compression),
+        json_text(metadata),
+        strict_orbax,
+        count("budget", budget),
+        chosen,
+    )
+
+
 def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, Any]) -> tuple[str, str]:
     """The layout's name and its options as JSON, from `orbax=` and from keywords."""
     if layout not in _native.LAYOUTS:

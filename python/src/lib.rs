@@ -11,17 +11,21 @@
 //! | `memory` | all that is `unsafe`: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `background` | saves while Python goes on |
 //! | `convert` | from one layout to another |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
+//! | `watch` | progress callbacks and Ctrl-C during long work |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
-//! nothing is left behind that a `fork` could break.
+//! nothing is left behind that a `fork` could break. Only `background` has threads that outlive a call; a child knows
+//! that they are its parent's.
 
+mod background;
 mod checkpoint;
 mod columns;
 mod convert;
@@ -34,6 +38,7 @@ mod options;
 mod pytree_data;
 mod safetensors;
 mod trak;
+mod watch;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]
@@ -42,6 +47,8 @@ mod _native {
     use pyo3::types::PyTuple;
     use regrow::array::Dtype;
 
+    #[pymodule_export]
+    use crate::background::{AsyncSaver, SaveHandle};
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save};
     #[pymodule_export]

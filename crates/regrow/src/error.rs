@@ -49,8 +49,10 @@ pub enum ErrorKind {
     StorageFull,
     /// Another checkpoint took the path while this one was being read.
     Replaced,
-    /// The caller's progress hook asked to stop.
+    /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
     Cancelled,
+    /// A leaf was changed while it was being saved in the background; found only where that is looked for.
+    SourceChanged,
     /// Any other failure of the operating system.
     Io,
 }
@@ -73,6 +75,7 @@ impl ErrorKind {
             Self::StorageFull => "storage_full",
             Self::Replaced => "replaced",
             Self::Cancelled => "cancelled",
+            Self::SourceChanged => "source_changed",
             Self::Io => "io",
         }
     }
@@ -229,6 +232,22 @@ impl Error {
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
+        self
+    }
+}
+
+impl Error {
+    /// The same, for another who is to be told; without its source, which it prints already.
+    pub(crate) fn duplicate(&self) -> Self {
+        let Inner { kind, what, place, expected_found, help, .. } = &*self.0;
+        let (place, expected_found, help) = (place.clone(), expected_found.clone(), help.clone());
+        Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
+    }
+
+    /// The same, said in other words.
+    #[must_use]
+    pub(crate) fn reworded(mut self, what: String) -> Self {
+        self.0.what = what;
         self
     }
 }

@@ -1,0 +1,109 @@
+//! One save in the background, from its snapshot to its outcome.
+
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::super::save::save_watched;
+use super::super::{SaveOptions, SaveReport};
+use super::snapshot::check_unchanged;
+use super::{AsyncOptions, Blocked, OnEnd};
+use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
+use crate::tree::{Leaf, Tree};
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub path: PathBuf,
+    pub monitor: Monitor,
+    pub blocked: Blocked,
+    pub on_end: Option<OnEnd>,
+    /// Taken by the thread, and let go as soon as it has ended.
+    work: Mutex<Option<Work>>,
+    outcome: OnceLock<Result<SaveReport>>,
+    /// Whether somebody has been told how it ended, or has asked it to end.
+    is_seen: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Work {
+    tree: Tree<Leaf>,
+    options: SaveOptions,
+    fingerprints: Option<Vec<Option<u32>>>,
+}
+
+impl Job {
+    pub(super) fn new(
+        path: PathBuf,
+        tree: Tree<Leaf>,
+        options: &AsyncOptions,
+        fingerprints: Option<Vec<Option<u32>>>,
+        blocked: Blocked,
+    ) -> Self {
+        let (monitor, on_end) = (options.save.monitor.clone(), options.on_end.clone());
+        let work = Mutex::new(Some(Work { tree, options: options.save.clone(), fingerprints }));
+        Self {
+            path,
+            monitor,
+            blocked,
+            on_end,
+            work,
+            outcome: OnceLock::new(),
+            is_seen: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn run(&self) {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let outcome = match work {
+            Some(work) => catch_unwind(AssertUnwindSafe(|| self.save(&work))).unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Io, "the save panicked: this is a bug in regrow")
+                    .in_file(&self.path))
+            }),
+            None => Err(Error::invalid("the save has run already")),
+        };
+        let _ = self.outcome.set(outcome);
+    }
+
+    fn save(&self, work: &Work) -> Result<SaveReport> {
+        let Work { tree, options, fingerprints } = work;
+        let mut report =
+            save_watched(&self.path, options, || Ok(Cow::Borrowed(tree)), &|| match fingerprints {
+                Some(before) => check_unchanged(tree, before),
+                None => Ok(()),
+            })?;
+        report.stages.splice(0..0, self.blocked.stages());
+        Ok(report)
+    }
+
+    pub(super) fn cancel(&self) {
+        self.is_seen.store(true, Ordering::Release);
+        self.monitor.cancel();
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.outcome.get().is_some()
+    }
+
+    /// How it ended; from now on somebody knows.
+    pub(super) fn outcome(&self) -> Option<Result<SaveReport>> {
+        let outcome = self.outcome.get()?;
+        self.is_seen.store(true, Ordering::Release);
+        Some(match outcome {
+            Ok(report) => Ok(report.clone()),
+            Err(error) => Err(error.duplicate()),
+        })
+    }
+
+    /// Why it failed, if it did and nobody knows; from now on somebody does.
+    pub(super) fn unseen_failure(&self) -> Option<Error> {
+        let error = self.outcome.get()?.as_ref().err()?;
+        if self.is_seen.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let what = format!("the save of {} in the background failed: {}", self.path.display(), error.what());
+        Some(error.duplicate().reworded(what))
+    }
+}

@@ -1,0 +1,493 @@
+//! Saving in the background: the caller goes on as soon as the snapshot is taken.
+//!
+//! ```text
+//!             caller                                     thread "regrow-save", while there is something to save
+//! save(path, tree) ─▶ an earlier failure? say it
+//!                  ─▶ busy? wait, skip or queue
+//!                  ─▶ snapshot: refer or copy ── job ──▶ plan, write, sync, commit
+//!        handle ◀──                                        │
+//! handle.wait()  ◀─────────────── report or error ─────────┘   not asked for: the next save says it
+//! ```
+//!
+//! **The snapshot point** is the return of `save`: what is done to the tree afterwards is not in the checkpoint.
+//! Leaves are referred to, which costs nothing, or copied: see [`CopyLeaves`]. Data that Rust shares ([`Bytes`])
+//! never changes, so nothing is copied unless it is asked for; foreign memory may, and its owner must ask.
+//!
+//! **Saves of one saver run one after the other**, in the order of their calls. There is no thread while there is
+//! nothing to save.
+//!
+//! **Failures cannot be missed.** Whoever waits for a save is told. A failure that nobody waited for is the error of
+//! the next [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait); one that is still unseen when the saver is
+//! dropped goes to standard error. Dropping a saver waits for its saves.
+//!
+//! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the saver or its handles
+//! says so, and nothing waits or locks. A saver that the child makes for itself works.
+//!
+//! [`Bytes`]: bytes::Bytes
+
+mod job;
+mod snapshot;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use self::job::Job;
+use self::snapshot::Pool;
+use super::{SaveOptions, SaveReport};
+use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::{Progress, Stage, StageReport};
+use crate::tree::{Leaf, LeafData, LeafKind, Pytree, Tree};
+
+/// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
+pub const QUEUE_LEN_MAX: usize = 8;
+
+/// What to do when an earlier save is still running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenBusy {
+    /// Wait for it, then take the snapshot: at most one snapshot is held.
+    #[default]
+    Wait,
+    /// Do not save.
+    Skip,
+    /// Take the snapshot now and save when its turn comes; a snapshot is held for each.
+    Queue,
+}
+
+/// Which leaves the snapshot copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopyLeaves {
+    /// None: nobody changes them until the save is done. True of all memory that Rust shares.
+    #[default]
+    Nothing,
+    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones below
+    /// [`REFER_FROM_BYTES`].
+    Mutable,
+    /// All of them.
+    All,
+}
+
+/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot give it to the
+/// result of a computation (donation), and a copy of so little costs less than the reference.
+pub const REFER_FROM_BYTES: u64 = 64 << 10;
+
+impl CopyLeaves {
+    fn chooses(self, leaf: &Leaf) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All => true,
+            Self::Mutable => {
+                let is_immutable = leaf.kind == LeafKind::JaxArray;
+                let len_bytes = match &leaf.data {
+                    LeafData::Array(array) => array.len_bytes(),
+                    _ => 0,
+                };
+                !is_immutable || len_bytes < REFER_FROM_BYTES
+            }
+        }
+    }
+}
+
+/// How to save in the background.
+#[derive(Debug, Clone, Default)]
+pub struct AsyncOptions {
+    /// How to save. [`SaveOptions::monitor`] watches it.
+    pub save: SaveOptions,
+    /// What to do when an earlier save is still running.
+    pub when_busy: WhenBusy,
+    /// Which leaves to copy.
+    pub copy: CopyLeaves,
+    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a leaf that was
+    /// changed in between is an error that names it, and nothing is saved. Costs two passes over the data, one of
+    /// them while the caller waits.
+    pub check_source: bool,
+    /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
+    pub on_end: Option<OnEnd>,
+}
+
+/// A function to be called when a save has ended.
+#[derive(Clone)]
+pub struct OnEnd(Arc<dyn Fn() + Send + Sync>);
+
+impl OnEnd {
+    /// Calls this one. It must not wait for the save.
+    pub fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for OnEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnEnd")
+    }
+}
+
+/// What the call that started a save has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Blocked {
+    /// From the call to its return, with all that follows.
+    pub seconds: f64,
+    /// Of these, waiting for an earlier save.
+    pub waited_seconds: f64,
+    /// Bytes that were copied.
+    pub copied_bytes: u64,
+}
+
+impl Blocked {
+    /// As stages of the save, before all others.
+    fn stages(&self) -> impl Iterator<Item = StageReport> {
+        let &Self { seconds, waited_seconds, copied_bytes } = self;
+        let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };
+        let snapshot =
+            StageReport { stage: Stage::Snapshot, seconds: seconds - waited_seconds, bytes: copied_bytes };
+        [wait, snapshot].into_iter()
+    }
+}
+
+/// Saves a value at `path` in the background, with a saver of its own.
+///
+/// # Errors
+/// As [`AsyncSaver::save`].
+pub fn save_async<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveHandle> {
+    save_async_with(path, value, &AsyncOptions::default())
+}
+
+/// [`save_async`] with options.
+///
+/// # Errors
+/// As [`AsyncSaver::save`].
+pub fn save_async_with<P: Pytree>(
+    path: impl AsRef<Path>,
+    value: &P,
+    options: &AsyncOptions,
+) -> Result<SaveHandle> {
+    let saver = Arc::new(AsyncSaver::new());
+    let mut handle =
+        saver.save(path, value, options)?.ok_or_else(|| Error::invalid("a new saver is busy"))?;
+    handle.own_saver = Some(saver);
+    Ok(handle)
+}
+
+/// Saves in the background, one after the other. See the module's story.
+///
+/// ```
+/// use regrow::engine::{AsyncOptions, AsyncSaver};
+/// # let folder = tempfile::tempdir()?;
+/// let saver = AsyncSaver::new();
+/// let mut weights = vec![0_f32; 1000];
+/// for step in 0..3 {
+///     weights[step] = 1.0;
+///     let path = folder.path().join(step.to_string());
+///     saver.save(path, &weights, &AsyncOptions::default())?; // also says what went wrong with the one before
+/// }
+/// saver.wait()?;
+/// let last: Vec<f32> = regrow::load(folder.path().join("2"))?;
+/// assert_eq!(last, weights);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct AsyncSaver {
+    shared: Arc<Shared>,
+    /// Whose threads they are. Looked at before any lock is.
+    pid: u32,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    pool: Arc<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: Option<Arc<Job>>,
+    queue: VecDeque<Arc<Job>>,
+    /// Ended, and perhaps failed; looked through and emptied by the next call.
+    ended: Vec<Arc<Job>>,
+    has_thread: bool,
+}
+
+impl State {
+    fn is_busy(&self) -> bool {
+        self.running.is_some() || !self.queue.is_empty()
+    }
+}
+
+impl Default for AsyncSaver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AsyncSaver {
+    /// A saver without anything to do.
+    pub fn new() -> Self {
+        Self { shared: Arc::default(), pid: std::process::id() }
+    }
+
+    /// Takes a snapshot and saves it in the background; `None` if another save is running and this one is to be
+    /// skipped.
+    ///
+    /// Of a [`Pytree`] that is no [`Tree<Leaf>`](Tree) a tree is made, with a copy of what cannot be shared.
+    ///
+    /// # Errors
+    /// The failure of an earlier save that nobody has been told of: then nothing is saved now. `AlreadyExists` if
+    /// the path is taken. `Io` if there is no memory or no thread to be had. Everything else is the handle's to say.
+    pub fn save<P: Pytree>(
+        &self,
+        path: impl AsRef<Path>,
+        value: &P,
+        options: &AsyncOptions,
+    ) -> Result<Option<SaveHandle>> {
+        self.save_tree(path.as_ref(), options, || Ok(value.to_tree()?.into_owned()))
+    }
+
+    /// [`save`](Self::save) of a tree that is made only once it is known that it will be saved.
+    ///
+    /// # Errors
+    /// As there, and what `tree` says.
+    pub fn save_tree(
+        &self,
+        path: &Path,
+        options: &AsyncOptions,
+        tree: impl FnOnce() -> Result<Tree<Leaf>>,
+    ) -> Result<Option<SaveHandle>> {
+        let since = Instant::now();
+        self.check_process(path)?;
+        let mut state = self.lock();
+        report_failure(&mut state)?;
+        let room = match options.when_busy {
+            WhenBusy::Skip if state.is_busy() => return Ok(None),
+            WhenBusy::Skip | WhenBusy::Wait => 0,
+            WhenBusy::Queue => QUEUE_LEN_MAX,
+        };
+        while state.queue.len() > room || room == 0 && state.is_busy() {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        report_failure(&mut state)?;
+        drop(state);
+        let waited_seconds = since.elapsed().as_secs_f64();
+        if !options.save.overwrite && std::fs::symlink_metadata(path).is_ok() {
+            return Err(Error::new(ErrorKind::AlreadyExists, "there is something at the path already")
+                .in_file(path)
+                .help("choose another path, or overwrite it on purpose"));
+        }
+        let tree = tree()?;
+        let (tree, copied_bytes) =
+            snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
+        let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };
+        let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
+        blocked.seconds = since.elapsed().as_secs_f64();
+        let job = Arc::new(Job::new(path.to_owned(), tree, options, fingerprints, blocked));
+        self.begin(job.clone())?;
+        Ok(Some(SaveHandle { job, shared: self.shared.clone(), pid: self.pid, own_saver: None }))
+    }
+
+    /// Waits until nothing is left to save.
+    ///
+    /// # Errors
+    /// The first failure that nobody has been told of; call again for more.
+    pub fn wait(&self) -> Result<()> {
+        while !self.wait_for(Duration::from_secs(3600))? {}
+        Ok(())
+    }
+
+    /// Waits, but not longer than that; whether nothing is left to save.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for(&self, timeout: Duration) -> Result<bool> {
+        self.check_process(Path::new(""))?;
+        let state = self.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, timeout, |state| state.is_busy());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        report_failure(&mut state)?;
+        Ok(!state.is_busy())
+    }
+
+    /// Waits until nothing is left to save, and leaves what went wrong for the next call to say.
+    pub fn join(&self) {
+        if self.check_process(Path::new("")).is_ok() {
+            let waited = self.shared.changed.wait_while(self.lock(), |state| state.is_busy());
+            drop(waited);
+        }
+    }
+
+    /// Whether a save is running or waiting for its turn. `false` in a forked child: it is the parent's.
+    pub fn is_busy(&self) -> bool {
+        self.check_process(Path::new("")).is_ok() && self.lock().is_busy()
+    }
+
+    /// Where the save that is running goes to, and how far it is.
+    pub fn running(&self) -> Option<(PathBuf, Progress)> {
+        self.check_process(Path::new("")).ok()?;
+        self.lock().running.as_ref().map(|job| (job.path.clone(), job.monitor.progress()))
+    }
+
+    /// Gives the memory of the last snapshots back to the system; the next copy begins with fresh memory.
+    pub fn release_memory(&self) {
+        if self.check_process(Path::new("")).is_ok() {
+            self.shared.pool.clear();
+        }
+    }
+
+    fn begin(&self, job: Arc<Job>) -> Result<()> {
+        let mut state = self.lock();
+        state.queue.push_back(job);
+        if state.has_thread {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let spawned = std::thread::Builder::new().name("regrow-save".to_owned()).spawn(move || shared.work());
+        match spawned {
+            Ok(_) => state.has_thread = true,
+            Err(error) => {
+                state.queue.pop_back();
+                return Err(Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
+    fn check_process(&self, path: &Path) -> Result<()> {
+        check_process(self.pid, path)
+    }
+}
+
+impl Drop for AsyncSaver {
+    /// Waits for the saves, and writes failures that nobody has been told of to standard error.
+    fn drop(&mut self) {
+        if self.check_process(Path::new("")).is_err() {
+            return;
+        }
+        let mut errors = Vec::new();
+        loop {
+            match self.wait() {
+                Ok(()) => break,
+                Err(error) => errors.push(error),
+            }
+        }
+        for error in errors {
+            let _ = writeln!(std::io::stderr(), "regrow: {error}");
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: saves until there is nothing left.
+    fn work(&self) {
+        let mut state = self.lock();
+        while let Some(job) = state.queue.pop_front() {
+            state.running = Some(job.clone());
+            drop(state);
+            self.changed.notify_all();
+            job.run();
+            if let Some(on_end) = &job.on_end {
+                (on_end.0)();
+            }
+            state = self.lock();
+            state.running = None;
+            state.ended.push(job);
+            self.changed.notify_all();
+        }
+        state.has_thread = false;
+    }
+}
+
+/// The first failure that nobody has been told of.
+fn report_failure(state: &mut State) -> Result<()> {
+    let mut ended = std::mem::take(&mut state.ended).into_iter();
+    while let Some(job) = ended.next() {
+        if let Some(error) = job.unseen_failure() {
+            state.ended = ended.collect();
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+fn check_process(pid: u32, path: &Path) -> Result<()> {
+    if pid == std::process::id() {
+        return Ok(());
+    }
+    Err(Error::invalid("this background save belongs to the process that this one was forked from")
+        .in_file(path)
+        .help("wait for it there; what saves here is a saver made here"))
+}
+
+/// A save in the background. Dropping it neither ends nor waits for the save.
+#[derive(Debug)]
+#[must_use = "whether the save succeeded is known only to who waits for it"]
+pub struct SaveHandle {
+    job: Arc<Job>,
+    shared: Arc<Shared>,
+    pid: u32,
+    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the handle.
+    own_saver: Option<Arc<AsyncSaver>>,
+}
+
+impl SaveHandle {
+    /// Where the checkpoint will be.
+    pub fn path(&self) -> &Path {
+        &self.job.path
+    }
+
+    /// What the call that started it has taken.
+    pub fn blocked(&self) -> Blocked {
+        self.job.blocked
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.job.monitor.progress()
+    }
+
+    /// Whether it has ended, one way or another.
+    pub fn is_done(&self) -> bool {
+        check_process(self.pid, self.path()).is_ok() && self.job.is_done()
+    }
+
+    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody but who waits is
+    /// told of it.
+    pub fn cancel(&self) {
+        self.job.cancel();
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// As [`save_with`](super::save_with); `Cancelled`; `SourceChanged`.
+    pub fn wait(&self) -> Result<SaveReport> {
+        loop {
+            if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Waits, but not longer than that; `None` if it has not ended.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<SaveReport>> {
+        if let Err(error) = check_process(self.pid, self.path()) {
+            return Some(Err(error));
+        }
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, timeout, |_| !self.job.is_done());
+        drop(waited);
+        self.job.outcome()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Saves in the background. Every wait lets the interpreter go, and looks for signals ten times a second.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use regrow::engine::{AsyncOptions, CopyLeaves, OnEnd, WhenBusy};
+use regrow::{Error, Result};
+
+use crate::checkpoint::{SaveOut, save_report};
+use crate::columns::{StructureIn, to_tree};
+use crate::error::OrRaise;
+use crate::leaves::{LeavesIn, to_leaves};
+use crate::options::{SaveIn, save_options};
+
+/// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
+const LOOK_UP_EVERY: Duration = Duration::from_millis(100);
+
+/// Saves one after the other, on a thread of its own.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct AsyncSaver(regrow::engine::AsyncSaver);
+
+/// A save in the background.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct SaveHandle(regrow::engine::SaveHandle);
+
+impl Drop for AsyncSaver {
+    /// The saving thread needs the interpreter for a moment at the end of each save: nobody may hold it and wait.
+    fn drop(&mut self) {
+        Python::attach(|py| py.detach(|| self.0.join()));
+    }
+}
+
+#[pymethods]
+impl AsyncSaver {
+    #[new]
+    fn new() -> Self {
+        Self(regrow::engine::AsyncSaver::new())
+    }
+
+    /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and `leaves` stays
+    /// referred to until the save has ended, unless it is copied.
+    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        structure: StructureIn<'_>,
+        leaves: LeavesIn<'_>,
+        options: SaveIn,
+        when_busy: &str,
+        copy: &str,
+        check_source: bool,
+    ) -> PyResult<Option<SaveHandle>> {
+        let tree = to_tree(&structure)?;
+        let leaves = to_leaves(&tree, &leaves)?;
+        let tree = tree.with_leaves(leaves).or_raise()?;
+        // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
+        // the thread does, once, so that arrays do not live on until the next call.
+        let on_end = OnEnd::new(|| {
+            Python::try_attach(|_| ());
+        });
+        let options = AsyncOptions {
+            save: save_options(options).or_raise()?,
+            when_busy: to_when_busy(when_busy).or_raise()?,
+            copy: to_copy(copy).or_raise()?,
+            check_source,
+            on_end: Some(on_end),
+        };
+        // In steps, so that Ctrl-C ends the wait for an earlier save.
+        if options.when_busy == WhenBusy::Wait {
+            wait(py, None, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
+        }
+        let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise()?;
+        Ok(handle.map(SaveHandle))
+    }
+
+    /// Waits until nothing is left to save; `False` if that takes longer than `timeout` seconds.
+    #[pyo3(signature = (timeout))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let waited = wait(py, timeout, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
+        Ok(waited.is_some())
+    }
+
+    fn is_busy(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.0.is_busy())
+    }
+
+    /// Where the save that is running goes, bytes done, bytes in all.
+    fn running(&self, py: Python<'_>) -> Option<(OsString, u64, u64)> {
+        let (path, progress) = py.detach(|| self.0.running())?;
+        Some((path.into_os_string(), progress.done_bytes, progress.total_bytes))
+    }
+
+    fn release_memory(&self, py: Python<'_>) {
+        py.detach(|| self.0.release_memory());
+    }
+}
+
+#[pymethods]
+impl SaveHandle {
+    #[getter]
+    fn path(&self) -> OsString {
+        self.0.path().into()
+    }
+
+    /// Seconds of the call, seconds of it that it waited for an earlier save, bytes copied.
+    #[getter]
+    fn blocked(&self) -> (f64, f64, u64) {
+        let blocked = self.0.blocked();
+        (blocked.seconds, blocked.waited_seconds, blocked.copied_bytes)
+    }
+
+    /// Stage, bytes done, bytes in all.
+    fn progress(&self) -> (&'static str, u64, u64) {
+        let progress = self.0.progress();
+        (progress.stage.name(), progress.done_bytes, progress.total_bytes)
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.is_done()
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
+
+    /// The report; `None` if that takes longer than `timeout` seconds.
+    #[pyo3(signature = (timeout))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<SaveOut>> {
+        let report = wait(py, timeout, |step| self.0.wait_for(step).transpose())?;
+        Ok(report.map(save_report))
+    }
+}
+
+/// Waits in steps, without the interpreter, until `step` gives something or the time is up.
+fn wait<T: Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    step: impl Fn(Duration) -> Result<Option<T>> + Sync,
+) -> PyResult<Option<T>> {
+    let since = Instant::now();
+    // What cannot be said as a duration is longer than anybody waits.
+    let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+    loop {
+        let left = timeout.map_or(LOOK_UP_EVERY, |timeout| timeout.saturating_sub(since.elapsed()));
+        if let Some(found) = py.detach(|| step(left.min(LOOK_UP_EVERY))).or_raise()? {
+            return Ok(Some(found));
+        }
+        if left.is_zero() {
+            return Ok(None);
+        }
+        py.check_signals()?;
+    }
+}
+
+fn to_when_busy(name: &str) -> Result<WhenBusy> {
+    match name {
+        "wait" => Ok(WhenBusy::Wait),
+        "skip" => Ok(WhenBusy::Skip),
+        "queue" => Ok(WhenBusy::Queue),
+        _ => Err(Error::invalid("when_busy is not known").expected("wait, skip or queue", name)),
+    }
+}
+
+fn to_copy(name: &str) -> Result<CopyLeaves> {
+    match name {
+        "nothing" => Ok(CopyLeaves::Nothing),
+        "mutable" => Ok(CopyLeaves::Mutable),
+        "all" => Ok(CopyLeaves::All),
+        _ => Err(Error::invalid("copy is not known").expected("mutable, all or nothing", name)),
+    }
+}
