@@ -114,16 +114,16 @@ import os, signal, sys, threading, time
 import numpy as np
 import regrow
 
-data = np.random.default_rng(0).random(4_000_000)
-tree = {f"leaf{at}": data for at in range(16)}
-sent = []
+data = np.random.default_rng(0).random(200_000)
+tree = {f"leaf{at}": data for at in range(300)}
 
 def interrupt():
-    sent.append(time.monotonic())
+    while not os.listdir(os.path.dirname(sys.argv[1])):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
-threading.Timer(0.3, interrupt).start()
 try:
+    threading.Thread(target=interrupt).start()
     regrow.save(sys.argv[1], tree, layout="orbax", compression=("zstd", 19), progress=False)
 except KeyboardInterrupt:
     print("interrupted", len(os.listdir(os.path.dirname(sys.argv[1]))))
