@@ -132,8 +132,7 @@ class Leaf:
             raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {self._path}", leaf=self._path)
         region = basic_region(index, self._shape)
         if region.is_whole:
-            _, dtypes, shapes, values, _ = self._native.read(self._at)
-            array = np.ndarray(shapes[0], DTYPES[dtypes[0]], values[0])
+            _, (array,), _ = self._native.read(self._at)
         else:
             buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
             array = np.ndarray(region.lens, self.dtype, buffer)
@@ -233,7 +232,7 @@ class Checkpoint(Mapping[str, Leaf]):
         native = self._native
         structure, kinds, dtypes, shapes, names = native.tree()
         columns = zip(native.paths(), names, kinds, dtypes, shapes, strict=True)
-        return Structure(*structure), [Leaf(native, at, *column) for at, column in enumerate(columns)]
+        return structure, [Leaf(native, at, *column) for at, column in enumerate(columns)]
 
     @functools.cached_property
     def _by_path(self) -> dict[str, Leaf]:
@@ -356,8 +355,8 @@ class Checkpoint(Mapping[str, Leaf]):
         if like is None:
             if partial:
                 raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
-            columns, leaves = self._native.load(selected, casts, None, False, not verify, budget)
-            structure, loaded = Structure(*columns), LoadedLeaves(*leaves)
+            structure, leaves = self._native.load(selected, casts, None, False, not verify, budget)
+            loaded = LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings), handlers)

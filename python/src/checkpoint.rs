@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::OpenOptions;
 use regrow::array::{Region, Shape};
 
-use crate::columns::{StructureIn, StructureOut, from_tree, print_paths, to_tree};
+use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
 use crate::memory::Slab;
@@ -23,9 +23,8 @@ pub fn save(
     leaves: LeavesIn<'_>,
     options: SaveIn,
 ) -> PyResult<(OsString, u64, usize)> {
-    let tree = to_tree(&structure)?;
-    let leaves = to_leaves(&tree, &leaves)?;
-    let tree = tree.with_leaves(leaves).or_raise()?;
+    let leaves = to_leaves(structure.tree(), &leaves)?;
+    let tree = structure.tree().with_leaves(leaves).or_raise()?;
     let options = save_options(options).or_raise()?;
     // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
     let report = py.detach(|| regrow::save_with(path, &tree, &options)).or_raise()?;
@@ -51,8 +50,7 @@ impl Checkpoint {
 }
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
-type TreeOut<'py> =
-    (StructureOut<'py>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+type TreeOut<'py> = (Structure, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
@@ -110,7 +108,7 @@ impl Checkpoint {
     fn tree<'py>(&self, py: Python<'py>) -> PyResult<TreeOut<'py>> {
         let tree = self.0.tree();
         let (kinds, dtypes, shapes, names) = from_infos(py, tree.leaves())?;
-        Ok((from_tree(py, tree)?, kinds, dtypes, shapes, names))
+        Ok((Structure::of(tree)?, kinds, dtypes, shapes, names))
     }
 
     fn paths(&self, py: Python<'_>) -> Vec<String> {
@@ -152,11 +150,11 @@ impl Checkpoint {
         partial: bool,
         unverified: bool,
         budget: Option<u64>,
-    ) -> PyResult<(StructureOut<'py>, LeavesOut<'py>)> {
+    ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
         let options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
         let tree = py.detach(|| self.0.load(&options)).or_raise()?;
-        let structure = from_tree(py, &tree)?;
+        let structure = Structure::of(&tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
