@@ -62,34 +62,53 @@ def to_native(flat: Flat) -> LeafColumns:
     """
     sharding_texts: dict[Any, str | None] = {}
 
-    def other(leaf: Any, at: int) -> tuple[int, Any, str | None, str | None]:
-        notes: dict[int, str] = {}
-        sharding = None
-        kind = _KINDS.get(type(leaf))
-        if kind is not None:
-            value = leaf
-        elif (jax_array_type := _jax_array_type()) is not None and isinstance(leaf, jax_array_type):
-            kind, value = _from_jax(leaf, flat, at, notes)
-            sharding = _sharding_text(leaf.sharding, sharding_texts)
-        else:
-            kind, value = _from_other(leaf, flat, at, notes)
-        if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
-            if value.dtype in DTYPE_NUMBERS:
-                pass
-            elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
-                if kind == NUMPY_SCALAR:
-                    _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
-                kind, value = _from_other_dtype(value, flat, at, notes)
-            elif not value.dtype.isnative:
-                value = value.astype(value.dtype.newbyteorder("="))
-        return kind, value, notes.get(at), sharding
-
     def known_sharding(sharding: Any) -> tuple[str | None, bool]:
         is_plain = len(sharding.device_set) == 1 and sharding.is_fully_addressable
         return _sharding_text(sharding, sharding_texts), is_plain
 
+    def other(leaf: Any, at: int) -> ToldLeaf:
+        return tell(leaf, flat, at, sharding_texts)
+
     hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding)
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
+
+
+class ToldLeaf(NamedTuple):
+    """What one leaf is to the engine."""
+
+    kind: int
+    value: Any
+    note: str | None
+    sharding: str | None
+
+
+def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) -> ToldLeaf:
+    """What any leaf is to the engine, also those that the native half knows by itself.
+
+    Raises:
+        LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
+    """
+    notes: dict[int, str] = {}
+    sharding = None
+    kind = _KINDS.get(type(leaf))
+    jax_array_type = _jax_array_type()
+    if kind is not None:
+        value = leaf
+    elif jax_array_type is not None and isinstance(leaf, jax_array_type):
+        kind, value = _from_jax(leaf, flat, at, notes)
+        sharding = _sharding_text(leaf.sharding, sharding_texts)
+    else:
+        kind, value = _from_other(leaf, flat, at, notes)
+    if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
+        if value.dtype in DTYPE_NUMBERS:
+            pass
+        elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
+            if kind == NUMPY_SCALAR:
+                _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
+            kind, value = _from_other_dtype(value, flat, at, notes)
+        elif not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    return ToldLeaf(kind, value, notes.get(at), sharding)
 
 
 _KINDS: dict[type[Any], int] = {

@@ -147,9 +147,7 @@ class Template:
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
-_ARRAY_KINDS = bytes(
-    kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN)
-)
+_ARRAY_KINDS = bytes(kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN))
 """Kinds of leaves that are loaded as arrays."""
 
 

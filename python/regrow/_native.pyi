@@ -219,6 +219,13 @@ class Checkpoint:
     def metrics(self) -> str | None: ...
     @property
     def notes(self) -> list[str]: ...
+    @property
+    def structure(self) -> Structure: ...
+    @property
+    def leaf_count(self) -> int: ...
+    def leaf(self, leaf: int) -> tuple[str, str, int, int, tuple[int, ...]]:
+        """Key path, stored name, kind, dtype and shape."""
+
     def tree(self) -> tuple[Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
         """The structure; kinds, dtypes, shapes and stored names of the leaves."""
 

@@ -86,9 +86,7 @@ def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistr
     return _native.unflatten(structure, leaves, _build_other, ((TYPE_KEY, STATE_KEY), restore))
 
 
-def _build_other(
-    kind: int, keys: list[str | int], key_kinds: bytes, type_name: str | None, children: list[Any]
-) -> Any:
+def _build_other(kind: int, keys: list[str | int], key_kinds: bytes, type_name: str | None, children: list[Any]) -> Any:
     """Makes one container that is no dict, list, tuple or `None`."""
     if kind == ORDERED_DICT:
         return collections.OrderedDict(zip(keys, children, strict=True))

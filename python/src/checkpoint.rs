@@ -10,7 +10,7 @@ use regrow::array::{Region, Shape};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
-use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
+use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::Slab;
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 
@@ -50,7 +50,11 @@ impl Checkpoint {
 }
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
-type TreeOut<'py> = (Structure, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+type TreeOut<'py> =
+    (Structure, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+
+/// Key path, stored name, kind, dtype, shape.
+type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
@@ -109,6 +113,25 @@ impl Checkpoint {
         let tree = self.0.tree();
         let (kinds, dtypes, shapes, names) = from_infos(py, tree.leaves())?;
         Ok((Structure::of(tree)?, kinds, dtypes, shapes, names))
+    }
+
+    /// The structure alone.
+    #[getter]
+    fn structure(&self) -> PyResult<Structure> {
+        Structure::of(self.0.tree())
+    }
+
+    #[getter]
+    fn leaf_count(&self) -> usize {
+        self.0.tree().len()
+    }
+
+    /// Key path, stored name, kind, dtype and shape of a leaf.
+    fn leaf<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeafOut<'py>> {
+        let info = self.0.info(leaf).or_raise()?;
+        let path = self.0.key_path(leaf).or_raise()?.to_string();
+        let shape = PyTuple::new(py, info.shape.dims())?;
+        Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
     fn paths(&self, py: Python<'_>) -> Vec<String> {

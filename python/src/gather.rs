@@ -17,13 +17,8 @@ use crate::leaves::kind_number;
 
 /// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note, sharding)`,
 /// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`.
-type Hooks<'py> = (
-    Bound<'py, PyDict>,
-    Bound<'py, PyDict>,
-    Bound<'py, PyAny>,
-    Bound<'py, PyAny>,
-    Bound<'py, PyAny>,
-);
+type Hooks<'py> =
+    (Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
@@ -210,8 +205,8 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
     fn is_of_numpy(&mut self, descriptor: Bound<'py, PyAny>) -> PyResult<bool> {
         Ok(self.of_descriptor(descriptor)?.is_some_and(|dtype| {
             use Dtype::{
-                Bool, Complex64, Complex128, Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8, UInt16,
-                UInt32, UInt64,
+                Bool, Complex64, Complex128, Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8,
+                UInt16, UInt32, UInt64,
             };
             matches!(
                 dtype,

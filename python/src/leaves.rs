@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString, PyTuple,
+    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString,
+    PyTuple,
 };
 use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};

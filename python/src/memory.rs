@@ -88,7 +88,8 @@ pub fn borrow_buffer(view: &Bound<'_, PyMemoryView>) -> Result<PyResult<Array>> 
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new()).map(Ok);
     }
-    let owner = Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: buffer };
+    let owner =
+        Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: buffer };
     Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner)).map(Ok)
 }
 
@@ -215,8 +216,17 @@ pub fn show_array<'py>(
         let class = npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type);
         let (strides, object) = (std::ptr::null_mut(), std::ptr::null_mut());
         let kind = descriptor.clone().into_dtype_ptr();
-        let made = PY_ARRAY_API
-            .PyArray_NewFromDescr(py, class, kind, rank, dims.as_mut_ptr(), strides, first, 0, object);
+        let made = PY_ARRAY_API.PyArray_NewFromDescr(
+            py,
+            class,
+            kind,
+            rank,
+            dims.as_mut_ptr(),
+            strides,
+            first,
+            0,
+            object,
+        );
         let made = Bound::from_owned_ptr_or_err(py, made)?;
         let pointer = made.as_ptr().cast::<npyffi::PyArrayObject>();
         if PY_ARRAY_API.PyArray_SetBaseObject(py, pointer, slab.into_ptr()) < 0 {

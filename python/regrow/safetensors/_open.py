@@ -76,7 +76,8 @@ class Tensors:
         """A whole tensor, read-only: of the file itself, unless it is packed there."""
         self._check(at)
         with as_safetensor_errors():
-            _, (array,), _ = self.native.read(at)
+            _, values, _ = self.native.read(at)
+        array: np.ndarray[Any, Any] = values[0]
         return array
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
