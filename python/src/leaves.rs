@@ -17,7 +17,7 @@ use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
-use crate::memory::{borrow_array, borrow_buffer, show_array};
+use crate::memory::{Shown, borrow_array, borrow_buffer};
 
 /// Names of the leaf kinds, by their number in the columns.
 pub const LEAF_KINDS: [&str; 10] = [
@@ -216,13 +216,14 @@ pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOu
     let mut kinds = Vec::with_capacity(leaves.len());
     let mut values = Vec::with_capacity(leaves.len());
     let notes = PyDict::new(py);
+    let mut shown = Shown::new(py);
     for (at, leaf) in leaves.into_iter().enumerate() {
         kinds.push(kind_number(&leaf.kind));
         if let Some(note) = note_of(&leaf.kind) {
             notes.set_item(at, note)?;
         }
         values.push(match leaf.data {
-            LeafData::Array(array) => show_array(py, descriptor(py, array.dtype())?, &array)?,
+            LeafData::Array(array) => shown.show(descriptor(py, array.dtype())?, &array)?,
             LeafData::Text(text) => PyString::new(py, &text).into_any(),
             LeafData::Absent => py.None().into_bound(py),
         });

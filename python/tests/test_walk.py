@@ -295,4 +295,4 @@ def test_arrays_keep_their_bytes_alive(path: Path) -> None:
     one = regrow.load(path)["k42"]
     regrow.save(path, {"k0": np.zeros(5)}, overwrite=True)
     np.testing.assert_array_equal(one, 42)
-    assert type(one.base).__name__ == "Slab"
+    assert type(one.base).__name__ == "SmallSlabs"
