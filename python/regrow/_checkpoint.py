@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from ._handlers import LeafRegistry
 from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_native
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
+from ._progress import Progress, Watch
 from ._tree import flatten, unflatten
 
 StrPath = str | os.PathLike[str]
@@ -319,9 +320,10 @@ class Checkpoint(Mapping[str, Leaf]):
         """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
         return self._native.overview()
 
-    def verify(self) -> VerifyReport:
+    def verify(self, *, progress: Progress = None) -> VerifyReport:
         """Reads and checks everything; see `regrow.verify`."""
-        return VerifyReport.from_native(self._native.verify())
+        with Watch(progress, "verifying") as watch:
+            return VerifyReport.from_native(self._native.verify(watch))
 
     def load(
         self,
@@ -335,6 +337,7 @@ class Checkpoint(Mapping[str, Leaf]):
         shardings: Any = None,
         budget: int | None = None,
         handlers: LeafRegistry | None = None,
+        progress: Progress = None,
     ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`."""
         selected, casts = _options.patterns(only), _options.casts(cast)
@@ -342,18 +345,19 @@ class Checkpoint(Mapping[str, Leaf]):
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
-            return self._load_out(out, selected, casts, partial, verify, budget)
+            return self._load_out(out, selected, casts, partial, verify, budget, progress)
         if like is None:
             if partial:
                 raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
-            structure, leaves = self._native.load(selected, casts, None, False, not verify, budget)
+            with Watch(progress, "loading") as watch:
+                structure, leaves = self._native.load(selected, casts, None, False, not verify, budget, watch)
             loaded = LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings), handlers)
         template = Template(like, selected, handlers)
         template.check_unstorable(self)
-        loaded = self._load_template(template, casts, partial, verify, budget)
+        loaded = self._load_template(template, casts, partial, verify, budget, progress)
         by_leaf = {}
         if shardings is not None:
             by_leaf = shardings_by_leaf(shardings, _native.paths(template.flat.structure))
@@ -366,9 +370,11 @@ class Checkpoint(Mapping[str, Leaf]):
         partial: bool,
         verify: bool,
         budget: int | None,
+        progress: Progress,
     ) -> LoadedLeaves:
         partial = partial or template.is_selection
-        _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget)
+        with Watch(progress, "loading") as watch:
+            _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget, watch)
         return LoadedLeaves(*leaves)
 
     def _load_out(
@@ -379,6 +385,7 @@ class Checkpoint(Mapping[str, Leaf]):
         partial: bool,
         verify: bool,
         budget: int | None,
+        progress: Progress,
     ) -> Any:
         """Fills the caller's own arrays."""
         flat = flatten(out)
@@ -389,7 +396,7 @@ class Checkpoint(Mapping[str, Leaf]):
                     f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
                 )
         template = Template(out, only)
-        loaded = self._load_template(template, casts, partial, verify, budget)
+        loaded = self._load_template(template, casts, partial, verify, budget, progress)
         filled = flatten(template.fill(loaded, {}))
         for target, source in zip(flat.leaves, filled.leaves, strict=True):
             if target is not source:
@@ -420,6 +427,8 @@ class VerifyReport(NamedTuple):
     """Leaves read."""
     has_data_checksums: bool
     """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
+    notes: Sequence[str] = ()
+    """What may well be as it should, and may not: a sound checkpoint can have notes."""
 
     @property
     def ok(self) -> bool:
@@ -435,10 +444,11 @@ class VerifyReport(NamedTuple):
         return "\n".join(finding.message for finding in self.findings)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool]) -> VerifyReport:
+    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums = report
-        return cls([Finding(*finding) for finding in findings], checked_bytes, leaf_count, has_data_checksums)
+        findings, checked_bytes, leaf_count, has_data_checksums, notes = report
+        found = [Finding(*finding) for finding in findings]
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes)
 
 
 def _from_json(text: str | None) -> Any:

@@ -21,6 +21,10 @@ _Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
+_Watch = tuple[bool, Callable[[int, int], object] | None]
+_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
+
+
 @final
 class Structure:
     """The nodes of a tree, without its leaves."""
@@ -68,18 +72,22 @@ def template_leaves(
 ) -> tuple[TemplateLeaves, dict[int, Any]]:
     """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
 
-def save(path: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
-    """Saves a tree; gives path, stored bytes and number of leaves."""
+def save(path: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
+
+    `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
+    they are handled meanwhile; what they or the callback raise is raised when the work has stopped.
+    """
 
 def plan_convert(
-    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold."""
+    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
-    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], progress: Any
-) -> tuple[str, int, int, list[tuple[str, str, str]]]:
-    """Converts; gives path, stored bytes, number of leaves and what the target cannot hold."""
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
+) -> tuple[_Saved, list[tuple[str, str, str]]]:
+    """Converts; gives what `save` gives, and what the target cannot hold."""
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
     """Opens a checkpoint of any layout."""
@@ -252,11 +260,12 @@ class Checkpoint:
         partial: bool,
         unverified: bool,
         budget: int | None,
+        watch: _Watch,
     ) -> tuple[Structure, _Leaves]:
         """All of it, or a selection."""
 
-    def verify(self) -> tuple[list[_Finding], int, int, bool]:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -303,5 +312,5 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(path: str, metadata: str | None, half_precision: bool | None) -> list[str]:
+def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""

@@ -5,16 +5,22 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::OpenOptions;
-use regrow::array::{Region, Shape};
+use regrow::array::{Array, Region, Shape};
+use regrow::tree::{Leaf, LeafInfo};
+use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::Slab;
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::watch::{WatchIn, watched};
 
-/// Saves a tree; gives path, stored bytes and number of leaves.
+/// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
+/// bytes.
+pub type SaveOut = (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64, f64)>, String, u64);
+
+/// Saves a tree; gives the report.
 #[pyfunction]
 pub fn save(
     py: Python<'_>,
@@ -22,13 +28,36 @@ pub fn save(
     structure: StructureIn<'_>,
     leaves: LeavesIn<'_>,
     options: SaveIn,
-) -> PyResult<(OsString, u64, usize)> {
+    watch: WatchIn,
+) -> PyResult<SaveOut> {
     let leaves = to_leaves(structure.tree(), &leaves)?;
     let tree = structure.tree().with_leaves(leaves).or_raise()?;
-    let options = save_options(options).or_raise()?;
+    let mut options = save_options(options).or_raise()?;
+    let len_bytes =
+        tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
     // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
-    let report = py.detach(|| regrow::save_with(path, &tree, &options)).or_raise()?;
-    Ok((report.path.into_os_string(), report.stored_bytes, report.leaf_count))
+    let report = watched(py, watch, len_bytes, |monitor| {
+        options.monitor = monitor;
+        regrow::save_with(path, &tree, &options)
+    })?;
+    Ok(save_report(report))
+}
+
+/// The report in columns.
+pub fn save_report(report: SaveReport) -> SaveOut {
+    let gb_per_s =
+        report.stages.iter().map(|stage| (stage.stage.name(), stage.seconds, stage.bytes, stage.gb_per_s()));
+    let stages = gb_per_s.collect();
+    (
+        report.path.into_os_string(),
+        report.stored_bytes,
+        report.leaf_count,
+        report.data_bytes,
+        report.seconds,
+        stages,
+        report.io_path.to_string(),
+        report.reused_bytes,
+    )
 }
 
 /// Opens a checkpoint of any layout: metadata only.
@@ -47,6 +76,10 @@ impl Checkpoint {
     pub fn new(checkpoint: regrow::Checkpoint) -> Self {
         Self(checkpoint)
     }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add)
+    }
 }
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
@@ -58,6 +91,9 @@ type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
+
+/// Findings, bytes read, leaves, whether there are checksums, notes.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
 type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
@@ -162,7 +198,7 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    #[pyo3(signature = (only, casts, template, partial, unverified, budget))]
+    #[pyo3(signature = (only, casts, template, partial, unverified, budget, watch))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load<'py>(
         &self,
@@ -173,21 +209,27 @@ impl Checkpoint {
         partial: bool,
         unverified: bool,
         budget: Option<u64>,
+        watch: WatchIn,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
-        let options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
-        let tree = py.detach(|| self.0.load(&options)).or_raise()?;
+        let mut options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
+        let tree = watched(py, watch, self.len_bytes(), |monitor| {
+            options.monitor = monitor;
+            self.0.load(&options)
+        })?;
         let structure = Structure::of(&tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
-    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {
-        let report = py.detach(|| self.0.verify()).or_raise()?;
+    fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
+        let report = watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor))?;
         let findings = report.findings.iter().map(|finding| {
             let (file, leaf, offset_bytes) = place(&finding.error);
             (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
         });
-        Ok((findings.collect(), report.checked_bytes, report.leaf_count, report.has_data_checksums))
+        let findings = findings.collect();
+        let (bytes, leaves) = (report.checked_bytes, report.leaf_count);
+        Ok((findings, bytes, leaves, report.has_data_checksums, report.notes))
     }
 
     fn overview(&self, py: Python<'_>) -> String {

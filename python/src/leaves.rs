@@ -49,8 +49,7 @@ pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>>
         let mut leaf = match to_leaf(kind, &value, || notes.get(&at), &mut dtypes) {
             Ok(leaf) => leaf?,
             Err(error) => {
-                let path = tree.paths().into_iter().nth(at).unwrap_or_default();
-                return Err(to_py_err(error.at_leaf(&path)));
+                return Err(to_py_err(error.at_leaf(&tree.path_of(at))));
             }
         };
         leaf.sharding = sharding_of.get(at)?;
@@ -63,7 +62,7 @@ pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>>
 struct Shardings<'a, 'py> {
     texts: &'a Bound<'py, PyDict>,
     is_empty: bool,
-    parsed: HashMap<PyBackedStr, serde_json::Value>,
+    parsed: HashMap<PyBackedStr, Arc<serde_json::Value>>,
 }
 
 impl<'a, 'py> Shardings<'a, 'py> {
@@ -71,14 +70,14 @@ impl<'a, 'py> Shardings<'a, 'py> {
         Self { texts, is_empty: texts.is_empty(), parsed: HashMap::new() }
     }
 
-    fn get(&mut self, leaf: usize) -> PyResult<Option<serde_json::Value>> {
+    fn get(&mut self, leaf: usize) -> PyResult<Option<Arc<serde_json::Value>>> {
         if self.is_empty {
             return Ok(None);
         }
         let Some(text) = self.texts.get_item(leaf)? else { return Ok(None) };
         let text: PyBackedStr = text.extract().map_err(PyErr::from)?;
         let parsed = self.parsed.entry(text);
-        let parse = |text: &PyBackedStr| serde_json::from_str(text).unwrap_or(serde_json::Value::Null);
+        let parse = |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
         Ok(Some(parsed.or_insert_with_key(parse).clone()))
     }
 }

@@ -21,6 +21,7 @@
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
+//! | `watch` | progress callbacks and Ctrl-C during long work |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -41,6 +42,7 @@ mod pytree_data;
 mod safetensors;
 mod trak;
 mod unflatten;
+mod watch;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]

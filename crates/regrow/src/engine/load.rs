@@ -16,6 +16,7 @@ use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Reader;
+use crate::monitor::Stage;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
 };
@@ -45,6 +46,7 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<L
         let loaded = checkpoint.load(options);
         let is_replaced = match &loaded {
             Ok(_) => false,
+            Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => error.kind() == ErrorKind::Replaced || checkpoint.is_replaced(),
         };
         if !is_replaced || !attempts.another() {
@@ -59,7 +61,12 @@ impl Checkpoint {
     /// # Errors
     /// As [`load_with`].
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
-        self.unless_replaced(self.load_selected(options))
+        let monitor = &options.monitor;
+        let running = monitor.begin();
+        let loaded = running.and_then(|_running| {
+            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.load_selected(options)))
+        });
+        monitor.conclude(loaded)
     }
 
     fn load_selected(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
@@ -93,10 +100,15 @@ impl Checkpoint {
                     .filter(|(_, path)| chosen(path))
                     .map(|(leaf, _)| leaf)
                     .collect();
-                if wanted.is_empty() {
+                let empty: Vec<bool> = self
+                    .tree()
+                    .walk()
+                    .map(|(path, node)| node.kind != NodeKind::Leaf && node.child_count == 0 && chosen(&path))
+                    .collect();
+                if wanted.is_empty() && !empty.contains(&true) {
                     return Err(nothing_selected(self, &options.only));
                 }
-                prune(self.tree(), self.read_all(&wanted, options)?)
+                prune(self.tree(), self.read_all(&wanted, options)?, &empty)
             }
         }
     }
@@ -120,6 +132,10 @@ impl Checkpoint {
             let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)));
             cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
         };
+        let monitor = &options.monitor;
+        let wanted_bytes = order.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
+        monitor.expect(wanted_bytes.fold(0, u64::saturating_add));
+        monitor.enter(Stage::Read);
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         for &leaf in &order {
@@ -133,6 +149,7 @@ impl Checkpoint {
                         if !options.unverified {
                             reader.check_view(leaf).at_leaf(path_of(leaf))?;
                         }
+                        monitor.done(Stage::Read, info.len_bytes())?;
                         Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
                     }
                     None => {
@@ -161,8 +178,12 @@ impl Checkpoint {
         };
         pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
             let (leaf, info) = (band.leaf, infos.get(band.leaf));
-            info.map_or(Ok(()), |info| band.read(reader, info)).at_leaf(path_of(leaf))
+            let Some(info) = info else { return Ok(()) };
+            let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;
+            band.read(reader, info).at_leaf(path_of(leaf))?;
+            monitor.done(Stage::Read, len_bytes)
         })?;
+        monitor.finish()?;
         for (leaf, dtype, buffer) in buffers {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
                 *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), Bytes::from(buffer))?));
@@ -226,9 +247,10 @@ fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there: others vanish from dicts (with dicts that become empty), and
-/// become placeholders in sequences, so that positions keep their meaning.
-fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>> {
+/// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
+/// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that
+/// positions keep their meaning.
+fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     // Whether a node has a chosen leaf below: children come after their parent, so go from the back.
     let mut keeps = vec![false; nodes.len()];
@@ -236,7 +258,7 @@ fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>>
     let mut next_leaf = leaves.len();
     for (at, node) in nodes.iter().enumerate().rev() {
         let mut child = at + 1;
-        let mut keep = false;
+        let mut keep = empty.get(at) == Some(&true);
         if node.kind == NodeKind::Leaf {
             next_leaf -= 1;
             keep = leaves.get(next_leaf).is_some_and(Option::is_some);

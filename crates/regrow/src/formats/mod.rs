@@ -19,6 +19,7 @@ use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeB
 pub mod equinox;
 pub mod flax;
 mod loss;
+pub(crate) mod nearby;
 pub mod npy;
 pub mod orbax;
 pub(crate) mod pieces;
@@ -56,6 +57,18 @@ pub trait Format: Debug + Sync {
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, path: &Path) -> Result<bool>;
 
+    /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
+    /// programs give to files of their own.
+    fn claims_name(&self, _path: &Path) -> bool {
+        false
+    }
+
+    /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a
+    /// save refuses another name where nothing would tell.
+    fn suffix(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Reads the metadata of the checkpoint at `path`, no array data.
     ///
     /// # Errors
@@ -90,6 +103,13 @@ pub trait Format: Debug + Sync {
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         false
     }
+
+    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan that `write` begins
+    /// with, and nothing after it. Reads no array data but that of numbers, and writes nothing.
+    ///
+    /// # Errors
+    /// Those of `write`, but for what the disk says.
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()>;
 
     /// Writes all files of a checkpoint into the staged folder; the caller commits. The leaves have been cast as
     /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
@@ -201,6 +221,11 @@ pub trait Reader: Debug + Send + Sync {
 
     /// Checks everything that is not a leaf's data (indexes, small files): what is wrong, each with its place.
     fn check_files(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    /// What [`check_files`](Self::check_files) cannot call wrong and somebody should know of, each with its place.
+    fn check_notes(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
