@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import operator
 import os
@@ -23,6 +24,9 @@ from ._progress import Progress, Watch
 from ._tree import flatten, unflatten
 
 StrPath = str | os.PathLike[str]
+
+FIRST_PATHS = 256
+"""Key paths that are told without an index of all."""
 
 
 class Item(NamedTuple):
@@ -235,21 +239,36 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __getitem__(self, path: str) -> Leaf:
         """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
-        at = self._by_path.get(path)
-        if at is not None:
-            return Leaf(self._native, at)
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
+        if self._is_indexed and path in self._by_path:
+            return Leaf(self._native, self._by_path[path])
         try:
             return Leaf(self._native, self._native.find(path))
+        except InvalidArgumentError:
+            # Several leaves print alike: the first of them goes by the key path.
+            if path in self._by_path:
+                return Leaf(self._native, self._by_path[path])
+            raise
         except NotFoundError as error:
             raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
+
+    @property
+    def _is_indexed(self) -> bool:
+        return "_by_path" in self.__dict__
 
     def __contains__(self, path: object) -> bool:
         return path in self._by_path
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_path)
+        if not self._is_indexed:
+            # Whoever only looks at the first few needs no index.
+            first = self._native.first_paths(FIRST_PATHS)
+            if len(set(first)) == len(first):
+                yield from first
+                yield from itertools.islice(self._by_path, len(first), None)
+                return
+        yield from self._by_path
 
     def __len__(self) -> int:
         return self._native.leaf_count

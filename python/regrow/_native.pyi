@@ -237,6 +237,9 @@ class Checkpoint:
     def tree(self) -> tuple[Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
         """The structure; kinds, dtypes, shapes and stored names of the leaves."""
 
+    def first_paths(self, count: int) -> list[str]:
+        """The printed key paths of the first leaves."""
+
     def paths(self) -> list[str]:
         """The printed key path of every leaf."""
 

@@ -170,6 +170,11 @@ impl Checkpoint {
         Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
+    /// The printed key paths of the first leaves.
+    fn first_paths(&self, count: usize) -> Vec<String> {
+        self.0.tree().iter().take(count).map(|(path, _)| path.to_string()).collect()
+    }
+
     fn paths(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| print_paths(self.0.paths()))
     }
