@@ -24,7 +24,6 @@ _Finding = tuple[str, str, str | None, str | None, int | None]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
 
-
 @final
 class Structure:
     """The nodes of a tree, without its leaves."""
