@@ -150,10 +150,20 @@ fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
 }
 
 /// The engine's keys as Python's. Names repeat in every layer of a model: one string serves all of them.
-#[derive(Default)]
-pub struct KeysOut<'a, 'py>(HashMap<&'a str, Bound<'py, PyAny>>);
+pub struct KeysOut<'a, 'py> {
+    by_text: HashMap<&'a str, Bound<'py, PyAny>>,
+    /// Some of them, by where the text lies: most keys share one.
+    recent: Vec<Option<(usize, Bound<'py, PyAny>)>>,
+}
 
 impl<'a, 'py> KeysOut<'a, 'py> {
+    const RECENT: usize = 2048;
+
+    /// No string yet.
+    pub fn new() -> Self {
+        Self { by_text: HashMap::new(), recent: vec![None; Self::RECENT] }
+    }
+
     /// The key, and the number of its kind.
     pub fn get(&mut self, py: Python<'py>, key: &'a Key) -> PyResult<(u8, Bound<'py, PyAny>)> {
         Ok(match key {
@@ -164,8 +174,20 @@ impl<'a, 'py> KeysOut<'a, 'py> {
         })
     }
 
-    fn text(&mut self, py: Python<'py>, text: &'a str) -> Bound<'py, PyAny> {
-        self.0.entry(text).or_insert_with(|| PyString::new(py, text).into_any()).clone()
+    fn text(&mut self, py: Python<'py>, text: &'a Arc<str>) -> Bound<'py, PyAny> {
+        // No two texts that are there at the same time begin in the same place: each has a count before it.
+        let address = text.as_ptr().addr();
+        let slot = self.recent.get_mut((address >> 4) % Self::RECENT);
+        if let Some(Some((known, made))) = &slot
+            && *known == address
+        {
+            return made.clone();
+        }
+        let made = self.by_text.entry(text).or_insert_with(|| PyString::new(py, text).into_any()).clone();
+        if let Some(slot) = slot {
+            *slot = Some((address, made.clone()));
+        }
+        made
     }
 }
 

@@ -4,7 +4,7 @@
 //! Nothing recurses: children still to come lie on a stack, containers that are open on another. So depth costs
 //! memory, not stack.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -12,6 +12,7 @@ use pyo3::types::{PyDict, PyInt, PyList, PyNone, PyString, PyTuple, PyType};
 use regrow::bytes::limits::TREE_DEPTH_MAX;
 use regrow::tree::{Key, NodeKind, TreeBuilder};
 
+use crate::addresses::{AddressMap, AddressSet};
 use crate::columns::{KEY_DICT, KEY_DICT_INT, KeysIn, Structure, to_node_kind};
 use crate::error::OrRaise;
 use crate::unflatten;
@@ -110,10 +111,10 @@ struct Walk<'py> {
     handlers: Option<Bound<'py, PyAny>>,
     pending: Vec<Child<'py>>,
     open: Vec<Open<'py>>,
-    open_ids: HashSet<usize>,
+    open_ids: AddressSet,
     /// The keys of `open` for Python's openers, of which `trail_len` are there.
     trail: Bound<'py, PyList>,
-    ways: HashMap<usize, Way>,
+    ways: AddressMap<Way>,
     keys: KeysIn,
     build: TreeBuilder<()>,
     leaves: Vec<Bound<'py, PyAny>>,
@@ -124,7 +125,7 @@ struct Walk<'py> {
 impl<'py> Walk<'py> {
     fn new(tree: Bound<'py, PyAny>, hooks: Hooks<'py>, handlers: Option<Bound<'py, PyAny>>) -> Self {
         let py = tree.py();
-        let ways = HashMap::from([
+        let ways = AddressMap::from_iter([
             (address(&py.get_type::<PyDict>()), Way::Dict),
             (address(&py.get_type::<PyList>()), Way::List),
             (address(&py.get_type::<PyTuple>()), Way::Tuple),
@@ -136,7 +137,7 @@ impl<'py> Walk<'py> {
             handlers,
             pending: vec![Child { key: ChildKey::Index(0), value: tree }],
             open: Vec::new(),
-            open_ids: HashSet::new(),
+            open_ids: AddressSet::default(),
             trail: PyList::empty(py),
             ways,
             keys: KeysIn::new(),
@@ -213,24 +214,22 @@ impl<'py> Walk<'py> {
 
     fn open_dict(&mut self, child: Child<'py>) -> PyResult<()> {
         let dict = child.value.cast::<PyDict>()?;
-        let is_key = |key: &Bound<'_, PyAny>| {
-            key.is_exact_instance_of::<PyString>()
-                || key.is_exact_instance_of::<PyInt>() && key.extract::<i64>().is_ok()
-        };
-        if !dict.iter().all(|(key, _)| is_key(&key)) {
-            // It says which key cannot be stored.
-            if let Some(opener) = self.hooks.0.get_item(dict.get_type())? {
+        let pending_after = self.pending.len();
+        for (key, value) in dict.iter() {
+            let kind = if key.is_exact_instance_of::<PyString>() {
+                KEY_DICT
+            } else if key.is_exact_instance_of::<PyInt>() && key.extract::<i64>().is_ok() {
+                KEY_DICT_INT
+            } else {
+                // It says which key cannot be stored.
+                let opener = self.hooks.0.as_any().get_item(dict.get_type())?;
+                self.pending.truncate(pending_after);
                 return self.open_other(child, &opener);
-            }
+            };
+            self.pending.push(Child { key: ChildKey::Object(kind, key), value });
         }
         self.enter(&child)?;
-        self.push(child, NodeKind::Dict, |pending, dict| {
-            pending.extend(dict.cast::<PyDict>()?.iter().map(|(key, value)| {
-                let kind = if key.is_exact_instance_of::<PyString>() { KEY_DICT } else { KEY_DICT_INT };
-                Child { key: ChildKey::Object(kind, key), value }
-            }));
-            Ok(())
-        })
+        self.opened(child, NodeKind::Dict, pending_after)
     }
 
     /// Has Python open it.
@@ -267,9 +266,14 @@ impl<'py> Walk<'py> {
         kind: NodeKind,
         children: impl FnOnce(&mut Vec<Child<'py>>, &Bound<'py, PyAny>) -> PyResult<()>,
     ) -> PyResult<()> {
-        let Child { key, value } = child;
         let pending_after = self.pending.len();
-        children(&mut self.pending, &value)?;
+        children(&mut self.pending, &child.value)?;
+        self.opened(child, kind, pending_after)
+    }
+
+    /// Notes that a container is open, whose children lie on the stack above `pending_after`, the last on top.
+    fn opened(&mut self, child: Child<'py>, kind: NodeKind, pending_after: usize) -> PyResult<()> {
+        let Child { key, value } = child;
         if let Some(new) = self.pending.get_mut(pending_after..) {
             new.reverse();
         }

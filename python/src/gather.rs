@@ -2,8 +2,6 @@
 //! dtypes, Python's own types, and arrays of JAX that lie in this machine's memory are told here; all others by
 //! `regrow/_leaves.py`.
 
-use std::collections::HashMap;
-
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -12,6 +10,7 @@ use regrow::array::{Dtype, Shape};
 use regrow::engine::TemplateLeaf;
 use regrow::tree::LeafKind;
 
+use crate::addresses::AddressMap;
 use crate::error::OrRaise;
 use crate::leaves::kind_number;
 
@@ -34,7 +33,7 @@ pub fn leaf_columns<'py>(
         py,
         dtypes: KnownDtypes::new(&hooks.1),
         hooks: &hooks,
-        ways: HashMap::new(),
+        ways: AddressMap::default(),
         shardings: Vec::new(),
     };
     let mut kinds = Vec::with_capacity(leaves.len());
@@ -83,7 +82,7 @@ struct Gather<'a, 'py> {
     hooks: &'a Hooks<'py>,
     dtypes: KnownDtypes<'a, 'py>,
     /// By where the class lies, which the leaves keep there.
-    ways: HashMap<usize, Way>,
+    ways: AddressMap<Way>,
     /// The last few shardings of JAX arrays, with their texts.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
 }

@@ -77,7 +77,8 @@ impl<'a, 'py> Shardings<'a, 'py> {
         let Some(text) = self.texts.get_item(leaf)? else { return Ok(None) };
         let text: PyBackedStr = text.extract().map_err(PyErr::from)?;
         let parsed = self.parsed.entry(text);
-        let parse = |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
+        let parse =
+            |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
         Ok(Some(parsed.or_insert_with_key(parse).clone()))
     }
 }

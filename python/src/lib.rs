@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `flatten` | taking a user's tree apart |
 //! | `unflatten` | putting a tree together |
+//! | `addresses` | maps by where Python's objects lie |
 //! | `columns` | the structure of a tree, keys, kinds of nodes |
 //! | `gather` | what a user's leaves are, and what a template's want, as columns |
 //! | `leaves` | the columns to the engine's leaves, and the engine's to columns |
@@ -27,6 +28,7 @@
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
 //! nothing is left behind that a `fork` could break.
 
+mod addresses;
 mod checkpoint;
 mod columns;
 mod convert;

@@ -232,7 +232,8 @@ impl<'py> Shown<'py> {
         let dims: Option<Vec<npy_intp>> =
             array.shape().dims().iter().map(|&dim| dim.try_into().ok()).collect();
         let mut dims = dims.ok_or_else(too_large)?;
-        let len = dims.iter().try_fold(descriptor.itemsize(), |len, &dim| len.checked_mul(dim.unsigned_abs()));
+        let len =
+            dims.iter().try_fold(descriptor.itemsize(), |len, &dim| len.checked_mul(dim.unsigned_abs()));
         if len != Some(bytes.len()) {
             return Err(too_large());
         }

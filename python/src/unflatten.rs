@@ -31,7 +31,7 @@ pub fn unflatten<'py>(
     handled: Option<(StateKeys, Bound<'py, PyAny>)>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let nodes = structure.tree().nodes();
-    let mut keys = KeysOut::default();
+    let mut keys = KeysOut::new();
     fold(nodes, &leaves, |_, node, children| match &node.kind {
         NodeKind::Dict => {
             let made = PyDict::new(py);

@@ -128,7 +128,10 @@ impl Checkpoint {
         let order: Vec<usize> =
             reader.read_order().into_iter().filter(|&leaf| is_wanted.get(leaf) == Some(&true)).collect();
         let cast_of = |leaf: usize, info: &LeafInfo| {
-            let cast = options.cast.iter().find(|(pattern, _)| self.paths().get(leaf).is_some_and(|path| pattern.matches(path)));
+            let cast = options
+                .cast
+                .iter()
+                .find(|(pattern, _)| self.paths().get(leaf).is_some_and(|path| pattern.matches(path)));
             cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
         };
         let monitor = &options.monitor;
