@@ -75,7 +75,7 @@ impl<'a, 'py> Shardings<'a, 'py> {
             return Ok(None);
         }
         let Some(text) = self.texts.get_item(leaf)? else { return Ok(None) };
-        let text: PyBackedStr = text.extract().map_err(PyErr::from)?;
+        let text: PyBackedStr = text.extract()?;
         let parsed = self.parsed.entry(text);
         let parse =
             |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
