@@ -16,15 +16,12 @@ runs code from a file and never imports a class that a file names.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _native, _options
-from ._async import AsyncSave, AsyncSaver, Blocked, save_async
+from . import _native
 from ._attempts import attempts
-from ._checkpoint import Checkpoint, Finding, Item, Leaf, StrPath, VerifyReport
-from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
 from ._errors import (
     AlreadyExistsError,
     CancelledError,
@@ -46,13 +43,18 @@ from ._errors import (
     UncommittedError,
     UnsupportedError,
 )
-from ._handlers import LeafHandler, LeafRegistry, StandardHandler
-from ._leaves import to_native
-from ._nodes import Node, PrngKey, UnknownLeaf
-from ._options import OrbaxOptions
-from ._progress import Progress, Watch
-from ._report import SaveReport, StageReport
-from ._tree import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ._async import AsyncSave, AsyncSaver, Blocked, save_async
+    from ._checkpoint import Checkpoint, Finding, Item, Leaf, StrPath, VerifyReport
+    from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
+    from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from ._nodes import Node, PrngKey, UnknownLeaf
+    from ._options import OrbaxOptions
+    from ._progress import Progress
+    from ._report import SaveReport, StageReport
 
 __version__: str = _native.__version__
 
@@ -107,6 +109,30 @@ __all__ = [
     "verify",
 ]
 
+# What needs NumPy is imported when it is first used: NumPy alone takes ten times as long as all that is above.
+_HOMES = {
+    "_async": ("AsyncSave", "AsyncSaver", "Blocked", "save_async"),
+    "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "StrPath", "VerifyReport"),
+    "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
+    "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
+    "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
+    "_options": ("OrbaxOptions",),
+    "_progress": ("Progress",),
+    "_report": ("SaveReport", "StageReport"),
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(importlib.import_module(f".{home}", __name__), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 def save(
     path: StrPath,
@@ -155,6 +181,12 @@ def save(
 
     Whatever it raises, nothing that was there before has changed, and nothing is left of what was begun.
     """
+    from . import _options
+    from ._leaves import to_native
+    from ._progress import Watch
+    from ._report import SaveReport
+    from ._tree import flatten
+
     native_options = _options.save_options(
         layout=layout,
         overwrite=overwrite,
@@ -258,6 +290,8 @@ def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
+    from ._checkpoint import Checkpoint
+
     return Checkpoint(_open(path, step, item))
 
 
@@ -284,4 +318,6 @@ def overview(path: StrPath, *, step: int | None = None, item: str | None = None)
 
 
 def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
+    from . import _options
+
     return _native.open(os.fsdecode(path), _options.count("step", step), item)

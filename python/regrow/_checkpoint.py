@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import operator
 import os
@@ -20,9 +21,12 @@ from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_nativ
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
-from ._tree import Structure, flatten, unflatten
+from ._tree import flatten, unflatten
 
 StrPath = str | os.PathLike[str]
+
+FIRST_PATHS = 256
+"""Key paths that are told without an index of all."""
 
 
 class Item(NamedTuple):
@@ -39,61 +43,54 @@ class Leaf:
     all of it. Every read is checked where the layout has checksums.
     """
 
-    __slots__ = ("_at", "_dtype", "_kind", "_name", "_native", "_path", "_shape")
+    __slots__ = ("_at", "_known", "_native")
 
-    def __init__(
-        self,
-        native: _native.Checkpoint,
-        at: int,
-        path: str,
-        name: str,
-        kind: int,
-        dtype: int,
-        shape: tuple[int, ...],
-    ) -> None:
+    def __init__(self, native: _native.Checkpoint, at: int) -> None:
         self._native = native
         self._at = at
-        self._path = path
-        self._name = name
-        self._kind = kind
-        self._dtype = dtype
-        self._shape = shape
+        self._known: tuple[str, str, int, int, tuple[int, ...]] | None = None
+
+    def _info(self) -> tuple[str, str, int, int, tuple[int, ...]]:
+        """Key path, stored name, kind, dtype, shape; asked for once, and only if somebody wants to know."""
+        if self._known is None:
+            self._known = self._native.leaf(self._at)
+        return self._known
 
     @property
     def path(self) -> str:
         """The key path: ``params/dense/kernel``."""
-        return self._path
+        return self._info()[0]
 
     @property
     def name(self) -> str:
         """The name it is stored under: ``params.dense.kernel``."""
-        return self._name
+        return self._info()[1]
 
     @property
     def kind(self) -> str:
         """What it was when it was saved: ``jax_array``, ``numpy_array``, ``scalar``, ``str``, ..."""
-        return _native.LEAF_KINDS[self._kind]
+        return _native.LEAF_KINDS[self._info()[2]]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of its elements; ``uint8`` for text."""
-        return DTYPES[self._dtype]
+        return DTYPES[self._info()[3]]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape; for text the length of its UTF-8 in bytes."""
-        return self._shape
+        return self._info()[4]
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self._shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
         """Number of elements."""
         size = 1
-        for dim in self._shape:
+        for dim in self.shape:
             size *= dim
         return size
 
@@ -129,12 +126,12 @@ class Leaf:
         return value
 
     def __getitem__(self, index: Any) -> Any:
-        if self._kind in (STR, PLACEHOLDER, UNKNOWN):
-            raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {self._path}", leaf=self._path)
-        region = basic_region(index, self._shape)
+        path, _, kind, _, shape = self._info()
+        if kind in (STR, PLACEHOLDER, UNKNOWN):
+            raise LeafTypeError(f"a leaf of kind {self.kind} has no elements\n  leaf {path}", leaf=path)
+        region = basic_region(index, shape)
         if region.is_whole:
-            _, dtypes, shapes, values, _ = self._native.read(self._at)
-            array = np.ndarray(shapes[0], DTYPES[dtypes[0]], values[0])
+            _, (array,), _ = self._native.read(self._at)
         else:
             buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
             array = np.ndarray(region.lens, self.dtype, buffer)
@@ -149,12 +146,12 @@ class Leaf:
         return array.copy() if copy else array
 
     def __len__(self) -> int:
-        if not self._shape:
+        if not self.shape:
             raise TypeError("len() of a leaf without axes")
-        return self._shape[0]
+        return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"<regrow.Leaf {self._path} {self.kind} {self.dtype.name}{list(self._shape)}>"
+        return f"<regrow.Leaf {self.path} {self.kind} {self.dtype.name}{list(self.shape)}>"
 
 
 class BasicRegion(NamedTuple):
@@ -229,41 +226,52 @@ class Checkpoint(Mapping[str, Leaf]):
         self._native = native
 
     @functools.cached_property
-    def _columns(self) -> tuple[Structure, list[Leaf]]:
-        """Structure and leaves; made when first asked for, since `load` needs neither."""
-        native = self._native
-        structure, kinds, dtypes, shapes, names = native.tree()
-        columns = zip(native.paths(), names, kinds, dtypes, shapes, strict=True)
-        return Structure(*structure), [Leaf(native, at, *column) for at, column in enumerate(columns)]
-
-    @functools.cached_property
-    def _by_path(self) -> dict[str, Leaf]:
-        by_path: dict[str, Leaf] = {}
-        for leaf in self._columns[1]:
-            # Key paths that print alike: the later ones go by their stored names, which are unique.
-            by_path[leaf.path if leaf.path not in by_path else leaf.name] = leaf
+    def _by_path(self) -> dict[str, int]:
+        """The leaves by key path; made when first asked for, since `load` does not need it."""
+        paths = self._native.paths()
+        by_path = dict(zip(paths, range(len(paths)), strict=True))
+        if len(by_path) < len(paths):
+            by_path = {}
+            for at, path in enumerate(paths):
+                # Key paths that print alike: the later ones go by their stored names, which are unique.
+                by_path[path if path not in by_path else self._native.leaf(at)[1]] = at
         return by_path
 
     def __getitem__(self, path: str) -> Leaf:
         """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
-        leaf = self._by_path.get(path)
-        if leaf is not None:
-            return leaf
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
+        if self._is_indexed and path in self._by_path:
+            return Leaf(self._native, self._by_path[path])
         try:
-            return self._columns[1][self._native.find(path)]
+            return Leaf(self._native, self._native.find(path))
+        except InvalidArgumentError:
+            # Several leaves print alike: the first of them goes by the key path.
+            if path in self._by_path:
+                return Leaf(self._native, self._by_path[path])
+            raise
         except NotFoundError as error:
             raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
+
+    @property
+    def _is_indexed(self) -> bool:
+        return "_by_path" in self.__dict__
 
     def __contains__(self, path: object) -> bool:
         return path in self._by_path
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_path)
+        if not self._is_indexed:
+            # Whoever only looks at the first few needs no index.
+            first = self._native.first_paths(FIRST_PATHS)
+            if len(set(first)) == len(first):
+                yield from first
+                yield from itertools.islice(self._by_path, len(first), None)
+                return
+        yield from self._by_path
 
     def __len__(self) -> int:
-        return len(self._columns[1])
+        return self._native.leaf_count
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -294,7 +302,8 @@ class Checkpoint(Mapping[str, Leaf]):
     def tree(self) -> Any:
         """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
         _register_nodes()
-        return unflatten(*self._columns)
+        leaves = [Leaf(self._native, at) for at in range(len(self))]
+        return unflatten(self._native.structure, leaves)
 
     @property
     def metadata(self) -> Any:
@@ -360,8 +369,8 @@ class Checkpoint(Mapping[str, Leaf]):
             if partial:
                 raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
             with Watch(progress, "loading") as watch:
-                columns, leaves = self._native.load(selected, casts, None, False, not verify, budget, watch)
-            structure, loaded = Structure(*columns), LoadedLeaves(*leaves)
+                structure, leaves = self._native.load(selected, casts, None, False, not verify, budget, watch)
+            loaded = LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings), handlers)

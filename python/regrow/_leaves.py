@@ -1,7 +1,8 @@
 """Leaves, both ways: what a user's leaf is to the engine, and what the engine's leaf is to a user.
 
 To the engine go NumPy arrays (JAX arrays as views of their own memory), numbers, text and bytes; the native half
-looks at dtype, shape and strides and copies nothing. From it come buffers, dtypes and shapes, as columns.
+looks at dtype, shape and strides and copies nothing. It knows the common leaves by itself and asks here for the
+others. From it come arrays that are read-only views, and text.
 """
 
 from __future__ import annotations
@@ -59,35 +60,55 @@ def to_native(flat: Flat) -> LeafColumns:
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
     """
-    kinds = bytearray()
-    values: list[Any] = []
-    notes: dict[int, str] = {}
-    shardings: dict[int, str] = {}
     sharding_texts: dict[Any, str | None] = {}
+
+    def known_sharding(sharding: Any) -> tuple[str | None, bool]:
+        is_plain = len(sharding.device_set) == 1 and sharding.is_fully_addressable
+        return _sharding_text(sharding, sharding_texts), is_plain
+
+    def other(leaf: Any, at: int) -> ToldLeaf:
+        return tell(leaf, flat, at, sharding_texts)
+
+    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding)
+    return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
+
+
+class ToldLeaf(NamedTuple):
+    """What one leaf is to the engine."""
+
+    kind: int
+    value: Any
+    note: str | None
+    sharding: str | None
+
+
+def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) -> ToldLeaf:
+    """What any leaf is to the engine, also those that the native half knows by itself.
+
+    Raises:
+        LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
+    """
+    notes: dict[int, str] = {}
+    sharding = None
+    kind = _KINDS.get(type(leaf))
     jax_array_type = _jax_array_type()
-    for at, leaf in enumerate(flat.leaves):
-        kind = _KINDS.get(type(leaf))
-        if kind is not None:
-            value = leaf
-        elif jax_array_type is not None and isinstance(leaf, jax_array_type):
-            kind, value = _from_jax(leaf, flat, at, notes)
-            text = _sharding_text(leaf.sharding, sharding_texts)
-            if text is not None:
-                shardings[at] = text
-        else:
-            kind, value = _from_other(leaf, flat, at, notes)
-        if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
-            if value.dtype in DTYPE_NUMBERS:
-                pass
-            elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
-                if kind == NUMPY_SCALAR:
-                    _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
-                kind, value = _from_other_dtype(value, flat, at, notes)
-            elif not value.dtype.isnative:
-                value = value.astype(value.dtype.newbyteorder("="))
-        kinds.append(kind)
-        values.append(value)
-    return LeafColumns(bytes(kinds), values, notes, shardings)
+    if kind is not None:
+        value = leaf
+    elif jax_array_type is not None and isinstance(leaf, jax_array_type):
+        kind, value = _from_jax(leaf, flat, at, notes)
+        sharding = _sharding_text(leaf.sharding, sharding_texts)
+    else:
+        kind, value = _from_other(leaf, flat, at, notes)
+    if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
+        if value.dtype in DTYPE_NUMBERS:
+            pass
+        elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
+            if kind == NUMPY_SCALAR:
+                _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
+            kind, value = _from_other_dtype(value, flat, at, notes)
+        elif not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    return ToldLeaf(kind, value, notes.get(at), sharding)
 
 
 _KINDS: dict[type[Any], int] = {
@@ -175,6 +196,18 @@ def _is_jax_literal(leaf: Any) -> bool:
     return type(leaf).__module__.partition(".")[0] == "jax" and type(leaf).__name__ == "TypedNdArray"
 
 
+def _shows_memory(cls: type[Any]) -> bool:
+    """Whether a class is JAX' own of arrays, which show their memory as a buffer where they have one on this machine,
+    and refuse to where they were deleted; neither tracers nor PRNG keys are of it."""
+    jax_array_type = _jax_array_type()
+    return (
+        jax_array_type is not None
+        and cls.__name__ == "ArrayImpl"
+        and cls.__module__.partition(".")[0] in ("jax", "jaxlib")
+        and issubclass(cls, jax_array_type)
+    )
+
+
 def is_prng_key(leaf: Any) -> bool:
     """Whether a JAX array, or the description of one, holds typed PRNG keys."""
     jax = sys.modules["jax"]
@@ -249,50 +282,48 @@ class LoadedLeaves(NamedTuple):
     """Leaves as the engine gives them."""
 
     kinds: bytes
-    dtypes: bytes
-    shapes: list[tuple[int, ...]]
     values: list[Any]
-    """A buffer for arrays, `str` for text, `None` for leaves without data."""
+    """Read-only arrays, `str` for text, `None` for leaves without data."""
     notes: dict[int, str]
     """PRNG implementations, unknown types and dtypes that are NumPy's alone, by the number of the leaf."""
 
 
 def from_native(loaded: LoadedLeaves) -> list[Any]:
     """The leaves as NumPy has them: read-only views, scalars of their own type, text, bytes."""
-    values = loaded.values
-    out: list[Any] = list(values)
-    notes = loaded.notes
-    array, dtypes = np.ndarray, DTYPES
-    for at, (kind, dtype, shape) in enumerate(zip(loaded.kinds, loaded.dtypes, loaded.shapes, strict=True)):
-        if kind == NUMPY_ARRAY or kind == JAX_ARRAY:
-            out[at] = array(shape, dtypes[dtype], values[at])
-        elif kind != STR:
-            finish = _FINISH[kind]
-            out[at] = finish(shape, dtypes[dtype], values[at], notes.get(at))
-    return out
+    kinds, values, notes = loaded
+    if kinds.strip(_AS_THEY_ARE):
+        for at, kind in enumerate(kinds):
+            finish = _FINISH.get(kind)
+            if finish is not None:
+                values[at] = finish(values[at], notes.get(at))
+    return values
 
 
-def _scalar(shape: Any, dtype: Any, value: Any, _note: str | None) -> Any:
-    return np.ndarray(shape, dtype, value).item()
+_AS_THEY_ARE = bytes((NUMPY_ARRAY, JAX_ARRAY, STR))
+"""Kinds of leaves that are what the engine gives."""
 
 
-def _numpy_scalar(shape: Any, dtype: Any, value: Any, _note: str | None) -> Any:
-    return np.ndarray(shape, dtype, value)[()]
+def _scalar(value: Any, _note: str | None) -> Any:
+    return value.item()
 
 
-def _prng_key(shape: Any, dtype: Any, value: Any, note: str | None) -> Any:
-    return PrngKey(np.ndarray(shape, dtype, value), note)
+def _numpy_scalar(value: Any, _note: str | None) -> Any:
+    return value[()]
 
 
-def _bytes(_shape: Any, _dtype: Any, value: Any, _note: str | None) -> Any:
-    return bytes(value)
+def _prng_key(value: Any, note: str | None) -> Any:
+    return PrngKey(value, note)
 
 
-def _numpy_other(shape: Any, _dtype: Any, value: Any, note: str | None) -> Any:
+def _bytes(value: Any, _note: str | None) -> Any:
+    return value.tobytes()
+
+
+def _numpy_other(value: Any, note: str | None) -> Any:
     dtype = other_dtype(note or "")
-    if dtype.itemsize != shape[-1]:
-        raise CorruptError(f"an element of dtype {note} takes {dtype.itemsize} bytes, {shape[-1]} are stored")
-    return np.ndarray(shape[:-1], dtype, value)
+    if dtype.itemsize != value.shape[-1]:
+        raise CorruptError(f"an element of dtype {note} takes {dtype.itemsize} bytes, {value.shape[-1]} are stored")
+    return np.ndarray(value.shape[:-1], dtype, value)
 
 
 def other_dtype(text: str) -> np.dtype[Any]:
@@ -307,15 +338,15 @@ def other_dtype(text: str) -> np.dtype[Any]:
     return dtype
 
 
-def _placeholder(_shape: Any, _dtype: Any, _value: Any, _note: str | None) -> Any:
+def _placeholder(_value: Any, _note: str | None) -> Any:
     return ...
 
 
-def _unknown(_shape: Any, _dtype: Any, _value: Any, note: str | None) -> Any:
+def _unknown(_value: Any, note: str | None) -> Any:
     return UnknownLeaf(note or "")
 
 
-_FINISH: dict[int, Callable[[Any, Any, Any, str | None], Any]] = {
+_FINISH: dict[int, Callable[[Any, str | None], Any]] = {
     NUMPY_SCALAR: _numpy_scalar,
     PRNG_KEY: _prng_key,
     SCALAR: _scalar,

@@ -8,7 +8,7 @@ The engine compares (all differences in one error); here each leaf becomes what 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,18 +18,18 @@ from ._errors import InvalidArgumentError, MismatchError, NotFoundError, Unsuppo
 from ._handlers import LeafRegistry
 from ._leaves import (
     DTYPE_NUMBERS,
-    DTYPES,
     JAX_ARRAY,
     NUMPY_ARRAY,
     PLACEHOLDER,
     PRNG_KEY,
     STR,
+    UNKNOWN,
     LoadedLeaves,
     from_native,
     is_prng_key,
 )
 from ._nodes import PrngKey
-from ._tree import Flat, flatten
+from ._tree import Flat, Structure, flatten
 
 
 class Wanted(NamedTuple):
@@ -51,30 +51,27 @@ class Template:
     def __init__(self, like: Any, only: Sequence[str] = (), handlers: LeafRegistry | None = None) -> None:
         self.flat: Flat = flatten(like, handlers)
         self.jax_leaves = JaxLeaves()
-        self.wanted = [self._wanted(leaf) for leaf in self.flat.leaves]
-        self.unstorable = [
-            at for at, want in enumerate(self.wanted) if want is None and self.flat.leaves[at] is not Ellipsis
-        ]
+        leaves = self.flat.leaves
+        self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
+        """What is wanted of leaves that are no plain arrays: `None` for what no checkpoint can hold."""
+        self.unstorable = [at for at, want in self.others.items() if want is None and leaves[at] is not Ellipsis]
         """Leaves that no checkpoint can hold, `...` aside."""
         self.paths: list[str] = _native.paths(self.flat.structure) if only else []
+        self.skipped: set[int] = set()
+        """Leaves that are not asked for."""
         if only:
             matches = _native.match_paths(list(only), self.paths)
             if all(match < 0 for match in matches):
                 raise NotFoundError(f"no leaf of the template matches {' or '.join(only)}")
-            for at, match in enumerate(matches):
-                if match < 0:
-                    self.wanted[at] = None
+            self.skipped.update(at for at, match in enumerate(matches) if match < 0)
         self.is_selection = bool(only)
 
-    def columns(self) -> tuple[Any, list[int | None], list[tuple[int, ...] | None], bytes]:
-        """As the native half takes it: structure, dtypes, shapes, whether to skip."""
-        wanted = self.wanted
-        return (
-            self.flat.structure,
-            [None if want is None else want.dtype for want in wanted],
-            [None if want is None else want.shape for want in wanted],
-            bytes(want is None for want in wanted),
-        )
+    def columns(self) -> tuple[Structure, _native.TemplateLeaves, bytes]:
+        """As the native half takes it: structure, what leaves want, which to skip."""
+        skips = bytearray(len(self.flat.leaves))
+        for at in self.skipped:
+            skips[at] = 1
+        return self.flat.structure, self._native_leaves, bytes(skips)
 
     def check_unstorable(self, stored: Container[str]) -> None:
         """Refuses to pass over what is stored in a place where the template holds what no checkpoint can."""
@@ -90,16 +87,25 @@ class Template:
 
     def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
         """The template's containers with what was read."""
-        values: list[Any] = list(self.flat.leaves)
-        differences: list[tuple[int, str]] = []
-        for at, want in enumerate(self.wanted):
-            if want is None:
+        leaves, values, differences = self.flat.leaves, list(loaded.values), []
+        places: Iterable[int] = self.others
+        if loaded.kinds.strip(_ARRAY_KINDS):
+            no_arrays = (at for at, kind in enumerate(loaded.kinds) if kind not in _ARRAY_KINDS)
+            places = sorted({*self.others, *no_arrays})
+        for at in places:
+            want = self.others.get(at, _PLAIN_ARRAY)
+            if want is None or at in self.skipped:
                 continue
             try:
-                _check_implementation(self.flat.leaves[at], loaded, at)
+                _check_implementation(leaves[at], loaded, at)
                 values[at] = want.make(_plain(loaded, at), at)
             except Differs as error:
                 differences.append((at, str(error)))
+        for at in self.skipped:
+            values[at] = leaves[at]
+        for at, want in self.others.items():
+            if want is None:
+                values[at] = leaves[at]
         if differences:
             paths = _native.paths(self.flat.structure)
             lines = [f"\n    kind      {paths[at]}: {text}" for at, text in differences]
@@ -141,6 +147,9 @@ class Template:
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
+_ARRAY_KINDS = bytes(kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN))
+"""Kinds of leaves that are loaded as arrays."""
+
 
 def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
     """A PRNG key of another implementation would be another stream of numbers."""
@@ -165,7 +174,7 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         if kind == PLACEHOLDER:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
-    return np.ndarray(loaded.shapes[at], DTYPES[loaded.dtypes[at]], loaded.values[at])
+    return loaded.values[at]
 
 
 def _array(value: Any) -> Any:
@@ -176,6 +185,9 @@ def _array(value: Any) -> Any:
 
 def _array_at(value: Any, _at: int) -> Any:
     return _array(value)
+
+
+_PLAIN_ARRAY = Wanted(None, None, _array_at)
 
 
 def _text(value: Any) -> str:

@@ -15,17 +15,63 @@ LAYOUTS: tuple[str, ...]
 TREE_DEPTH_MAX: int
 EQUINOX_TRAILER_MAGIC: bytes
 
-_Structure = tuple[bytes, bytes, list[str | int], list[int], list[str]]
-_Leaves = tuple[bytes, bytes, list[tuple[int, ...]], list[Any], dict[int, str]]
+_Leaves = tuple[bytes, list[Any], dict[int, str]]
 _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
-_Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], bytes]
+_Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
 
-def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+@final
+class Structure:
+    """The nodes of a tree, without its leaves."""
+
+    @property
+    def node_kinds(self) -> bytes:
+        """The kind of every node, in preorder: positions in `NODE_KINDS`."""
+
+@final
+class Flat:
+    """A tree taken apart, and how each of its containers is made again."""
+
+    @property
+    def structure(self) -> Structure: ...
+    @property
+    def leaves(self) -> list[Any]: ...
+    def with_leaves(self, leaves: list[Any]) -> Any:
+        """The same containers with other leaves."""
+
+@final
+class TemplateLeaves:
+    """What the leaves of a template want."""
+
+def flatten(tree: object, hooks: tuple[Any, ...], handlers: Any) -> Flat:
+    """Takes a tree apart. Hooks: the table of classes, the opener of a class that is not in it, the opener of what a
+    handler is in charge of, the refusal of cycles and that of depth. Each leaf or container is first shown to
+    ``handlers.own_handler_of``, if there are handlers."""
+
+def unflatten(
+    structure: Structure,
+    leaves: list[Any],
+    other: Callable[[int, list[str | int], bytes, str | None, list[Any]], Any],
+    handled: tuple[tuple[str, str], Callable[[dict[str, Any], int], Any]] | None,
+) -> Any:
+    """Puts a tree together; ``other`` makes what is no dict, list, tuple or `None`, ``handled`` has two keys and makes
+    what dicts of just these stand for."""
+
+def leaf_columns(leaves: list[Any], hooks: tuple[Any, ...]) -> _LeavesIn:
+    """What leaves are to the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)`` for kind, value, note
+    and sharding of all other leaves, whether a class shows the memory of its arrays, and of a sharding its text and
+    whether its arrays lie in one piece."""
+
+def template_leaves(
+    leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any], Any]
+) -> tuple[TemplateLeaves, dict[int, Any]]:
+    """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
+
+def save(path: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
     """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
 
     `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
@@ -40,7 +86,7 @@ class AsyncSaver:
     def save(
         self,
         path: str,
-        structure: _Structure,
+        structure: Structure,
         leaves: _LeavesIn,
         options: tuple[Any, ...],
         when_busy: str,
@@ -95,10 +141,10 @@ def safetensors_open(path: str, separator: str | None) -> Checkpoint:
 def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
     """The same of a file's bytes."""
 
-def safetensors_bytes(structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> bytes:
+def safetensors_bytes(structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> bytes:
     """The bytes of the file that `save` would write."""
 
-def paths(structure: _Structure) -> list[str]:
+def paths(structure: Structure) -> list[str]:
     """The printed key path of every leaf."""
 
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
@@ -137,7 +183,7 @@ def pytree_entries(
     """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
 
 _NpyHeader = tuple[str, bool, tuple[int, ...]]
-_EquinoxTrailer = tuple[_Structure, bytes, list[Any], dict[int, str], dict[int, str]]
+_EquinoxTrailer = tuple[Structure, bytes, list[Any], dict[int, str], dict[int, str]]
 
 def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
     """Everything before the data of an npy record; `descr` is a Python literal."""
@@ -145,7 +191,7 @@ def npy_header(descr: str, fortran_order: bool, shape: Sequence[int]) -> bytes:
 def parse_npy_header(prelude: bytes) -> _NpyHeader:
     """The header at the start of `prelude`."""
 
-def jax_leaf_order(structure: _Structure) -> list[int]:
+def jax_leaf_order(structure: Structure) -> list[int]:
     """For each leaf in JAX' order its position in the tree's own."""
 
 def open_equinox(path: str) -> EquinoxFile:
@@ -224,8 +270,18 @@ class Checkpoint:
     def metrics(self) -> str | None: ...
     @property
     def notes(self) -> list[str]: ...
-    def tree(self) -> tuple[_Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
+    @property
+    def structure(self) -> Structure: ...
+    @property
+    def leaf_count(self) -> int: ...
+    def leaf(self, leaf: int) -> tuple[str, str, int, int, tuple[int, ...]]:
+        """Key path, stored name, kind, dtype and shape."""
+
+    def tree(self) -> tuple[Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
         """The structure; kinds, dtypes, shapes and stored names of the leaves."""
+
+    def first_paths(self, count: int) -> list[str]:
+        """The printed key paths of the first leaves."""
 
     def paths(self) -> list[str]:
         """The printed key path of every leaf."""
@@ -251,7 +307,7 @@ class Checkpoint:
         unverified: bool,
         budget: int | None,
         watch: _Watch,
-    ) -> tuple[_Structure, _Leaves]:
+    ) -> tuple[Structure, _Leaves]:
         """All of it, or a selection."""
 
     def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:

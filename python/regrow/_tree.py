@@ -1,12 +1,9 @@
-"""Pytrees as columns: flattening what the user has, and building what a checkpoint holds.
+"""Pytrees: flattening what the user has, and building what a checkpoint holds.
 
-The native half takes and gives a whole tree in one call, its nodes in preorder, one column a field:
-
-    node_kinds    bytes       what the node is: a position in `NODE_KINDS`
-    key_kinds     bytes       how its parent names it: a position in `KEY_KINDS`
-    keys          list        the key itself, `str` or `int`
-    child_counts  list[int]   direct children; they follow
-    type_names    list[str]   one for each named tuple, dataclass and custom node, in order
+The native half walks: it knows exact dicts, lists, tuples and `None`, and asks here for every other class, once for
+each container of it. What is asked for, and told, is one level of a tree: an `Opened`. The structure of a tree stays
+in the native half, as a `Structure`: nodes in preorder, each with its kind (a position in `NODE_KINDS`), its children's
+number, and the key that its parent has for it (of a kind that is a position in `KEY_KINDS`).
 
 Neither direction recurses: depth costs memory, not stack. Dicts keep the user's insertion order (JAX would sort
 them); classes that JAX knows are taken apart by JAX, one level at a time; dataclasses go by their fields.
@@ -18,15 +15,14 @@ import collections
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError
-from ._handlers import STATE_KEY, STATE_KEYS, TYPE_KEY, LeafHandler, LeafRegistry, check_type_name
+from ._handlers import STATE_KEY, TYPE_KEY, LeafHandler, LeafRegistry, check_type_name
 from ._nodes import Node, PrngKey, UnknownLeaf, named_tuple_class, type_name_of
 
 LEAF, NONE, DICT, ORDERED_DICT, DEFAULT_DICT, LIST, TUPLE, NAMED_TUPLE, DATACLASS, CUSTOM = (
@@ -50,24 +46,16 @@ KEY_DICT, KEY_DICT_INT, KEY_INDEX, KEY_ATTR = (
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
+Structure = _native.Structure
+Flat = _native.Flat
 Rebuild = Callable[[list[Any]], Any]
-
-
-class Structure(NamedTuple):
-    """The columns of a tree without its leaves."""
-
-    node_kinds: bytes
-    key_kinds: bytes
-    keys: list[str | int]
-    child_counts: list[int]
-    type_names: list[str]
 
 
 class Opened(NamedTuple):
     """One container, taken apart."""
 
     node_kind: int
-    key_kinds: Iterable[int]
+    key_kinds: bytes
     keys: Sequence[str | int]
     children: Sequence[Any]
     type_name: str | None
@@ -75,105 +63,40 @@ class Opened(NamedTuple):
     """Makes the same container of other children."""
 
 
-class Flat(NamedTuple):
-    """A tree taken apart: `structure`, its leaves in order, and how each container is made again."""
-
-    structure: Structure
-    leaves: list[Any]
-    rebuilds: list[Rebuild]
-
-    def with_leaves(self, leaves: Sequence[Any]) -> Any:
-        """The same containers with other leaves."""
-        rebuilds = iter(reversed(self.rebuilds))
-        return _fold(self.structure, leaves, lambda _kind, _at, children, _nodes: next(rebuilds)(children))
-
-
 def flatten(tree: Any, handlers: LeafRegistry | None = None) -> Flat:
     """Takes `tree` apart, its containers in the order in which they were built.
 
     A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
     """
-    node_kinds, key_kinds = bytearray(), bytearray()
-    keys: list[str | int] = []
-    child_counts: list[int] = []
-    type_names: list[str] = []
-    leaves: list[Any] = []
-    rebuilds: list[Rebuild] = []
-    # A frame for each open container: the children still to come. Beside it its identity, against cycles.
-    frames: list[Iterator[tuple[int, str | int, Any]]] = [iter([(KEY_INDEX, 0, tree)])]
-    open_ids: list[int] = []
-    on_the_way_down: set[int] = set()
-    trail: list[str | int] = []
-    openers = _OPENERS
-    while frames:
-        for key_kind, key, child in frames[-1]:
-            key_kinds.append(key_kind)
-            keys.append(key)
-            opener = openers.get(type(child), _unknown)
-            if handlers is not None and (handler := handlers.own_handler_of(child)) is not None:
-                opener = _opener_of_handled(handler)
-            elif opener is _unknown:
-                opener = _opener_for(child)
-            if opener is None:
-                node_kinds.append(LEAF)
-                child_counts.append(0)
-                leaves.append(child)
-                continue
-            trail.append(key)
-            if id(child) in on_the_way_down:
-                _refuse_cycle(trail)
-            if len(frames) > _native.TREE_DEPTH_MAX:
-                raise LimitError(f"the tree is nested deeper than {_native.TREE_DEPTH_MAX} levels")
-            node = opener(child, trail)
-            node_kinds.append(node.node_kind)
-            child_counts.append(len(node.children))
-            rebuilds.append(node.rebuild)
-            if node.type_name is not None:
-                type_names.append(node.type_name)
-            open_ids.append(id(child))
-            on_the_way_down.add(id(child))
-            frames.append(zip(node.key_kinds, node.keys, node.children, strict=False))
-            break
-        else:
-            frames.pop()
-            if open_ids:
-                on_the_way_down.discard(open_ids.pop())
-                trail.pop()
-    structure = Structure(bytes(node_kinds), bytes(key_kinds), keys, child_counts, type_names)
-    return Flat(structure, leaves, rebuilds)
+    return _native.flatten(tree, _HOOKS, handlers)
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistry | None = None) -> Any:
     """Builds what a checkpoint holds: exact containers, `Node` for classes, named tuples of the same name; leaves of
     their own types by their handlers."""
-    type_names = iter(reversed(structure.type_names))
+    leaves = leaves if type(leaves) is list else list(leaves)
+    if handlers is None:
+        return _native.unflatten(structure, leaves, _build_other, None)
 
-    def build(kind: int, _at: int, children: list[Any], nodes: list[int]) -> Any:
-        if kind == DICT:
-            made = dict(zip(map(structure.keys.__getitem__, nodes), children, strict=True))
-            if handlers is not None and made.keys() == STATE_KEYS:
-                return handlers.restore(made[TYPE_KEY], made[STATE_KEY], _place_of(structure, nodes[0]))
-            return made
-        if kind == LIST:
-            return children
-        if kind == TUPLE:
-            return tuple(children)
-        if kind == NONE:
-            return None
-        keys = [structure.keys[node] for node in nodes]
-        if kind == ORDERED_DICT:
-            return collections.OrderedDict(zip(keys, children, strict=True))
-        if kind == DEFAULT_DICT:
-            return collections.defaultdict(None, zip(keys, children, strict=True))
-        type_name = next(type_names)
-        if kind == NAMED_TUPLE:
-            cls = named_tuple_class(type_name, tuple(map(str, keys)))
-            if cls is not None:
-                return cls._make(children)
-        key_kinds = bytes(structure.key_kinds[node] for node in nodes)
-        return Node(type_name, dict(zip(keys, children, strict=True)), _native.NODE_KINDS[kind], key_kinds)
+    def restore(made: dict[str, Any], node: int) -> Any:
+        type_name = made[TYPE_KEY]
+        is_known = isinstance(type_name, str) and handlers.has(type_name)
+        return handlers.restore(type_name, made[STATE_KEY], "" if is_known else _place_of(structure, node))
 
-    return _fold(structure, leaves, build)
+    return _native.unflatten(structure, leaves, _build_other, ((TYPE_KEY, STATE_KEY), restore))
+
+
+def _build_other(kind: int, keys: list[str | int], key_kinds: bytes, type_name: str | None, children: list[Any]) -> Any:
+    """Makes one container that is no dict, list, tuple or `None`."""
+    if kind == ORDERED_DICT:
+        return collections.OrderedDict(zip(keys, children, strict=True))
+    if kind == DEFAULT_DICT:
+        return collections.defaultdict(None, zip(keys, children, strict=True))
+    if kind == NAMED_TUPLE:
+        cls = named_tuple_class(type_name or "", tuple(map(str, keys)))
+        if cls is not None:
+            return cls._make(children)
+    return Node(type_name or "", dict(zip(keys, children, strict=True)), _native.NODE_KINDS[kind], key_kinds)
 
 
 def path_text(structure: Structure, leaf: int) -> str:
@@ -186,33 +109,6 @@ def _place_of(structure: Structure, node: int) -> str:
     before = structure.node_kinds[:node].count(LEAF)
     paths = _native.paths(structure)
     return paths[before].rpartition("/")[0] if before < len(paths) else "."
-
-
-def _fold(
-    structure: Structure,
-    leaves: Sequence[Any],
-    build: Callable[[int, int, list[Any], list[int]], Any],
-) -> Any:
-    """Builds from the last node to the first, so that children are there before their container."""
-    node_kinds, child_counts = structure.node_kinds, structure.child_counts
-    values: list[Any] = []
-    nodes: list[int] = []
-    leaf = len(leaves)
-    for at in range(len(node_kinds) - 1, -1, -1):
-        kind = node_kinds[at]
-        if kind == LEAF:
-            leaf -= 1
-            values.append(leaves[leaf])
-        else:
-            count = child_counts[at]
-            first = len(values) - count
-            children, child_nodes = values[first:], nodes[first:]
-            del values[first:], nodes[first:]
-            children.reverse()
-            child_nodes.reverse()
-            values.append(build(kind, at, children, child_nodes))
-        nodes.append(at)
-    return values[0]
 
 
 # ---- taking one container apart -----------------------------------------------------------------------------
@@ -243,11 +139,8 @@ def _open_default_dict(node: collections.defaultdict[Any, Any], trail: list[str 
     return Opened(DEFAULT_DICT, _dict_key_kinds(keys, trail), keys, list(node.values()), None, rebuild)
 
 
-def _dict_key_kinds(keys: list[Any], trail: list[str | int]) -> Iterable[int]:
-    types = set(map(type, keys))
-    if types <= {str}:
-        return repeat(KEY_DICT)
-    kinds = []
+def _dict_key_kinds(keys: list[Any], trail: list[str | int]) -> bytes:
+    kinds = bytearray()
     for key in keys:
         if type(key) is str:
             kinds.append(KEY_DICT)
@@ -255,7 +148,7 @@ def _dict_key_kinds(keys: list[Any], trail: list[str | int]) -> Iterable[int]:
             kinds.append(KEY_DICT_INT)
         else:
             _refuse_key(key, trail)
-    return kinds
+    return bytes(kinds)
 
 
 def _opener_of_handled(handler: LeafHandler) -> Callable[[Any, list[str | int]], Opened]:
@@ -266,29 +159,15 @@ def _opener_of_handled(handler: LeafHandler) -> Callable[[Any, list[str | int]],
 
     def opener(leaf: Any, _trail: list[str | int]) -> Opened:
         children = [handler.type_name, handler.save(leaf)]
-        return Opened(DICT, repeat(KEY_DICT), [TYPE_KEY, STATE_KEY], children, None, rebuild)
+        return Opened(DICT, bytes([KEY_DICT] * 2), [TYPE_KEY, STATE_KEY], children, None, rebuild)
 
     return opener
 
 
-def _open_list(node: list[Any], _trail: list[str | int]) -> Opened:
-    return Opened(LIST, repeat(KEY_INDEX), range(len(node)), list(node), None, list)
-
-
-def _open_tuple(node: tuple[Any, ...], _trail: list[str | int]) -> Opened:
-    return Opened(TUPLE, repeat(KEY_INDEX), range(len(node)), node, None, tuple)
-
-
-def _open_none(_node: None, _trail: list[str | int]) -> Opened:
-    return _OPENED_NONE
-
-
-_OPENED_NONE = Opened(NONE, (), (), (), None, lambda _children: None)
-
-
 def _open_named_tuple(node: Any, _trail: list[str | int]) -> Opened:
     cls = type(node)
-    return Opened(NAMED_TUPLE, repeat(KEY_ATTR), cls._fields, tuple(node), _type_name(cls), cls._make)
+    key_kinds = bytes([KEY_ATTR]) * len(cls._fields)
+    return Opened(NAMED_TUPLE, key_kinds, cls._fields, tuple(node), _type_name(cls), cls._make)
 
 
 def _open_node(node: Node, _trail: list[str | int]) -> Opened:
@@ -313,7 +192,7 @@ def _open_dataclass(node: Any, _trail: list[str | int]) -> Opened:
         return made
 
     children = [getattr(node, name) for name in names]
-    return Opened(DATACLASS, repeat(KEY_ATTR), names, children, _type_name(type(node)), rebuild)
+    return Opened(DATACLASS, bytes([KEY_ATTR]) * len(names), names, children, _type_name(type(node)), rebuild)
 
 
 def _open_registered(node: Any, trail: list[str | int]) -> Opened:
@@ -331,7 +210,7 @@ def _open_registered(node: Any, trail: list[str | int]) -> Opened:
     is_dataclass = dataclasses.is_dataclass(node)
     return Opened(
         DATACLASS if is_dataclass else CUSTOM,
-        kinds,
+        bytes(kinds),
         keys,
         [child for _, child in entries],
         _type_name(type(node)),
@@ -385,20 +264,15 @@ def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
     return None
 
 
-def _unknown(_node: Any, _trail: list[str | int]) -> Opened:
-    raise AssertionError("only a mark in a look-up")
-
-
 _OPENERS: dict[type[Any], Callable[[Any, list[str | int]], Opened] | None] = {
     dict: _open_dict,
     collections.OrderedDict: _open_ordered_dict,
     collections.defaultdict: _open_default_dict,
-    list: _open_list,
-    tuple: _open_tuple,
-    type(None): _open_none,
     Node: _open_node,
     **dict.fromkeys((np.ndarray, bool, int, float, complex, str, bytes, PrngKey, UnknownLeaf), None),
 }
+"""How classes are taken apart: `None` for leaves. Of the containers that the native half knows, a dict is here to be
+refused for its keys."""
 
 
 def _type_name(cls: type[Any]) -> str:
@@ -420,3 +294,10 @@ def _refuse_key(key: object, trail: list[str | int]) -> NoReturn:
 def _refuse_cycle(trail: list[str | int]) -> NoReturn:
     place = "/".join(map(str, trail[1:][:20])) or "."
     raise InvalidArgumentError(f"the tree contains itself\n  leaf {place}", leaf=place)
+
+
+def _refuse_depth() -> NoReturn:
+    raise LimitError(f"the tree is nested deeper than {_native.TREE_DEPTH_MAX} levels")
+
+
+_HOOKS = (_OPENERS, _opener_for, _opener_of_handled, _refuse_cycle, _refuse_depth)

@@ -9,7 +9,7 @@ use regrow::engine::{AsyncOptions, CopyLeaves, OnEnd, WhenBusy};
 use regrow::{Error, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
-use crate::columns::{StructureIn, to_tree};
+use crate::columns::StructureIn;
 use crate::error::OrRaise;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::options::{SaveIn, save_options};
@@ -53,9 +53,8 @@ impl AsyncSaver {
         copy: &str,
         check_source: bool,
     ) -> PyResult<Option<SaveHandle>> {
-        let tree = to_tree(&structure)?;
-        let leaves = to_leaves(&tree, &leaves)?;
-        let tree = tree.with_leaves(leaves).or_raise()?;
+        let leaves = to_leaves(structure.tree(), &leaves)?;
+        let tree = structure.tree().with_leaves(leaves).or_raise()?;
         // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
         // the thread does, once, so that arrays do not live on until the next call.
         let on_end = OnEnd::new(|| {

@@ -9,9 +9,9 @@ use regrow::array::{Array, Region, Shape};
 use regrow::tree::{Leaf, LeafInfo};
 use regrow::{OpenOptions, SaveReport};
 
-use crate::columns::{StructureIn, StructureOut, from_tree, print_paths, to_tree};
+use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
-use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
+use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::Slab;
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 use crate::watch::{WatchIn, watched};
@@ -30,9 +30,8 @@ pub fn save(
     options: SaveIn,
     watch: WatchIn,
 ) -> PyResult<SaveOut> {
-    let tree = to_tree(&structure)?;
-    let leaves = to_leaves(&tree, &leaves)?;
-    let tree = tree.with_leaves(leaves).or_raise()?;
+    let leaves = to_leaves(structure.tree(), &leaves)?;
+    let tree = structure.tree().with_leaves(leaves).or_raise()?;
     let mut options = save_options(options).or_raise()?;
     let len_bytes =
         tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
@@ -85,7 +84,10 @@ impl Checkpoint {
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
 type TreeOut<'py> =
-    (StructureOut<'py>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+    (Structure, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>);
+
+/// Key path, stored name, kind, dtype, shape.
+type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
@@ -146,7 +148,31 @@ impl Checkpoint {
     fn tree<'py>(&self, py: Python<'py>) -> PyResult<TreeOut<'py>> {
         let tree = self.0.tree();
         let (kinds, dtypes, shapes, names) = from_infos(py, tree.leaves())?;
-        Ok((from_tree(py, tree)?, kinds, dtypes, shapes, names))
+        Ok((Structure::of(tree)?, kinds, dtypes, shapes, names))
+    }
+
+    /// The structure alone.
+    #[getter]
+    fn structure(&self) -> PyResult<Structure> {
+        Structure::of(self.0.tree())
+    }
+
+    #[getter]
+    fn leaf_count(&self) -> usize {
+        self.0.tree().len()
+    }
+
+    /// Key path, stored name, kind, dtype and shape of a leaf.
+    fn leaf<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeafOut<'py>> {
+        let info = self.0.info(leaf).or_raise()?;
+        let path = self.0.key_path(leaf).or_raise()?.to_string();
+        let shape = PyTuple::new(py, info.shape.dims())?;
+        Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
+    }
+
+    /// The printed key paths of the first leaves.
+    fn first_paths(&self, count: usize) -> Vec<String> {
+        self.0.tree().iter().take(count).map(|(path, _)| path.to_string()).collect()
     }
 
     fn paths(&self, py: Python<'_>) -> Vec<String> {
@@ -189,14 +215,14 @@ impl Checkpoint {
         unverified: bool,
         budget: Option<u64>,
         watch: WatchIn,
-    ) -> PyResult<(StructureOut<'py>, LeavesOut<'py>)> {
+    ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
         let mut options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
         let tree = watched(py, watch, self.len_bytes(), |monitor| {
             options.monitor = monitor;
             self.0.load(&options)
         })?;
-        let structure = from_tree(py, &tree)?;
+        let structure = Structure::of(&tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 

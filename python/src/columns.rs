@@ -1,16 +1,17 @@
-//! The structure of a tree in columns, both ways; `regrow/_tree.py` tells what they mean.
+//! The structure of a tree, whose nodes stay on this side of the border; `regrow/_tree.py` tells how it is made and
+//! what is made of it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
-use pyo3::types::{PyBytes, PyInt, PyList, PyString};
-use regrow::tree::{Key, KeyPath, NodeKind, PathPattern, Tree, TreeBuilder};
+use pyo3::types::{PyBytes, PyInt, PyString};
+use regrow::tree::{Key, KeyPath, NodeKind, PathPattern, Tree};
 use regrow::{Error, Result};
 
-use crate::error::OrRaise;
+use crate::error::{OrRaise, to_py_err};
 
-/// Names of the node kinds, by their number in the columns.
+/// Names of the node kinds, by their number in Python.
 pub const NODE_KINDS: [&str; 10] = [
     "leaf",
     "none",
@@ -24,79 +25,54 @@ pub const NODE_KINDS: [&str; 10] = [
     "custom",
 ];
 
-/// Names of the key kinds, by their number in the columns.
+/// Names of the key kinds, by their number in Python.
 pub const KEY_KINDS: [&str; 4] = ["dict", "dict_int", "index", "attr"];
 
-/// Node kinds, key kinds, keys, child counts, type names, as they come from Python.
-pub type StructureIn<'py> = (PyBackedBytes, PyBackedBytes, Bound<'py, PyList>, Vec<usize>, Vec<PyBackedStr>);
+/// The number of [`Key::Dict`].
+pub const KEY_DICT: u8 = 0;
 
-/// The same on the way to Python.
-pub type StructureOut<'py> =
-    (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>);
+/// The number of [`Key::DictInt`].
+pub const KEY_DICT_INT: u8 = 1;
 
-/// The tree of the columns; its leaves are numbered.
-pub fn to_tree(structure: &StructureIn<'_>) -> PyResult<Tree<usize>> {
-    let (node_kinds, key_kinds, keys, child_counts, type_names) = structure;
-    let mut type_names = type_names.iter();
-    let mut build = TreeBuilder::new();
-    let mut open: Vec<usize> = Vec::new();
-    let mut leaf_count = 0;
-    for (((&kind, &key_kind), key), &children) in
-        node_kinds.iter().zip(key_kinds.iter()).zip(keys.iter()).zip(child_counts)
-    {
-        let key = to_key(key_kind, &key)?;
-        if let Some(left) = open.last_mut() {
-            *left = left.saturating_sub(1);
-        }
-        if kind == 0 {
-            build.leaf(key, leaf_count).or_raise()?;
-            leaf_count += 1;
-        } else {
-            let kind = to_node_kind(kind, || type_names.next().map(|name| name.to_string())).or_raise()?;
-            build.open(key, kind).or_raise()?;
-            open.push(children);
-        }
-        while open.last() == Some(&0) {
-            open.pop();
-            build.close().or_raise()?;
-        }
+/// The nodes of a tree, without its leaves.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Structure(Tree<()>);
+
+impl Structure {
+    /// Of a tree without leaves of its own.
+    pub fn new(tree: Tree<()>) -> Self {
+        Self(tree)
     }
-    build.finish().or_raise()
+
+    /// Of a tree with leaves.
+    pub fn of<L>(tree: &Tree<L>) -> PyResult<Self> {
+        tree.with_leaves(vec![(); tree.len()]).or_raise().map(Self)
+    }
+
+    /// The tree, its leaves nothing.
+    pub fn tree(&self) -> &Tree<()> {
+        &self.0
+    }
 }
 
-/// The columns of the tree.
-pub fn from_tree<'py, L>(py: Python<'py>, tree: &Tree<L>) -> PyResult<StructureOut<'py>> {
-    let nodes = tree.nodes();
-    let (mut node_kinds, mut key_kinds) = (Vec::with_capacity(nodes.len()), Vec::with_capacity(nodes.len()));
-    let mut keys = Vec::with_capacity(nodes.len());
-    let mut type_names = Vec::new();
-    // Names repeat in every layer of a model: one Python string serves all of them.
-    let mut texts: HashMap<&str, Bound<'py, PyAny>> = HashMap::new();
-    for node in nodes {
-        node_kinds.push(node_kind_number(&node.kind));
-        type_names.extend(node.kind.type_name());
-        let (kind, key) = match &node.key {
-            Key::Dict(text) => (0, text_of(py, &mut texts, text)),
-            Key::DictInt(number) => (1, number.into_pyobject(py)?.into_any()),
-            Key::Index(index) => (2, index.into_pyobject(py)?.into_any()),
-            Key::Attr(text) => (3, text_of(py, &mut texts, text)),
-        };
-        key_kinds.push(kind);
-        keys.push(key);
+#[pymethods]
+impl Structure {
+    /// The kind of every node, in preorder: positions in `NODE_KINDS`.
+    #[getter]
+    fn node_kinds<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let kinds: Vec<u8> = self.0.nodes().iter().map(|node| node_kind_number(&node.kind)).collect();
+        PyBytes::new(py, &kinds)
     }
-    Ok((
-        PyBytes::new(py, &node_kinds),
-        PyBytes::new(py, &key_kinds),
-        PyList::new(py, keys)?,
-        PyList::new(py, nodes.iter().map(|node| node.child_count))?,
-        PyList::new(py, type_names)?,
-    ))
 }
+
+/// A structure on its way in.
+pub type StructureIn<'py> = PyRef<'py, Structure>;
 
 /// The printed key path of every leaf.
 #[pyfunction]
-pub fn paths(structure: StructureIn<'_>) -> PyResult<Vec<String>> {
-    Ok(print_paths(&to_tree(&structure)?.paths()))
+pub fn paths(py: Python<'_>, structure: StructureIn<'_>) -> Vec<String> {
+    let tree = structure.tree();
+    py.detach(|| print_paths(&tree.paths()))
 }
 
 /// Key paths as people read them.
@@ -122,35 +98,102 @@ pub fn match_paths(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) ->
     }))
 }
 
-fn text_of<'py, 'a>(
-    py: Python<'py>,
-    texts: &mut HashMap<&'a str, Bound<'py, PyAny>>,
-    text: &'a str,
-) -> Bound<'py, PyAny> {
-    texts.entry(text).or_insert_with(|| PyString::new(py, text).into_any()).clone()
+/// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very same object), so
+/// the texts of some are kept.
+pub struct KeysIn {
+    /// Text of a key by where its object lies: whoever asks keeps the object alive.
+    texts: Vec<Option<(usize, Arc<str>)>>,
 }
 
-fn to_key(kind: u8, key: &Bound<'_, PyAny>) -> PyResult<Key> {
-    let text = || -> PyResult<String> {
-        key.cast::<PyString>()?.to_str().map(str::to_owned).map_err(|_| {
-            let shown = key.repr().map(|shown| shown.to_string()).unwrap_or_default();
-            crate::error::to_py_err(
-                Error::unsupported(format!("the key {shown} is no valid Unicode text"))
-                    .help("use keys without lone surrogates"),
-            )
-        })
-    };
-    match kind {
-        0 => Ok(Key::dict(text()?)),
-        1 => Ok(Key::DictInt(key.cast::<PyInt>()?.extract()?)),
-        2 => Ok(Key::Index(key.extract()?)),
-        3 => Ok(Key::attr(text()?)),
-        _ => Err(Error::invalid(format!("there is no key kind {kind}"))).or_raise(),
+impl KeysIn {
+    const KEPT: usize = 512;
+
+    /// No text yet.
+    pub fn new() -> Self {
+        Self { texts: vec![None; Self::KEPT] }
+    }
+
+    /// The key of a kind; `key` has to outlive `self`.
+    pub fn get(&mut self, kind: u8, key: &Bound<'_, PyAny>) -> PyResult<Key> {
+        match kind {
+            KEY_DICT => Ok(Key::Dict(self.text(key)?)),
+            KEY_DICT_INT => Ok(Key::DictInt(key.cast::<PyInt>()?.extract()?)),
+            2 => Ok(Key::Index(key.extract()?)),
+            3 => Ok(Key::Attr(self.text(key)?)),
+            _ => Err(Error::invalid(format!("there is no key kind {kind}"))).or_raise(),
+        }
+    }
+
+    fn text(&mut self, key: &Bound<'_, PyAny>) -> PyResult<Arc<str>> {
+        let address = key.as_ptr().addr();
+        // Objects lie at multiples of 16 bytes.
+        let slot = self.texts.get_mut((address >> 4) % Self::KEPT);
+        if let Some(Some((known, text))) = &slot
+            && *known == address
+        {
+            return Ok(Arc::clone(text));
+        }
+        let text: Arc<str> = key.cast::<PyString>()?.to_str().map_err(|_| no_text(key))?.into();
+        if let Some(slot) = slot {
+            *slot = Some((address, Arc::clone(&text)));
+        }
+        Ok(text)
     }
 }
 
-fn to_node_kind(number: u8, type_name: impl FnOnce() -> Option<String>) -> Result<NodeKind> {
-    let named = || type_name().ok_or_else(|| Error::invalid("a type name is missing"));
+fn no_text(key: &Bound<'_, PyAny>) -> PyErr {
+    let shown = key.repr().map(|shown| shown.to_string()).unwrap_or_default();
+    to_py_err(
+        Error::unsupported(format!("the key {shown} is no valid Unicode text"))
+            .help("use keys without lone surrogates"),
+    )
+}
+
+/// The engine's keys as Python's. Names repeat in every layer of a model: one string serves all of them.
+pub struct KeysOut<'a, 'py> {
+    by_text: HashMap<&'a str, Bound<'py, PyAny>>,
+    /// Some of them, by where the text lies: most keys share one.
+    recent: Vec<Option<(usize, Bound<'py, PyAny>)>>,
+}
+
+impl<'a, 'py> KeysOut<'a, 'py> {
+    const RECENT: usize = 2048;
+
+    /// No string yet.
+    pub fn new() -> Self {
+        Self { by_text: HashMap::new(), recent: vec![None; Self::RECENT] }
+    }
+
+    /// The key, and the number of its kind.
+    pub fn get(&mut self, py: Python<'py>, key: &'a Key) -> PyResult<(u8, Bound<'py, PyAny>)> {
+        Ok(match key {
+            Key::Dict(text) => (KEY_DICT, self.text(py, text)),
+            Key::DictInt(number) => (KEY_DICT_INT, number.into_pyobject(py)?.into_any()),
+            Key::Index(index) => (2, index.into_pyobject(py)?.into_any()),
+            Key::Attr(text) => (3, self.text(py, text)),
+        })
+    }
+
+    fn text(&mut self, py: Python<'py>, text: &'a Arc<str>) -> Bound<'py, PyAny> {
+        // No two texts that are there at the same time begin in the same place: each has a count before it.
+        let address = text.as_ptr().addr();
+        let slot = self.recent.get_mut((address >> 4) % Self::RECENT);
+        if let Some(Some((known, made))) = &slot
+            && *known == address
+        {
+            return made.clone();
+        }
+        let made = self.by_text.entry(text).or_insert_with(|| PyString::new(py, text).into_any()).clone();
+        if let Some(slot) = slot {
+            *slot = Some((address, made.clone()));
+        }
+        made
+    }
+}
+
+/// The kind of a number, with the name of the type where the kind carries one.
+pub fn to_node_kind(number: u8, type_name: Option<&str>) -> Result<NodeKind> {
+    let named = || type_name.map(Arc::from).ok_or_else(|| Error::invalid("a type name is missing"));
     Ok(match number {
         1 => NodeKind::None,
         2 => NodeKind::Dict,
@@ -158,14 +201,15 @@ fn to_node_kind(number: u8, type_name: impl FnOnce() -> Option<String>) -> Resul
         4 => NodeKind::DefaultDict,
         5 => NodeKind::List,
         6 => NodeKind::Tuple,
-        7 => NodeKind::NamedTuple(named()?.into()),
-        8 => NodeKind::Dataclass(named()?.into()),
-        9 => NodeKind::Custom(named()?.into()),
+        7 => NodeKind::NamedTuple(named()?),
+        8 => NodeKind::Dataclass(named()?),
+        9 => NodeKind::Custom(named()?),
         _ => return Err(Error::invalid(format!("there is no node kind {number}"))),
     })
 }
 
-fn node_kind_number(kind: &NodeKind) -> u8 {
+/// The number of a kind.
+pub fn node_kind_number(kind: &NodeKind) -> u8 {
     match kind {
         NodeKind::Leaf => 0,
         NodeKind::None => 1,

@@ -25,7 +25,7 @@ use regrow::formats::regrow::structure::Structure;
 use regrow::tree::{LeafKind, Tree};
 use regrow::{Error, Result};
 
-use crate::columns::{StructureIn, print_paths, to_tree};
+use crate::columns::{StructureIn, print_paths};
 use crate::error::OrRaise;
 use crate::memory::borrow_array;
 
@@ -72,7 +72,7 @@ pub fn parse_npy_header<'py>(py: Python<'py>, prelude: PyBackedBytes) -> PyResul
 /// For each leaf in JAX' order its position in the tree's own.
 #[pyfunction]
 pub fn jax_leaf_order(structure: StructureIn<'_>) -> PyResult<Vec<usize>> {
-    Ok(jax_order(&to_tree(&structure)?))
+    Ok(jax_order(structure.tree()))
 }
 
 /// Writes a file of records, all of it or nothing; gives its length.
@@ -109,7 +109,7 @@ pub fn write_equinox(
 
 fn to_trailer(trailer: TrailerIn<'_>, records: &[RecordOut]) -> PyResult<(Trailer, Vec<(usize, Array)>)> {
     let (structure, kinds, values, mut implementations, dtypes) = trailer;
-    let tree = to_tree(&structure)?;
+    let tree = structure.tree();
     let mut blobs = Vec::new();
     let mut texts: Vec<Arc<str>> = vec![Arc::from(""); values.len()];
     let mut record_of = vec![None; values.len()];

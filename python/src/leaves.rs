@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedBytes;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple,
+    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString,
+    PyTuple,
 };
 use regrow::array::{Array, Dtype, Shape};
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
-use crate::memory::{Slab, borrow_array};
+use crate::memory::{Shown, borrow_array, borrow_buffer};
 
 /// Names of the leaf kinds, by their number in the columns.
 pub const LEAF_KINDS: [&str; 10] = [
@@ -32,54 +34,71 @@ pub const LEAF_KINDS: [&str; 10] = [
 ];
 
 /// Kinds, values, notes and shardings, as they come from Python.
-pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, HashMap<usize, String>);
+pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, Bound<'py, PyDict>);
 
-/// Kinds, dtypes, shapes, values and notes, on the way to Python.
-pub type LeavesOut<'py> =
-    (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
+/// Kinds, values and notes, on the way to Python.
+pub type LeavesOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>);
 
 /// The leaves of `tree`; an error names the key path.
-pub fn to_leaves(tree: &Tree<usize>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
+pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
     let (kinds, values, notes, shardings) = columns;
     let mut dtypes = Dtypes::default();
-    let mut sharding_values: HashMap<&str, Arc<serde_json::Value>> = HashMap::new();
+    let mut sharding_of = Shardings::new(shardings);
     let mut leaves = Vec::with_capacity(kinds.len());
     for (at, (&kind, value)) in kinds.iter().zip(values.iter()).enumerate() {
-        let mut leaf = match to_leaf(kind, &value, notes.get(&at), &mut dtypes) {
+        let mut leaf = match to_leaf(kind, &value, || notes.get(&at), &mut dtypes) {
             Ok(leaf) => leaf?,
             Err(error) => {
-                let path = tree.paths().into_iter().nth(at).unwrap_or_default();
-                return Err(to_py_err(error.at_leaf(&path)));
+                return Err(to_py_err(error.at_leaf(&tree.path_of(at))));
             }
         };
-        if let Some(text) = shardings.get(&at) {
-            // Thousands of leaves share a few shardings.
-            let parsed = sharding_values
-                .entry(text)
-                .or_insert_with(|| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null)));
-            leaf.sharding = Some(parsed.clone());
-        }
+        leaf.sharding = sharding_of.get(at)?;
         leaves.push(leaf);
     }
     Ok(leaves)
 }
 
+/// Shardings by the number of the leaf, as JSON. Thousands of leaves share a few, most as the very same text.
+struct Shardings<'a, 'py> {
+    texts: &'a Bound<'py, PyDict>,
+    is_empty: bool,
+    parsed: HashMap<PyBackedStr, Arc<serde_json::Value>>,
+}
+
+impl<'a, 'py> Shardings<'a, 'py> {
+    fn new(texts: &'a Bound<'py, PyDict>) -> Self {
+        Self { texts, is_empty: texts.is_empty(), parsed: HashMap::new() }
+    }
+
+    fn get(&mut self, leaf: usize) -> PyResult<Option<Arc<serde_json::Value>>> {
+        if self.is_empty {
+            return Ok(None);
+        }
+        let Some(text) = self.texts.get_item(leaf)? else { return Ok(None) };
+        let text: PyBackedStr = text.extract()?;
+        let parsed = self.parsed.entry(text);
+        let parse =
+            |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
+        Ok(Some(parsed.or_insert_with_key(parse).clone()))
+    }
+}
+
 /// The outer error is the engine's and still lacks the key path; the inner one is Python's own.
-fn to_leaf(
+fn to_leaf<'a>(
     kind: u8,
     value: &Bound<'_, PyAny>,
-    note: Option<&String>,
+    note: impl FnOnce() -> Option<&'a String>,
     dtypes: &mut Dtypes,
 ) -> Result<PyResult<Leaf>> {
     let kind = match kind {
         0 => LeafKind::NumpyArray,
         1 => LeafKind::NumpyScalar,
         2 => LeafKind::JaxArray,
-        3 => LeafKind::PrngKey(note.map(|name| Arc::from(name.as_str()))),
+        3 => LeafKind::PrngKey(note().map(|name| Arc::from(name.as_str()))),
         4 => return to_scalar(value),
         5 => return to_text(value),
         6 => return Ok(to_bytes(value)),
-        9 => match note {
+        9 => match note() {
             Some(dtype) => LeafKind::NumpyOther(Arc::from(dtype.as_str())),
             None => return Err(Error::invalid("a leaf of a dtype that is NumPy's alone lacks its name")),
         },
@@ -88,14 +107,20 @@ fn to_leaf(
     };
     let array = match value.cast::<PyUntypedArray>() {
         Ok(array) => array,
-        Err(error) => return Ok(Err(error.into())),
+        Err(error) => match value.cast::<PyMemoryView>() {
+            Ok(view) => return borrow_buffer(view).map(|array| array.map(|array| of_array(kind, array))),
+            Err(_) => return Ok(Err(error.into())),
+        },
     };
     let dtype = match dtypes.get(array) {
         Ok(dtype) => dtype?,
         Err(error) => return Ok(Err(error)),
     };
-    let data = LeafData::Array(borrow_array(array, dtype)?);
-    Ok(Ok(Leaf { kind, data, sharding: None }))
+    Ok(Ok(of_array(kind, borrow_array(array, dtype)?)))
+}
+
+fn of_array(kind: LeafKind, array: Array) -> Leaf {
+    Leaf { kind, data: LeafData::Array(array), sharding: None }
 }
 
 /// Numbers as Python has them; a bool is an int too, so it comes first.
@@ -186,42 +211,32 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     }
 }
 
-/// The columns of loaded leaves.
+/// The columns of loaded leaves: arrays are views of the engine's bytes.
 pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOut<'py>> {
-    let mut shapes = Shapes::default();
-    let (mut kinds, mut dtypes) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
-    let (mut shape_column, mut values) = (Vec::with_capacity(leaves.len()), Vec::with_capacity(leaves.len()));
+    let mut kinds = Vec::with_capacity(leaves.len());
+    let mut values = Vec::with_capacity(leaves.len());
     let notes = PyDict::new(py);
+    let mut shown = Shown::new(py);
     for (at, leaf) in leaves.into_iter().enumerate() {
         kinds.push(kind_number(&leaf.kind));
         if let Some(note) = note_of(&leaf.kind) {
             notes.set_item(at, note)?;
         }
-        match leaf.data {
-            LeafData::Array(array) => {
-                dtypes.push(array.dtype() as u8);
-                shape_column.push(shapes.get(py, array.shape())?);
-                values.push(Some(Slab::new(array.to_c_order().or_raise()?).into_pyobject(py)?.into_any()));
-            }
-            LeafData::Text(text) => {
-                dtypes.push(Dtype::UInt8 as u8);
-                shape_column.push(shapes.get(py, &Shape::scalar())?);
-                values.push(Some(PyString::new(py, &text).into_any()));
-            }
-            LeafData::Absent => {
-                dtypes.push(Dtype::UInt8 as u8);
-                shape_column.push(shapes.get(py, &Shape::scalar())?);
-                values.push(None);
-            }
-        }
+        values.push(match leaf.data {
+            LeafData::Array(array) => shown.show(descriptor(py, array.dtype())?, &array)?,
+            LeafData::Text(text) => PyString::new(py, &text).into_any(),
+            LeafData::Absent => py.None().into_bound(py),
+        });
     }
-    Ok((
-        PyBytes::new(py, &kinds),
-        PyBytes::new(py, &dtypes),
-        PyList::new(py, shape_column)?,
-        PyList::new(py, values)?,
-        notes,
-    ))
+    Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes))
+}
+
+/// NumPy's (or ml_dtypes') descriptor of a dtype.
+fn descriptor<'py>(py: Python<'py>, dtype: Dtype) -> PyResult<&'py Bound<'py, PyArrayDescr>> {
+    static ALL: PyOnceLock<Vec<Py<PyArrayDescr>>> = PyOnceLock::new();
+    let all = ALL.get_or_try_init(py, || py.import("regrow._leaves")?.getattr("DTYPES")?.extract())?;
+    let found = all.get(dtype as usize).map(|descriptor| descriptor.bind(py));
+    found.ok_or_else(|| Error::unsupported(format!("NumPy has no dtype {dtype}"))).or_raise()
 }
 
 /// Kinds, dtypes, shapes and stored names of leaves that have not been read.

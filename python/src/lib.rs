@@ -1,13 +1,18 @@
 //! regrow's Python extension: arguments in, core types through, views out.
 //!
-//! A whole tree crosses the border in one call, in columns; the Python half (`python/regrow/`) takes the user's
-//! objects apart and puts them together. Array data is never copied here: what is saved stays in the memory of
-//! its Python owner, and what is loaded is shown to NumPy through the buffer protocol.
+//! A whole tree crosses the border in one call. The common containers and leaves are taken apart and put together
+//! here, a fraction of a microsecond each; for all others the Python half (`python/regrow/`) is asked. Array data is
+//! never copied: what is saved stays in the memory of its Python owner, and what is loaded is shown to NumPy where it
+//! lies.
 //!
 //! | room | does |
 //! |---|---|
-//! | `columns` | the structure of a tree, both ways |
-//! | `leaves` | Python's leaves to the engine's, and the engine's to columns |
+//! | `flatten` | taking a user's tree apart |
+//! | `unflatten` | putting a tree together |
+//! | `addresses` | maps by where Python's objects lie |
+//! | `columns` | the structure of a tree, keys, kinds of nodes |
+//! | `gather` | what a user's leaves are, and what a template's want, as columns |
+//! | `leaves` | the columns to the engine's leaves, and the engine's to columns |
 //! | `memory` | all that is `unsafe`: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
@@ -25,19 +30,23 @@
 //! nothing is left behind that a `fork` could break. Only `background` has threads that outlive a call; a child knows
 //! that they are its parent's.
 
+mod addresses;
 mod background;
 mod checkpoint;
 mod columns;
 mod convert;
 mod equinox;
 mod error;
+mod flatten;
 mod flax;
+mod gather;
 mod leaves;
 mod memory;
 mod options;
 mod pytree_data;
 mod safetensors;
 mod trak;
+mod unflatten;
 mod watch;
 
 /// The extension module.
@@ -52,7 +61,7 @@ mod _native {
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save};
     #[pymodule_export]
-    use crate::columns::{match_paths, paths};
+    use crate::columns::{Structure, match_paths, paths};
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
     #[pymodule_export]
@@ -60,7 +69,11 @@ mod _native {
         EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
     };
     #[pymodule_export]
+    use crate::flatten::{Flat, flatten};
+    #[pymodule_export]
     use crate::flax::{msgpack_pack, msgpack_unpack};
+    #[pymodule_export]
+    use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
     #[pymodule_export]
     use crate::memory::Slab;
     #[pymodule_export]
@@ -69,6 +82,8 @@ mod _native {
     use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
+    #[pymodule_export]
+    use crate::unflatten::unflatten;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::buffer::PyBuffer;
+use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -69,6 +70,51 @@ pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<A
     borrow(array, dtype, shape, strides)
 }
 
+/// The elements of a view of another library's memory, where they lie, as numbers of the type that it names.
+///
+/// The outer error is the engine's, the inner one Python's.
+pub fn borrow_buffer(view: &Bound<'_, PyMemoryView>) -> Result<PyResult<Array>> {
+    let buffer = match PyUntypedBuffer::get(view) {
+        Ok(buffer) => buffer,
+        Err(error) => return Ok(Err(error)),
+    };
+    let dtype = dtype_of_format(buffer.format().to_bytes(), buffer.item_size()).ok_or_else(|| {
+        Error::unsupported(format!("a buffer of the format {:?} cannot be stored", buffer.format()))
+    })?;
+    let shape = Shape::new(buffer.shape().iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
+    let strides: Vec<i64> = buffer.strides().iter().map(|&stride| stride as i64).collect();
+    let reach = Reach::of(buffer.shape(), buffer.strides(), buffer.item_size());
+    let first = buffer.buf_ptr().cast::<u8>().cast_const();
+    if shape.is_empty() {
+        return Array::new(dtype, shape, Bytes::new()).map(Ok);
+    }
+    let owner =
+        Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: buffer };
+    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner)).map(Ok)
+}
+
+/// The dtype of a buffer's elements, as the `struct` module spells numbers of this machine's byte order.
+fn dtype_of_format(format: &[u8], size_bytes: usize) -> Option<Dtype> {
+    let letters = format.strip_prefix(b"=").or(format.strip_prefix(b"@")).unwrap_or(format);
+    Some(match (letters, size_bytes) {
+        (b"?", 1) => Dtype::Bool,
+        (b"b", 1) => Dtype::Int8,
+        (b"h", 2) => Dtype::Int16,
+        (b"i" | b"l", 4) => Dtype::Int32,
+        (b"q" | b"l", 8) => Dtype::Int64,
+        (b"B", 1) => Dtype::UInt8,
+        (b"H", 2) => Dtype::UInt16,
+        (b"I" | b"L", 4) => Dtype::UInt32,
+        (b"Q" | b"L", 8) => Dtype::UInt64,
+        (b"e", 2) => Dtype::Float16,
+        (b"f", 4) => Dtype::Float32,
+        (b"d", 8) => Dtype::Float64,
+        (b"Zf", 8) => Dtype::Complex64,
+        (b"Zd", 16) => Dtype::Complex128,
+        _ => return None,
+    })
+}
+
 /// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same size; elements
 /// of a size that no number has become an axis of bytes.
 pub fn borrow_elements(array: &Bound<'_, PyUntypedArray>) -> Result<Array> {
@@ -93,39 +139,156 @@ fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new());
     }
-    // Bytes before and after the first element that the array reaches.
-    let (mut before, mut after) = (0_usize, array.dtype().itemsize());
-    for (&stride, &dim) in array.strides().iter().zip(array.shape()) {
-        let reach = stride.unsigned_abs().saturating_mul(dim - 1);
-        let side = if stride < 0 { &mut before } else { &mut after };
-        *side = side.saturating_add(reach);
-    }
+    let reach = Reach::of(array.shape(), array.strides(), array.dtype().itemsize());
     // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
     let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const();
-    let owner = ArrayMemory {
-        start: first.wrapping_sub(before),
-        len_bytes: before.saturating_add(after),
-        _array: array.clone().unbind(),
+    let owner = Memory {
+        start: first.wrapping_sub(reach.before),
+        len_bytes: reach.len_bytes(),
+        _owner: array.clone().unbind(),
     };
-    Array::with_strides(dtype, shape, strides, before, Bytes::from_owner(owner))
+    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner))
 }
 
-/// The memory between an array's lowest and highest element, and the array that owns it.
-struct ArrayMemory {
+/// Bytes before and after the beginning of the first element that an array reaches.
+struct Reach {
+    before: usize,
+    after: usize,
+}
+
+impl Reach {
+    /// Of an array that has elements.
+    fn of(shape: &[usize], strides: &[isize], itemsize: usize) -> Self {
+        let (mut before, mut after) = (0_usize, itemsize);
+        for (&stride, &dim) in strides.iter().zip(shape) {
+            let reach = stride.unsigned_abs().saturating_mul(dim.saturating_sub(1));
+            let side = if stride < 0 { &mut before } else { &mut after };
+            *side = side.saturating_add(reach);
+        }
+        Self { before, after }
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.before.saturating_add(self.after)
+    }
+}
+
+/// The memory between an array's lowest and highest element, and what owns it.
+struct Memory<T> {
     start: *const u8,
     len_bytes: usize,
-    _array: Py<PyUntypedArray>,
+    _owner: T,
 }
 
-// SAFETY: the pointer is only read through, and the memory behind it stays until the array is dropped, which
-// PyO3 does safely on any thread.
-unsafe impl Send for ArrayMemory {}
+// SAFETY: the pointer is only read through, and the memory behind it stays until the owner is dropped, which PyO3
+// does safely on any thread, for an object as for a buffer.
+unsafe impl<T: Send> Send for Memory<T> {}
 
-impl AsRef<[u8]> for ArrayMemory {
+impl<T> AsRef<[u8]> for Memory<T> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: NumPy promises that the elements, at start + strides, are memory of the array; `borrow_array`
-        // has computed their bounds, and `_array` keeps them there.
+        // SAFETY: NumPy, and who exports a buffer, promise that the elements, at start + strides, are memory of the
+        // array; `Reach` has computed their bounds, and `_owner` keeps them there.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
+    }
+}
+
+/// Arrays up to this size share the object that keeps their memory alive: one for each would take longer to make
+/// than the array, and Python's garbage collector would go through all of them.
+const SMALL_LEN_BYTES: usize = 4 << 10;
+
+/// What a small array can keep alive of its neighbours.
+const GROUP_LEN_BYTES: usize = 64 << 10;
+
+/// The most arrays of a group, if they are tiny.
+const GROUP_LEN: usize = 256;
+
+/// The memory of a group of small arrays.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct SmallSlabs(Mutex<Vec<Bytes>>);
+
+/// Shows the engine's arrays to NumPy, where they lie.
+pub struct Shown<'py> {
+    py: Python<'py>,
+    group: Option<Bound<'py, SmallSlabs>>,
+    /// Arrays and bytes of the group.
+    group_len: usize,
+    group_len_bytes: usize,
+}
+
+impl<'py> Shown<'py> {
+    /// None yet.
+    pub fn new(py: Python<'py>) -> Self {
+        Self { py, group: None, group_len: 0, group_len_bytes: 0 }
+    }
+
+    /// The array as a read-only array of NumPy's, which keeps its bytes alive.
+    pub fn show(
+        &mut self,
+        descriptor: &Bound<'py, PyArrayDescr>,
+        array: &Array,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes = array.to_c_order().or_raise()?;
+        let too_large = || PyMemoryError::new_err("an array does not fit in memory");
+        let dims: Option<Vec<npy_intp>> =
+            array.shape().dims().iter().map(|&dim| dim.try_into().ok()).collect();
+        let mut dims = dims.ok_or_else(too_large)?;
+        let len =
+            dims.iter().try_fold(descriptor.itemsize(), |len, &dim| len.checked_mul(dim.unsigned_abs()));
+        if len != Some(bytes.len()) {
+            return Err(too_large());
+        }
+        let rank = c_int::try_from(dims.len()).map_err(|_| too_large())?;
+        let first = bytes.as_ptr().cast_mut().cast::<c_void>();
+        let keeper = self.keeper(bytes)?;
+        let py = self.py;
+        // SAFETY: `dims` are `rank` extents, and the array of them, in C order, is as long as the bytes at `first`,
+        // which the keeper holds where they are. The array owns the keeper from the start of its life to its end, and
+        // is not writeable. NumPy takes over one reference to the descriptor and one to the keeper; null means that it
+        // has raised.
+        unsafe {
+            let class = npyffi::get_type_object(py, npyffi::NpyTypes::PyArray_Type);
+            let (strides, object) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let kind = descriptor.clone().into_dtype_ptr();
+            let made = PY_ARRAY_API.PyArray_NewFromDescr(
+                py,
+                class,
+                kind,
+                rank,
+                dims.as_mut_ptr(),
+                strides,
+                first,
+                0,
+                object,
+            );
+            let made = Bound::from_owned_ptr_or_err(py, made)?;
+            let pointer = made.as_ptr().cast::<npyffi::PyArrayObject>();
+            if PY_ARRAY_API.PyArray_SetBaseObject(py, pointer, keeper.into_ptr()) < 0 {
+                return Err(PyErr::fetch(py));
+            }
+            // Bytes of a file lie where they lie: whether they are aligned is for NumPy to see.
+            PY_ARRAY_API.PyArray_UpdateFlags(py, pointer, npyffi::NPY_ARRAY_UPDATE_ALL);
+            Ok(made)
+        }
+    }
+
+    /// An object that holds the bytes.
+    fn keeper(&mut self, bytes: Bytes) -> PyResult<Bound<'py, PyAny>> {
+        let len_bytes = bytes.len();
+        if len_bytes > SMALL_LEN_BYTES {
+            return Ok(Bound::new(self.py, Slab(bytes))?.into_any());
+        }
+        let has_room = self.group_len < GROUP_LEN && self.group_len_bytes + len_bytes <= GROUP_LEN_BYTES;
+        let group = match self.group.take().filter(|_| has_room) {
+            Some(group) => group,
+            None => {
+                (self.group_len, self.group_len_bytes) = (0, 0);
+                Bound::new(self.py, SmallSlabs(Mutex::default()))?
+            }
+        };
+        group.get().0.lock().unwrap_or_else(PoisonError::into_inner).push(bytes);
+        self.group_len += 1;
+        self.group_len_bytes += len_bytes;
+        Ok(self.group.insert(group).clone().into_any())
     }
 }
 

@@ -2,13 +2,14 @@
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use regrow::array::{Dtype, Shape};
+use regrow::array::Dtype;
 use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
 
-use crate::columns::{StructureIn, to_tree};
+use crate::columns::StructureIn;
 use crate::error::OrRaise;
+use crate::gather::TemplateLeaves;
 
 /// Patterns and names of dtypes.
 pub type CastsIn = Vec<(String, String)>;
@@ -107,19 +108,12 @@ pub fn load_options(
     })
 }
 
-/// Structure, dtypes by number, shapes, whether to skip.
-pub type TemplateIn<'py> = (StructureIn<'py>, Vec<Option<usize>>, Vec<Option<Vec<u64>>>, PyBackedBytes);
+/// Structure, what its leaves want, which to skip.
+pub type TemplateIn<'py> = (StructureIn<'py>, PyRef<'py, TemplateLeaves>, PyBackedBytes);
 
 /// What a load is to fit.
-pub fn to_template(columns: TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
-    let (structure, dtypes, shapes, skips) = columns;
-    let mut leaves = Vec::with_capacity(dtypes.len());
-    for ((dtype, shape), &skip) in dtypes.into_iter().zip(shapes).zip(skips.iter()) {
-        let dtype = dtype.and_then(|number| Dtype::all().nth(number));
-        let shape = shape.map(Shape::new).transpose().or_raise()?;
-        leaves.push(TemplateLeaf { dtype, shape, skip: skip != 0 });
-    }
-    to_tree(&structure)?.with_leaves(leaves).or_raise()
+pub fn to_template((structure, leaves, skips): TemplateIn<'_>) -> PyResult<Tree<TemplateLeaf>> {
+    structure.tree().with_leaves(leaves.leaves(&skips)).or_raise()
 }
 
 fn to_casts(casts: CastsIn) -> Result<Vec<(PathPattern, Dtype)>> {

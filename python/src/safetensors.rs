@@ -11,7 +11,7 @@ use regrow::array::Dtype;
 use regrow::formats::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes};
 
 use crate::checkpoint::Checkpoint;
-use crate::columns::{StructureIn, to_tree};
+use crate::columns::StructureIn;
 use crate::error::OrRaise;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::options::{SaveIn, save_options};
@@ -51,9 +51,8 @@ pub fn safetensors_bytes<'py>(
     leaves: LeavesIn<'py>,
     options: SaveIn,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let tree = to_tree(&structure)?;
-    let leaves = to_leaves(&tree, &leaves)?;
-    let tree = tree.with_leaves(leaves).or_raise()?;
+    let leaves = to_leaves(structure.tree(), &leaves)?;
+    let tree = structure.tree().with_leaves(leaves).or_raise()?;
     let options = save_options(options).or_raise()?;
     let image = py.detach(|| FileImage::new(&tree, &options)).or_raise()?;
     let len = usize::try_from(image.len_bytes()).unwrap_or(usize::MAX);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,3 +28,15 @@ def test_the_package_is_typed() -> None:
 def test_all_is_what_there_is() -> None:
     assert sorted(regrow.__all__) == regrow.__all__
     assert all(hasattr(regrow, name) for name in regrow.__all__)
+
+
+def test_an_import_is_quick() -> None:
+    """NumPy is imported when something is done that needs it; names are there all the same."""
+    code = (
+        "import sys, regrow; assert 'numpy' not in sys.modules; "
+        "assert set(regrow.__all__) <= set(dir(regrow)); assert 'numpy' not in sys.modules; "
+        "from regrow import *; assert Checkpoint is regrow.Checkpoint; "
+        "assert not hasattr(regrow, 'nothing')"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(regrow.__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)

@@ -5,7 +5,7 @@
 //! [`Failure`](crate::exit::Failure) decides.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 /// Stdout, buffered: flush it before the end.
@@ -21,7 +21,9 @@ pub fn warn(text: &str) {
 /// The text with its control characters escaped, line feeds excepted: file names and foreign texts may hold
 /// what would move a terminal's cursor or recolour it.
 pub fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.contains(|c: char| c.is_control() && c != '\n') {
+    let is_plain = |&byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
+    // Most text is plain, and bytes are quicker to look at than characters.
+    if text.as_bytes().iter().all(is_plain) || !text.contains(|c: char| c.is_control() && c != '\n') {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 8);
@@ -58,30 +60,78 @@ pub fn columns<const N: usize>(
     align: [Align; N],
     rows: &[[String; N]],
 ) -> io::Result<()> {
-    let mut widths = header.map_or([0; N], |header| header.map(|cell| cell.chars().count()));
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+    let mut table = Table::new();
+    for row in header
+        .iter()
+        .map(|row| row.map(Cow::Borrowed))
+        .chain(rows.iter().map(|row| row.each_ref().map(Cow::from)))
+    {
+        row.iter().for_each(|cell| table.cell(cell));
     }
-    let mut line = String::new();
-    let mut print = |cells: [&str; N]| {
-        line.clear();
-        line.push_str(indent);
-        for (i, ((cell, width), align)) in cells.iter().zip(widths).zip(align).enumerate() {
-            let gap = if i > 0 { "  " } else { "" };
-            // Writing to a `String` cannot fail.
-            let _ = match align {
-                Align::Left => write!(line, "{gap}{cell:<width$}"),
-                Align::Right => write!(line, "{gap}{cell:>width$}"),
-            };
-        }
-        writeln!(out, "{}", harmless(line.trim_end()))
-    };
-    if let Some(header) = header {
-        print(header)?;
+    table.print(out, indent, align)
+}
+
+/// A table of any length: the text of all its cells in one string, so that a row costs no memory of its own.
+#[derive(Debug)]
+pub struct Table<const N: usize> {
+    text: String,
+    /// Where each cell ends in `text`, row after row, and how wide it is.
+    cells: Vec<(usize, usize)>,
+}
+
+impl<const N: usize> Table<N> {
+    /// No rows yet.
+    pub fn new() -> Self {
+        Self { text: String::new(), cells: Vec::new() }
     }
-    rows.iter().try_for_each(|row| print(row.each_ref().map(String::as_str)))
+
+    /// One more cell; after `N` of them comes the next row.
+    pub fn cell(&mut self, value: impl fmt::Display) {
+        let start = self.text.len();
+        // Writing to a `String` cannot fail.
+        let _ = write!(self.text, "{value}");
+        let cell = self.text.get(start..).unwrap_or_default();
+        let width = if cell.is_ascii() { cell.len() } else { cell.chars().count() };
+        self.cells.push((self.text.len(), width));
+    }
+
+    /// The rows as aligned columns, two spaces apart, without trailing spaces.
+    pub fn print(&self, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
+        let mut widths = [0; N];
+        for row in self.cells.chunks(N.max(1)) {
+            for (width, (_, cell_width)) in widths.iter_mut().zip(row) {
+                *width = (*width).max(*cell_width);
+            }
+        }
+        let (mut line, mut start) = (String::new(), 0);
+        for row in self.cells.chunks(N.max(1)) {
+            line.clear();
+            line.push_str(indent);
+            for (i, ((&(end, cell_width), width), align)) in row.iter().zip(widths).zip(align).enumerate() {
+                if i > 0 {
+                    line.push_str("  ");
+                }
+                let cell = self.text.get(start..end).unwrap_or_default();
+                start = end;
+                let padding = std::iter::repeat_n(' ', width.saturating_sub(cell_width));
+                match align {
+                    Align::Left => {
+                        line.push_str(cell);
+                        line.extend(padding);
+                    }
+                    Align::Right => {
+                        line.extend(padding);
+                        line.push_str(cell);
+                    }
+                }
+            }
+            let end = line.trim_end().len();
+            line.truncate(end);
+            line.push('\n');
+            out.write_all(harmless(&line).as_bytes())?;
+        }
+        Ok(())
+    }
 }
 
 /// Bytes in the unit that people think in: `512 B`, `1.5 MiB`.

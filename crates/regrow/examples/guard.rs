@@ -27,7 +27,10 @@ const MANY: usize = 10_000;
 const LOOKUPS: usize = 100;
 
 /// Name, and what it does in a folder.
-const PATHS: [(&str, fn(&Path) -> Outcome); 11] = [
+/// A name, and what is counted in a folder.
+type Counted = (&'static str, fn(&Path) -> Outcome);
+
+const PATHS: [Counted; 11] = [
     ("save 10 leaves", |folder| save(folder, FEW, Layout::Regrow)),
     ("open 10 leaves", |folder| open(folder, FEW)),
     ("load 10 leaves", |folder| load(folder, FEW, Layout::Regrow)),

@@ -15,7 +15,7 @@ from .._attempts import attempts
 from .._checkpoint import StrPath, basic_region
 from .._errors import InvalidArgumentError, ReplacedError
 from .._leaves import DTYPES, UNKNOWN
-from .._tree import Structure, unflatten
+from .._tree import unflatten
 from ._errors import SafetensorError, SafetensorIndexError, as_safetensor_errors
 from ._frameworks import FromNumpy, converter
 
@@ -29,8 +29,7 @@ class Tensors:
 
     def __init__(self, native: _native.Checkpoint) -> None:
         self.native = native
-        structure, kinds, dtypes, shapes, names = native.tree()
-        self.structure = Structure(*structure)
+        self.structure, kinds, dtypes, shapes, names = native.tree()
         self.kinds = kinds
         self.dtypes = dtypes
         self.shapes: list[tuple[int, ...]] = shapes
@@ -77,8 +76,9 @@ class Tensors:
         """A whole tensor, read-only: of the file itself, unless it is packed there."""
         self._check(at)
         with as_safetensor_errors():
-            _, _, _, values, _ = self.native.read(at)
-        return np.ndarray(self.shapes[at], DTYPES[self.dtypes[at]], values[0])
+            _, values, _ = self.native.read(at)
+        array: np.ndarray[Any, Any] = values[0]
+        return array
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
         """What NumPy's basic indexing gives, always an array; only the bytes between its corners are read."""

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{data_bytes, dtype_text, has_data, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
-use crate::out::{self, Align};
+use crate::out::{self, Align, Table};
 
 /// List the leaves of a checkpoint without reading their data.
 ///
@@ -53,33 +53,45 @@ impl Ls {
 
 fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> std::io::Result<()> {
     use Align::{Left, Right};
+    const HEADER: [&str; 5] = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"];
     if long {
-        let rows: Vec<[String; 8]> = leaves
-            .iter()
-            .map(|(path, leaf)| {
-                let [path, dtype, shape, bytes, coding] = row(path, leaf);
-                let chunk = leaf.chunk_shape.as_ref().map_or("-".to_owned(), ToString::to_string);
-                let sharding =
-                    leaf.sharding.as_ref().map_or("-".to_owned(), |sharding| sharding_text(sharding));
-                [path, dtype, shape, bytes, coding, leaf.kind.name().to_owned(), chunk, sharding]
-            })
-            .collect();
-        let header = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING", "KIND", "CHUNK", "SHARDING"];
-        out::columns(out, "", Some(header), [Left, Left, Left, Right, Left, Left, Left, Left], &rows)?;
+        let mut table = Table::new();
+        HEADER.iter().chain(&["KIND", "CHUNK", "SHARDING"]).for_each(|title| table.cell(title));
+        for (path, leaf) in leaves {
+            row(&mut table, path, leaf);
+            table.cell(leaf.kind.name());
+            match &leaf.chunk_shape {
+                Some(shape) => table.cell(shape),
+                None => table.cell("-"),
+            }
+            match &leaf.sharding {
+                Some(sharding) => table.cell(sharding_text(sharding)),
+                None => table.cell("-"),
+            }
+        }
+        table.print(out, "", [Left, Left, Left, Right, Left, Left, Left, Left])?;
     } else {
-        let rows: Vec<[String; 5]> = leaves.iter().map(|(path, leaf)| row(path, leaf)).collect();
-        let header = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"];
-        out::columns(out, "", Some(header), [Left, Left, Left, Right, Left], &rows)?;
+        let mut table = Table::new();
+        HEADER.iter().for_each(|title| table.cell(title));
+        leaves.iter().for_each(|(path, leaf)| row(&mut table, path, leaf));
+        table.print(out, "", [Left, Left, Left, Right, Left])?;
     }
     let total = total_bytes(leaves);
     let leaves = out::count(leaves.len(), "leaf", "leaves");
     writeln!(out, "{leaves}, {total} bytes ({})", out::size(total))
 }
 
-fn row(path: &KeyPath, leaf: &LeafInfo) -> [String; 5] {
-    let bytes = if has_data(leaf) { leaf.len_bytes().to_string() } else { "-".to_owned() };
-    let coding = if leaf.coding.is_empty() { "-".to_owned() } else { leaf.coding.to_string() };
-    [path.to_string(), dtype_text(leaf), leaf.shape.to_string(), bytes, coding]
+/// The cells that every list has.
+fn row<const N: usize>(table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
+    table.cell(path);
+    table.cell(dtype_text(leaf));
+    table.cell(&leaf.shape);
+    if has_data(leaf) {
+        table.cell(leaf.len_bytes());
+    } else {
+        table.cell("-");
+    }
+    table.cell(if leaf.coding.is_empty() { "-" } else { &*leaf.coding });
 }
 
 fn total_bytes(leaves: &[(KeyPath, &LeafInfo)]) -> u64 {

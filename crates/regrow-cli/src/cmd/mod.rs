@@ -1,5 +1,7 @@
 //! A file for each command.
 
+use std::borrow::Cow;
+
 use regrow::tree::{Key, KeyPath, LeafInfo, LeafKind};
 use serde_json::{Value, json};
 
@@ -40,14 +42,14 @@ fn data_bytes(leaf: &LeafInfo) -> u64 {
 }
 
 /// The dtype in a table: text has none, and a PRNG key is more than its integers.
-fn dtype_text(leaf: &LeafInfo) -> String {
+fn dtype_text(leaf: &LeafInfo) -> Cow<'_, str> {
     match &leaf.kind {
-        LeafKind::Str => "str".to_owned(),
-        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>"),
-        LeafKind::NumpyOther(dtype) => dtype.to_string(),
-        LeafKind::Placeholder => "-".to_owned(),
-        LeafKind::Unknown(type_name) => format!("unknown<{type_name}>"),
-        _ => leaf.dtype.name().to_owned(),
+        LeafKind::Str => "str".into(),
+        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>").into(),
+        LeafKind::NumpyOther(dtype) => (&**dtype).into(),
+        LeafKind::Placeholder => "-".into(),
+        LeafKind::Unknown(type_name) => format!("unknown<{type_name}>").into(),
+        _ => leaf.dtype.name().into(),
     }
 }
 

@@ -74,7 +74,7 @@ impl<'a> Summary<'a> {
         let mut largest: Vec<(KeyPath, &LeafInfo)> = Vec::new();
         for (path, leaf) in checkpoint.tree().iter() {
             all.add(leaf);
-            by_dtype.entry(dtype_text(leaf)).or_default().add(leaf);
+            by_dtype.entry(dtype_text(leaf).into_owned()).or_default().add(leaf);
             // Flatten order keeps the leaves of one top-level key together.
             let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
             match by_top_level.last_mut() {

@@ -14,7 +14,7 @@ use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::bytes::limits::allocate;
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Reader;
 use crate::monitor::Stage;
 use crate::tree::{
@@ -117,9 +117,8 @@ impl Checkpoint {
     fn read_all(&self, wanted: &[usize], options: &LoadOptions) -> Result<Vec<Option<Leaf>>> {
         let reader = self.reader();
         let infos = self.tree().leaves();
-        let paths = self.paths();
-        let root = KeyPath::root();
-        let path_of = |leaf: usize| paths.get(leaf).unwrap_or(&root);
+        // Paths of all leaves would take longer than opening: they are for a cast's patterns, and for the one error.
+        let at = |leaf: usize| move |error: Error| error.at_leaf(&self.tree().path_of(leaf));
         let mut is_wanted = vec![false; infos.len()];
         for &leaf in wanted {
             if let Some(slot) = is_wanted.get_mut(leaf) {
@@ -129,7 +128,10 @@ impl Checkpoint {
         let order: Vec<usize> =
             reader.read_order().into_iter().filter(|&leaf| is_wanted.get(leaf) == Some(&true)).collect();
         let cast_of = |leaf: usize, info: &LeafInfo| {
-            let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)));
+            let cast = options
+                .cast
+                .iter()
+                .find(|(pattern, _)| self.paths().get(leaf).is_some_and(|path| pattern.matches(path)));
             cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
         };
         let monitor = &options.monitor;
@@ -142,20 +144,20 @@ impl Checkpoint {
             let Some(info) = infos.get(leaf) else { continue };
             let cast = cast_of(leaf, info);
             let found = match info.kind {
-                LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).at_leaf(path_of(leaf))?)),
+                LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).map_err(at(leaf))?)),
                 LeafKind::Placeholder | LeafKind::Unknown(_) => Some(LeafData::Absent),
-                _ => match reader.view(leaf).at_leaf(path_of(leaf))?.filter(|_| cast.is_none()) {
+                _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
                     Some(view) => {
                         if !options.unverified {
-                            reader.check_view(leaf).at_leaf(path_of(leaf))?;
+                            reader.check_view(leaf).map_err(at(leaf))?;
                         }
                         monitor.done(Stage::Read, info.len_bytes())?;
                         Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
                     }
                     None => {
                         let dtype = cast.unwrap_or(info.dtype);
-                        let len_bytes = info.shape.len_bytes(dtype).at_leaf(path_of(leaf))?;
-                        buffers.push((leaf, dtype, allocate(len_bytes).at_leaf(path_of(leaf))?));
+                        let len_bytes = info.shape.len_bytes(dtype).map_err(at(leaf))?;
+                        buffers.push((leaf, dtype, allocate(len_bytes).map_err(at(leaf))?));
                         None
                     }
                 },
@@ -180,7 +182,7 @@ impl Checkpoint {
             let (leaf, info) = (band.leaf, infos.get(band.leaf));
             let Some(info) = info else { return Ok(()) };
             let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;
-            band.read(reader, info).at_leaf(path_of(leaf))?;
+            band.read(reader, info).map_err(at(leaf))?;
             monitor.done(Stage::Read, len_bytes)
         })?;
         monitor.finish()?;

@@ -27,6 +27,7 @@ pub mod pool;
 mod replace;
 mod report;
 mod save;
+mod search;
 mod template;
 pub mod value;
 mod verify;

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
 use super::attempts::Attempts;
+use super::search;
 use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
@@ -27,7 +29,12 @@ struct Inner {
     reader: Box<dyn Reader>,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
+    /// How often the whole tree was gone through for one leaf.
+    searches: AtomicU32,
 }
+
+/// So many searches through the whole tree cost about as much as an index of it.
+const SEARCHES_MAX: u32 = 16;
 
 /// Device, inode and time of birth of a path: an inode alone is soon given to another folder.
 type Identity = (u64, u64, Option<std::time::SystemTime>);
@@ -109,8 +116,8 @@ impl Checkpoint {
     }
 
     fn of(path: &Path, identity: Option<Identity>, reader: Box<dyn Reader>) -> Self {
-        let (paths, by_text) = (OnceLock::new(), OnceLock::new());
-        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, paths, by_text }))
+        let (paths, by_text, searches) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
+        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, paths, by_text, searches }))
     }
 
     /// Where it was opened.
@@ -162,6 +169,12 @@ impl Checkpoint {
     /// # Errors
     /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither name decides.
     pub fn find(&self, text: &str) -> Result<usize> {
+        if self.0.by_text.get().is_none()
+            && self.may_search()
+            && let Some(leaf) = search::leaf_of(self.tree(), text)
+        {
+            return Ok(leaf);
+        }
         let by_text = self.0.by_text.get_or_init(|| self.index_texts());
         match by_text.get(text) {
             Some(Match::One(leaf)) => Ok(*leaf),
@@ -199,7 +212,21 @@ impl Checkpoint {
     /// `InvalidArgument` if there are not that many leaves.
     pub fn key_path(&self, leaf: usize) -> Result<KeyPath> {
         self.info(leaf)?;
+        if self.0.paths.get().is_none() && self.may_search() {
+            return Ok(self.tree().path_of(leaf));
+        }
         Ok(self.paths().get(leaf).cloned().unwrap_or_default())
+    }
+
+    /// Whether one more leaf may be looked for in the whole tree, before there is an index of it.
+    fn may_search(&self) -> bool {
+        // Only a counter: nothing else is to be seen in any order.
+        self.0.searches.fetch_add(1, Ordering::Relaxed) < SEARCHES_MAX
+    }
+
+    /// With the key path of the leaf that was at fault.
+    fn at_leaf<T>(&self, leaf: usize, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))
     }
 
     /// Reads one leaf, checked; a view of the map where it can be one.
@@ -208,7 +235,7 @@ impl Checkpoint {
     /// `Corrupt` with file, leaf and offset.
     pub fn read(&self, leaf: usize) -> Result<Leaf> {
         let info = self.info(leaf)?;
-        self.unless_replaced(self.read_leaf(leaf, info)).at_leaf(&self.key_path(leaf)?)
+        self.at_leaf(leaf, self.unless_replaced(self.read_leaf(leaf, info)))
     }
 
     /// Reads a hyper-rectangle of one leaf: only the chunks or byte ranges it meets.
@@ -216,21 +243,19 @@ impl Checkpoint {
     /// # Errors
     /// `InvalidArgument` if it is no array or the region leaves it; `Corrupt` as for [`read`](Self::read).
     pub fn region(&self, leaf: usize, region: &Region) -> Result<Array> {
-        let info = self.info(leaf)?;
-        let path = self.key_path(leaf)?;
+        self.at_leaf(leaf, self.read_region(leaf, self.info(leaf)?, region))
+    }
+
+    fn read_region(&self, leaf: usize, info: &LeafInfo, region: &Region) -> Result<Array> {
         if !info.kind.is_array() {
-            return Err(
-                Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())).at_leaf(&path)
-            );
+            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())));
         }
         if !region.is_inside(&info.shape) {
-            return Err(Error::invalid("the region leaves the array")
-                .expected(&info.shape, region)
-                .at_leaf(&path));
+            return Err(Error::invalid("the region leaves the array").expected(&info.shape, region));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
-        let mut out = allocate(len_bytes).at_leaf(&path)?;
-        self.unless_replaced(self.reader().read_region(leaf, region, &mut out)).at_leaf(&path)?;
+        let mut out = allocate(len_bytes)?;
+        self.unless_replaced(self.reader().read_region(leaf, region, &mut out))?;
         Array::new(info.dtype, region.shape(), out.into())
     }
 
@@ -245,8 +270,8 @@ impl Checkpoint {
                 .expected(format_args!("{} bytes", info.len_bytes()), out.len())
                 .at_leaf(&self.key_path(leaf)?));
         }
-        self.unless_replaced(self.reader().read_region(leaf, &Region::whole(&info.shape), out))
-            .map_err(|error| error.at_leaf(self.paths().get(leaf).unwrap_or(&KeyPath::root())))
+        let read = self.unless_replaced(self.reader().read_region(leaf, &Region::whole(&info.shape), out));
+        self.at_leaf(leaf, read)
     }
 
     fn read_leaf(&self, leaf: usize, info: &LeafInfo) -> Result<Leaf> {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{KeyPath, LeafInfo, Tree};
+use crate::tree::{KeyPath, LeafInfo, Node, NodeKind, Tree};
 
 /// What a template wants of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,6 +34,10 @@ pub(super) fn match_template(
     partial: bool,
     casts: impl Fn(&KeyPath) -> bool,
 ) -> Result<Vec<Option<usize>>> {
+    if fits_as_it_is(stored, template) {
+        let leaves = template.leaves().iter().enumerate();
+        return Ok(leaves.map(|(leaf, want)| (!want.skip).then_some(leaf)).collect());
+    }
     let stored_paths = stored.paths();
     let mut exact: HashMap<&KeyPath, usize> = HashMap::with_capacity(stored_paths.len());
     let mut loose: HashMap<String, Option<usize>> = HashMap::with_capacity(stored_paths.len());
@@ -80,6 +84,24 @@ pub(super) fn match_template(
         }
     }
     if differences.is_empty() { Ok(matches) } else { Err(mismatch(&differences)) }
+}
+
+/// Whether the template is the stored tree, key for key, and no leaf differs: the rule, and no path is needed.
+fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool {
+    let (nodes, wanted) = (stored.nodes(), template.nodes());
+    let is_leaf = |node: &Node| node.kind == NodeKind::Leaf;
+    nodes.len() == wanted.len()
+        && nodes.iter().zip(wanted).enumerate().all(|(at, (node, want))| {
+            // The root's own key means nothing.
+            (at == 0 || node.key == want.key)
+                && node.child_count == want.child_count
+                && is_leaf(node) == is_leaf(want)
+        })
+        && stored.leaves().iter().zip(template.leaves()).all(|(info, want)| {
+            want.skip
+                || want.shape.as_ref().is_none_or(|shape| *shape == info.shape)
+                    && want.dtype.is_none_or(|dtype| dtype == info.dtype)
+        })
 }
 
 fn loose_text(path: &KeyPath) -> String {

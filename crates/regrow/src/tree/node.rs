@@ -92,7 +92,8 @@ pub struct Node {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree<L> {
-    nodes: Vec<Node>,
+    /// Shared with the trees of the same structure that were made of this one.
+    nodes: Arc<Vec<Node>>,
     leaves: Vec<L>,
 }
 
@@ -100,13 +101,13 @@ impl<L> Tree<L> {
     /// A tree that is one leaf.
     pub fn single(leaf: L) -> Self {
         let root = Node { key: Key::Index(0), kind: NodeKind::Leaf, child_count: 0 };
-        Self { nodes: vec![root], leaves: vec![leaf] }
+        Self { nodes: Arc::new(vec![root]), leaves: vec![leaf] }
     }
 
     /// A tree of parts that keep its promises; whoever calls this has made sure.
     pub(crate) fn from_parts(nodes: Vec<Node>, leaves: Vec<L>) -> Self {
         debug_assert_eq!(nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count(), leaves.len());
-        Self { nodes, leaves }
+        Self { nodes: Arc::new(nodes), leaves }
     }
 
     /// All nodes, in preorder.
@@ -311,7 +312,7 @@ impl<L> TreeBuilder<L> {
         if self.nodes.is_empty() || !self.open.is_empty() {
             return Err(Error::invalid("a tree builder was finished before its tree was"));
         }
-        Ok(Tree { nodes: self.nodes, leaves: self.leaves })
+        Ok(Tree { nodes: Arc::new(self.nodes), leaves: self.leaves })
     }
 
     fn add(&mut self, key: Key, kind: NodeKind) -> Result<()> {

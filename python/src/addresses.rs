@@ -1,0 +1,32 @@
+//! Maps by where Python's objects lie, while somebody keeps them there: classes, containers on the way down.
+//!
+//! Nobody outside chooses addresses, so a hash only has to spread them: a hundred thousand leaves ask for one each.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// Values by address.
+pub type AddressMap<V> = HashMap<usize, V, BuildHasherDefault<AddressHasher>>;
+
+/// Addresses.
+pub type AddressSet = HashSet<usize, BuildHasherDefault<AddressHasher>>;
+
+/// Spreads the bits of an address over the whole hash.
+#[derive(Default)]
+pub struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_usize(usize::from(byte)));
+    }
+
+    fn write_usize(&mut self, address: usize) {
+        // Fibonacci hashing: the best bits come out on top, and the table takes them from both ends.
+        let spread = (self.0 ^ address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = spread ^ spread >> 32;
+    }
+}

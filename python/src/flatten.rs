@@ -1,0 +1,347 @@
+//! Taking a user's tree apart. Exact dicts, lists, tuples, `None` and known leaves are dealt with here; every other
+//! class is taken apart by `regrow/_tree.py`, one level at a time, so that there is one place for each.
+//!
+//! Nothing recurses: children still to come lie on a stack, containers that are open on another. So depth costs
+//! memory, not stack.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyDict, PyInt, PyList, PyNone, PyString, PyTuple, PyType};
+use regrow::bytes::limits::TREE_DEPTH_MAX;
+use regrow::tree::{Key, NodeKind, TreeBuilder};
+
+use crate::addresses::{AddressMap, AddressSet};
+use crate::columns::{KEY_DICT, KEY_DICT_INT, KeysIn, Structure, to_node_kind};
+use crate::error::OrRaise;
+use crate::unflatten;
+
+/// A tree taken apart: its structure, its leaves in order, and how each container is made again.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Flat {
+    structure: Py<Structure>,
+    leaves: Py<PyList>,
+    /// For each node the key that its dict has, itself.
+    pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
+    /// What makes a container of its children, by the number of its node, for those that this room does not know.
+    pub(crate) rebuilds: HashMap<usize, Py<PyAny>>,
+}
+
+#[pymethods]
+impl Flat {
+    /// The nodes.
+    #[getter]
+    pub fn structure(&self, py: Python<'_>) -> Py<Structure> {
+        self.structure.clone_ref(py)
+    }
+
+    /// The leaves, in order.
+    #[getter]
+    fn leaves(&self, py: Python<'_>) -> Py<PyList> {
+        self.leaves.clone_ref(py)
+    }
+
+    /// The same containers with other leaves.
+    fn with_leaves<'py>(&self, leaves: Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+        unflatten::with_leaves(self, &leaves)
+    }
+}
+
+/// What Python does of a walk: the table of classes, the opener of a class that is not in it, the opener of what a
+/// handler is in charge of, the refusal of cycles and that of depth.
+type Hooks<'py> =
+    (Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// A container that Python has opened: `_tree.Opened`.
+type Opened<'py> =
+    (u8, PyBackedBytes, Bound<'py, PyAny>, Bound<'py, PyAny>, Option<PyBackedStr>, Bound<'py, PyAny>);
+
+/// Takes `tree` apart. With `handlers`, each node is first shown to their `own_handler_of`.
+#[pyfunction]
+#[pyo3(signature = (tree, hooks, handlers))]
+pub fn flatten<'py>(
+    tree: Bound<'py, PyAny>,
+    hooks: Hooks<'py>,
+    handlers: Option<Bound<'py, PyAny>>,
+) -> PyResult<Flat> {
+    let mut walk = Walk::new(tree, hooks, handlers);
+    while let Some(child) = walk.pending.pop() {
+        walk.visit(child)?;
+        walk.close()?;
+    }
+    walk.finish()
+}
+
+/// A node still to come.
+struct Child<'py> {
+    key: ChildKey<'py>,
+    value: Bound<'py, PyAny>,
+}
+
+enum ChildKey<'py> {
+    Index(usize),
+    /// A kind of key, and the key.
+    Object(u8, Bound<'py, PyAny>),
+}
+
+/// A container on the way down.
+struct Open<'py> {
+    key: ChildKey<'py>,
+    value: Bound<'py, PyAny>,
+    /// How many nodes will be pending when its own have all been visited.
+    pending_after: usize,
+}
+
+/// What is to be done with objects of a class.
+#[derive(Clone, Copy)]
+enum Way {
+    Leaf,
+    None,
+    Dict,
+    List,
+    Tuple,
+    /// To be asked of Python.
+    Other,
+}
+
+struct Walk<'py> {
+    py: Python<'py>,
+    hooks: Hooks<'py>,
+    handlers: Option<Bound<'py, PyAny>>,
+    pending: Vec<Child<'py>>,
+    open: Vec<Open<'py>>,
+    open_ids: AddressSet,
+    /// The keys of `open` for Python's openers, of which `trail_len` are there.
+    trail: Bound<'py, PyList>,
+    ways: AddressMap<Way>,
+    keys: KeysIn,
+    build: TreeBuilder<()>,
+    leaves: Vec<Bound<'py, PyAny>>,
+    dict_keys: Vec<Option<Py<PyAny>>>,
+    rebuilds: HashMap<usize, Py<PyAny>>,
+}
+
+impl<'py> Walk<'py> {
+    fn new(tree: Bound<'py, PyAny>, hooks: Hooks<'py>, handlers: Option<Bound<'py, PyAny>>) -> Self {
+        let py = tree.py();
+        let ways = AddressMap::from_iter([
+            (address(&py.get_type::<PyDict>()), Way::Dict),
+            (address(&py.get_type::<PyList>()), Way::List),
+            (address(&py.get_type::<PyTuple>()), Way::Tuple),
+            (address(&py.get_type::<PyNone>()), Way::None),
+        ]);
+        Self {
+            py,
+            hooks,
+            handlers,
+            pending: vec![Child { key: ChildKey::Index(0), value: tree }],
+            open: Vec::new(),
+            open_ids: AddressSet::default(),
+            trail: PyList::empty(py),
+            ways,
+            keys: KeysIn::new(),
+            build: TreeBuilder::new(),
+            leaves: Vec::new(),
+            dict_keys: Vec::new(),
+            rebuilds: HashMap::new(),
+        }
+    }
+
+    fn visit(&mut self, child: Child<'py>) -> PyResult<()> {
+        let handler = match &self.handlers {
+            Some(handlers) => Some(handlers.call_method1("own_handler_of", (&child.value,))?),
+            None => None,
+        };
+        if let Some(handler) = handler.filter(|handler| !handler.is_none()) {
+            let opener = self.hooks.2.call1((handler,))?;
+            return self.open_other(child, &opener);
+        }
+        match self.way_of(&child.value)? {
+            Way::Leaf => self.leaf(child),
+            Way::None => {
+                self.enter(&child)?;
+                self.push(child, NodeKind::None, |_, _| Ok(()))
+            }
+            Way::Dict => self.open_dict(child),
+            Way::List => {
+                self.enter(&child)?;
+                self.push(child, NodeKind::List, |pending, list| {
+                    let list = list.cast::<PyList>()?;
+                    pending.extend(list.iter().enumerate().map(at_index));
+                    Ok(())
+                })
+            }
+            Way::Tuple => {
+                self.enter(&child)?;
+                self.push(child, NodeKind::Tuple, |pending, tuple| {
+                    let tuple = tuple.cast::<PyTuple>()?;
+                    pending.extend(tuple.iter().enumerate().map(at_index));
+                    Ok(())
+                })
+            }
+            Way::Other => {
+                let opener = match self.hooks.0.get_item(child.value.get_type())? {
+                    Some(opener) => opener,
+                    None => self.hooks.1.call1((&child.value,))?,
+                };
+                if opener.is_none() { self.leaf(child) } else { self.open_other(child, &opener) }
+            }
+        }
+    }
+
+    fn way_of(&mut self, value: &Bound<'py, PyAny>) -> PyResult<Way> {
+        let class = value.get_type();
+        if let Some(&way) = self.ways.get(&address(&class)) {
+            return Ok(way);
+        }
+        // Only classes in the table stay what they are; others may be registered, or told leaf from node, any time.
+        let way = match self.hooks.0.get_item(&class)? {
+            Some(opener) if opener.is_none() => Way::Leaf,
+            Some(_) => Way::Other,
+            None => return Ok(Way::Other),
+        };
+        self.ways.insert(address(&class), way);
+        Ok(way)
+    }
+
+    fn leaf(&mut self, child: Child<'py>) -> PyResult<()> {
+        let key = self.key_of(child.key)?;
+        self.build.leaf(key, ()).or_raise()?;
+        self.leaves.push(child.value);
+        Ok(())
+    }
+
+    fn open_dict(&mut self, child: Child<'py>) -> PyResult<()> {
+        let dict = child.value.cast::<PyDict>()?;
+        let pending_after = self.pending.len();
+        for (key, value) in dict.iter() {
+            let kind = if key.is_exact_instance_of::<PyString>() {
+                KEY_DICT
+            } else if key.is_exact_instance_of::<PyInt>() && key.extract::<i64>().is_ok() {
+                KEY_DICT_INT
+            } else {
+                // It says which key cannot be stored.
+                let opener = self.hooks.0.as_any().get_item(dict.get_type())?;
+                self.pending.truncate(pending_after);
+                return self.open_other(child, &opener);
+            };
+            self.pending.push(Child { key: ChildKey::Object(kind, key), value });
+        }
+        self.enter(&child)?;
+        self.opened(child, NodeKind::Dict, pending_after)
+    }
+
+    /// Has Python open it.
+    fn open_other(&mut self, child: Child<'py>, opener: &Bound<'py, PyAny>) -> PyResult<()> {
+        self.enter(&child)?;
+        let trail = self.trail_to(&child.key)?;
+        let (kind, key_kinds, keys, children, type_name, rebuild): Opened<'py> =
+            opener.call1((&child.value, trail))?.extract()?;
+        let kind = to_node_kind(kind, type_name.as_deref()).or_raise()?;
+        self.rebuilds.insert(self.dict_keys.len(), rebuild.unbind());
+        self.push(child, kind, |pending, _| {
+            for ((&kind, key), value) in key_kinds.iter().zip(keys.try_iter()?).zip(children.try_iter()?) {
+                pending.push(Child { key: ChildKey::Object(kind, key?), value: value? });
+            }
+            Ok(())
+        })
+    }
+
+    /// Refuses to go round in circles, or down for ever.
+    fn enter(&mut self, child: &Child<'py>) -> PyResult<()> {
+        if !self.open_ids.insert(child.value.as_ptr().addr()) {
+            let trail = self.trail_to(&child.key)?;
+            self.hooks.3.call1((trail,))?;
+        }
+        if self.open.len() >= TREE_DEPTH_MAX {
+            self.hooks.4.call0()?;
+        }
+        Ok(())
+    }
+
+    fn push(
+        &mut self,
+        child: Child<'py>,
+        kind: NodeKind,
+        children: impl FnOnce(&mut Vec<Child<'py>>, &Bound<'py, PyAny>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let pending_after = self.pending.len();
+        children(&mut self.pending, &child.value)?;
+        self.opened(child, kind, pending_after)
+    }
+
+    /// Notes that a container is open, whose children lie on the stack above `pending_after`, the last on top.
+    fn opened(&mut self, child: Child<'py>, kind: NodeKind, pending_after: usize) -> PyResult<()> {
+        let Child { key, value } = child;
+        if let Some(new) = self.pending.get_mut(pending_after..) {
+            new.reverse();
+        }
+        let own_key = match &key {
+            ChildKey::Index(index) => ChildKey::Index(*index),
+            ChildKey::Object(kind, key) => ChildKey::Object(*kind, key.clone()),
+        };
+        let key = self.key_of(key)?;
+        self.build.open(key, kind).or_raise()?;
+        self.open.push(Open { key: own_key, value, pending_after });
+        Ok(())
+    }
+
+    /// Closes the containers whose children have all been visited.
+    fn close(&mut self) -> PyResult<()> {
+        while let Some(open) = self.open.pop_if(|open| open.pending_after == self.pending.len()) {
+            self.open_ids.remove(&open.value.as_ptr().addr());
+            self.build.close().or_raise()?;
+        }
+        if self.trail.len() > self.open.len() {
+            self.trail.del_slice(self.open.len(), self.trail.len())?;
+        }
+        Ok(())
+    }
+
+    fn key_of(&mut self, key: ChildKey<'py>) -> PyResult<Key> {
+        match key {
+            ChildKey::Index(index) => {
+                self.dict_keys.push(None);
+                Ok(Key::Index(index))
+            }
+            ChildKey::Object(kind, key) => {
+                let made = self.keys.get(kind, &key);
+                // Kept for every kind: what `keys` remembers of it goes by where it lies.
+                self.dict_keys.push(Some(key.unbind()));
+                made
+            }
+        }
+    }
+
+    /// The keys from the root to a child, as Python's openers take them. What they have got stays until its
+    /// container is closed, so that a deep tree costs no more than a flat one.
+    fn trail_to(&self, key: &ChildKey<'py>) -> PyResult<Bound<'py, PyList>> {
+        let append = |key: &ChildKey<'py>| match key {
+            ChildKey::Index(index) => self.trail.append(index),
+            ChildKey::Object(_, key) => self.trail.append(key),
+        };
+        self.open.iter().skip(self.trail.len()).try_for_each(|open| append(&open.key))?;
+        append(key)?;
+        Ok(self.trail.clone())
+    }
+
+    fn finish(self) -> PyResult<Flat> {
+        let structure = Structure::new(self.build.finish().or_raise()?);
+        Ok(Flat {
+            structure: Py::new(self.py, structure)?,
+            leaves: PyList::new(self.py, self.leaves)?.unbind(),
+            dict_keys: self.dict_keys,
+            rebuilds: self.rebuilds,
+        })
+    }
+}
+
+fn at_index<'py>((index, value): (usize, Bound<'py, PyAny>)) -> Child<'py> {
+    Child { key: ChildKey::Index(index), value }
+}
+
+/// Classes are told apart by where they lie; the leaves, or the table, keep them there.
+fn address(class: &Bound<'_, PyType>) -> usize {
+    class.as_ptr().addr()
+}

@@ -1,0 +1,274 @@
+//! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and scalars of the engine's
+//! dtypes, Python's own types, and arrays of JAX that lie in this machine's memory are told here; all others by
+//! `regrow/_leaves.py`.
+
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView};
+use regrow::array::{Dtype, Shape};
+use regrow::engine::TemplateLeaf;
+use regrow::tree::LeafKind;
+
+use crate::addresses::AddressMap;
+use crate::error::OrRaise;
+use crate::leaves::kind_number;
+
+/// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note, sharding)`,
+/// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`.
+type Hooks<'py> =
+    (Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
+type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
+
+/// What leaves are to the engine, as columns.
+#[pyfunction]
+pub fn leaf_columns<'py>(
+    py: Python<'py>,
+    leaves: Bound<'py, PyList>,
+    hooks: Hooks<'py>,
+) -> PyResult<Columns<'py>> {
+    let mut gather = Gather {
+        py,
+        dtypes: KnownDtypes::new(&hooks.1),
+        hooks: &hooks,
+        ways: AddressMap::default(),
+        shardings: Vec::new(),
+    };
+    let mut kinds = Vec::with_capacity(leaves.len());
+    let mut values = Vec::with_capacity(leaves.len());
+    let (notes, shardings) = (PyDict::new(py), PyDict::new(py));
+    for (at, leaf) in leaves.iter().enumerate() {
+        let (kind, value, sharding) = match gather.leaf(&leaf)? {
+            Some(told) => told,
+            None => {
+                let (kind, value, note, sharding): (u8, _, Option<Bound<'py, PyAny>>, _) =
+                    hooks.2.call1((leaf, at))?.extract()?;
+                if let Some(note) = note {
+                    notes.set_item(at, note)?;
+                }
+                (kind, value, sharding)
+            }
+        };
+        kinds.push(kind);
+        values.push(value);
+        if let Some(sharding) = sharding {
+            shardings.set_item(at, sharding)?;
+        }
+    }
+    Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes, shardings))
+}
+
+/// Kind, value and sharding of a leaf.
+type Told<'py> = (u8, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// What leaves of a class are.
+#[derive(Clone, Copy)]
+enum Way {
+    /// An exact NumPy array.
+    Array,
+    /// A NumPy scalar.
+    Scalar,
+    /// An array of JAX whose class shows its memory.
+    Jax,
+    /// A leaf of this kind, as it is.
+    Plain(u8),
+    Other,
+}
+
+struct Gather<'a, 'py> {
+    py: Python<'py>,
+    hooks: &'a Hooks<'py>,
+    dtypes: KnownDtypes<'a, 'py>,
+    /// By where the class lies, which the leaves keep there.
+    ways: AddressMap<Way>,
+    /// The last few shardings of JAX arrays, with their texts.
+    shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
+}
+
+impl<'py> Gather<'_, 'py> {
+    /// `None` if Python is to tell.
+    fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
+        match self.way_of(leaf)? {
+            Way::Plain(kind) => Ok(Some((kind, leaf.clone(), None))),
+            Way::Array => self.array(&LeafKind::NumpyArray, leaf.clone()),
+            Way::Scalar => {
+                let array = numpy_asarray(self.py)?.call1((leaf,))?;
+                self.array(&LeafKind::NumpyScalar, array)
+            }
+            Way::Jax => self.jax_array(leaf),
+            Way::Other => Ok(None),
+        }
+    }
+
+    fn array(&mut self, kind: &LeafKind, value: Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
+        let is_known = self.dtypes.get(value.cast::<PyUntypedArray>()?)?.is_some();
+        Ok(is_known.then(|| (kind_number(kind), value, None)))
+    }
+
+    /// Shows the memory of an array that lies in one piece on this machine. Of a dtype that is not NumPy's own,
+    /// or if there is anything to be refused, Python goes about it.
+    fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
+        let py = self.py;
+        let sharding = leaf.getattr(intern!(py, "sharding"))?;
+        let (text, is_plain) = self.sharding(sharding)?;
+        if !is_plain || !self.dtypes.is_of_numpy(leaf.getattr(intern!(py, "dtype"))?)? {
+            return Ok(None);
+        }
+        let Ok(view) = PyMemoryView::from(leaf) else { return Ok(None) };
+        let view = view.into_any();
+        // Without axes there may be no shape to read; NumPy needs none.
+        let has_axes = view.getattr(intern!(py, "ndim"))?.is_truthy()?;
+        let value = if has_axes { view } else { numpy_asarray(py)?.call1((view,))? };
+        Ok(Some((kind_number(&LeafKind::JaxArray), value, text)))
+    }
+
+    fn sharding(&mut self, sharding: Bound<'py, PyAny>) -> PyResult<(Option<Bound<'py, PyAny>>, bool)> {
+        if let Some((_, text, is_plain)) = self.shardings.iter().find(|(known, ..)| known.is(&sharding)) {
+            return Ok((text.clone(), *is_plain));
+        }
+        let (text, is_plain): (Option<Bound<'py, PyAny>>, bool) =
+            self.hooks.4.call1((&sharding,))?.extract()?;
+        if self.shardings.len() >= KNOWN_MAX {
+            self.shardings.clear();
+        }
+        self.shardings.push((sharding, text.clone(), is_plain));
+        Ok((text, is_plain))
+    }
+
+    fn way_of(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Way> {
+        let class = leaf.get_type();
+        let address = class.as_ptr().addr();
+        if let Some(&way) = self.ways.get(&address) {
+            return Ok(way);
+        }
+        let way = match self.hooks.0.get_item(&class)? {
+            Some(kind) => match kind.extract::<u8>()? {
+                kind if kind == kind_number(&LeafKind::NumpyArray) => Way::Array,
+                kind => Way::Plain(kind),
+            },
+            None if class.is_subclass(&numpy_generic(self.py)?)? => Way::Scalar,
+            None if self.hooks.3.call1((&class,))?.extract()? => Way::Jax,
+            None => Way::Other,
+        };
+        self.ways.insert(address, way);
+        Ok(way)
+    }
+}
+
+/// Objects of which the last few are remembered: more would be slower to go through than to ask for.
+const KNOWN_MAX: usize = 32;
+
+fn numpy_asarray(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static ASARRAY: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
+    ASARRAY.import(py, "numpy", "asarray").cloned()
+}
+
+fn numpy_generic(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    static GENERIC: pyo3::sync::PyOnceLock<Py<PyAny>> = pyo3::sync::PyOnceLock::new();
+    GENERIC.import(py, "numpy", "generic").cloned()
+}
+
+/// The engine's numbers of descriptors, by the very object: most arrays share one for each dtype.
+struct KnownDtypes<'a, 'py> {
+    numbers: &'a Bound<'py, PyDict>,
+    known: Vec<(Bound<'py, PyAny>, Option<Dtype>)>,
+}
+
+impl<'a, 'py> KnownDtypes<'a, 'py> {
+    fn new(numbers: &'a Bound<'py, PyDict>) -> Self {
+        Self { numbers, known: Vec::new() }
+    }
+
+    /// `None` if the engine has no such dtype in this byte order.
+    fn get(&mut self, array: &Bound<'py, PyUntypedArray>) -> PyResult<Option<Dtype>> {
+        self.of_descriptor(array.dtype().into_any())
+    }
+
+    fn of_descriptor(&mut self, descriptor: Bound<'py, PyAny>) -> PyResult<Option<Dtype>> {
+        if let Some((_, dtype)) = self.known.iter().find(|(known, _)| known.is(&descriptor)) {
+            return Ok(*dtype);
+        }
+        let number: Option<usize> =
+            self.numbers.get_item(&descriptor)?.map(|number| number.extract()).transpose()?;
+        let dtype = number.and_then(|number| Dtype::all().nth(number));
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.push((descriptor, dtype));
+        Ok(dtype)
+    }
+
+    /// Whether a dtype is one of NumPy's own numbers, which buffers can name.
+    fn is_of_numpy(&mut self, descriptor: Bound<'py, PyAny>) -> PyResult<bool> {
+        Ok(self.of_descriptor(descriptor)?.is_some_and(|dtype| {
+            use Dtype::{
+                Bool, Complex64, Complex128, Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8,
+                UInt16, UInt32, UInt64,
+            };
+            matches!(
+                dtype,
+                Bool | Int8
+                    | Int16
+                    | Int32
+                    | Int64
+                    | UInt8
+                    | UInt16
+                    | UInt32
+                    | UInt64
+                    | Float16
+                    | Float32
+                    | Float64
+                    | Complex64
+                    | Complex128
+            )
+        }))
+    }
+}
+
+/// What the leaves of a template want.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct TemplateLeaves(Vec<TemplateLeaf>);
+
+impl TemplateLeaves {
+    /// All of them; those with a 1 in `skips` are to be left alone.
+    pub fn leaves(&self, skips: &[u8]) -> Vec<TemplateLeaf> {
+        let mut leaves = self.0.clone();
+        for (leaf, &skip) in leaves.iter_mut().zip(skips) {
+            leaf.skip |= skip != 0;
+        }
+        leaves
+    }
+}
+
+/// What the leaves of a template want: of plain arrays their dtype and shape; of others what `wanted(leaf)` says,
+/// dtype, shape and what to make of it, or nothing. The second is by the number of the leaf.
+#[pyfunction]
+pub fn template_leaves<'py>(
+    leaves: Bound<'py, PyList>,
+    numbers: Bound<'py, PyDict>,
+    wanted: Bound<'py, PyAny>,
+) -> PyResult<(TemplateLeaves, Bound<'py, PyDict>)> {
+    let others = PyDict::new(leaves.py());
+    let mut dtypes = KnownDtypes::new(&numbers);
+    let mut made = Vec::with_capacity(leaves.len());
+    for (at, leaf) in leaves.iter().enumerate() {
+        if let Ok(array) = leaf.cast_exact::<PyUntypedArray>()
+            && let Some(dtype) = dtypes.get(array)?
+        {
+            let dims: Vec<u64> = array.shape().iter().map(|&dim| dim as u64).collect();
+            let shape = Some(Shape::new(dims).or_raise()?);
+            made.push(TemplateLeaf { dtype: Some(dtype), shape, skip: false });
+            continue;
+        }
+        let want = wanted.call1((leaf,))?;
+        type Want<'py> = (Option<usize>, Option<Vec<u64>>, Bound<'py, PyAny>);
+        let (dtype, shape, _): Want<'py> = want.extract::<Option<_>>()?.unwrap_or((None, None, want.clone()));
+        let dtype = dtype.and_then(|number| Dtype::all().nth(number));
+        let shape = shape.map(Shape::new).transpose().or_raise()?;
+        made.push(TemplateLeaf { dtype, shape, skip: want.is_none() });
+        others.set_item(at, want)?;
+    }
+    Ok((TemplateLeaves(made), others))
+}
