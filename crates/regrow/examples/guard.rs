@@ -26,7 +26,6 @@ const SOME: usize = 450;
 const MANY: usize = 10_000;
 const LOOKUPS: usize = 100;
 
-/// Name, and what it does in a folder.
 /// A name, and what is counted in a folder.
 type Counted = (&'static str, fn(&Path) -> Outcome);
 
