@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
+
 from typing_extensions import Buffer
 
 __version__: str
@@ -201,6 +203,17 @@ class Checkpoint:
         budget: int | None,
     ) -> tuple[_Structure, _Leaves]:
         """All of it, or a selection."""
+
+    def load_into(
+        self,
+        casts: list[tuple[str, str]],
+        template: _Template,
+        partial: bool,
+        unverified: bool,
+        budget: int | None,
+        outs: list[np.ndarray[Any, Any] | None],
+    ) -> tuple[list[bool], _Leaves]:
+        """Into arrays, one or `None` a leaf of the template; which of them were filled where they are, and the rest."""
 
     def verify(self) -> tuple[list[_Finding], int, int, bool]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""

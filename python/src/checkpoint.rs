@@ -3,15 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::OpenOptions;
 use regrow::array::{Region, Shape};
+use regrow::tree::{Leaf, LeafData, LeafKind};
 
 use crate::columns::{StructureIn, StructureOut, from_tree, print_paths, to_tree};
 use crate::error::{OrRaise, place};
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
-use crate::memory::Slab;
+use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 
 /// Saves a tree; gives path, stored bytes and number of leaves.
@@ -158,6 +160,31 @@ impl Checkpoint {
         let tree = py.detach(|| self.0.load(&options)).or_raise()?;
         let structure = from_tree(py, &tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
+    }
+
+    /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
+    #[pyo3(signature = (casts, template, partial, unverified, budget, outs))]
+    #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
+    fn load_into<'py>(
+        &self,
+        py: Python<'py>,
+        casts: CastsIn,
+        template: TemplateIn<'py>,
+        partial: bool,
+        unverified: bool,
+        budget: Option<u64>,
+        outs: Vec<Option<Bound<'py, PyUntypedArray>>>,
+    ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
+        let template = to_template(template)?;
+        let options = load_options(&[], casts, Some(template), partial, unverified, budget).or_raise()?;
+        let mut outs = Destinations::new(outs);
+        let bytes = outs.bytes_mut();
+        let tree = py.detach(|| self.0.load_into_memory(&options, bytes)).or_raise()?;
+        let is_absent = |leaf: &Leaf| matches!(leaf.data, LeafData::Absent);
+        let is_array = |leaf: &Leaf| !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_));
+        let filled = tree.leaves().iter().zip(outs.are_filled());
+        let filled = filled.map(|(leaf, given)| given && is_absent(leaf) && is_array(leaf)).collect();
+        Ok((filled, from_leaves(py, tree.into_leaves())?))
     }
 
     fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {

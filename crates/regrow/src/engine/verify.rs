@@ -8,6 +8,7 @@ use super::bands::for_each_band;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, pool};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result};
+use crate::formats::Ahead;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
 /// Most bytes of one array that are decoded at once.
@@ -69,6 +70,8 @@ impl Checkpoint {
         let checked = AtomicU64::new(0);
         let root = KeyPath::root();
         let order = self.reader().read_order();
+        // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
+        self.reader().check_ahead(&order, Ahead::Verify);
         let cost = |&leaf: &usize| {
             // A view of a map takes no memory; everything else is decoded piece by piece.
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());

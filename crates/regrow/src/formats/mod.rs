@@ -194,6 +194,22 @@ pub trait Reader: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Checks the blocks of all these leaves at once, as fast as it can be done, so that [`check_view`](Self::check_view)
+    /// of each finds them checked. What fails is left for that to find.
+    fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead) {}
+
+    /// Reads whole array leaves into memory of the caller, in C order: those that lie raw in files whose blocks are
+    /// under checksums, which are checked unless `unverified`. Gives back the others, untouched.
+    ///
+    /// An error names file and offset; what is filled by then is not told.
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        _unverified: bool,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        Ok(leaves)
+    }
+
     /// Leaves in the order in which their bytes lie on disk, for reading them all.
     fn read_order(&self) -> Vec<usize> {
         (0..self.tree().len()).collect()
@@ -214,6 +230,15 @@ pub trait Reader: Debug + Send + Sync {
     fn reads_open_files(&self) -> bool {
         false
     }
+}
+
+/// Why blocks are checked before anybody has asked for their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// Views of the map will be handed out: their pages are wanted in memory.
+    Views,
+    /// Nobody wants the bytes: the page cache is left as it is.
+    Verify,
 }
 
 /// What a checkpoint says of itself.

@@ -23,6 +23,7 @@ mod memory;
 pub mod ocdbt;
 mod prefix;
 
+pub(crate) use local::DirectReader;
 pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;

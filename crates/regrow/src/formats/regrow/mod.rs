@@ -22,6 +22,7 @@
 //! | `plan` | names, order and offsets of a save |
 //! | `writer`, `reader` | the two directions |
 //! | `checked` | data files whose blocks are checked before they are handed out |
+//! | `passes` | many blocks at once: checked, or read into the caller's memory |
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
@@ -36,6 +37,7 @@ use crate::tree::{Leaf, Tree};
 
 mod checked;
 pub mod manifest;
+mod passes;
 mod plan;
 mod reader;
 pub mod structure;

@@ -1,0 +1,283 @@
+//! Many blocks at once: checked for views of the map, checked for their own sake, or read into the caller's memory.
+//!
+//! A pass is cut into pieces of whole blocks, in the order of the file, and a few threads that live as long as the
+//! call take one piece after another: while one waits for the disk, another checks and copies what it has read.
+//!
+//! ```text
+//! file    | block | block | block | block | block | ...      a piece: at most 2 MiB of blocks that are touched
+//! parts     ##1##  ###2####  3 4      #5#                     what goes where, in the order of the file
+//! ```
+//!
+//! | pass | in the page cache | on disk |
+//! |---|---|---|
+//! | [`check_ahead`](CheckedStore::check_ahead) for views | through the map | through the map, its pages asked for ahead |
+//! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
+//! | [`fill`](CheckedStore::fill) | `pread` into place, checked there in cache | direct I/O into a buffer; checked and copied |
+//!
+//! Extra memory is a buffer of 4 MiB a thread.
+
+use super::checked::{Block, CheckedFile, CheckedStore};
+use crate::engine::pool;
+use crate::error::{Error, Result};
+use crate::formats::Ahead;
+use crate::store::{Access, DirectReader, advise};
+
+/// Bytes of blocks that one thread takes at a time.
+const PIECE_LEN_BYTES: u64 = 2 << 20;
+const _: () = assert!(PIECE_LEN_BYTES <= DirectReader::FETCH_LEN_MAX_BYTES);
+
+/// Bytes that are read and checked while they are still in cache.
+const CACHED_LEN_BYTES: u64 = 256 << 10;
+
+/// From here on direct I/O is worth its buffer; less is read through the page cache.
+const DIRECT_LEN_MIN_BYTES: u64 = 256 << 10;
+
+/// From here on views are asked for through the map; less is read through the page cache.
+const ADVICE_LEN_MIN_BYTES: u64 = 1 << 20;
+
+/// Fewest threads of a pass: the disk has the next request while the last one's bytes are checked.
+const THREADS_MIN: usize = 3;
+
+/// From this many pieces on, threads pay. (Bands of a load, each on a thread of its own already, have fewer.)
+const PIECES_MIN: usize = 9;
+
+/// Where bytes of a data file go.
+pub struct Part<'a> {
+    /// The first of them in the file.
+    pub offset_bytes: u64,
+    /// Their destination.
+    pub out: &'a mut [u8],
+}
+
+impl Part<'_> {
+    fn end(&self) -> u64 {
+        self.offset_bytes + self.out.len() as u64
+    }
+}
+
+/// Whole blocks that lie together, and the parts that take their bytes.
+struct Piece<'f, 'a> {
+    file: &'f CheckedFile,
+    start: u64,
+    end: u64,
+    parts: Vec<Part<'a>>,
+}
+
+impl CheckedStore {
+    /// Checks, with several threads, the blocks that the ranges `(file, first byte, length)` touch and that have not
+    /// passed yet. What fails or cannot be read stays unpassed: [`check`](CheckedStore::check) says what is wrong.
+    pub fn check_ahead(&self, mut ranges: Vec<(usize, u64, u64)>, ahead: Ahead) {
+        ranges.sort_unstable();
+        let files = ranges.into_iter().filter_map(|(file, start, len_bytes)| {
+            self.file(file).ok().map(|file| (file, start, start.saturating_add(len_bytes)))
+        });
+        self.check_blocks_ahead(files, ahead);
+    }
+
+    /// The same, of ranges `(file, start, end)` in order.
+    pub(super) fn check_blocks_ahead<'f>(
+        &self,
+        ranges: impl IntoIterator<Item = (&'f CheckedFile, u64, u64)>,
+        ahead: Ahead,
+    ) {
+        let mut pieces: Vec<Piece<'_, '_>> = Vec::new();
+        for (file, start, end) in ranges.into_iter().filter(|range| range.0.is_read_by_offset()) {
+            for block in file.blocks(start.max(file.record.data_offset), end) {
+                match pieces.last_mut() {
+                    Some(last) if last.holds(file, block) => {}
+                    _ if file.has_passed(block) => {}
+                    Some(last) if last.takes(file, block) => last.end = block.end,
+                    _ => pieces.push(Piece { file, start: block.start, end: block.end, parts: Vec::new() }),
+                }
+            }
+        }
+        let done = each(pieces, |piece| {
+            let _ = match ahead {
+                Ahead::Views => self.check_views(piece),
+                Ahead::Verify => self.read_piece(piece, true),
+            };
+            Ok(())
+        });
+        debug_assert!(done.is_ok(), "no piece gives an error");
+    }
+
+    fn check_views(&self, piece: Piece<'_, '_>) -> Result<()> {
+        let reader = self.reader_of(piece.file)?;
+        let len_bytes = piece.end - piece.start;
+        let is_cached = reader.is_cached(piece.start, len_bytes);
+        if !is_cached && len_bytes < ADVICE_LEN_MIN_BYTES {
+            // The first touch of the map would read what lies around as well: 8 MiB where readahead is set so.
+            let bytes = reader.fetch(piece.start, len_bytes as usize, false)?;
+            return self.deliver(piece, &bytes, true);
+        }
+        let map = self.map_of(piece.file)?;
+        if !is_cached {
+            let soon = map.get(piece.start as usize..piece.end as usize).unwrap_or_default();
+            advise(soon, Access::Soon);
+        }
+        piece.file.blocks(piece.start, piece.end).fold(Ok(()), |result, block| {
+            // A bad block does not keep the good ones after it from passing.
+            result.and(self.check_mapped(piece.file, block, &map))
+        })
+    }
+
+    /// Reads the parts' bytes of a data file into place; blocks that have not passed are read whole and checked,
+    /// unless `unverified`. Parts are in the order of the file and do not overlap.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset of a block that fails; what the disk says. Parts are then partly written.
+    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, unverified: bool) -> Result<()> {
+        let file = self.file(file)?;
+        if !file.is_read_by_offset() {
+            return self.fill_from_map(file, parts, unverified);
+        }
+        each(cut(file, parts)?, |piece| self.read_piece(piece, !unverified))
+    }
+
+    fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, unverified: bool) -> Result<()> {
+        let map = self.map_of(file)?;
+        for part in parts {
+            for block in file.blocks(part.offset_bytes, part.end()) {
+                if !unverified && !file.has_passed(block) {
+                    self.check_mapped(file, block, &map)?;
+                }
+            }
+            let bytes = map.get(part.offset_bytes as usize..part.end() as usize);
+            part.out.copy_from_slice(bytes.ok_or_else(beyond_the_end)?);
+        }
+        Ok(())
+    }
+
+    fn read_piece(&self, mut piece: Piece<'_, '_>, verified: bool) -> Result<()> {
+        let file = piece.file;
+        let reader = self.reader_of(file)?;
+        let is_checked = verified && file.blocks(piece.start, piece.end).any(|block| !file.has_passed(block));
+        if !is_checked {
+            let (Some(first), Some(last)) = (piece.parts.first(), piece.parts.last()) else { return Ok(()) };
+            (piece.start, piece.end) = (first.offset_bytes, last.end());
+        }
+        let len_bytes = piece.end - piece.start;
+        let direct = len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
+        match piece.parts.as_mut_slice() {
+            [only] if !direct && only.offset_bytes == piece.start && only.end() == piece.end => {
+                self.read_into_place(file, reader, only, is_checked)
+            }
+            _ => {
+                let bytes = reader.fetch(piece.start, len_bytes as usize, direct)?;
+                self.deliver(piece, &bytes, is_checked)
+            }
+        }
+    }
+
+    /// Reads whole blocks to where they go, and checks them there while they are in cache.
+    fn read_into_place(
+        &self,
+        file: &CheckedFile,
+        reader: &DirectReader,
+        part: &mut Part<'_>,
+        is_checked: bool,
+    ) -> Result<()> {
+        let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
+        let mut at = part.offset_bytes;
+        for bytes in part.out.chunks_mut(step as usize) {
+            reader.read(at, bytes)?;
+            let end = at + bytes.len() as u64;
+            if is_checked {
+                for block in file.blocks(at, end) {
+                    self.check_unless_passed(file, block, at, bytes)?;
+                }
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Checks the blocks of a piece whose bytes have been read, and copies each to where it goes.
+    fn deliver(&self, piece: Piece<'_, '_>, bytes: &[u8], is_checked: bool) -> Result<()> {
+        let Piece { file, start, end, mut parts } = piece;
+        let mut failed = Ok(());
+        let mut next = 0;
+        for block in file.blocks(start, end) {
+            if is_checked {
+                // Checked for its own sake, a bad block does not keep the good ones after it from passing.
+                failed = failed.and(self.check_unless_passed(file, block, start, bytes));
+                if failed.is_err() && !parts.is_empty() {
+                    return failed;
+                }
+            }
+            while let Some(part) = parts.get_mut(next) {
+                let (from, to) = (part.offset_bytes.max(block.start), part.end().min(block.end));
+                if from < to {
+                    let target = (from - part.offset_bytes) as usize..(to - part.offset_bytes) as usize;
+                    let source = bytes.get((from - start) as usize..(to - start) as usize);
+                    let target = part.out.get_mut(target).unwrap_or_default();
+                    target.copy_from_slice(source.ok_or_else(beyond_the_end)?);
+                }
+                if part.end() > block.end {
+                    break;
+                }
+                next += 1;
+            }
+        }
+        failed
+    }
+
+    /// Checks a block within `bytes`, which begin at byte `start` of the file.
+    fn check_unless_passed(&self, file: &CheckedFile, block: Block, start: u64, bytes: &[u8]) -> Result<()> {
+        if file.has_passed(block) {
+            return Ok(());
+        }
+        let inside = block.start.checked_sub(start).zip(block.end.checked_sub(start));
+        let bytes = inside.and_then(|(from, to)| bytes.get(from as usize..to as usize));
+        self.check_block(file, block, bytes.ok_or_else(beyond_the_end)?)
+    }
+}
+
+impl Piece<'_, '_> {
+    fn holds(&self, file: &CheckedFile, block: Block) -> bool {
+        std::ptr::eq(self.file, file) && (self.start..self.end).contains(&block.start)
+    }
+
+    fn takes(&self, file: &CheckedFile, block: Block) -> bool {
+        std::ptr::eq(self.file, file) && self.end == block.start && block.end - self.start <= PIECE_LEN_BYTES
+    }
+}
+
+/// Cuts parts into pieces; what no part touches is in none of them.
+fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<'f, 'a>>> {
+    let mut pieces: Vec<Piece<'f, 'a>> = Vec::new();
+    for Part { mut offset_bytes, mut out } in parts {
+        let is_inside = offset_bytes >= file.record.data_offset
+            && offset_bytes.checked_add(out.len() as u64).is_some_and(|end| end <= file.record.len_bytes);
+        if !is_inside {
+            return Err(beyond_the_end());
+        }
+        while !out.is_empty() {
+            let block = file.block_at(offset_bytes);
+            let is_known =
+                pieces.last().is_some_and(|last| last.holds(file, block) || last.takes(file, block));
+            if !is_known {
+                pieces.push(Piece { file, start: block.start, end: block.end, parts: Vec::new() });
+            }
+            let Some(piece) = pieces.last_mut() else { break };
+            // As far as this piece may reach: to the last block that is whole within its length.
+            let step = file.record.block_len_bytes;
+            let room_end = piece.start + (PIECE_LEN_BYTES / step).max(1) * step;
+            let take = (room_end - offset_bytes).min(out.len() as u64) as usize;
+            let (now, later) = out.split_at_mut(take);
+            piece.end = piece.end.max(file.block_at(offset_bytes + take as u64 - 1).end);
+            piece.parts.push(Part { offset_bytes, out: now });
+            (offset_bytes, out) = (offset_bytes + take as u64, later);
+        }
+    }
+    Ok(pieces)
+}
+
+fn each<'f, 'a>(pieces: Vec<Piece<'f, 'a>>, work: impl Fn(Piece<'f, 'a>) -> Result<()> + Sync) -> Result<()> {
+    let threads = if pieces.len() < PIECES_MIN { 1 } else { pool::thread_count().max(THREADS_MIN) };
+    pool::for_each_parallel(threads, pieces, u64::MAX, |_| 0, work)
+}
+
+fn beyond_the_end() -> Error {
+    Error::corrupt("a leaf ends beyond its data file")
+}
