@@ -55,6 +55,15 @@ impl Part<'_> {
     }
 }
 
+/// How parts are read.
+#[derive(Debug, Clone, Copy)]
+pub struct How {
+    /// Whether blocks that have not passed are checked.
+    pub verified: bool,
+    /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for again.
+    pub direct: bool,
+}
+
 /// Whole blocks that lie together, and the parts that take their bytes.
 struct Piece<'f, 'a> {
     file: &'f CheckedFile,
@@ -94,7 +103,7 @@ impl CheckedStore {
         let done = each(pieces, |piece| {
             let _ = match ahead {
                 Ahead::Views => self.check_views(piece),
-                Ahead::Verify => self.read_piece(piece, true),
+                Ahead::Verify => self.read_piece(piece, How { verified: true, direct: true }),
             };
             Ok(())
         });
@@ -121,24 +130,23 @@ impl CheckedStore {
         })
     }
 
-    /// Reads the parts' bytes of a data file into place; blocks that have not passed are read whole and checked,
-    /// unless `unverified`. Parts are in the order of the file and do not overlap.
+    /// Reads the parts' bytes of a data file into place. Parts are in the order of the file and do not overlap.
     ///
     /// # Errors
     /// `Corrupt` with file and offset of a block that fails; what the disk says. Parts are then partly written.
-    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, unverified: bool) -> Result<()> {
+    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: How) -> Result<()> {
         let file = self.file(file)?;
         if !file.is_read_by_offset() {
-            return self.fill_from_map(file, parts, unverified);
+            return self.fill_from_map(file, parts, how.verified);
         }
-        each(cut(file, parts)?, |piece| self.read_piece(piece, !unverified))
+        each(cut(file, parts)?, |piece| self.read_piece(piece, how))
     }
 
-    fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, unverified: bool) -> Result<()> {
+    fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, verified: bool) -> Result<()> {
         let map = self.map_of(file)?;
         for part in parts {
             for block in file.blocks(part.offset_bytes, part.end()) {
-                if !unverified && !file.has_passed(block) {
+                if verified && !file.has_passed(block) {
                     self.check_mapped(file, block, &map)?;
                 }
             }
@@ -148,16 +156,18 @@ impl CheckedStore {
         Ok(())
     }
 
-    fn read_piece(&self, mut piece: Piece<'_, '_>, verified: bool) -> Result<()> {
+    fn read_piece(&self, mut piece: Piece<'_, '_>, how: How) -> Result<()> {
         let file = piece.file;
         let reader = self.reader_of(file)?;
-        let is_checked = verified && file.blocks(piece.start, piece.end).any(|block| !file.has_passed(block));
+        let is_checked =
+            how.verified && file.blocks(piece.start, piece.end).any(|block| !file.has_passed(block));
         if !is_checked {
             let (Some(first), Some(last)) = (piece.parts.first(), piece.parts.last()) else { return Ok(()) };
             (piece.start, piece.end) = (first.offset_bytes, last.end());
         }
         let len_bytes = piece.end - piece.start;
-        let direct = len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
+        let direct =
+            how.direct && len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
         match piece.parts.as_mut_slice() {
             [only] if !direct && only.offset_bytes == piece.start && only.end() == piece.end => {
                 self.read_into_place(file, reader, only, is_checked)

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::checked::CheckedStore;
 use super::manifest::{self, LeafPlace, Manifest, SmallFile};
-use super::passes::Part;
+use super::passes::{How, Part};
 use crate::array::Region;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
@@ -22,6 +22,9 @@ use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
 /// Runs of a region that are read together: what they take beside the result stays small.
 const RUNS_MAX: usize = 4096;
+
+/// Regions from this length on are read past the page cache; shorter ones may be wanted again.
+const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 
 /// An opened checkpoint in the default layout.
 #[derive(Debug)]
@@ -173,6 +176,7 @@ impl Reader for RegrowReader {
                 if region.is_empty() {
                     return Ok(());
                 }
+                let how = How { verified: true, direct: out.len() >= DIRECT_LEN_MIN_BYTES };
                 let mut rest = out;
                 let mut parts = Vec::new();
                 region.for_each_run(&info.shape, info.dtype, |offset, _, len| {
@@ -184,9 +188,9 @@ impl Reader for RegrowReader {
                     if parts.len() < RUNS_MAX {
                         return Ok(());
                     }
-                    self.store.fill(file, std::mem::take(&mut parts), false)
+                    self.store.fill(file, std::mem::take(&mut parts), how)
                 })?;
-                self.store.fill(file, parts, false)
+                self.store.fill(file, parts, how)
             }
         }
     }
@@ -196,19 +200,31 @@ impl Reader for RegrowReader {
         leaves: Vec<(usize, &'a mut [u8])>,
         unverified: bool,
     ) -> Result<Vec<(usize, &'a mut [u8])>> {
-        let mut files: BTreeMap<usize, Vec<Part<'a>>> = BTreeMap::new();
+        let mut files: BTreeMap<usize, Vec<(usize, Part<'a>)>> = BTreeMap::new();
         let mut others = Vec::new();
         for (leaf, out) in leaves {
             match self.leaf(leaf)? {
                 (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() == out.len() as u64 => {
-                    files.entry(file).or_default().push(Part { offset_bytes, out });
+                    files.entry(file).or_default().push((leaf, Part { offset_bytes, out }));
                 }
                 _ => others.push((leaf, out)),
             }
         }
-        for (file, mut parts) in files {
-            parts.sort_by_key(|part| part.offset_bytes);
-            self.store.fill(file, parts, unverified)?;
+        let how = How { verified: !unverified, direct: true };
+        for (file, mut leaves) in files {
+            leaves.sort_by_key(|(_, part)| part.offset_bytes);
+            let mut parts = Vec::with_capacity(leaves.len());
+            let mut end = 0;
+            for (leaf, part) in leaves {
+                // Regrow writes no two leaves to the same place, but a record may say so.
+                if part.offset_bytes < end {
+                    others.push((leaf, part.out));
+                } else {
+                    end = part.offset_bytes.saturating_add(part.out.len() as u64);
+                    parts.push(part);
+                }
+            }
+            self.store.fill(file, parts, how)?;
         }
         Ok(others)
     }
