@@ -22,7 +22,8 @@ use regrow::{LoadOptions, Result};
 
 const MIB: usize = 1 << 20;
 const LIMIT_READ_LEN_BYTES: usize = 8 * MIB;
-const LEAF_LEN_BYTES: usize = 4 * MIB;
+/// As in a real model, leaves do not begin where blocks do.
+const LEAF_LEN_BYTES: usize = 2_386_092;
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -218,13 +218,28 @@ fn a_cold_slice_reads_at_most_twice_what_it_asks_for() {
 }
 
 #[test]
-fn a_block_that_passed_is_not_read_again_to_be_checked() {
+fn what_is_read_is_checked_each_time() {
     let (_folder, path) = saved(&Tree::single(leaf(Dtype::UInt8, &[4 * BLOCK], 1)));
     let checkpoint = regrow::open(&path).unwrap();
-    checkpoint.region(0, &rows(0, 10)).unwrap();
-    flip(&path, data_offset(&path) + BLOCK - 1);
-    assert!(checkpoint.region(0, &rows(0, 10)).is_ok());
-    assert!(regrow::open(&path).unwrap().region(0, &rows(0, 10)).is_err());
+    let loaded = checkpoint.load(&LoadOptions::default()).unwrap();
+    let mut out = vec![0; 4 * BLOCK as usize];
+    let options = LoadOptions {
+        template: Some(Tree::single(TemplateLeaf::default())),
+        ..LoadOptions::default()
+    };
+    checkpoint.load_into_memory(&options, vec![Some(&mut out)]).unwrap();
+    assert!(checkpoint.verify().unwrap().is_ok());
+    drop(loaded);
+    let at = data_offset(&path) + BLOCK - 1;
+    flip(&path, at);
+    assert!(checkpoint.region(0, &rows(0, 10)).is_err());
+    assert!(checkpoint.load_into_memory(&options, vec![Some(&mut out)]).is_err());
+    assert!(!checkpoint.verify().unwrap().is_ok());
+    assert!(checkpoint.load(&LoadOptions::default()).is_err());
+    assert!(checkpoint.region(0, &rows(BLOCK, 10)).is_ok());
+    flip(&path, at);
+    assert!(checkpoint.verify().unwrap().is_ok());
+    assert!(checkpoint.load(&LoadOptions::default()).is_ok());
 }
 
 #[test]
@@ -269,6 +284,27 @@ fn a_truncated_file_is_named_when_memory_is_filled() {
             assert!(load_into(&regrow::open(&path).unwrap(), &tree, unverified).is_err());
         }
     }
+}
+
+/// A map of a file that became shorter faults: whoever reads must find that out in another way.
+#[test]
+fn a_file_that_is_truncated_after_it_was_read_is_an_error_to_all_who_read() {
+    let tree = mixture();
+    let (_folder, path) = saved(&tree);
+    let data = path.join("model.safetensors");
+    let len = std::fs::metadata(&data).unwrap().len();
+    let checkpoint = regrow::open(&path).unwrap();
+    // Maps the file, opens it for reading, and leaves most blocks unchecked.
+    checkpoint.region(1, &Region::new([0], [7]).unwrap()).unwrap();
+    assert!(checkpoint.region(0, &Region::new([0, 0], [1, 1531]).unwrap()).is_ok());
+    File::options().write(true).open(&data).unwrap().set_len(len / 3).unwrap();
+    for unverified in [false, true] {
+        let error = load_into(&checkpoint, &tree, unverified).unwrap_err();
+        assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&data)));
+        assert!(error.place().leaf.is_some());
+    }
+    assert!(!checkpoint.verify().unwrap().is_ok());
+    assert_eq!(checkpoint.load(&LoadOptions::default()).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]

@@ -236,14 +236,8 @@ impl Checkpoint {
         let (raw, cast): (Vec<_>, Vec<_>) = given
             .into_iter()
             .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
-        let leaves: Vec<usize> = raw.iter().map(|raw| raw.0).collect();
         let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out)).collect();
-        let not_raw = reader.read_raw(raw, options.unverified).map_err(|error| {
-            // The pass knows files and offsets; a check of each leaf by itself says whose they are.
-            let leaves = if options.unverified { &[][..] } else { &leaves };
-            let named = leaves.iter().find_map(|&leaf| reader.check_view(leaf).at_leaf(path_of(leaf)).err());
-            named.unwrap_or(error)
-        })?;
+        let not_raw = reader.read_raw(raw, options.unverified)?;
         let mut bands = Vec::new();
         for (leaf, out) in not_raw {
             if let Some(info) = infos.get(leaf) {

@@ -114,7 +114,7 @@ impl Checkpoint {
             _ => {}
         }
         if reader.view(leaf)?.is_some() {
-            reader.check_view(leaf)?;
+            reader.check_data(leaf)?;
             return Ok(info.len_bytes());
         }
         let mut buffer = Vec::new();

@@ -194,6 +194,14 @@ pub trait Reader: Debug + Send + Sync {
         Ok(())
     }
 
+    /// The same for those who want no view: a disk that cannot be read is an error here, where a map would fault.
+    ///
+    /// # Errors
+    /// As for `check_view`; what the disk says.
+    fn check_data(&self, leaf: usize) -> Result<()> {
+        self.check_view(leaf)
+    }
+
     /// Checks the blocks of all these leaves at once, as fast as it can be done, so that [`check_view`](Self::check_view)
     /// of each finds them checked. What fails is left for that to find.
     fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead) {}

@@ -1,8 +1,8 @@
 //! Data files whose every block is checked before its first byte is handed out.
 //!
-//! Each file carries a list of block checksums and a flag for each block that has passed. A view of the map is
-//! free; the check reads each block once, whoever asks first. [`passes`](super::passes) has the ways in which many
-//! blocks are checked at once, and read into the memory of the caller.
+//! Each file carries a list of block checksums. A view of the map is free; its blocks are checked once, whoever asks
+//! first, and have a flag that says so. What is read into memory of the caller is checked there each time: it is not
+//! what was checked before. [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::manifest::DataFile;
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{ByteRange, DirectReader, LocalStore, Located, Span, Store, resolve_range};
+use crate::store::{ByteRange, DirectReader, LocalStore, Located, Scratch, Span, Store, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
@@ -51,6 +51,12 @@ pub(super) struct Block {
     pub(super) end: u64,
 }
 
+impl Block {
+    fn len_bytes(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
 impl CheckedFile {
     /// The block that holds a byte at or after the first of the data.
     pub(super) fn block_at(&self, offset_bytes: u64) -> Block {
@@ -70,6 +76,15 @@ impl CheckedFile {
     /// Whether the block has been found to be what was written.
     pub(super) fn has_passed(&self, block: Block) -> bool {
         self.passed.get(block.number).is_some_and(|passed| passed.load(Ordering::Acquire))
+    }
+
+    /// Takes the blocks for not yet checked.
+    pub(super) fn forget(&self, start: u64, end: u64) {
+        for block in self.blocks(start, end) {
+            if let Some(passed) = self.passed.get(block.number) {
+                passed.store(false, Ordering::Release);
+            }
+        }
     }
 
     /// Whether blocks are short enough to be read by offset.
@@ -120,20 +135,21 @@ impl CheckedStore {
         Ok(map.slice(range.start as usize..range.end as usize))
     }
 
-    /// Checks every block that a range of a data file touches; each block once.
+    /// Checks every block that a range of a data file touches and that has not passed yet: through the map for
+    /// views; by reads to verify, since a map faults where the disk cannot be read.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails.
-    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+    /// `Corrupt` with file and offset of the first block that fails; what the disk says.
+    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64, ahead: Ahead) -> Result<()> {
         let file = self.file(file)?;
-        self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes))
+        self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes), ahead)
     }
 
     /// Checks what every data file has before its blocks: what fails.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         for file in &self.0.files {
-            if let Err(error) = self.check_file(file, 0, file.record.data_offset) {
+            if let Err(error) = self.check_file(file, 0, file.record.data_offset, Ahead::Verify) {
                 found.push(error);
             }
         }
@@ -145,7 +161,7 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    fn check_file(&self, file: &CheckedFile, start: u64, end: u64) -> Result<()> {
+    fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
         if start >= end {
             return Ok(());
         }
@@ -160,10 +176,16 @@ impl CheckedStore {
             passed.store(true, Ordering::Release);
         }
         let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
-        self.check_blocks_ahead([(file, start, end)], Ahead::Views);
+        if ahead == Ahead::Views {
+            self.check_blocks_ahead([(file, start, end)], ahead);
+        }
         // What has not passed by now fails, or lies in blocks of a length that is not read by offset.
-        for block in file.blocks(start, end) {
-            if !file.has_passed(block) {
+        for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
+            if file.is_read_by_offset() {
+                let mut scratch = Scratch::default();
+                let bytes = self.reader_of(file)?.fetch(block.start, block.len_bytes(), false, &mut scratch)?;
+                self.check_block(file, block, bytes)?;
+            } else {
                 self.check_mapped(file, block, &self.map_of(file)?)?;
             }
         }
@@ -176,16 +198,17 @@ impl CheckedStore {
         self.check_block(file, block, bytes)
     }
 
-    /// Checks the bytes of a block, and remembers that they passed.
+    /// Checks the bytes of a block, and remembers whether they passed.
     pub(super) fn check_block(&self, file: &CheckedFile, block: Block, bytes: &[u8]) -> Result<()> {
         let (Some(passed), Some(&expected)) =
             (file.passed.get(block.number), file.record.block_crc32c.get(block.number))
         else {
             return Err(Error::invalid("no such block"));
         };
-        self.compare(file, &format_args!("block {}", block.number), block.start, bytes, expected)?;
-        passed.store(true, Ordering::Release);
-        Ok(())
+        let compared =
+            self.compare(file, &format_args!("block {}", block.number), block.start, bytes, expected);
+        passed.store(compared.is_ok(), Ordering::Release);
+        compared
     }
 
     fn compare(
@@ -262,7 +285,7 @@ impl Store for CheckedStore {
         let part =
             resolve_range(range, file.record.len_bytes).map_err(|error| error.in_file(self.path_of(file)))?;
         let map = self.map_of(file)?;
-        self.check_file(file, part.start, part.end)?;
+        self.check_file(file, part.start, part.end, Ahead::Views)?;
         Ok(Some(map.slice(part.start as usize..part.end as usize)))
     }
 

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | [`check_ahead`](CheckedStore::check_ahead) for views | through the map | through the map, its pages asked for ahead |
 //! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
-//! | [`fill`](CheckedStore::fill) | `pread` into place, checked there in cache | direct I/O into a buffer; checked and copied |
+//! | [`fill`](CheckedStore::fill) | `pread` into place or a buffer, checked there in cache | direct I/O into a buffer; checked and copied |
 //!
 //! Extra memory is a buffer of 4 MiB a thread.
 
@@ -20,7 +20,7 @@ use super::checked::{Block, CheckedFile, CheckedStore};
 use crate::engine::pool;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{Access, DirectReader, advise};
+use crate::store::{Access, DirectReader, Scratch, advise};
 
 /// Bytes of blocks that one thread takes at a time.
 const PIECE_LEN_BYTES: u64 = 2 << 20;
@@ -28,6 +28,9 @@ const _: () = assert!(PIECE_LEN_BYTES <= DirectReader::FETCH_LEN_MAX_BYTES);
 
 /// Bytes that are read and checked while they are still in cache.
 const CACHED_LEN_BYTES: u64 = 256 << 10;
+
+/// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their own.
+const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 
 /// From here on direct I/O is worth its buffer; less is read through the page cache.
 const DIRECT_LEN_MIN_BYTES: u64 = 256 << 10;
@@ -37,6 +40,9 @@ const ADVICE_LEN_MIN_BYTES: u64 = 1 << 20;
 
 /// Fewest threads of a pass: the disk has the next request while the last one's bytes are checked.
 const THREADS_MIN: usize = 3;
+
+/// Most threads: each has a buffer.
+const THREADS_MAX: usize = Scratch::KEPT_MAX;
 
 /// From this many pieces on, threads pay. (Bands of a load, each on a thread of its own already, have fewer.)
 const PIECES_MIN: usize = 9;
@@ -58,7 +64,7 @@ impl Part<'_> {
 /// How parts are read.
 #[derive(Debug, Clone, Copy)]
 pub struct How {
-    /// Whether blocks that have not passed are checked.
+    /// Whether the blocks are read whole and checked.
     pub verified: bool,
     /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for again.
     pub direct: bool,
@@ -73,8 +79,9 @@ struct Piece<'f, 'a> {
 }
 
 impl CheckedStore {
-    /// Checks, with several threads, the blocks that the ranges `(file, first byte, length)` touch and that have not
-    /// passed yet. What fails or cannot be read stays unpassed: [`check`](CheckedStore::check) says what is wrong.
+    /// Checks, with several threads, the blocks that the ranges `(file, first byte, length)` touch: for views those
+    /// that have not passed yet, to verify all of them. What fails or cannot be read is then unpassed, and
+    /// [`check`](CheckedStore::check) says what is wrong.
     pub fn check_ahead(&self, mut ranges: Vec<(usize, u64, u64)>, ahead: Ahead) {
         ranges.sort_unstable();
         let files = ranges.into_iter().filter_map(|(file, start, len_bytes)| {
@@ -94,7 +101,7 @@ impl CheckedStore {
             for block in file.blocks(start.max(file.record.data_offset), end) {
                 match pieces.last_mut() {
                     Some(last) if last.holds(file, block) => {}
-                    _ if file.has_passed(block) => {}
+                    _ if ahead == Ahead::Views && file.has_passed(block) => {}
                     Some(last) if last.takes(file, block) => last.end = block.end,
                     _ => pieces.push(Piece { file, start: block.start, end: block.end, parts: Vec::new() }),
                 }
@@ -103,7 +110,11 @@ impl CheckedStore {
         let done = each(pieces, |piece| {
             let _ = match ahead {
                 Ahead::Views => self.check_views(piece),
-                Ahead::Verify => self.read_piece(piece, How { verified: true, direct: true }),
+                Ahead::Verify => {
+                    // What cannot be read has not passed either.
+                    piece.file.forget(piece.start, piece.end);
+                    self.read_piece(piece, How { verified: true, direct: true })
+                }
             };
             Ok(())
         });
@@ -116,10 +127,14 @@ impl CheckedStore {
         let is_cached = reader.is_cached(piece.start, len_bytes);
         if !is_cached && len_bytes < ADVICE_LEN_MIN_BYTES {
             // The first touch of the map would read what lies around as well: 8 MiB where readahead is set so.
-            let bytes = reader.fetch(piece.start, len_bytes as usize, false)?;
-            return self.deliver(piece, &bytes, true);
+            let mut scratch = Scratch::default();
+            let bytes = reader.fetch(piece.start, len_bytes as usize, false, &mut scratch)?;
+            return self.deliver(piece, bytes, true);
         }
         let map = self.map_of(piece.file)?;
+        if !reader.has_its_length() {
+            return Err(beyond_the_end());
+        }
         if !is_cached {
             let soon = map.get(piece.start as usize..piece.end as usize).unwrap_or_default();
             advise(soon, Access::Soon);
@@ -156,61 +171,75 @@ impl CheckedStore {
         Ok(())
     }
 
-    fn read_piece(&self, mut piece: Piece<'_, '_>, how: How) -> Result<()> {
-        let file = piece.file;
-        let reader = self.reader_of(file)?;
-        let is_checked =
-            how.verified && file.blocks(piece.start, piece.end).any(|block| !file.has_passed(block));
-        if !is_checked {
-            let (Some(first), Some(last)) = (piece.parts.first(), piece.parts.last()) else { return Ok(()) };
-            (piece.start, piece.end) = (first.offset_bytes, last.end());
-        }
+    fn read_piece(&self, piece: Piece<'_, '_>, how: How) -> Result<()> {
+        let reader = self.reader_of(piece.file)?;
         let len_bytes = piece.end - piece.start;
-        let direct =
+        let is_direct =
             how.direct && len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
-        match piece.parts.as_mut_slice() {
-            [only] if !direct && only.offset_bytes == piece.start && only.end() == piece.end => {
-                self.read_into_place(file, reader, only, is_checked)
-            }
-            _ => {
-                let bytes = reader.fetch(piece.start, len_bytes as usize, direct)?;
-                self.deliver(piece, &bytes, is_checked)
-            }
+        if is_direct {
+            let mut scratch = Scratch::default();
+            let bytes = reader.fetch(piece.start, len_bytes as usize, true, &mut scratch)?;
+            return self.deliver(piece, bytes, how.verified);
         }
+        self.read_through_cache(piece, how.verified)
     }
 
-    /// Reads whole blocks to where they go, and checks them there while they are in cache.
-    fn read_into_place(
-        &self,
-        file: &CheckedFile,
-        reader: &DirectReader,
-        part: &mut Part<'_>,
-        is_checked: bool,
-    ) -> Result<()> {
+    /// Reads a few blocks at a time, so that they are checked and copied while the processor has them: to where they
+    /// go, where many whole blocks go to one place, else into a buffer.
+    fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool) -> Result<()> {
+        let Piece { file, start, end, .. } = piece;
+        let reader = self.reader_of(file)?;
         let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
-        let mut at = part.offset_bytes;
-        for bytes in part.out.chunks_mut(step as usize) {
-            reader.read(at, bytes)?;
-            let end = at + bytes.len() as u64;
-            if is_checked {
-                for block in file.blocks(at, end) {
-                    self.check_unless_passed(file, block, at, bytes)?;
+        let mut scratch = Scratch::default();
+        let mut failed = Ok(());
+        let (mut at, mut next) = (start, 0);
+        while at < end {
+            next += piece.parts.iter().skip(next).take_while(|part| part.end() <= at).count();
+            let parts = piece.parts.get_mut(next..).unwrap_or_default();
+            let to = end.min(at + step);
+            if let Some((part, to)) = parts.first_mut().and_then(|part| in_place(file, part, at, to)) {
+                reader.read(at, part)?;
+                if verified {
+                    file.blocks(at, to).try_for_each(|block| self.check_within(file, block, at, part))?;
                 }
+                at = to;
+                continue;
             }
-            at = end;
+            // Up to where many whole blocks go to one place.
+            let from = parts.iter().map(|part| (whole_from(file, part), part)).find(|(from, part)| {
+                let to = whole_to(file, part, end).unwrap_or(0);
+                *from > at && to >= from + IN_PLACE_LEN_MIN_BYTES
+            });
+            let to = from.map_or(to, |(from, _)| to.min(from));
+            let bytes = reader.fetch(at, (to - at) as usize, false, &mut scratch)?;
+            let done = self.deliver_parts((file, at, to), parts, bytes, verified);
+            if done.is_err() && !parts.is_empty() {
+                return done;
+            }
+            failed = failed.and(done);
+            at = to;
         }
-        Ok(())
+        failed
     }
 
     /// Checks the blocks of a piece whose bytes have been read, and copies each to where it goes.
-    fn deliver(&self, piece: Piece<'_, '_>, bytes: &[u8], is_checked: bool) -> Result<()> {
-        let Piece { file, start, end, mut parts } = piece;
+    fn deliver(&self, mut piece: Piece<'_, '_>, bytes: &[u8], verified: bool) -> Result<()> {
+        self.deliver_parts((piece.file, piece.start, piece.end), &mut piece.parts, bytes, verified)
+    }
+
+    fn deliver_parts(
+        &self,
+        (file, start, end): (&CheckedFile, u64, u64),
+        parts: &mut [Part<'_>],
+        bytes: &[u8],
+        verified: bool,
+    ) -> Result<()> {
         let mut failed = Ok(());
         let mut next = 0;
         for block in file.blocks(start, end) {
-            if is_checked {
+            if verified {
                 // Checked for its own sake, a bad block does not keep the good ones after it from passing.
-                failed = failed.and(self.check_unless_passed(file, block, start, bytes));
+                failed = failed.and(self.check_within(file, block, start, bytes));
                 if failed.is_err() && !parts.is_empty() {
                     return failed;
                 }
@@ -233,10 +262,7 @@ impl CheckedStore {
     }
 
     /// Checks a block within `bytes`, which begin at byte `start` of the file.
-    fn check_unless_passed(&self, file: &CheckedFile, block: Block, start: u64, bytes: &[u8]) -> Result<()> {
-        if file.has_passed(block) {
-            return Ok(());
-        }
+    fn check_within(&self, file: &CheckedFile, block: Block, start: u64, bytes: &[u8]) -> Result<()> {
         let inside = block.start.checked_sub(start).zip(block.end.checked_sub(start));
         let bytes = inside.and_then(|(from, to)| bytes.get(from as usize..to as usize));
         self.check_block(file, block, bytes.ok_or_else(beyond_the_end)?)
@@ -251,6 +277,33 @@ impl Piece<'_, '_> {
     fn takes(&self, file: &CheckedFile, block: Block) -> bool {
         std::ptr::eq(self.file, file) && self.end == block.start && block.end - self.start <= PIECE_LEN_BYTES
     }
+}
+
+/// Where in the file the first whole block of a part begins.
+fn whole_from(file: &CheckedFile, part: &Part<'_>) -> u64 {
+    let block = file.block_at(part.offset_bytes);
+    if block.start == part.offset_bytes { block.start } else { block.end }
+}
+
+/// Where the last whole block of a part ends, at most at `limit`, where a block ends as well.
+fn whole_to(file: &CheckedFile, part: &Part<'_>, limit: u64) -> Option<u64> {
+    let end = part.end().min(limit);
+    let block = file.block_at(end.checked_sub(1)?);
+    Some(if block.end == end { end } else { block.start })
+}
+
+/// The memory of a part for whole blocks from `at` to no further than `limit`, and where they end, if they are many.
+fn in_place<'p>(
+    file: &CheckedFile,
+    part: &'p mut Part<'_>,
+    at: u64,
+    limit: u64,
+) -> Option<(&'p mut [u8], u64)> {
+    let to = whole_to(file, part, limit)?;
+    let from = at.checked_sub(part.offset_bytes)?;
+    let is_worth_it = to >= at + IN_PLACE_LEN_MIN_BYTES || to == part.end() && to > at;
+    let memory = part.out.get_mut(from as usize..(to - part.offset_bytes) as usize);
+    memory.filter(|_| is_worth_it).zip(Some(to))
 }
 
 /// Cuts parts into pieces; what no part touches is in none of them.
@@ -284,7 +337,8 @@ fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<
 }
 
 fn each<'f, 'a>(pieces: Vec<Piece<'f, 'a>>, work: impl Fn(Piece<'f, 'a>) -> Result<()> + Sync) -> Result<()> {
-    let threads = if pieces.len() < PIECES_MIN { 1 } else { pool::thread_count().max(THREADS_MIN) };
+    let threads =
+        if pieces.len() < PIECES_MIN { 1 } else { pool::thread_count().clamp(THREADS_MIN, THREADS_MAX) };
     pool::for_each_parallel(threads, pieces, u64::MAX, |_| 0, work)
 }
 

@@ -152,6 +152,25 @@ impl RegrowReader {
         }
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
     }
+
+    fn check(&self, leaf: usize, ahead: Ahead) -> Result<()> {
+        match self.leaf(leaf)? {
+            (info, LeafPlace::Raw { file, offset_bytes }) => {
+                self.store.check(file, offset_bytes, info.len_bytes(), ahead)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Names, in an error of a data file, the first of the leaves whose bytes end after where it happened.
+    fn name_leaf(&self, ends: &[(usize, u64)], error: Error) -> Error {
+        let at = error.place().offset_bytes.unwrap_or(0);
+        let leaf = ends.iter().find(|(_, end)| *end > at).map(|(leaf, _)| *leaf);
+        match leaf.and_then(|leaf| self.tree.iter().nth(leaf)) {
+            Some((path, _)) => error.at_leaf(&path),
+            None => error,
+        }
+    }
 }
 
 impl Reader for RegrowReader {
@@ -214,6 +233,7 @@ impl Reader for RegrowReader {
         for (file, mut leaves) in files {
             leaves.sort_by_key(|(_, part)| part.offset_bytes);
             let mut parts = Vec::with_capacity(leaves.len());
+            let mut ends = Vec::with_capacity(leaves.len());
             let mut end = 0;
             for (leaf, part) in leaves {
                 // Regrow writes no two leaves to the same place, but a record may say so.
@@ -221,10 +241,11 @@ impl Reader for RegrowReader {
                     others.push((leaf, part.out));
                 } else {
                     end = part.offset_bytes.saturating_add(part.out.len() as u64);
+                    ends.push((leaf, end));
                     parts.push(part);
                 }
             }
-            self.store.fill(file, parts, how)?;
+            self.store.fill(file, parts, how).map_err(|error| self.name_leaf(&ends, error))?;
         }
         Ok(others)
     }
@@ -240,12 +261,11 @@ impl Reader for RegrowReader {
     }
 
     fn check_view(&self, leaf: usize) -> Result<()> {
-        match self.leaf(leaf)? {
-            (info, LeafPlace::Raw { file, offset_bytes }) => {
-                self.store.check(file, offset_bytes, info.len_bytes())
-            }
-            _ => Ok(()),
-        }
+        self.check(leaf, Ahead::Views)
+    }
+
+    fn check_data(&self, leaf: usize) -> Result<()> {
+        self.check(leaf, Ahead::Verify)
     }
 
     fn check_ahead(&self, leaves: &[usize], ahead: Ahead) {

@@ -14,7 +14,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,12 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer};
+use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
+use super::map::Residency;
 use crate::error::{Error, Result};
 
-/// Reads of fewer bytes are not worth a buffer of the ring.
-const HEAP_LEN_MAX_BYTES: usize = 256 << 10;
+/// Reads of up to so many bytes are not worth a buffer of the ring.
+const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
@@ -39,6 +39,7 @@ pub(crate) struct DirectReader {
     /// Past the page cache, where the file system can.
     direct: Option<File>,
     is_refused: AtomicBool,
+    residency: Option<Residency>,
 }
 
 impl DirectReader {
@@ -71,6 +72,7 @@ impl DirectReader {
         Ok(Some(Self {
             path: path.to_owned(),
             len_bytes: found.len(),
+            residency: Residency::of(&cached).ok(),
             cached,
             direct,
             is_refused: AtomicBool::new(false),
@@ -82,15 +84,24 @@ impl DirectReader {
         self.len_bytes
     }
 
-    /// Whether the bytes are in the page cache, by a look at the first, the last and one between. True where nobody
+    /// Whether the file is still as long as when it was opened. A map of a shorter one would fault.
+    pub(crate) fn has_its_length(&self) -> bool {
+        self.cached.metadata().is_ok_and(|found| found.len() == self.len_bytes)
+    }
+
+    /// Whether the bytes are in the page cache, by a look at the first, the last and two between. True where nobody
     /// knows: then they are best read as if they were.
     pub(crate) fn is_cached(&self, offset: u64, len: u64) -> bool {
-        [0, len / 2, len.saturating_sub(1)].into_iter().all(|at| {
-            let mut byte = [0];
-            let mut into = [IoSliceMut::new(&mut byte)];
-            let looked = preadv2(&self.cached, &mut into, offset + at, ReadWriteFlags::NOWAIT);
-            !matches!(looked, Err(Errno::AGAIN))
-        })
+        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
+        let is_known = |&at: &u64| self.residency.as_ref().and_then(|residency| residency.has(at));
+        if looks.iter().any(|at| is_known(at) == Some(false)) {
+            return false;
+        }
+        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
+        let mut byte = [0];
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let looked = preadv2(&self.cached, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
+        !matches!(looked, Err(Errno::AGAIN))
     }
 
     /// Reads all of `out`, through the page cache.
@@ -101,40 +112,41 @@ impl DirectReader {
         self.cached.read_exact_at(out, offset).map_err(|error| self.explain(error, offset))
     }
 
-    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into a buffer that is used
-    /// again when the result is dropped: past the page cache if `direct` is true and it can be, else through it.
+    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`: past the page
+    /// cache if `direct` is true and it can be, else through it.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
-    pub(crate) fn fetch(&self, offset: u64, len: usize, direct: bool) -> Result<Fetched> {
-        if len <= HEAP_LEN_MAX_BYTES && !direct {
-            let mut bytes = vec![0; len];
-            self.read(offset, &mut bytes)?;
-            return Ok(Fetched { memory: Some(Buffer::Small(bytes.into_boxed_slice())), from: 0, len });
+    pub(crate) fn fetch<'s>(
+        &self,
+        offset: u64,
+        len: usize,
+        direct: bool,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8]> {
+        let explain = |error| self.explain(error, offset);
+        // Whole device blocks; the last one may lie beyond the end of the file.
+        let from = (offset % ALIGN_BYTES as u64) as usize;
+        let is_done = direct && {
+            let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
+            self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
+        };
+        if is_done {
+            return Ok(scratch.bytes().get(from..from + len).unwrap_or_default());
         }
-        let buffer = Buffer::aligned().map_err(|error| self.explain(error, offset))?;
-        let mut fetched = Fetched { memory: Some(buffer), from: 0, len };
-        if direct && self.fetch_direct(offset, &mut fetched).map_err(|error| self.explain(error, offset))? {
-            return Ok(fetched);
-        }
-        fetched.from = 0;
-        self.read(offset, fetched.room(0, len).map_err(|error| self.explain(error, offset))?)?;
-        Ok(fetched)
+        let room = scratch.room(len).map_err(explain)?;
+        self.read(offset, room)?;
+        Ok(room)
     }
 
-    /// False if direct I/O is refused.
-    fn fetch_direct(&self, offset: u64, fetched: &mut Fetched) -> io::Result<bool> {
+    /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct I/O is refused.
+    fn read_direct(&self, start: u64, wanted: usize, room: &mut [u8]) -> io::Result<bool> {
         let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
             return Ok(false);
         };
-        // Whole device blocks; the last one may lie beyond the end of the file.
-        fetched.from = (offset % ALIGN_BYTES as u64) as usize;
-        let start = offset - fetched.from as u64;
-        let wanted = fetched.from + fetched.len;
         let mut done = 0;
         while done < wanted {
-            let room = fetched.room(done, wanted.next_multiple_of(ALIGN_BYTES) - done)?;
-            match file.read_at(room, start + done as u64) {
+            match file.read_at(room.get_mut(done..).unwrap_or_default(), start + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => done += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -146,8 +158,8 @@ impl DirectReader {
             }
             if done < wanted && done % ALIGN_BYTES != 0 {
                 // A read that stopped within a block: the rest comes the other way.
-                let room = fetched.room(done, wanted - done)?;
-                self.cached.read_exact_at(room, start + done as u64)?;
+                let rest = room.get_mut(done..wanted).unwrap_or_default();
+                self.cached.read_exact_at(rest, start + done as u64)?;
                 done = wanted;
             }
         }
@@ -166,33 +178,47 @@ impl DirectReader {
     }
 }
 
-/// Bytes of a file, in a buffer that goes back to the ring.
-pub(crate) struct Fetched {
-    memory: Option<Buffer>,
-    from: usize,
-    len: usize,
-}
+/// Memory for reads of any length up to [`DirectReader::FETCH_LEN_MAX_BYTES`], which goes back to the ring when it
+/// is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch(Option<Buffer>);
 
-impl Fetched {
-    fn room(&mut self, at: usize, len: usize) -> io::Result<&mut [u8]> {
-        let room = self.memory.as_mut().and_then(|memory| memory.bytes_mut().get_mut(at..at + len));
+impl Scratch {
+    /// So many are kept warm for the next use.
+    pub(crate) const KEPT_MAX: usize = FREE_LEN_MAX;
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map(Buffer::bytes).unwrap_or_default()
+    }
+
+    /// `len` bytes, of a buffer for direct I/O only if they are many.
+    fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if self.bytes().len() < len {
+            if len > HEAP_LEN_MAX_BYTES {
+                return self.aligned(len);
+            }
+            self.0 = Some(Buffer::Small(vec![0; len].into_boxed_slice()));
+        }
+        self.first(len)
+    }
+
+    /// `len` bytes that direct I/O can use.
+    fn aligned(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if !matches!(self.0, Some(Buffer::Aligned(_))) {
+            self.0 = Some(Buffer::aligned()?);
+        }
+        self.first(len)
+    }
+
+    fn first(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        let room = self.0.as_mut().and_then(|memory| memory.bytes_mut().get_mut(..len));
         room.ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 }
 
-impl Deref for Fetched {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let bytes =
-            self.memory.as_ref().and_then(|memory| memory.bytes().get(self.from..self.from + self.len));
-        bytes.unwrap_or_default()
-    }
-}
-
-impl Drop for Fetched {
+impl Drop for Scratch {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
+        if let Some(memory) = self.0.take() {
             memory.give_back();
         }
     }
@@ -228,7 +254,9 @@ mod tests {
         ] {
             let expected = &bytes[offset..offset + len];
             for direct in [false, true] {
-                assert!(*reader.fetch(offset as u64, len, direct).unwrap() == *expected, "{offset} {len}");
+                let mut scratch = Scratch::default();
+                let found = reader.fetch(offset as u64, len, direct, &mut scratch).unwrap();
+                assert!(found == expected, "{offset} {len}");
             }
             let mut out = vec![0; len];
             reader.read(offset as u64, &mut out).unwrap();
@@ -237,12 +265,34 @@ mod tests {
     }
 
     #[test]
+    fn a_look_at_the_page_cache_leaves_it_as_it_is() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert!(reader.is_cached(0, 1 << 20));
+        reader.cached.sync_all().unwrap();
+        fadvise(&reader.cached, 0, None, Advice::DontNeed).unwrap();
+        let is_in_memory = reader.residency.as_ref().unwrap().has(0) == Some(true);
+        assert!(!is_in_memory, "the working folder is on a disk");
+        for _ in 0..3 {
+            assert!(!reader.is_cached(0, 1 << 20));
+            let mut scratch = Scratch::default();
+            assert!(reader.fetch(0, 1 << 20, true, &mut scratch).unwrap() == vec![7; 1 << 20]);
+        }
+        reader.read(0, &mut vec![0; 1 << 19]).unwrap();
+        assert!(reader.is_cached(0, 1 << 19));
+        assert!(!reader.is_cached(0, 1 << 20));
+        assert_eq!(reader.residency.as_ref().unwrap().has(1 << 20), None);
+    }
+
+    #[test]
     fn memory_file_systems_are_read_as_well() {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
         let path = folder.path().join("file");
         std::fs::write(&path, [5; 10_000]).unwrap();
         let reader = DirectReader::open(&path).unwrap().unwrap();
-        assert!(reader.fetch(4000, 6000, true).unwrap().iter().all(|&byte| byte == 5));
+        assert_eq!(reader.fetch(4000, 6000, true, &mut Scratch::default()).unwrap(), [5; 6000]);
         assert!(reader.is_cached(0, 10_000));
     }
 
@@ -250,9 +300,11 @@ mod tests {
     fn a_file_that_shrinks_is_an_error_and_one_that_is_not_there_is_none() {
         let (_folder, path, _) = file(20_000);
         let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert!(reader.has_its_length());
         File::options().write(true).open(&path).unwrap().set_len(9000).unwrap();
+        assert!(!reader.has_its_length());
         for direct in [false, true] {
-            let error = reader.fetch(5000, 10_000, direct).map(|_| ()).unwrap_err();
+            let error = reader.fetch(5000, 10_000, direct, &mut Scratch::default()).unwrap_err();
             assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&path)));
         }
         assert!(DirectReader::open(&path.join("below")).unwrap().is_none());
