@@ -193,7 +193,7 @@ impl Scratch {
 
     /// `len` bytes, of a buffer for direct I/O only if they are many.
     fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
-        if self.bytes().len() < len {
+        if self.0.is_none() || self.bytes().len() < len {
             if len > HEAP_LEN_MAX_BYTES {
                 return self.aligned(len);
             }
