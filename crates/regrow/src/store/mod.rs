@@ -23,7 +23,7 @@ mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub(crate) use local::{DirectReader, Scratch};
+pub(crate) use local::{DirectReader, Scratch, Way};
 pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;

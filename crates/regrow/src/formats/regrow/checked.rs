@@ -14,7 +14,7 @@ use super::manifest::DataFile;
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{ByteRange, DirectReader, LocalStore, Located, Scratch, Span, Store, resolve_range};
+use crate::store::{ByteRange, DirectReader, LocalStore, Located, Scratch, Span, Store, Way, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
@@ -183,7 +183,7 @@ impl CheckedStore {
         for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
             if file.is_read_by_offset() {
                 let mut scratch = Scratch::default();
-                let bytes = self.reader_of(file)?.fetch(block.start, block.len_bytes(), false, &mut scratch)?;
+                let bytes = self.reader_of(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
                 self.check_block(file, block, bytes)?;
             } else {
                 self.check_mapped(file, block, &self.map_of(file)?)?;

@@ -4,13 +4,13 @@
 //! call take one piece after another: while one waits for the disk, another checks and copies what it has read.
 //!
 //! ```text
-//! file    | block | block | block | block | block | ...      a piece: at most 2 MiB of blocks that are touched
+//! file    | block | block | block | block | block | ...      a piece: at most 4 MiB of blocks that are touched
 //! parts     ##1##  ###2####  3 4      #5#                     what goes where, in the order of the file
 //! ```
 //!
 //! | pass | in the page cache | on disk |
 //! |---|---|---|
-//! | [`check_ahead`](CheckedStore::check_ahead) for views | through the map | through the map, its pages asked for ahead |
+//! | [`check_ahead`](CheckedStore::check_ahead) for views | through the map | front to back through the page cache |
 //! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
 //! | [`fill`](CheckedStore::fill) | `pread` into place or a buffer, checked there in cache | direct I/O into a buffer; checked and copied |
 //!
@@ -20,11 +20,10 @@ use super::checked::{Block, CheckedFile, CheckedStore};
 use crate::engine::pool;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{Access, DirectReader, Scratch, advise};
+use crate::store::{DirectReader, Scratch, Way};
 
-/// Bytes of blocks that one thread takes at a time.
-const PIECE_LEN_BYTES: u64 = 2 << 20;
-const _: () = assert!(PIECE_LEN_BYTES <= DirectReader::FETCH_LEN_MAX_BYTES);
+/// Bytes of blocks that one thread takes at a time, at most.
+const PIECE_LEN_BYTES: u64 = DirectReader::FETCH_LEN_MAX_BYTES;
 
 /// Bytes that are read and checked while they are still in cache.
 const CACHED_LEN_BYTES: u64 = 256 << 10;
@@ -35,8 +34,8 @@ const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 /// From here on direct I/O is worth its buffer; less is read through the page cache.
 const DIRECT_LEN_MIN_BYTES: u64 = 256 << 10;
 
-/// From here on views are asked for through the map; less is read through the page cache.
-const ADVICE_LEN_MIN_BYTES: u64 = 1 << 20;
+/// From here on what is wanted in the page cache is read with readahead; less has nothing read around it.
+const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
 
 /// Fewest threads of a pass: the disk has the next request while the last one's bytes are checked.
 const THREADS_MIN: usize = 3;
@@ -44,8 +43,11 @@ const THREADS_MIN: usize = 3;
 /// Most threads: each has a buffer.
 const THREADS_MAX: usize = Scratch::KEPT_MAX;
 
+/// Threads that read one file front to back through the page cache: more of them defeat its readahead.
+const STREAM_THREADS: usize = 2;
+
 /// From this many pieces on, threads pay. (Bands of a load, each on a thread of its own already, have fewer.)
-const PIECES_MIN: usize = 9;
+const PIECES_MIN: usize = 5;
 
 /// Where bytes of a data file go.
 pub struct Part<'a> {
@@ -107,7 +109,13 @@ impl CheckedStore {
                 }
             }
         }
-        let done = each(pieces, |piece| {
+        let is_streamed = ahead == Ahead::Views
+            && pieces.first().is_some_and(|first| {
+                let reader = self.reader_of(first.file);
+                reader.is_ok_and(|reader| !reader.is_cached(first.start, first.end - first.start))
+            });
+        let threads = if is_streamed { STREAM_THREADS } else { thread_count() };
+        let done = each(threads, pieces, |piece| {
             let _ = match ahead {
                 Ahead::Views => self.check_views(piece),
                 Ahead::Verify => {
@@ -124,20 +132,15 @@ impl CheckedStore {
     fn check_views(&self, piece: Piece<'_, '_>) -> Result<()> {
         let reader = self.reader_of(piece.file)?;
         let len_bytes = piece.end - piece.start;
-        let is_cached = reader.is_cached(piece.start, len_bytes);
-        if !is_cached && len_bytes < ADVICE_LEN_MIN_BYTES {
-            // The first touch of the map would read what lies around as well: 8 MiB where readahead is set so.
-            let mut scratch = Scratch::default();
-            let bytes = reader.fetch(piece.start, len_bytes as usize, false, &mut scratch)?;
-            return self.deliver(piece, bytes, true);
+        if !reader.is_cached(piece.start, len_bytes) {
+            // Not through the map: its faults cost more than a copy of what is read, the first of them reads what
+            // lies around as well (8 MiB where readahead is set so), and where the disk cannot be read it kills.
+            let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { Way::Cached } else { Way::Streamed };
+            return self.read_through_cache(piece, true, way);
         }
         let map = self.map_of(piece.file)?;
         if !reader.has_its_length() {
             return Err(beyond_the_end());
-        }
-        if !is_cached {
-            let soon = map.get(piece.start as usize..piece.end as usize).unwrap_or_default();
-            advise(soon, Access::Soon);
         }
         piece.file.blocks(piece.start, piece.end).fold(Ok(()), |result, block| {
             // A bad block does not keep the good ones after it from passing.
@@ -154,7 +157,7 @@ impl CheckedStore {
         if !file.is_read_by_offset() {
             return self.fill_from_map(file, parts, how.verified);
         }
-        each(cut(file, parts)?, |piece| self.read_piece(piece, how))
+        each(thread_count(), cut(file, parts)?, |piece| self.read_piece(piece, how))
     }
 
     fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, verified: bool) -> Result<()> {
@@ -178,15 +181,15 @@ impl CheckedStore {
             how.direct && len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
         if is_direct {
             let mut scratch = Scratch::default();
-            let bytes = reader.fetch(piece.start, len_bytes as usize, true, &mut scratch)?;
+            let bytes = reader.fetch(piece.start, len_bytes as usize, Way::Direct, &mut scratch)?;
             return self.deliver(piece, bytes, how.verified);
         }
-        self.read_through_cache(piece, how.verified)
+        self.read_through_cache(piece, how.verified, Way::Cached)
     }
 
     /// Reads a few blocks at a time, so that they are checked and copied while the processor has them: to where they
     /// go, where many whole blocks go to one place, else into a buffer.
-    fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool) -> Result<()> {
+    fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: Way) -> Result<()> {
         let Piece { file, start, end, .. } = piece;
         let reader = self.reader_of(file)?;
         let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
@@ -198,7 +201,7 @@ impl CheckedStore {
             let parts = piece.parts.get_mut(next..).unwrap_or_default();
             let to = end.min(at + step);
             if let Some((part, to)) = parts.first_mut().and_then(|part| in_place(file, part, at, to)) {
-                reader.read(at, part)?;
+                reader.read(at, part, way)?;
                 if verified {
                     file.blocks(at, to).try_for_each(|block| self.check_within(file, block, at, part))?;
                 }
@@ -211,7 +214,7 @@ impl CheckedStore {
                 *from > at && to >= from + IN_PLACE_LEN_MIN_BYTES
             });
             let to = from.map_or(to, |(from, _)| to.min(from));
-            let bytes = reader.fetch(at, (to - at) as usize, false, &mut scratch)?;
+            let bytes = reader.fetch(at, (to - at) as usize, way, &mut scratch)?;
             let done = self.deliver_parts((file, at, to), parts, bytes, verified);
             if done.is_err() && !parts.is_empty() {
                 return done;
@@ -336,9 +339,16 @@ fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<
     Ok(pieces)
 }
 
-fn each<'f, 'a>(pieces: Vec<Piece<'f, 'a>>, work: impl Fn(Piece<'f, 'a>) -> Result<()> + Sync) -> Result<()> {
-    let threads =
-        if pieces.len() < PIECES_MIN { 1 } else { pool::thread_count().clamp(THREADS_MIN, THREADS_MAX) };
+fn thread_count() -> usize {
+    pool::thread_count().clamp(THREADS_MIN, THREADS_MAX)
+}
+
+fn each<'f, 'a>(
+    threads: usize,
+    pieces: Vec<Piece<'f, 'a>>,
+    work: impl Fn(Piece<'f, 'a>) -> Result<()> + Sync,
+) -> Result<()> {
+    let threads = if pieces.len() < PIECES_MIN { 1 } else { threads };
     pool::for_each_parallel(threads, pieces, u64::MAX, |_| 0, work)
 }
 

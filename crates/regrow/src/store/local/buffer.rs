@@ -14,7 +14,7 @@
 use std::io;
 use std::sync::{Mutex, TryLockError};
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 
 /// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
@@ -53,7 +53,11 @@ impl Buffer {
         if let Some(map) = with_free(Vec::pop).flatten() {
             return Ok(Self::Aligned(map));
         }
-        Ok(Self::Aligned(MmapOptions::new().len(BUFFER_LEN_BYTES).populate().map_anon()?))
+        let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
+        // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual disk. Only advice.
+        let _ = map.advise(Advice::HugePage);
+        map.fill(0);
+        Ok(Self::Aligned(map))
     }
 
     /// Puts the buffer on the free list, unless that is full.

@@ -41,7 +41,7 @@ mod reader;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};
-pub(crate) use reader::{DirectReader, Scratch};
+pub(crate) use reader::{DirectReader, Scratch, Way};
 
 use files::{OpenFiles, is_absent};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};

@@ -5,6 +5,7 @@
 //! | in the page cache | any | a `pread` into the caller's memory: as fast as a copy |
 //! | on disk | small | a `pread` without readahead: the pages asked for are read, and no others |
 //! | on disk | large | direct I/O into a reused buffer: the disk's own speed, and the page cache stays as it is |
+//! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
 //!
 //! Filling the page cache costs more than reading the disk where memory is short: a page has to be taken from
 //! someone, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
@@ -29,6 +30,17 @@ use crate::error::{Error, Result};
 /// Reads of up to so many bytes are not worth a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
+/// How bytes are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the page cache, and nothing but what is asked for.
+    Cached,
+    /// Through the page cache, front to back: what follows is read ahead.
+    Streamed,
+    /// Past the page cache, where the file system can.
+    Direct,
+}
+
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
 pub(crate) struct DirectReader {
@@ -36,6 +48,8 @@ pub(crate) struct DirectReader {
     len_bytes: u64,
     /// Through the page cache, without readahead.
     cached: File,
+    /// Through the page cache, with all of its readahead.
+    streamed: Option<File>,
     /// Past the page cache, where the file system can.
     direct: Option<File>,
     is_refused: AtomicBool,
@@ -69,11 +83,16 @@ impl DirectReader {
             file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
         };
         let direct = open(OFlags::DIRECT).ok().filter(is_same);
+        let streamed = open(OFlags::empty()).ok().filter(is_same);
+        if let Some(file) = &streamed {
+            let _ = fadvise(file, 0, None, Advice::Sequential);
+        }
         Ok(Some(Self {
             path: path.to_owned(),
             len_bytes: found.len(),
             residency: Residency::of(&cached).ok(),
             cached,
+            streamed,
             direct,
             is_refused: AtomicBool::new(false),
         }))
@@ -104,16 +123,17 @@ impl DirectReader {
         !matches!(looked, Err(Errno::AGAIN))
     }
 
-    /// Reads all of `out`, through the page cache.
+    /// Reads all of `out`; through the page cache if the way is direct, for which any memory will not do.
     ///
     /// # Errors
     /// `Corrupt` if the file ends before; what the disk says.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
-        self.cached.read_exact_at(out, offset).map_err(|error| self.explain(error, offset))
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
+        let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
+        streamed.unwrap_or(&self.cached).read_exact_at(out, offset).map_err(|error| self.explain(error, offset))
     }
 
-    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`: past the page
-    /// cache if `direct` is true and it can be, else through it.
+    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`, through
+    /// the page cache where direct I/O is refused.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -121,13 +141,13 @@ impl DirectReader {
         &self,
         offset: u64,
         len: usize,
-        direct: bool,
+        way: Way,
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         let explain = |error| self.explain(error, offset);
         // Whole device blocks; the last one may lie beyond the end of the file.
         let from = (offset % ALIGN_BYTES as u64) as usize;
-        let is_done = direct && {
+        let is_done = way == Way::Direct && {
             let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
             self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
         };
@@ -135,7 +155,7 @@ impl DirectReader {
             return Ok(scratch.bytes().get(from..from + len).unwrap_or_default());
         }
         let room = scratch.room(len).map_err(explain)?;
-        self.read(offset, room)?;
+        self.read(offset, room, way)?;
         Ok(room)
     }
 
@@ -229,6 +249,8 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
+    const WAYS: [Way; 3] = [Way::Cached, Way::Streamed, Way::Direct];
+
     fn file(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -253,14 +275,16 @@ mod tests {
             (7, 0),
         ] {
             let expected = &bytes[offset..offset + len];
-            for direct in [false, true] {
+            for way in WAYS {
                 let mut scratch = Scratch::default();
-                let found = reader.fetch(offset as u64, len, direct, &mut scratch).unwrap();
+                let found = reader.fetch(offset as u64, len, way, &mut scratch).unwrap();
                 assert!(found == expected, "{offset} {len}");
             }
-            let mut out = vec![0; len];
-            reader.read(offset as u64, &mut out).unwrap();
-            assert!(out == expected);
+            for way in WAYS {
+                let mut out = vec![0; len];
+                reader.read(offset as u64, &mut out, way).unwrap();
+                assert!(out == expected);
+            }
         }
     }
 
@@ -278,9 +302,9 @@ mod tests {
         for _ in 0..3 {
             assert!(!reader.is_cached(0, 1 << 20));
             let mut scratch = Scratch::default();
-            assert!(reader.fetch(0, 1 << 20, true, &mut scratch).unwrap() == vec![7; 1 << 20]);
+            assert!(reader.fetch(0, 1 << 20, Way::Direct, &mut scratch).unwrap() == vec![7; 1 << 20]);
         }
-        reader.read(0, &mut vec![0; 1 << 19]).unwrap();
+        reader.read(0, &mut vec![0; 1 << 19], Way::Cached).unwrap();
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
         assert_eq!(reader.residency.as_ref().unwrap().has(1 << 20), None);
@@ -292,7 +316,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, [5; 10_000]).unwrap();
         let reader = DirectReader::open(&path).unwrap().unwrap();
-        assert_eq!(reader.fetch(4000, 6000, true, &mut Scratch::default()).unwrap(), [5; 6000]);
+        assert_eq!(reader.fetch(4000, 6000, Way::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
         assert!(reader.is_cached(0, 10_000));
     }
 
@@ -303,8 +327,8 @@ mod tests {
         assert!(reader.has_its_length());
         File::options().write(true).open(&path).unwrap().set_len(9000).unwrap();
         assert!(!reader.has_its_length());
-        for direct in [false, true] {
-            let error = reader.fetch(5000, 10_000, direct, &mut Scratch::default()).unwrap_err();
+        for way in WAYS {
+            let error = reader.fetch(5000, 10_000, way, &mut Scratch::default()).unwrap_err();
             assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&path)));
         }
         assert!(DirectReader::open(&path.join("below")).unwrap().is_none());
