@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _native, _options
 from ._attempts import attempts
@@ -47,6 +47,8 @@ from ._handlers import LeafHandler, LeafRegistry, StandardHandler
 from ._leaves import to_native
 from ._nodes import Node, PrngKey, UnknownLeaf
 from ._options import OrbaxOptions
+from ._progress import Progress, Watch
+from ._report import SaveReport, StageReport
 from ._tree import flatten
 
 __version__: str = _native.__version__
@@ -82,6 +84,7 @@ __all__ = [
     "RegrowError",
     "ReplacedError",
     "SaveReport",
+    "StageReport",
     "StandardHandler",
     "StorageFullError",
     "UncommittedError",
@@ -95,17 +98,6 @@ __all__ = [
     "save",
     "verify",
 ]
-
-
-class SaveReport(NamedTuple):
-    """What a save did."""
-
-    path: str
-    """Where the checkpoint now is."""
-    stored_bytes: int
-    """Bytes of all files."""
-    leaf_count: int
-    """Leaves written."""
 
 
 def save(
@@ -122,6 +114,7 @@ def save(
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
     handlers: LeafRegistry | None = None,
+    progress: Progress = None,
     **options: Any,
 ) -> SaveReport:
     """Saves a pytree at `path`: all of it or nothing, synced to disk.
@@ -133,7 +126,7 @@ def save(
             and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
         layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes; or the layout of another
             tool: ``"orbax"``, ``"flax"``, ``"equinox"``, ``"pytree_data"``, ``"trak"``, ``"safetensors"``, ``"npy"``.
-        overwrite: Replace a checkpoint that is there.
+        overwrite: Replace a checkpoint that is there; a folder or file that is none is refused.
         durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
         cast: A dtype for all arrays, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``.
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.
@@ -142,32 +135,33 @@ def save(
         budget: Extra memory in bytes; 64 MiB if `None`.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
         handlers: Who is in charge of leaves of your own types.
+        progress: `None`: a bar on a terminal if it takes longer than a second; `True`: a bar; `False`: none; or a
+            function of the bytes done and the bytes in all. What that raises ends the save, as Ctrl-C does.
         **options: Options of the layout.
 
     Raises:
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold, with its key path.
         NameCollisionError: if two leaves would get the same name in the layout asked for.
-        StorageFullError, PermissionDeniedError: whatever was there before has not changed.
+        StorageFullError, PermissionDeniedError.
+
+    Whatever it raises, nothing that was there before has changed, and nothing is left of what was begun.
     """
     layout_options = _options.layout_options(layout, orbax, options)
     flat = flatten(tree, handlers)
-    report = _native.save(
-        os.fsdecode(path),
-        flat.structure,
-        to_native(flat),
-        (
-            overwrite,
-            durable,
-            _options.casts(cast),
-            _options.compression_level(compression),
-            _options.json_text(metadata),
-            strict_orbax,
-            _options.count("budget", budget),
-            layout_options,
-        ),
+    native_options = (
+        overwrite,
+        durable,
+        _options.casts(cast),
+        _options.compression_level(compression),
+        _options.json_text(metadata),
+        strict_orbax,
+        _options.count("budget", budget),
+        layout_options,
     )
-    return SaveReport(*report)
+    with Watch(progress, "saving") as watch:
+        report = _native.save(os.fsdecode(path), flat.structure, to_native(flat), native_options, watch)
+    return SaveReport.from_native(report)
 
 
 def load(
@@ -184,6 +178,7 @@ def load(
     shardings: Any = None,
     budget: int | None = None,
     handlers: LeafRegistry | None = None,
+    progress: Progress = None,
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
@@ -206,6 +201,7 @@ def load(
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
+        progress: As for `save`.
 
     Raises:
         MismatchError: if the template differs, with every difference.
@@ -221,6 +217,7 @@ def load(
         "shardings": shardings,
         "budget": budget,
         "handlers": handlers,
+        "progress": progress,
     }
     for is_last in attempts():
         before = _identity(path)
@@ -256,13 +253,21 @@ def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> 
     return Checkpoint(_open(path, step, item))
 
 
-def verify(path: StrPath, *, step: int | None = None, item: str | None = None) -> VerifyReport:
+def verify(
+    path: StrPath, *, step: int | None = None, item: str | None = None, progress: Progress = None
+) -> VerifyReport:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        progress: As for `save`.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return VerifyReport.from_native(_open(path, step, item).verify())
+    return open(path, step=step, item=item).verify(progress=progress)
 
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:

@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from ._handlers import LeafRegistry
 from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_native
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
+from ._progress import Progress, Watch
 from ._tree import Structure, flatten, unflatten
 
 StrPath = str | os.PathLike[str]
@@ -329,9 +330,10 @@ class Checkpoint(Mapping[str, Leaf]):
         """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
         return self._native.overview()
 
-    def verify(self) -> VerifyReport:
+    def verify(self, *, progress: Progress = None) -> VerifyReport:
         """Reads and checks everything; see `regrow.verify`."""
-        return VerifyReport.from_native(self._native.verify())
+        with Watch(progress, "verifying") as watch:
+            return VerifyReport.from_native(self._native.verify(watch))
 
     def load(
         self,
@@ -345,6 +347,7 @@ class Checkpoint(Mapping[str, Leaf]):
         shardings: Any = None,
         budget: int | None = None,
         handlers: LeafRegistry | None = None,
+        progress: Progress = None,
     ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`."""
         selected, casts = _options.patterns(only), _options.casts(cast)
@@ -352,18 +355,19 @@ class Checkpoint(Mapping[str, Leaf]):
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
-            return self._load_out(out, selected, casts, partial, verify, budget)
+            return self._load_out(out, selected, casts, partial, verify, budget, progress)
         if like is None:
             if partial:
                 raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
-            columns, leaves = self._native.load(selected, casts, None, False, not verify, budget)
+            with Watch(progress, "loading") as watch:
+                columns, leaves = self._native.load(selected, casts, None, False, not verify, budget, watch)
             structure, loaded = Structure(*columns), LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings), handlers)
         template = Template(like, selected, handlers)
         template.check_unstorable(self)
-        loaded = self._load_template(template, casts, partial, verify, budget)
+        loaded = self._load_template(template, casts, partial, verify, budget, progress)
         by_leaf = {}
         if shardings is not None:
             by_leaf = shardings_by_leaf(shardings, _native.paths(template.flat.structure))
@@ -376,9 +380,11 @@ class Checkpoint(Mapping[str, Leaf]):
         partial: bool,
         verify: bool,
         budget: int | None,
+        progress: Progress,
     ) -> LoadedLeaves:
         partial = partial or template.is_selection
-        _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget)
+        with Watch(progress, "loading") as watch:
+            _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget, watch)
         return LoadedLeaves(*leaves)
 
     def _load_out(
@@ -389,6 +395,7 @@ class Checkpoint(Mapping[str, Leaf]):
         partial: bool,
         verify: bool,
         budget: int | None,
+        progress: Progress,
     ) -> Any:
         """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
         flat = flatten(out)
@@ -405,7 +412,10 @@ class Checkpoint(Mapping[str, Leaf]):
             for leaf, want in zip(flat.leaves, template.wanted, strict=True)
         ]
         partial = partial or template.is_selection
-        filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs)
+        with Watch(progress, "loading") as watch:
+            filled, leaves = self._native.load_into(
+                casts, template.columns(), partial, not verify, budget, outs, watch
+            )
         template.leave_out(filled)
         rest = flatten(template.fill(LoadedLeaves(*leaves), {}))
         for target, source in zip(flat.leaves, rest.leaves, strict=True):
@@ -437,6 +447,8 @@ class VerifyReport(NamedTuple):
     """Leaves read."""
     has_data_checksums: bool
     """Whether every data byte is under a checksum; if not, silent damage to array data can go unseen."""
+    notes: Sequence[str] = ()
+    """What may well be as it should, and may not: a sound checkpoint can have notes."""
 
     @property
     def ok(self) -> bool:
@@ -452,10 +464,11 @@ class VerifyReport(NamedTuple):
         return "\n".join(finding.message for finding in self.findings)
 
     @classmethod
-    def from_native(cls, report: tuple[list[Any], int, int, bool]) -> VerifyReport:
+    def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:
         """From the native half's columns."""
-        findings, checked_bytes, leaf_count, has_data_checksums = report
-        return cls([Finding(*finding) for finding in findings], checked_bytes, leaf_count, has_data_checksums)
+        findings, checked_bytes, leaf_count, has_data_checksums, notes = report
+        found = [Finding(*finding) for finding in findings]
+        return cls(found, checked_bytes, leaf_count, has_data_checksums, notes)
 
 
 def _from_json(text: str | None) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 from . import _native, _options
 from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError
 from ._options import OrbaxOptions
+from ._progress import Progress, Watch
+from ._report import SaveReport
 
 
 class Loss(NamedTuple):
@@ -64,6 +66,8 @@ class ConvertReport(NamedTuple):
     """Leaves written."""
     losses: list[Loss]
     """What the target could not hold."""
+    save: SaveReport
+    """How fast it went, and where the time went."""
 
 
 @overload
@@ -85,7 +89,7 @@ def convert(
     metadata: Any = ...,
     step: int | None = ...,
     item: str | None = ...,
-    progress: Callable[[int, int], object] | None = ...,
+    progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
 ) -> ConvertPlan: ...
@@ -110,7 +114,7 @@ def convert(
     metadata: Any = ...,
     step: int | None = ...,
     item: str | None = ...,
-    progress: Callable[[int, int], object] | None = ...,
+    progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
 ) -> ConvertReport: ...
@@ -134,7 +138,7 @@ def convert(
     metadata: Any = None,
     step: int | None = None,
     item: str | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress = None,
     orbax: OrbaxOptions | None = None,
     **options: Any,
 ) -> ConvertReport | ConvertPlan:
@@ -145,9 +149,10 @@ def convert(
     Args:
         source: What to read.
         target: What to make.
-        dry_run: Write nothing, and give what would become of each leaf.
+        dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
+            (names that it cannot hold, a target that is there already) is raised as it would be.
         layout: The layout to write; see `save`. Further keywords are its options.
-        only: A glob or globs over the key paths of the source; others are left out.
+        only: A glob or globs over the key paths of the source; others are left out, `None` and empty containers too.
         rename: Regular expressions over whole key paths, and what takes their place (``$1`` is what the first group
             has matched); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
         cast: A dtype for all arrays, or a dict of globs.
@@ -160,7 +165,7 @@ def convert(
         metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several.
-        progress: Called with bytes done and bytes in all, from time to time; what it raises ends the conversion.
+        progress: As for `save`.
         orbax: Options of ``layout="orbax"``.
         **options: Options of the layout.
 
@@ -169,9 +174,9 @@ def convert(
 
     Raises:
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
-        LeafNotFoundError: for a glob that matches nothing.
-        InvalidArgumentError: for rules that cannot be followed.
-        NameCollisionError: if two leaves would come to one place.
+        NotFoundError: for globs that match nothing; it names them all.
+        InvalidArgumentError: for rules that cannot be followed, or change nothing.
+        NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
     save = (
         overwrite,
@@ -193,15 +198,15 @@ def convert(
         lossy,
     )
     if dry_run:
-        leaves, losses = _native.plan_convert(os.fsdecode(source), save, rules)
+        leaves, losses = _native.plan_convert(os.fsdecode(source), os.fsdecode(target), save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],
         )
-    path, stored_bytes, leaf_count, losses = _native.convert(
-        os.fsdecode(source), os.fsdecode(target), save, rules, progress
-    )
-    return ConvertReport(path, stored_bytes, leaf_count, [Loss(*loss) for loss in losses])
+    with Watch(progress, "converting") as watch:
+        columns, losses = _native.convert(os.fsdecode(source), os.fsdecode(target), save, rules, watch)
+    report = SaveReport.from_native(columns)
+    return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
 
 
 def _form(form: tuple[str, str, list[int]]) -> LeafForm:

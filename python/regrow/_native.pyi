@@ -1,6 +1,6 @@
 """The engine, in columns: see `_tree` and `_leaves` for what they mean."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -24,18 +24,25 @@ _Template = tuple[_Structure, list[int | None], list[tuple[int, ...] | None], by
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
-def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> tuple[str, int, int]:
-    """Saves a tree; gives path, stored bytes and number of leaves."""
+_Watch = tuple[bool, Callable[[int, int], object] | None]
+_Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
+
+def save(path: str, structure: _Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+    """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
+
+    `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
+    they are handled meanwhile; what they or the callback raise is raised when the work has stopped.
+    """
 
 def plan_convert(
-    source: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
-    """Gives what would become of each leaf, and what the target cannot hold."""
+    """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
-    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], progress: Any
-) -> tuple[str, int, int, list[tuple[str, str, str]]]:
-    """Converts; gives path, stored bytes, number of leaves and what the target cannot hold."""
+    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
+) -> tuple[_Saved, list[tuple[str, str, str]]]:
+    """Converts; gives what `save` gives, and what the target cannot hold."""
 
 def open(path: str, step: int | None, item: str | None) -> Checkpoint:
     """Opens a checkpoint of any layout."""
@@ -201,6 +208,7 @@ class Checkpoint:
         partial: bool,
         unverified: bool,
         budget: int | None,
+        watch: _Watch,
     ) -> tuple[_Structure, _Leaves]:
         """All of it, or a selection."""
 
@@ -212,11 +220,12 @@ class Checkpoint:
         unverified: bool,
         budget: int | None,
         outs: list[np.ndarray[Any, Any] | None],
+        watch: _Watch,
     ) -> tuple[list[bool], _Leaves]:
         """Into arrays, one or `None` a leaf of the template; which of them were filled where they are, and the rest."""
 
-    def verify(self) -> tuple[list[_Finding], int, int, bool]:
-        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum."""
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+        """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:
         """The leaves as a table."""
@@ -263,5 +272,5 @@ class TrakArrays:
     def count_done(self) -> int: ...
     def missing(self) -> list[int]: ...
 
-def trak_repair(path: str, metadata: str | None, half_precision: bool | None) -> list[str]:
+def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""

@@ -115,6 +115,8 @@ def finalize_scores(
         if 0 < len(missing) < num_targets:
             raise ModelIDException(f"Model ID {model_id}: targets {missing[:10]} of {exp_name} are not scored yet.")
         targets = saver.current_store[f"{exp_name}_grads"]
+        if missing and len(missing) == num_targets and not np.any(targets):
+            raise ModelIDException(f"Model ID {model_id}: none of the targets of {exp_name} is scored yet.")
         scores = saver.current_store[f"{exp_name}_scores"]
         saver.load_current_store(model_id, mode="r")
         used.append((saver.current_store["features"], targets, saver.current_store["out_to_loss"]))

@@ -34,6 +34,7 @@ from ._attempts import attempts
 from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
+from ._progress import unwatched
 from ._pytree_walk import (
     InvalidTreeNodeError,
     NotAMLModelTreeNodeError,
@@ -258,7 +259,17 @@ def model_save(
         os.fsdecode(filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
-        (overwrite, durable, [], None, None, False, None, _options.layout_options("pytree_data", None, options)),
+        (
+            "any file" if overwrite else False,
+            durable,
+            [],
+            None,
+            None,
+            False,
+            None,
+            _options.layout_options("pytree_data", None, options),
+        ),
+        unwatched(),
     )
     return size, time.monotonic() - since
 

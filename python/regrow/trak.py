@@ -275,6 +275,8 @@ class MmapSaver(AbstractSaver):
     def init_experiment(self, exp_name: str, num_targets: int, model_id: int) -> None:
         """Starts an experiment for a model, or joins it: what is there is kept, finished scores too.
 
+        Where the model's gradients were lost, none of its targets is done any longer, and the scores are not final.
+
         Raises:
             ModelIDException: if the model has no folder.
             MismatchError: if the experiment has another number of targets.
@@ -405,22 +407,26 @@ def repair(
     save_dir: str | os.PathLike[str],
     metadata: Mapping[str, Any] | None = None,
     use_half_precision: bool | None = None,
+    *,
+    recompute_zero_rows: bool = False,
 ) -> list[str]:
     """Makes a damaged folder whole: empty or cut JSON, cut or missing arrays, lost experiments.
 
-    Rows that may be lost are marked as not done, and flags that cannot be known are 0: the next run computes a little
-    more. No process may be working on the folder.
+    Rows that are lost are marked as not done, and flags that cannot be known are 0: the next run computes a little
+    more. Rows of zeros are left alone unless asked for. No process may be working on the folder.
 
     Args:
         save_dir: The folder.
         metadata: What `metadata.json` should say, where it is lost.
         use_half_precision: The precision, where no array is left to tell it.
+        recompute_zero_rows: Mark also those rows as not done that hold zeros only. Their gradients may really be zero;
+            `regrow.verify` names them in a note.
 
     Returns:
         What was done, a line each.
     """
     text = None if metadata is None else json.dumps(dict(metadata))
-    return _native.trak_repair(os.fspath(save_dir), text, use_half_precision)
+    return _native.trak_repair(os.fspath(save_dir), text, use_half_precision, recompute_zero_rows)
 
 
 def checkpoint_digest(state: Mapping[str, Any]) -> str:

@@ -6,17 +6,22 @@ use std::path::PathBuf;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::OpenOptions;
-use regrow::array::{Region, Shape};
-use regrow::tree::{Leaf, LeafData, LeafKind};
+use regrow::array::{Array, Region, Shape};
+use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
+use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{StructureIn, StructureOut, from_tree, print_paths, to_tree};
 use crate::error::{OrRaise, place};
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, to_leaves};
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::watch::{WatchIn, watched};
 
-/// Saves a tree; gives path, stored bytes and number of leaves.
+/// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
+/// bytes.
+pub type SaveOut = (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64, f64)>, String, u64);
+
+/// Saves a tree; gives the report.
 #[pyfunction]
 pub fn save(
     py: Python<'_>,
@@ -24,14 +29,37 @@ pub fn save(
     structure: StructureIn<'_>,
     leaves: LeavesIn<'_>,
     options: SaveIn,
-) -> PyResult<(OsString, u64, usize)> {
+    watch: WatchIn,
+) -> PyResult<SaveOut> {
     let tree = to_tree(&structure)?;
     let leaves = to_leaves(&tree, &leaves)?;
     let tree = tree.with_leaves(leaves).or_raise()?;
-    let options = save_options(options).or_raise()?;
+    let mut options = save_options(options).or_raise()?;
+    let len_bytes =
+        tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
     // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
-    let report = py.detach(|| regrow::save_with(path, &tree, &options)).or_raise()?;
-    Ok((report.path.into_os_string(), report.stored_bytes, report.leaf_count))
+    let report = watched(py, watch, len_bytes, |monitor| {
+        options.monitor = monitor;
+        regrow::save_with(path, &tree, &options)
+    })?;
+    Ok(save_report(report))
+}
+
+/// The report in columns.
+pub fn save_report(report: SaveReport) -> SaveOut {
+    let gb_per_s =
+        report.stages.iter().map(|stage| (stage.stage.name(), stage.seconds, stage.bytes, stage.gb_per_s()));
+    let stages = gb_per_s.collect();
+    (
+        report.path.into_os_string(),
+        report.stored_bytes,
+        report.leaf_count,
+        report.data_bytes,
+        report.seconds,
+        stages,
+        report.io_path.to_string(),
+        report.reused_bytes,
+    )
 }
 
 /// Opens a checkpoint of any layout: metadata only.
@@ -50,6 +78,10 @@ impl Checkpoint {
     pub fn new(checkpoint: regrow::Checkpoint) -> Self {
         Self(checkpoint)
     }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add)
+    }
 }
 
 /// The structure; kinds, dtypes, shapes and stored names of the leaves.
@@ -58,6 +90,9 @@ type TreeOut<'py> =
 
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
+
+/// Findings, bytes read, leaves, whether there are checksums, notes.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
 type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
@@ -143,7 +178,7 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    #[pyo3(signature = (only, casts, template, partial, unverified, budget))]
+    #[pyo3(signature = (only, casts, template, partial, unverified, budget, watch))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load<'py>(
         &self,
@@ -154,16 +189,20 @@ impl Checkpoint {
         partial: bool,
         unverified: bool,
         budget: Option<u64>,
+        watch: WatchIn,
     ) -> PyResult<(StructureOut<'py>, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
-        let options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
-        let tree = py.detach(|| self.0.load(&options)).or_raise()?;
+        let mut options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
+        let tree = watched(py, watch, self.len_bytes(), |monitor| {
+            options.monitor = monitor;
+            self.0.load(&options)
+        })?;
         let structure = from_tree(py, &tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
     }
 
     /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
-    #[pyo3(signature = (casts, template, partial, unverified, budget, outs))]
+    #[pyo3(signature = (casts, template, partial, unverified, budget, outs, watch))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load_into<'py>(
         &self,
@@ -174,12 +213,16 @@ impl Checkpoint {
         unverified: bool,
         budget: Option<u64>,
         outs: Vec<Option<Bound<'py, PyUntypedArray>>>,
+        watch: WatchIn,
     ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
         let template = to_template(template)?;
-        let options = load_options(&[], casts, Some(template), partial, unverified, budget).or_raise()?;
+        let mut options = load_options(&[], casts, Some(template), partial, unverified, budget).or_raise()?;
         let mut outs = Destinations::new(outs);
         let bytes = outs.bytes_mut();
-        let tree = py.detach(|| self.0.load_into_memory(&options, bytes)).or_raise()?;
+        let tree = watched(py, watch, self.len_bytes(), |monitor| {
+            options.monitor = monitor;
+            self.0.load_into_memory(&options, bytes)
+        })?;
         let is_absent = |leaf: &Leaf| matches!(leaf.data, LeafData::Absent);
         let is_array = |leaf: &Leaf| !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_));
         let filled = tree.leaves().iter().zip(outs.are_filled());
@@ -187,13 +230,15 @@ impl Checkpoint {
         Ok((filled, from_leaves(py, tree.into_leaves())?))
     }
 
-    fn verify(&self, py: Python<'_>) -> PyResult<(Vec<FindingOut>, u64, usize, bool)> {
-        let report = py.detach(|| self.0.verify()).or_raise()?;
+    fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
+        let report = watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor))?;
         let findings = report.findings.iter().map(|finding| {
             let (file, leaf, offset_bytes) = place(&finding.error);
             (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
         });
-        Ok((findings.collect(), report.checked_bytes, report.leaf_count, report.has_data_checksums))
+        let findings = findings.collect();
+        let (bytes, leaves) = (report.checked_bytes, report.leaf_count);
+        Ok((findings, bytes, leaves, report.has_data_checksums, report.notes))
     }
 
     fn overview(&self, py: Python<'_>) -> String {

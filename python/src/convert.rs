@@ -1,21 +1,17 @@
 //! Converting: the options in, a plan or a report out.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use regrow::engine::{ConvertOptions, PlannedLeaf, Progress, ProgressHook, Rename};
+use regrow::engine::{ConvertOptions, PlannedLeaf, Rename};
 use regrow::formats::Loss;
 use regrow::tree::{LeafInfo, PathPattern};
-use regrow::{Error, ErrorKind, OpenOptions, Result};
+use regrow::{OpenOptions, Result};
 
+use crate::checkpoint::{SaveOut, save_report};
 use crate::error::OrRaise;
 use crate::options::{SaveIn, save_options};
-
-/// The callback is told at most this often, and at the end.
-const TELL_EVERY: Duration = Duration::from_millis(50);
+use crate::watch::{WatchIn, watched};
 
 /// Step, item, selection, renames, transposes, reshapes, whether it may lose something.
 pub type ConvertIn = (
@@ -37,20 +33,25 @@ type InfoOut = (&'static str, &'static str, Vec<u64>);
 /// Path in the source, path in the target, what it is, what it becomes.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 
-/// Works out what a conversion would do, and writes nothing.
+/// Works out what a conversion would do, raises what it would raise, and writes nothing.
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
     source: PathBuf,
+    target: PathBuf,
     save: SaveIn,
     convert: ConvertIn,
 ) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
-    let options = convert_options(save, convert, None).or_raise()?;
-    let plan = py.detach(|| regrow::open_with(&source, &options.open)?.plan_convert(&options)).or_raise()?;
+    let options = convert_options(save, convert).or_raise()?;
+    let plan = py.detach(|| {
+        let plan = regrow::open_with(&source, &options.open)?.plan_convert(&options)?;
+        plan.check(&target, &options).map(|()| plan)
+    });
+    let plan = plan.or_raise()?;
     Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect()))
 }
 
-/// Converts; gives path, stored bytes, number of leaves and losses.
+/// Converts; gives the report of the save, and losses.
 #[pyfunction]
 pub fn convert(
     py: Python<'_>,
@@ -58,25 +59,19 @@ pub fn convert(
     target: PathBuf,
     save: SaveIn,
     convert: ConvertIn,
-    progress: Option<Py<PyAny>>,
-) -> PyResult<(OsString, u64, usize, Vec<LossOut>)> {
-    let raised = Arc::new(Mutex::new(None));
-    let hook = hook(progress, raised.clone());
-    let options = convert_options(save, convert, Some(hook)).or_raise()?;
-    let report = py.detach(|| regrow::convert(&source, &target, &options));
-    if let Some(error) = raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        return Err(error);
-    }
-    let report = report.or_raise()?;
+    watch: WatchIn,
+) -> PyResult<(SaveOut, Vec<LossOut>)> {
+    let mut options = convert_options(save, convert).or_raise()?;
+    // How much there is to convert shows only when it is open: it may be long.
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        options.save.monitor = monitor;
+        regrow::convert(&source, &target, &options)
+    })?;
     let losses = report.losses.iter().map(loss).collect();
-    Ok((report.save.path.into_os_string(), report.save.stored_bytes, report.save.leaf_count, losses))
+    Ok((save_report(report.save), losses))
 }
 
-fn convert_options(
-    save: SaveIn,
-    convert: ConvertIn,
-    progress: Option<ProgressHook>,
-) -> Result<ConvertOptions> {
+fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
     let (step, item, only, rename, transpose, reshape, lossy) = convert;
     fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
@@ -89,31 +84,6 @@ fn convert_options(
         transpose: rules(transpose)?,
         reshape: rules(reshape)?,
         lossy,
-        progress,
-    })
-}
-
-/// Tells the callback how far it is, and lets Ctrl-C through; what either raises ends the work.
-fn hook(progress: Option<Py<PyAny>>, raised: Arc<Mutex<Option<PyErr>>>) -> ProgressHook {
-    let told = Mutex::new(None::<Instant>);
-    ProgressHook::new(move |state: Progress| {
-        {
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_last = state.done_bytes >= state.total_bytes;
-            if !is_last && told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
-                return Ok(());
-            }
-            *told = Some(Instant::now());
-        }
-        let called = Python::attach(|py| {
-            py.check_signals()?;
-            let Some(progress) = &progress else { return Ok(()) };
-            progress.call1(py, (state.done_bytes.min(state.total_bytes), state.total_bytes)).map(drop)
-        });
-        called.map_err(|error| {
-            *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            Error::new(ErrorKind::Cancelled, "the progress callback raised an exception")
-        })
     })
 }
 

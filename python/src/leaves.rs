@@ -42,7 +42,7 @@ pub type LeavesOut<'py> =
 pub fn to_leaves(tree: &Tree<usize>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
     let (kinds, values, notes, shardings) = columns;
     let mut dtypes = Dtypes::default();
-    let mut sharding_values: HashMap<&str, serde_json::Value> = HashMap::new();
+    let mut sharding_values: HashMap<&str, Arc<serde_json::Value>> = HashMap::new();
     let mut leaves = Vec::with_capacity(kinds.len());
     for (at, (&kind, value)) in kinds.iter().zip(values.iter()).enumerate() {
         let mut leaf = match to_leaf(kind, &value, notes.get(&at), &mut dtypes) {
@@ -56,7 +56,7 @@ pub fn to_leaves(tree: &Tree<usize>, columns: &LeavesIn<'_>) -> PyResult<Vec<Lea
             // Thousands of leaves share a few shardings.
             let parsed = sharding_values
                 .entry(text)
-                .or_insert_with(|| serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
+                .or_insert_with(|| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null)));
             leaf.sharding = Some(parsed.clone());
         }
         leaves.push(leaf);

@@ -17,6 +17,7 @@
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
+//! | `watch` | progress callbacks and Ctrl-C during long work |
 //! | `error` | errors to exceptions |
 //!
 //! The interpreter is released around all work of the engine, whose threads live only as long as the call: so
@@ -34,6 +35,7 @@ mod options;
 mod pytree_data;
 mod safetensors;
 mod trak;
+mod watch;
 
 /// The extension module.
 #[pyo3::pymodule(gil_used = false)]

@@ -138,7 +138,7 @@ impl<'py> Destinations<'py> {
     pub fn new(arrays: Vec<Option<Bound<'py, PyUntypedArray>>>) -> Self {
         let place = |array: Bound<'py, PyUntypedArray>| {
             // SAFETY: the pointer comes from a live NumPy array, whose struct is a public part of NumPy's ABI.
-            let fields = unsafe { (*array.as_array_ptr()).fields };
+            let fields = unsafe { &(*array.as_array_ptr()).fields };
             let wanted = numpy::npyffi::NPY_ARRAY_C_CONTIGUOUS | numpy::npyffi::NPY_ARRAY_WRITEABLE;
             let len = array.shape().iter().product::<usize>() * array.dtype().itemsize();
             (fields.flags & wanted == wanted && len > 0)

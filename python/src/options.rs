@@ -13,9 +13,16 @@ use crate::error::OrRaise;
 /// Patterns and names of dtypes.
 pub type CastsIn = Vec<(String, String)>;
 
+/// What a save may replace: nothing or a checkpoint, or `"any file"`, as functions do that stand in for others.
+#[derive(FromPyObject)]
+pub enum OverwriteIn {
+    Checkpoint(bool),
+    Name(String),
+}
+
 /// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON.
 pub type SaveIn =
-    (bool, bool, CastsIn, Option<CompressionIn>, Option<String>, bool, Option<u64>, (String, String));
+    (OverwriteIn, bool, CastsIn, Option<CompressionIn>, Option<String>, bool, Option<u64>, (String, String));
 
 /// `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
@@ -51,15 +58,24 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
                 Error::invalid(format!("metadata is no JSON that can be stored: {error}"))
             })?),
         };
+    let (overwrite, replace_any_file) = match overwrite {
+        OverwriteIn::Checkpoint(overwrite) => (overwrite, false),
+        OverwriteIn::Name(name) if name == "any file" => (true, true),
+        OverwriteIn::Name(name) => {
+            return Err(Error::invalid(format!("overwrite={name:?} makes no sense: it is true or false")));
+        }
+    };
     Ok(SaveOptions {
         layout: to_layout(&layout, &layout_options)?,
         overwrite,
+        replace_any_file,
         not_durable: !durable,
         cast: to_casts(casts)?,
         compression,
         custom_metadata,
         strict_orbax,
         budget_bytes,
+        ..SaveOptions::default()
     })
 }
 

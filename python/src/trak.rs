@@ -194,15 +194,16 @@ impl TrakArrays {
 
 /// Repairs a store; says what was done.
 #[pyfunction]
-#[pyo3(signature = (path, metadata, half_precision))]
+#[pyo3(signature = (path, metadata, half_precision, recompute_zero_rows))]
 pub fn trak_repair(
     py: Python<'_>,
     path: PathBuf,
     metadata: Option<&str>,
     half_precision: Option<bool>,
+    recompute_zero_rows: bool,
 ) -> PyResult<Vec<String>> {
     let metadata = metadata.map(object).transpose().or_raise()?;
-    let with = Repair { metadata, precision: half_precision.map(precision) };
+    let with = Repair { metadata, precision: half_precision.map(precision), recompute_zero_rows };
     py.detach(|| repair(&path, &with)).or_raise()
 }
 

@@ -143,3 +143,44 @@ def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
     regrow.save(path, {"a": np.zeros(2)}, layout=layout, overwrite=True)
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     assert regrow.load(path)["a"].sum() == 0
+
+
+def test_a_dry_run_raises_what_the_conversion_would(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str, str, type[Exception]]] = [
+        ({"w": np.ones(2)}, "trak", "new", regrow.UnsupportedError),
+        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "safetensors", "new.safetensors", regrow.NameCollisionError),
+        ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "orbax", "new", regrow.NameCollisionError),
+        ({"a/b": np.ones(2), "a": {"b": np.ones(2)}}, "npy", "new.npz", regrow.NameCollisionError),
+        ({"a\0b": np.ones(2)}, "npy", "new.npz", regrow.UnsupportedError),
+        ({"__metadata__": np.ones(2)}, "safetensors", "new.safetensors", regrow.NameCollisionError),
+        ({"~": "text"}, "orbax", "new", regrow.RegrowError),
+        ({"k" * 300: np.ones(2)}, "npy", "new", regrow.UnsupportedError),
+    ]
+    for number, (tree, layout, name, error) in enumerate(cases):
+        folder = tmp_path / str(number)
+        regrow.save(folder / "source", tree)
+        messages = []
+        for dry_run in (True, False):
+            with pytest.raises(error) as caught:
+                regrow.convert(folder / "source", folder / name, layout=layout, lossy=True, dry_run=dry_run)
+            messages.append((type(caught.value), str(caught.value)))
+        assert messages[0] == messages[1]
+        assert [path.name for path in folder.iterdir()] == ["source"]
+
+
+def test_none_is_chosen_and_renamed_as_leaves_are(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    tree = {"n": None, "o": np.ones(2), "p": {"w": np.zeros(3), "none": None, "empty": []}, "text": "x"}
+    regrow.save(source, tree)
+    with pytest.raises(regrow.NameCollisionError, match=r"n \(None\) and o come to one place"):
+        regrow.convert(source, tmp_path / "new", rename={"o": "n/x"})
+    for number, only in enumerate(["p/w", "p/**", "n", "**"]):
+        regrow.convert(source, tmp_path / str(number), only=only)
+        assert_same(regrow.load(tmp_path / str(number)), regrow.load(source, only=only))
+    regrow.convert(source, tmp_path / "moved", rename={"(?i)N": "q/none"}, only=["n", "o"])
+    assert_same(regrow.load(tmp_path / "moved"), {"o": np.ones(2), "q": {"none": None}})
+    with pytest.raises(regrow.InvalidArgumentError, match="changes nothing"):
+        regrow.convert(source, tmp_path / "new", cast={"text": "float32"})
+    with pytest.raises(regrow.NotFoundError, match='"no", "neither"'):
+        regrow.convert(source, tmp_path / "new", only=["o", "no"], cast={"neither": "float32"})
+    assert not (tmp_path / "new").exists()

@@ -7,18 +7,20 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bar;
 mod cmd;
 mod exit;
 mod out;
 mod slice;
 mod values;
 
+use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, demo::Demo, ls::Ls, overview::Overview,
     verify::Verify,
 };
 use exit::{Exit, Failure};
-use regrow::OpenOptions;
+use regrow::{Monitor, OpenOptions};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
@@ -49,9 +51,17 @@ pub struct Globals {
     /// The item to open in a checkpoint of several.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
+    /// No progress bar, even on a terminal.
+    #[arg(long, global = true)]
+    no_progress: bool,
 }
 
 impl Globals {
+    /// A bar for long work, if there is to be one, and the monitor that moves it.
+    fn bar(&self, message: &'static str) -> (Bar, Monitor) {
+        Bar::new(message, !self.no_progress && !self.json)
+    }
+
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
         OpenOptions { step: self.step, item: self.item.clone() }

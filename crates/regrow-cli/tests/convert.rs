@@ -68,7 +68,7 @@ fn what_the_target_cannot_hold_is_refused_with_1() {
     let source = orbax("prng_keys");
     let run = regrow(["convert", text(&source), text(&target), "-l", "flax"]);
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.stderr.contains("prng_key") && run.stderr.contains("--lossy"), "{run:?}");
+    assert!(run.stderr.contains("PRNG key") && run.stderr.contains("--lossy"), "{run:?}");
     assert!(!target.exists());
     let dry = regrow(["convert", text(&source), text(&target), "-l", "flax", "--dry-run", "--json"]);
     assert_eq!((dry.code, dry.json()["lossless"].as_bool()), (1, Some(false)));
@@ -96,6 +96,31 @@ fn a_gemma_style_checkpoint_becomes_data_and_manifest_in_one_command() {
 }
 
 #[test]
+fn a_dry_run_fails_as_the_run_does() {
+    let (folder, path) = saved();
+    for (layout, rename, lossy, what) in [
+        ("trak", None, true, "TRAK"),
+        ("trak", None, false, "TRAK"),
+        ("safetensors", Some("params/kernel=__metadata__"), false, "__metadata__"),
+        ("orbax", Some("params/kernel=params.bias"), true, "stored as"),
+        ("regrow", Some("params/kernel=params/bias"), false, "come to one place"),
+    ] {
+        let target = folder.path().join("new");
+        let mut arguments = vec!["convert", text(&path), text(&target), "--layout", layout];
+        arguments.extend(rename.iter().flat_map(|rule| ["--rename", rule]));
+        arguments.extend(lossy.then_some("--lossy"));
+        let run = regrow(&arguments);
+        arguments.push("--dry-run");
+        let dry = regrow(&arguments);
+        assert!(run.code > 0 && run.stderr.contains(what), "{layout}: {run:?}");
+        assert_eq!((dry.code, dry.stderr, dry.stdout), (run.code, run.stderr, run.stdout), "{layout}");
+        assert!(!target.exists());
+    }
+    let run = regrow(["convert", text(&path), text(&path), "--dry-run"]);
+    assert!(run.code == 2 && run.stderr.contains("exists already"), "{run:?}");
+}
+
+#[test]
 fn mistakes_end_with_their_numbers() {
     let (folder, path) = saved();
     let target = folder.path().join("new");
@@ -114,4 +139,23 @@ fn mistakes_end_with_their_numbers() {
     assert!(!target.exists());
     assert_eq!(regrow(["convert", text(&folder.path().join("none")), text(&target)]).code, 3);
     assert_eq!(regrow(["convert", text(&path), text(&path)]).code, 2);
+}
+
+#[test]
+fn the_report_says_where_the_time_went_if_asked() {
+    let (folder, path) = saved();
+    let run = regrow(["convert", text(&path), text(&folder.path().join("a")), "--verbose", "--no-progress"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for part in ["prepare", "copy", "commit", "GB/s"] {
+        assert!(run.stderr.contains(part), "{run:?}");
+    }
+    let quiet = regrow(["convert", text(&path), text(&folder.path().join("b"))]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
+    let json = regrow(["convert", text(&path), text(&folder.path().join("c")), "--json"]).json();
+    let stages: Vec<&str> =
+        json["stages"].as_array().unwrap().iter().map(|stage| stage["stage"].as_str().unwrap()).collect();
+    assert!(stages.contains(&"copy") && stages.contains(&"commit"), "{json}");
+    assert!(json["seconds"].as_f64().unwrap() > 0.0 && json["data_bytes"].as_u64().unwrap() > 0, "{json}");
+    assert!(json["io_path"].is_string() && json["reused_bytes"] == 0, "{json}");
+    assert_eq!(regrow(["verify", text(&path), "--no-progress"]).stderr, "");
 }

@@ -46,6 +46,26 @@ fn what_orbax_wrote_and_time_damaged_is_1() {
 }
 
 #[test]
+fn notes_are_0() {
+    use regrow::formats::trak::layout::{Parameters, Precision};
+    use regrow::formats::trak::{Mode, TrakStore};
+    let folder = tempfile::tempdir().unwrap();
+    let parameters = Parameters { train_set_size: 2, proj_dim: 1, precision: Precision::Single };
+    let metadata = serde_json::json!({"JL dimension": 1, "JL matrix type": "normal", "train set size": 2});
+    let mode = Mode::Create(metadata.as_object().unwrap().clone());
+    let store = TrakStore::open(folder.path(), parameters, &mode).unwrap();
+    store.register(0, false).unwrap();
+    store.model(0).unwrap().rows.mark_done(&[1]).unwrap();
+
+    let run = regrow(["verify", text(folder.path())]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(run.stdout.contains(": sound: "), "{run:?}");
+    assert!(run.stderr.starts_with("note: 0/_is_featurized.mmap: 1 of 1 rows"), "{run:?}");
+    let report = &regrow(["verify", "--json", text(folder.path())]).json()[0];
+    assert_eq!(report["notes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn verify_goes_on_after_a_bad_path() {
     let (folder, path) = saved();
     let absent = folder.path().join("absent");

@@ -49,7 +49,7 @@ pub enum ErrorKind {
     StorageFull,
     /// Another checkpoint took the path while this one was being read.
     Replaced,
-    /// The caller's progress hook asked to stop.
+    /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
     Cancelled,
     /// Any other failure of the operating system.
     Io,

@@ -29,8 +29,8 @@
 //!
 //! The rooms: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
 //! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
-//! folder for each layout, [`engine`] opens, saves, loads and verifies, and [`commit`] is the only place that
-//! renames.
+//! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it, and
+//! [`commit`] is the only place that renames.
 
 pub mod array;
 pub mod bytes;
@@ -39,16 +39,18 @@ pub mod commit;
 pub mod engine;
 pub mod error;
 pub mod formats;
+pub mod monitor;
 pub mod store;
 pub mod tree;
 pub mod zarr;
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
-    Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyReport, convert,
-    open, open_with, save, save_with, verify, verify_with,
+    Checkpoint, ConvertOptions, LoadOptions, OpenOptions, SaveOptions, SaveReport, VerifyOptions,
+    VerifyReport, convert, open, open_with, save, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
+pub use monitor::Monitor;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
 pub use tree::{Pytree, StateDict};

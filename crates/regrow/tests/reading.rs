@@ -223,10 +223,8 @@ fn what_is_read_is_checked_each_time() {
     let checkpoint = regrow::open(&path).unwrap();
     let loaded = checkpoint.load(&LoadOptions::default()).unwrap();
     let mut out = vec![0; 4 * BLOCK as usize];
-    let options = LoadOptions {
-        template: Some(Tree::single(TemplateLeaf::default())),
-        ..LoadOptions::default()
-    };
+    let options =
+        LoadOptions { template: Some(Tree::single(TemplateLeaf::default())), ..LoadOptions::default() };
     checkpoint.load_into_memory(&options, vec![Some(&mut out)]).unwrap();
     assert!(checkpoint.verify().unwrap().is_ok());
     drop(loaded);

@@ -11,6 +11,7 @@ from .. import _native
 from .._checkpoint import StrPath
 from .._errors import InvalidArgumentError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
+from .._progress import unwatched
 from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
 from ._errors import as_safetensor_errors
 
@@ -28,7 +29,7 @@ def to_file(
     with as_safetensor_errors():
         flat, leaves = prepared(tensors, sep)
         options = layout_options(metadata, sep, align, max_shard_size)
-        _native.save(os.fsdecode(filename), flat.structure, leaves, save_options(options, durable))
+        _native.save(os.fsdecode(filename), flat.structure, leaves, save_options(options, durable), unwatched())
 
 
 def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:
@@ -90,5 +91,8 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Those of the native half: overwrite, durable, casts, compression, metadata, strict, budget, layout."""
-    return True, durable, [], None, None, False, None, ("safetensors", json.dumps(options))
+    """Those of the native half: what to overwrite, durable, casts, compression, metadata, strict, budget, layout.
+
+    Whatever file has the name is replaced, as safetensors itself does.
+    """
+    return "any file", durable, [], None, None, False, None, ("safetensors", json.dumps(options))

@@ -1,13 +1,12 @@
 //! `regrow convert`: from any layout to any other.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regrow::array::Dtype;
-use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, ProgressHook, Rename};
+use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
+use regrow::monitor::StageReport;
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, ErrorKind, SaveOptions};
 use serde_json::{Map, Value, json};
@@ -53,7 +52,7 @@ pub struct Convert {
     /// Convert also what the target cannot hold as it is, and list it.
     #[arg(long)]
     lossy: bool,
-    /// Show what would happen to each leaf, and write nothing.
+    /// Show what would happen to each leaf, and write nothing; fails as the conversion itself would.
     #[arg(long)]
     dry_run: bool,
     /// Replace a checkpoint that is there.
@@ -62,9 +61,9 @@ pub struct Convert {
     /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
     #[arg(long)]
     no_sync: bool,
-    /// No progress bar, even on a terminal.
-    #[arg(long)]
-    no_progress: bool,
+    /// Say on stderr how long each part of the work took.
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 impl Convert {
@@ -72,7 +71,12 @@ impl Convert {
         let mut options = self.convert_options(globals)?;
         let checkpoint = regrow::open_with(&self.source, &options.open)?;
         if self.dry_run {
-            let plan = checkpoint.plan_convert(&options)?;
+            let planned = checkpoint.plan_convert(&options);
+            let checked = planned.and_then(|plan| plan.check(&self.target, &options).map(|()| plan));
+            let plan = match checked {
+                Err(error) => return self.refused(error, globals),
+                Ok(plan) => plan,
+            };
             let fits = self.lossy || plan.is_lossless();
             if globals.json {
                 out::json(out, &plan_json(&plan))?;
@@ -82,22 +86,13 @@ impl Convert {
             return Ok(if fits { Exit::Fine } else { Exit::FoundWrong });
         }
         drop(checkpoint);
-        let bar = self.bar(globals);
-        let shown = bar.clone();
-        options.progress = Some(ProgressHook::new(move |progress| {
-            shown.set_length(progress.total_bytes);
-            shown.set_position(progress.done_bytes.min(progress.total_bytes));
-            Ok(())
-        }));
+        let (bar, monitor) = globals.bar("converting");
+        options.save.monitor = monitor;
         let report = regrow::convert(&self.source, &self.target, &options);
-        bar.finish_and_clear();
+        drop(bar);
         let report = match report {
-            // Not unreadable: the two layouts differ.
-            Err(error) if error.kind() == ErrorKind::Unsupported && !self.lossy => {
-                exit::report(&error, globals.json);
-                return Ok(Exit::FoundWrong);
-            }
-            report => report?,
+            Err(error) => return self.refused(error, globals),
+            Ok(report) => report,
         };
         if globals.json {
             let value = json!({
@@ -105,6 +100,12 @@ impl Convert {
                 "layout": options.save.layout.name(),
                 "leaf_count": report.save.leaf_count,
                 "stored_bytes": report.save.stored_bytes,
+                "data_bytes": report.save.data_bytes,
+                "reused_bytes": report.save.reused_bytes,
+                "seconds": report.save.seconds,
+                "gb_per_s": report.save.gb_per_s(),
+                "stages": report.save.stages.iter().map(stage_json).collect::<Vec<_>>(),
+                "io_path": report.save.io_path.to_string(),
                 "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
             });
             out::json(out, &value)?;
@@ -113,11 +114,24 @@ impl Convert {
         for loss in &report.losses {
             out::warn(&format!("{}: {loss}", loss.kind.name()));
         }
+        if self.verbose {
+            out::warn(&report.save.to_string());
+        }
         let leaves = out::count(report.save.leaf_count, "leaf", "leaves");
         let size = out::size(report.save.stored_bytes);
         let path = report.save.path.to_string_lossy();
         writeln!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
         Ok(Exit::Fine)
+    }
+
+    /// How a refusal ends, on a dry run as on a run.
+    fn refused(&self, error: Error, globals: &Globals) -> Result<Exit, Failure> {
+        if error.kind() != ErrorKind::Unsupported || self.lossy {
+            return Err(error.into());
+        }
+        // Not unreadable: the two layouts differ.
+        exit::report(&error, globals.json);
+        Ok(Exit::FoundWrong)
     }
 
     fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Failure> {
@@ -164,22 +178,7 @@ impl Convert {
             transpose: rules(&self.transpose, "GLOB=AXES")?,
             reshape: rules(&self.reshape, "GLOB=SHAPE")?,
             lossy: self.lossy,
-            progress: None,
         })
-    }
-
-    /// A bar on a terminal, once the work has taken a moment; nothing anywhere else.
-    fn bar(&self, globals: &Globals) -> ProgressBar {
-        if self.no_progress || globals.json || !std::io::stderr().is_terminal() {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-        let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(500));
-        bar
     }
 }
 
@@ -245,6 +244,15 @@ fn plan_json(plan: &ConvertPlan) -> Value {
         "leaves": plan.leaves.iter().map(leaf).collect::<Vec<_>>(),
         "losses": plan.losses.iter().map(loss_json).collect::<Vec<_>>(),
         "lossless": plan.is_lossless(),
+    })
+}
+
+fn stage_json(stage: &StageReport) -> Value {
+    json!({
+        "stage": stage.stage.name(),
+        "seconds": stage.seconds,
+        "bytes": stage.bytes,
+        "gb_per_s": stage.gb_per_s(),
     })
 }
 

@@ -59,7 +59,8 @@ fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> s
             .map(|(path, leaf)| {
                 let [path, dtype, shape, bytes, coding] = row(path, leaf);
                 let chunk = leaf.chunk_shape.as_ref().map_or("-".to_owned(), ToString::to_string);
-                let sharding = leaf.sharding.as_ref().map_or("-".to_owned(), sharding_text);
+                let sharding =
+                    leaf.sharding.as_ref().map_or("-".to_owned(), |sharding| sharding_text(sharding));
                 [path, dtype, shape, bytes, coding, leaf.kind.name().to_owned(), chunk, sharding]
             })
             .collect();

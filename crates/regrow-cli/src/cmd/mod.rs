@@ -25,7 +25,7 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
         "coding": &*leaf.coding,
         "chunk_shape": leaf.chunk_shape.as_ref().map(|shape| shape.dims()),
         "write_shape": leaf.write_shape.as_ref().map(|shape| shape.dims()),
-        "sharding": leaf.sharding,
+        "sharding": leaf.sharding.as_deref(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use regrow::{ErrorKind, VerifyReport};
+use regrow::{ErrorKind, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::Globals;
@@ -12,7 +12,8 @@ use crate::out;
 
 /// Read a checkpoint from end to end and report all that is wrong.
 ///
-/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on stderr.
+/// A line of verdict for each path on stdout; each finding, with its file, leaf and offset, on stderr. Notes there
+/// tell what need not be wrong; they leave the verdict and the exit code alone.
 #[derive(Debug, clap::Args)]
 pub struct Verify {
     /// The checkpoints.
@@ -25,7 +26,11 @@ impl Verify {
         let mut worst = Exit::Fine;
         let mut results = Vec::new();
         for path in &self.paths {
-            let exit = match regrow::verify_with(path, &globals.open_options()) {
+            let (bar, monitor) = globals.bar("verifying");
+            let verified =
+                regrow::verify_with(path, &VerifyOptions { open: globals.open_options(), monitor });
+            drop(bar);
+            let exit = match verified {
                 Ok(report) => {
                     if globals.json {
                         results.push(as_json(path, &report));
@@ -67,6 +72,7 @@ fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) ->
         verdict_line(out, path, &format!("damaged: {found}; {leaves}, {read} read"))?;
     }
     report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
+    report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
     if !report.has_data_checksums {
         out::warn(&format!(
             "note: {} stores no checksum for some of its array data; a flipped bit in that data would go unseen",
@@ -92,5 +98,6 @@ fn as_json(path: &std::path::Path, report: &VerifyReport) -> Value {
         "checked_bytes": report.checked_bytes,
         "has_data_checksums": report.has_data_checksums,
         "findings": findings,
+        "notes": report.notes,
     })
 }

@@ -1,6 +1,7 @@
 //! Shapes, and hyper-rectangles inside them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::Dtype;
 use crate::bytes::limits::RANK_MAX;
@@ -8,10 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The extent of an array, one number an axis; `[]` for a scalar.
 ///
-/// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits.
+/// It keeps this promise: at most [`RANK_MAX`] axes, and the number of elements fits in 63 bits. Clones share
+/// their numbers: the leaves of a tree mostly have a few shapes between them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Deserialize)]
 #[serde(try_from = "Vec<u64>")]
-pub struct Shape(Vec<u64>);
+pub struct Shape(Arc<[u64]>);
 
 impl TryFrom<Vec<u64>> for Shape {
     type Error = Error;
@@ -36,12 +38,12 @@ impl Shape {
                 format!("shape {dims:?} has more than {RANK_MAX} axes or 2^63 elements"),
             ));
         }
-        Ok(Self(dims))
+        Ok(Self(dims.into()))
     }
 
     /// The shape of a scalar: no axes, one element.
     pub fn scalar() -> Self {
-        Self(Vec::new())
+        Self::default()
     }
 
     /// The extents.
@@ -83,7 +85,7 @@ impl Shape {
     pub fn strides_elements(&self) -> Vec<u64> {
         let mut strides = vec![1; self.0.len()];
         let mut step = 1_u64;
-        for (stride, &dim) in strides.iter_mut().zip(&self.0).rev() {
+        for (stride, &dim) in strides.iter_mut().zip(&*self.0).rev() {
             *stride = step;
             step = step.saturating_mul(dim.max(1));
         }
@@ -93,7 +95,7 @@ impl Shape {
 
 impl From<Shape> for Vec<u64> {
     fn from(shape: Shape) -> Self {
-        shape.0
+        shape.0.to_vec()
     }
 }
 
@@ -151,7 +153,7 @@ impl Region {
 
     /// The region's own shape.
     pub fn shape(&self) -> Shape {
-        Shape(self.lens.clone())
+        Shape(self.lens.as_slice().into())
     }
 
     /// Number of elements.

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::{Monitor, Stage};
 use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
 use crate::store::{DirectWriter, WriteOptions};
 
@@ -70,6 +71,8 @@ pub struct Staged {
     /// The files of a checkpoint of several beside each other; the last makes it one.
     siblings: Vec<PathBuf>,
     overwrite: bool,
+    /// What else is asked of a file before it is replaced.
+    may_replace: Option<MayReplace>,
     durable: bool,
     made_parents: Vec<PathBuf>,
     /// Files that are not synced yet.
@@ -77,10 +80,15 @@ pub struct Staged {
     /// Which process may remove the folder: not a fork's child.
     pid: u32,
     committed: bool,
+    monitor: Monitor,
 }
 
+/// Errs unless the file at a path, which is there, may be replaced.
+pub(crate) type MayReplace = fn(&Path) -> Result<()>;
+
+/// What a checkpoint is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Folder,
     File,
     Siblings,
@@ -117,6 +125,17 @@ impl Staged {
         Self::of_kind(Kind::Siblings, target, suffixes, overwrite)
     }
 
+    /// Errs where [`create`](Self::create), [`for_file`](Self::for_file) or [`for_siblings`](Self::for_siblings)
+    /// would not take the target. Makes nothing.
+    pub(crate) fn may_create(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<()> {
+        let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
+        let targets = match kind {
+            Kind::Siblings => siblings::targets(&absolute, suffixes)?,
+            _ => vec![absolute],
+        };
+        targets.iter().try_for_each(|target| check_target(kind, target, overwrite))
+    }
+
     fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
         // Of files beside each other the stem itself may be anything: it is not touched.
         let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
@@ -145,12 +164,47 @@ impl Staged {
             absolute,
             siblings,
             overwrite,
+            may_replace: None,
             durable: true,
             made_parents,
             unsynced: Mutex::default(),
             pid: std::process::id(),
             committed: false,
+            monitor: Monitor::new(),
         })
+    }
+
+    /// Has each file that is to be replaced checked, now and again by [`commit`](Self::commit). Without, any regular
+    /// file is replaced, as functions do that stand in for others. Folders have checks of their own.
+    ///
+    /// # Errors
+    /// What `may_replace` says of a file that is there now; nothing has changed then.
+    pub(crate) fn replacing_only(mut self, may_replace: MayReplace) -> Result<Self> {
+        self.may_replace = Some(may_replace);
+        self.targets().iter().try_for_each(|target| self.check_file(target))?;
+        Ok(self)
+    }
+
+    /// The names that the checkpoint will have.
+    fn targets(&self) -> &[PathBuf] {
+        match self.kind {
+            Kind::Siblings => &self.siblings,
+            Kind::Folder | Kind::File => std::slice::from_ref(&self.absolute),
+        }
+    }
+
+    fn check_file(&self, target: &Path) -> Result<()> {
+        match self.may_replace {
+            Some(may_replace) if self.kind != Kind::Folder && fs::symlink_metadata(target).is_ok() => {
+                may_replace(target)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, target: &Path) -> Result<()> {
+        check_target(self.kind, target, self.overwrite)?;
+        self.check_file(target)
     }
 
     /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
@@ -159,6 +213,18 @@ impl Staged {
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
+    }
+
+    /// Counts what is written for `monitor`, and stops when that says so.
+    #[must_use]
+    pub fn watched(mut self, monitor: &Monitor) -> Self {
+        self.monitor = monitor.clone();
+        self
+    }
+
+    /// Who watches.
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
 
     /// Whether `commit` syncs.
@@ -202,7 +268,17 @@ impl Staged {
         let folder = path.parent().unwrap_or(&path);
         make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
-        DirectWriter::create_with(&path, &options)
+        Ok(DirectWriter::create_with(&path, &options)?.watched(&self.monitor))
+    }
+
+    /// A [`DirectWriter`] of the one file of a checkpoint that is a single file, as durable as the whole; the
+    /// arguments are those of [`DirectWriter::create`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+        let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
+        Ok(DirectWriter::create_with(&self.single_file(), &options)?.watched(&self.monitor))
     }
 
     /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
@@ -229,7 +305,7 @@ impl Staged {
             _ => Error::io("cannot write", &path, error),
         })?;
         self.sync_later(path);
-        Ok(())
+        self.monitor.advance(bytes.len() as u64)
     }
 
     /// A [`DirectWriter`] of a file below the temporary folder, as durable as the whole. The arguments are those
@@ -246,7 +322,7 @@ impl Staged {
         if small {
             self.sync_later(path);
         }
-        Ok(writer)
+        Ok(writer.watched(&self.monitor))
     }
 
     fn sync_later(&self, path: PathBuf) {
@@ -262,11 +338,19 @@ impl Staged {
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
     /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
-    /// removed.
-    pub fn commit(mut self) -> Result<PathBuf> {
+    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`).
+    pub fn commit(self) -> Result<PathBuf> {
+        let monitor = self.monitor.clone();
         if self.durable {
-            self.sync_tree()?;
+            monitor.enter(Stage::Sync);
+            monitor.timed(Stage::Sync, 0, || self.sync_tree())?;
         }
+        monitor.check()?;
+        monitor.enter(Stage::Commit);
+        monitor.timed(Stage::Commit, 0, || self.name_it())
+    }
+
+    fn name_it(mut self) -> Result<PathBuf> {
         let replaced = self.take_name()?;
         self.committed = true;
         if self.durable {
@@ -283,9 +367,7 @@ impl Staged {
     /// Gives the target its name; what is to be removed afterwards, if anything.
     fn take_name(&mut self) -> Result<Option<PathBuf>> {
         if self.kind == Kind::Siblings {
-            let check = || {
-                self.siblings.iter().try_for_each(|target| check_target(self.kind, target, self.overwrite))
-            };
+            let check = || self.siblings.iter().try_for_each(|target| self.check(target));
             return match siblings::take_names(&self.own.path, &self.siblings, self.durable, &check) {
                 Ok(()) => Ok(Some(self.own.path.clone())),
                 Err(failed) => {
@@ -308,7 +390,7 @@ impl Staged {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(cannot_commit(error));
                 }
-                Err(_) => check_target(self.kind, target, self.overwrite)?,
+                Err(_) => self.check(target)?,
             }
             match keep_owner_and_mode(target, &source) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),

@@ -206,6 +206,24 @@ fn a_single_file_is_committed_like_a_folder() {
 }
 
 #[test]
+fn a_file_that_became_precious_meanwhile_is_not_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    let target = root.path().join("x");
+    let is_empty = |path: &Path| match fs::read(path) {
+        Ok(bytes) if bytes.is_empty() => Ok(()),
+        _ => Err(crate::error::Error::invalid("precious")),
+    };
+    fs::write(&target, b"").unwrap();
+    let staged = Staged::for_file(&target, true).unwrap().replacing_only(is_empty).unwrap();
+    fs::write(staged.single_file(), b"new").unwrap();
+    fs::write(&target, b"thesis").unwrap();
+    assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(Staged::for_file(&target, true).unwrap().replacing_only(is_empty).is_err());
+    assert_eq!(fs::read(&target).unwrap(), b"thesis");
+    assert_eq!(names(root.path()), ["x"]);
+}
+
+#[test]
 fn of_two_writers_one_wins() {
     let root = tempfile::tempdir().unwrap();
     for round in 0..20 {

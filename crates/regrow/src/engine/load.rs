@@ -17,6 +17,7 @@ use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{Ahead, Reader};
+use crate::monitor::Stage;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
 };
@@ -49,6 +50,7 @@ pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<L
         let loaded = checkpoint.load(options);
         let is_replaced = match &loaded {
             Ok(_) => false,
+            Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => error.kind() == ErrorKind::Replaced || checkpoint.is_replaced(),
         };
         if !is_replaced || !attempts.another() {
@@ -63,7 +65,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`load_with`].
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
-        self.unless_replaced(self.load_selected(options, Vec::new()))
+        self.load_watched(options, Vec::new())
     }
 
     /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its bytes go in C
@@ -87,7 +89,16 @@ impl Checkpoint {
             )
             .expected(format_args!("{} places", template_len.unwrap_or(0)), outs.len()));
         }
-        self.unless_replaced(self.load_selected(options, outs))
+        self.load_watched(options, outs)
+    }
+
+    fn load_watched(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
+        let monitor = &options.monitor;
+        let running = monitor.begin();
+        let loaded = running.and_then(|_running| {
+            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.load_selected(options, outs)))
+        });
+        monitor.conclude(loaded)
     }
 
     fn load_selected(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
@@ -133,10 +144,15 @@ impl Checkpoint {
                     .filter(|(_, path)| chosen(path))
                     .map(|(leaf, _)| leaf)
                     .collect();
-                if wanted.is_empty() {
+                let empty: Vec<bool> = self
+                    .tree()
+                    .walk()
+                    .map(|(path, node)| node.kind != NodeKind::Leaf && node.child_count == 0 && chosen(&path))
+                    .collect();
+                if wanted.is_empty() && !empty.contains(&true) {
                     return Err(nothing_selected(self, &options.only));
                 }
-                prune(self.tree(), self.read_all(&wanted, options, Vec::new())?)
+                prune(self.tree(), self.read_all(&wanted, options, Vec::new())?, &empty)
             }
         }
     }
@@ -188,10 +204,14 @@ impl Checkpoint {
             let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(path_of(leaf)));
             cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
         };
+        let monitor = &options.monitor;
+        let wanted_bytes = order.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
+        monitor.expect(wanted_bytes.fold(0, u64::saturating_add));
+        monitor.enter(Stage::Read);
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
-        let mut ahead_to = 0;
+        let (mut ahead_to, mut is_counted) = (0, false);
         for (at, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
             if at == ahead_to && !options.unverified {
@@ -203,7 +223,7 @@ impl Checkpoint {
                     !is_given && infos.get(leaf).is_some_and(|info| cast_of(leaf, info).is_none())
                 };
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
-                reader.check_ahead(&views, Ahead::Views);
+                is_counted = reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);
             let out = outs.get_mut(leaf).and_then(Option::take);
@@ -218,6 +238,9 @@ impl Checkpoint {
                     Some(view) => {
                         if !options.unverified {
                             reader.check_view(leaf).at_leaf(path_of(leaf))?;
+                        }
+                        if !is_counted {
+                            monitor.done(Stage::Read, info.len_bytes())?;
                         }
                         Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
                     }
@@ -237,7 +260,7 @@ impl Checkpoint {
             .into_iter()
             .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
         let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out)).collect();
-        let not_raw = reader.read_raw(raw, options.unverified)?;
+        let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
         let mut bands = Vec::new();
         for (leaf, out) in not_raw {
             if let Some(info) = infos.get(leaf) {
@@ -262,8 +285,12 @@ impl Checkpoint {
         };
         pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
             let (leaf, info) = (band.leaf, infos.get(band.leaf));
-            info.map_or(Ok(()), |info| band.read(reader, info)).at_leaf(path_of(leaf))
+            let Some(info) = info else { return Ok(()) };
+            let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;
+            band.read(reader, info).at_leaf(path_of(leaf))?;
+            monitor.done(Stage::Read, len_bytes)
         })?;
+        monitor.finish()?;
         for (leaf, dtype, buffer) in buffers {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
                 *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), Bytes::from(buffer))?));
@@ -338,9 +365,10 @@ fn placeholder() -> Leaf {
     Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }
 
-/// The tree with only the leaves that are there: others vanish from dicts (with dicts that become empty), and
-/// become placeholders in sequences, so that positions keep their meaning.
-fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>> {
+/// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
+/// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that
+/// positions keep their meaning.
+fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Result<Tree<Leaf>> {
     let nodes = tree.nodes();
     // Whether a node has a chosen leaf below: children come after their parent, so go from the back.
     let mut keeps = vec![false; nodes.len()];
@@ -348,7 +376,7 @@ fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>) -> Result<Tree<Leaf>>
     let mut next_leaf = leaves.len();
     for (at, node) in nodes.iter().enumerate().rev() {
         let mut child = at + 1;
-        let mut keep = false;
+        let mut keep = empty.get(at) == Some(&true);
         if node.kind == NodeKind::Leaf {
             next_leaf -= 1;
             keep = leaves.get(next_leaf).is_some_and(Option::is_some);

@@ -7,6 +7,7 @@
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
+//! | `report` | what a save took, and where its time went |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `bands` | large leaves, cut for reading |
@@ -21,21 +22,22 @@ mod open;
 mod options;
 mod overview;
 pub mod pool;
+mod replace;
+mod report;
 mod save;
 mod template;
 pub mod value;
 mod verify;
 
-pub use convert::{
-    ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Progress, ProgressHook, Rename, convert,
-};
+pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use options::{
     BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
-    SaveOptions,
+    SaveOptions, VerifyOptions,
 };
 pub use overview::{format_bytes, overview};
-pub use save::{SaveReport, save, save_with};
+pub use report::SaveReport;
+pub use save::{save, save_with};
 pub use template::TemplateLeaf;
 pub use verify::{Finding, VerifyReport, verify, verify_with};

@@ -10,7 +10,7 @@ use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats};
+use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
@@ -325,7 +325,7 @@ fn not_a_checkpoint(path: &Path) -> Error {
         }
         Err(_) => "a file of another kind".to_owned(),
     };
-    error
-        .expected(looked_for, found)
-        .help("name the folder that holds these files, or the folder of steps above it")
+    error.expected(looked_for, found).help(nearby::checkpoints_in(path).unwrap_or_else(|| {
+        "name the folder that holds these files, or the folder of steps above it".to_owned()
+    }))
 }

@@ -11,6 +11,7 @@ use crate::formats::pytree_data::PytreeDataOptions;
 use crate::formats::safetensors::SafetensorsOptions;
 use crate::formats::trak::TrakOptions;
 use crate::formats::{self, Format};
+use crate::monitor::Monitor;
 use crate::tree::{PathPattern, Tree};
 
 use super::TemplateLeaf;
@@ -25,6 +26,15 @@ pub struct OpenOptions {
     pub step: Option<u64>,
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
     pub item: Option<String>,
+}
+
+/// How to verify.
+#[derive(Debug, Clone, Default)]
+pub struct VerifyOptions {
+    /// How to open.
+    pub open: OpenOptions,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
 }
 
 /// How to load.
@@ -47,6 +57,8 @@ pub struct LoadOptions {
     pub unverified: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
+    /// Watches the load, and stops it.
+    pub monitor: Monitor,
 }
 
 /// How to save.
@@ -54,8 +66,12 @@ pub struct LoadOptions {
 pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
-    /// Replace a checkpoint that is there; in one step where the system can.
+    /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
+    /// so is a file inside one.
     pub overwrite: bool,
+    /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
+    /// stand in for others. It says so of files only, never of folders.
+    pub replace_any_file: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
     /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for.
@@ -68,6 +84,8 @@ pub struct SaveOptions {
     pub strict_orbax: bool,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
+    /// Watches the save, and stops it.
+    pub monitor: Monitor,
 }
 
 /// The layouts that can be written.

@@ -1,23 +1,15 @@
 //! Saving: stage, let the format write, commit.
 
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::path::Path;
+use std::time::Instant;
 
-use super::{Compression, Layout, SaveOptions};
-use crate::commit::Staged;
+use super::{Compression, Layout, SaveOptions, SaveReport, replace};
+use crate::array::Array;
+use crate::commit::{Kind, MayReplace, Staged};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Format, Target};
-use crate::tree::{Leaf, LeafData, Pytree, Tree};
-
-/// What a save did.
-#[derive(Debug, Clone)]
-pub struct SaveReport {
-    /// Where the checkpoint now is.
-    pub path: PathBuf,
-    /// Bytes of all files.
-    pub stored_bytes: u64,
-    /// Leaves written.
-    pub leaf_count: usize,
-}
+use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 
 /// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
 ///
@@ -34,34 +26,92 @@ pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> 
 /// Saves a value at `path`.
 ///
 /// # Errors
-/// As [`save`].
+/// As [`save`]; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
 pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
-    save_tree(path.as_ref(), &*value.to_tree()?, options)
+    let monitor = &options.monitor;
+    let began = Instant::now();
+    let report = monitor.begin().and_then(|_running| {
+        let mut report = save_tree(path.as_ref(), &*value.to_tree()?, options)?;
+        report.take_stock(monitor, began.elapsed());
+        Ok(report)
+    });
+    monitor.conclude(report)
 }
 
 fn save_tree(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
-    let cast;
-    let tree = match options.layout {
-        // These two cast on their way to the file, and keep what they know of the original.
-        Layout::Regrow | Layout::Orbax(_) => tree,
-        _ if options.cast.is_empty() => tree,
-        _ => {
-            cast = cast_leaves(tree, options)?;
-            &cast
-        }
-    };
+    let data_bytes = data_len_bytes(tree, options);
+    options.monitor.expect(data_bytes);
+    let tree = as_written(tree, options)?;
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
-        Target::File => Staged::for_file(path, options.overwrite)?,
-        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
+        Target::File => guarded(Staged::for_file(path, options.overwrite)?, replace::check_file, options)?,
+        Target::Siblings { suffixes } => {
+            let staged = Staged::for_siblings(path, &suffixes, options.overwrite)?;
+            guarded(staged, replace::check_not_inside, options)?
+        }
     };
-    let staged = staged.durable(!options.not_durable);
-    format.write(tree, &staged, options)?;
+    let staged = staged.durable(!options.not_durable).watched(&options.monitor);
+    format.write(&tree, &staged, options)?;
+    if format.target(path, options) == Target::File {
+        replace::check_name(format, &staged.single_file(), path, options)?;
+    }
     let stored_bytes = folder_len_bytes(staged.folder())?;
+    options.monitor.finish()?;
     let path = staged.commit()?;
-    Ok(SaveReport { path, stored_bytes, leaf_count: tree.len() })
+    Ok(SaveReport::new(path, stored_bytes, tree.len(), data_bytes))
+}
+
+/// Bytes of array data, after the casts.
+fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
+    if options.cast.is_empty() {
+        let arrays = tree.leaves().iter().filter_map(Leaf::as_array);
+        return arrays.map(Array::len_bytes).fold(0, u64::saturating_add);
+    }
+    let len_bytes = |(path, leaf): (KeyPath, &Leaf)| {
+        let array = leaf.as_array()?;
+        let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
+        match cast.filter(|_| leaf.kind.is_castable()) {
+            Some((_, to)) => array.shape().len_bytes(*to).ok(),
+            None => Some(array.len_bytes()),
+        }
+    };
+    tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
+}
+
+fn guarded(staged: Staged, check: MayReplace, options: &SaveOptions) -> Result<Staged> {
+    if options.replace_any_file { Ok(staged) } else { staged.replacing_only(check) }
+}
+
+/// Everything but the disk's own word that would keep [`save_with`] from saving this; writes nothing.
+///
+/// # Errors
+/// Those of [`save_with`], in the same order.
+pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let format = options.layout.format();
+    check_options(format, options)?;
+    let tree = as_written(tree, options)?;
+    let (kind, suffixes) = match format.target(path, options) {
+        Target::Folder => (Kind::Folder, Vec::new()),
+        Target::File => (Kind::File, Vec::new()),
+        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
+    };
+    Staged::may_create(kind, path, &suffixes, options.overwrite)?;
+    if kind == Kind::File && options.overwrite && !options.replace_any_file && path.exists() {
+        replace::check_file(path)?;
+    }
+    format.check(&tree, path, options)
+}
+
+/// The tree as [`Format::write`] takes it.
+fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
+    match options.layout {
+        // These two cast on their way to the file, and keep what they know of the original.
+        Layout::Regrow | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
+        _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
+        _ => cast_leaves(tree, options).map(Cow::Owned),
+    }
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bands::for_each_band;
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, pool};
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, VerifyOptions, pool};
 use crate::bytes::limits::allocate;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Ahead;
+use crate::monitor::{Monitor, Stage};
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
 /// Most bytes of one array that are decoded at once.
@@ -30,6 +31,8 @@ pub struct VerifyReport {
     pub leaf_count: usize,
     /// Bytes of data checked, decoded.
     pub checked_bytes: u64,
+    /// What may well be as it should, and may not: a sound checkpoint can have notes.
+    pub notes: Vec<String>,
     /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
     pub has_data_checksums: bool,
 }
@@ -52,12 +55,12 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
     super::open(path)?.verify()
 }
 
-/// As [`verify`], of a step or an item.
+/// As [`verify`], of a step or an item, or watched.
 ///
 /// # Errors
-/// As [`verify`].
-pub fn verify_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<VerifyReport> {
-    super::open_with(path, options)?.verify()
+/// As [`verify`]; `Cancelled`.
+pub fn verify_with(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
+    super::open_with(path, &options.open)?.verify_watched(&options.monitor)
 }
 
 impl Checkpoint {
@@ -66,12 +69,29 @@ impl Checkpoint {
     /// # Errors
     /// If the files cannot even be listed.
     pub fn verify(&self) -> Result<VerifyReport> {
+        self.verify_watched(&Monitor::new())
+    }
+
+    /// The same under the eyes of a monitor.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify); `Cancelled`.
+    pub fn verify_watched(&self, monitor: &Monitor) -> Result<VerifyReport> {
+        let _running = monitor.begin()?;
+        monitor.expect(self.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add));
+        monitor.enter(Stage::Read);
+        let report = monitor.timed(Stage::Read, 0, || self.check_all(monitor));
+        let report = report.and_then(|report| monitor.finish().map(|()| report));
+        monitor.conclude(report)
+    }
+
+    fn check_all(&self, monitor: &Monitor) -> Result<VerifyReport> {
         let findings = Mutex::new(self.reader().check_files()?);
         let checked = AtomicU64::new(0);
         let root = KeyPath::root();
         let order = self.reader().read_order();
         // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
-        self.reader().check_ahead(&order, Ahead::Verify);
+        let is_counted = self.reader().check_ahead(&order, Ahead::Verify, monitor)?;
         let cost = |&leaf: &usize| {
             // A view of a map takes no memory; everything else is decoded piece by piece.
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());
@@ -82,10 +102,11 @@ impl Checkpoint {
         };
         pool::for_each_parallel(pool::thread_count(), order, BUDGET_DEFAULT_BYTES, cost, |leaf| {
             let Some(info) = self.tree().leaves().get(leaf) else { return Ok(()) };
-            match self.check_leaf(leaf, info) {
+            match self.check_leaf(leaf, info, is_counted, monitor) {
                 Ok(bytes) => {
                     checked.fetch_add(bytes, Ordering::Relaxed);
                 }
+                Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
                     let error = error.at_leaf(self.paths().get(leaf).unwrap_or(&root));
                     findings
@@ -102,11 +123,13 @@ impl Checkpoint {
             findings,
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),
+            notes: self.reader().check_notes()?,
             has_data_checksums: self.reader().has_data_checksums(),
         })
     }
 
-    fn check_leaf(&self, leaf: usize, info: &LeafInfo) -> Result<u64> {
+    /// Views are counted here unless they have been.
+    fn check_leaf(&self, leaf: usize, info: &LeafInfo, is_counted: bool, monitor: &Monitor) -> Result<u64> {
         let reader = self.reader();
         match info.kind {
             LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),
@@ -115,6 +138,9 @@ impl Checkpoint {
         }
         if reader.view(leaf)?.is_some() {
             reader.check_data(leaf)?;
+            if !is_counted {
+                monitor.done(Stage::Read, info.len_bytes())?;
+            }
             return Ok(info.len_bytes());
         }
         let mut buffer = Vec::new();
@@ -123,7 +149,8 @@ impl Checkpoint {
             if buffer.len() as u64 != len_bytes {
                 buffer = allocate(len_bytes)?;
             }
-            reader.read_region(leaf, region, &mut buffer)
+            reader.read_region(leaf, region, &mut buffer)?;
+            monitor.done(Stage::Read, len_bytes)
         })?;
         Ok(info.len_bytes())
     }

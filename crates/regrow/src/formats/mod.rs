@@ -14,11 +14,13 @@ use crate::array::{Array, ArraySource, Region};
 use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
 pub mod flax;
 mod loss;
+pub(crate) mod nearby;
 pub mod npy;
 pub mod orbax;
 pub(crate) mod pieces;
@@ -56,6 +58,18 @@ pub trait Format: Debug + Sync {
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, path: &Path) -> Result<bool>;
 
+    /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
+    /// programs give to files of their own.
+    fn claims_name(&self, _path: &Path) -> bool {
+        false
+    }
+
+    /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a
+    /// save refuses another name where nothing would tell.
+    fn suffix(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Reads the metadata of the checkpoint at `path`, no array data.
     ///
     /// # Errors
@@ -90,6 +104,13 @@ pub trait Format: Debug + Sync {
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         false
     }
+
+    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan that `write` begins
+    /// with, and nothing after it. Reads no array data but that of numbers, and writes nothing.
+    ///
+    /// # Errors
+    /// Those of `write`, but for what the disk says.
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()>;
 
     /// Writes all files of a checkpoint into the staged folder; the caller commits. The leaves have been cast as
     /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
@@ -203,17 +224,23 @@ pub trait Reader: Debug + Send + Sync {
     }
 
     /// Checks the blocks of all these leaves at once, as fast as it can be done, so that [`check_view`](Self::check_view)
-    /// of each finds them checked. What fails is left for that to find.
-    fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead) {}
+    /// of each finds them checked. What fails is left for that to find. True if `monitor` was told of all their bytes.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead, _monitor: &Monitor) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Reads whole array leaves into memory of the caller, in C order: those that lie raw in files whose blocks are
-    /// under checksums, which are checked unless `unverified`. Gives back the others, untouched.
+    /// under checksums, which are checked unless `unverified`; tells `monitor`. Gives back the others, untouched.
     ///
     /// An error names file and offset; what is filled by then is not told.
     fn read_raw<'a>(
         &self,
         leaves: Vec<(usize, &'a mut [u8])>,
         _unverified: bool,
+        _monitor: &Monitor,
     ) -> Result<Vec<(usize, &'a mut [u8])>> {
         Ok(leaves)
     }
@@ -225,6 +252,11 @@ pub trait Reader: Debug + Send + Sync {
 
     /// Checks everything that is not a leaf's data (indexes, small files): what is wrong, each with its place.
     fn check_files(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+
+    /// What [`check_files`](Self::check_files) cannot call wrong and somebody should know of, each with its place.
+    fn check_notes(&self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 

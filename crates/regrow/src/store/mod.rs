@@ -23,8 +23,8 @@ mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub(crate) use local::{DirectReader, Scratch, Way};
 pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
+pub(crate) use local::{DirectReader, Scratch, Way};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 

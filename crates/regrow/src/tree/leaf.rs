@@ -80,7 +80,7 @@ pub struct LeafInfo {
     /// Shape of one piece as it was written (of Orbax's `jax.Array` leaves).
     pub write_shape: Option<Shape>,
     /// How the array was spread over devices when it was saved: advice, as Orbax' JSON. Never needed to read.
-    pub sharding: Option<serde_json::Value>,
+    pub sharding: Option<Arc<serde_json::Value>>,
     /// How its bytes are coded, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
     pub coding: Arc<str>,
 }
@@ -128,7 +128,7 @@ pub struct Leaf {
     /// Its data.
     pub data: LeafData,
     /// How the array is spread over devices, as the JSON of Orbax' `_sharding`: advice for whoever restores.
-    pub sharding: Option<serde_json::Value>,
+    pub sharding: Option<Arc<serde_json::Value>>,
 }
 
 /// The data of a leaf.

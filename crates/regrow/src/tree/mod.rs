@@ -9,6 +9,7 @@
 //! | [`Key`], [`KeyPath`] | one step from a node to its child; the steps from the root to a leaf |
 //! | [`NodeKind`], [`Node`] | what a container is, so that it comes back as what it was |
 //! | [`Tree`], [`TreeBuilder`] | the structure with its leaves |
+//! | [`LeafNames`] | the names of all leaves, in one text |
 //! | [`LeafKind`], [`LeafInfo`], [`Leaf`] | what a leaf is, without and with its data |
 //! | [`LeafHandler`], [`LeafRegistry`] | leaves of a program's own types |
 //! | [`Pytree`], [`StateDict`] | Rust values as trees: what `#[derive(Pytree)]` makes |
@@ -19,13 +20,16 @@
 pub mod handler;
 mod key;
 mod leaf;
+pub(crate) mod names;
 mod node;
 mod pattern;
 pub mod pytree;
+mod siblings;
 
 pub use handler::{AnyLeaf, LeafHandler, LeafRegistry};
 pub use key::{Key, KeyPath};
 pub use leaf::{Leaf, LeafData, LeafInfo, LeafKind, Scalar};
+pub use names::LeafNames;
 pub use node::{Node, NodeKind, Tree, TreeBuilder};
 pub use pattern::PathPattern;
 pub use pytree::{Fit, NodeRef, Pytree, Restore, StateDict};

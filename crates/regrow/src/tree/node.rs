@@ -1,6 +1,5 @@
 //! The tree itself: nodes in preorder, leaves beside them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Key, KeyPath};
@@ -104,6 +103,12 @@ impl<L> Tree<L> {
         Self { nodes: vec![root], leaves: vec![leaf] }
     }
 
+    /// A tree of parts that keep its promises; whoever calls this has made sure.
+    pub(crate) fn from_parts(nodes: Vec<Node>, leaves: Vec<L>) -> Self {
+        debug_assert_eq!(nodes.iter().filter(|node| node.kind == NodeKind::Leaf).count(), leaves.len());
+        Self { nodes, leaves }
+    }
+
     /// All nodes, in preorder.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
@@ -151,28 +156,6 @@ impl<L> Tree<L> {
     /// Every node with its key path, in preorder. Each path is built anew: O(depth) a node.
     pub fn walk(&self) -> Walk<'_> {
         Walk { nodes: self.nodes.iter(), path: KeyPath::root(), open: Vec::new(), is_done: true }
-    }
-
-    /// The key path of a node whose key its parent has used before; no file could tell the two apart.
-    pub fn first_equal_keys(&self) -> Option<KeyPath> {
-        // For each open container its own key, the children still to come, and the keys so far.
-        let mut open: Vec<(&Key, usize, HashSet<&Key>)> = Vec::new();
-        for node in &self.nodes {
-            while open.last().is_some_and(|(_, left, _)| *left == 0) {
-                open.pop();
-            }
-            if let Some((_, left, keys)) = open.last_mut() {
-                *left -= 1;
-                if !keys.insert(&node.key) {
-                    let above = open.iter().skip(1).map(|(key, ..)| (*key).clone());
-                    return Some(above.chain([node.key.clone()]).collect());
-                }
-            }
-            if node.child_count > 0 {
-                open.push((&node.key, node.child_count, HashSet::new()));
-            }
-        }
-        None
     }
 
     /// The same structure with other leaves.

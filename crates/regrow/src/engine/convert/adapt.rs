@@ -1,8 +1,7 @@
 //! What the target layout makes of each leaf: as it is, as what comes nearest, or not at all.
 
-use std::sync::Arc;
-
-use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf, Reporter, rename};
+use super::rename::{self, Part};
+use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
 use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
 use crate::error::Result;
@@ -32,7 +31,6 @@ pub(super) fn plan(
     positions: &Tree<usize>,
     drafts: Vec<Draft>,
     options: &ConvertOptions,
-    reporter: Arc<Reporter>,
 ) -> Result<ConvertPlan> {
     let format = options.save.layout.format();
     let mut losses = Vec::new();
@@ -50,9 +48,12 @@ pub(super) fn plan(
     let tree = if dropped.is_empty() {
         positions.with_leaves(kept.into_iter().flatten().collect())?
     } else {
-        let paths = positions.paths();
-        let is_kept: Vec<bool> = kept.iter().map(Option::is_some).collect();
-        let tree = rename::rename(positions, &paths, |leaf| is_kept.get(leaf) == Some(&true), &[])?;
+        let mut items = rename::items(positions);
+        items.retain(|item| match item.part {
+            Part::Leaf(leaf) => kept.get(leaf).is_some_and(Option::is_some),
+            Part::Empty(_) => true,
+        });
+        let tree = rename::rename(positions, &items, &[])?;
         let mut order = Vec::with_capacity(tree.len());
         for &leaf in tree.leaves() {
             order.extend(kept.get_mut(leaf).and_then(Option::take));
@@ -82,7 +83,8 @@ pub(super) fn plan(
     let own =
         checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
-    Ok(ConvertPlan { leaves, losses, tree: tree.map(|draft| draft.leaf), metadata, reporter })
+    let source = checkpoint.path().to_owned();
+    Ok(ConvertPlan { leaves, losses, source, tree: tree.map(|draft| draft.leaf), metadata })
 }
 
 /// The draft as the target takes it, or, as `Err`, one that stays behind.
@@ -101,11 +103,7 @@ fn adapt(
         }
         let LeafData::Array(array) = &draft.leaf.data else { continue };
         let data = LeafData::Array(array.cast(dtype)?);
-        let what = if kind == draft.target.kind {
-            format!("{} becomes {dtype}", draft.target.dtype)
-        } else {
-            format!("a leaf of kind {} becomes one of kind {}", draft.target.kind.name(), kind.name())
-        };
+        let what = in_words(&draft.target, &target);
         losses.push(lost(LossKind::Kind, what));
         let mut draft = draft;
         draft.leaf.kind = kind;
@@ -115,6 +113,28 @@ fn adapt(
     }
     losses.push(lost(LossKind::Value, format!("is left out: {refusal}")));
     Ok(Err(draft))
+}
+
+/// What has become of a leaf, for people.
+fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
+    let becomes = match (&from.kind, &to.kind) {
+        (from_kind, to_kind) if from_kind == to_kind => {
+            return format!("{} becomes {}", from.dtype, to.dtype);
+        }
+        (LeafKind::NumpyOther(descr), LeafKind::NumpyArray) => {
+            let is_text = descr.trim_start_matches(['<', '>', '=', '|']).starts_with(['U', 'S']);
+            let text = if is_text { " (text)" } else { "" };
+            let each = from.shape.dims().last().copied().unwrap_or(0);
+            return format!(
+                "an array of dtype {descr}{text} becomes an array of uint8: the {each} bytes of each element, in one \
+                 more axis"
+            );
+        }
+        (LeafKind::Bytes, LeafKind::NumpyArray) => "bytes become an array of uint8",
+        (LeafKind::PrngKey(_), LeafKind::NumpyArray) => "a PRNG key becomes the array of its key data",
+        (from, to) => return format!("a leaf of kind {} becomes one of kind {}", from.name(), to.name()),
+    };
+    becomes.to_owned()
 }
 
 fn refusal(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) -> Option<String> {

@@ -5,21 +5,23 @@
 //!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
 //! ```
 //!
-//! Nothing is written before the plan is whole and accepted. Memory is a band of the leaf that is being written,
+//! Nothing is written before the plan is whole and accepted: the target's own writer looks at it first, as it does on
+//! a dry run ([`ConvertPlan::check`]). Memory is a band of the leaf that is being written,
 //! whatever the size of the checkpoint; a source that was compressed in one piece is decoded in one piece.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::save::check_save;
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
 mod adapt;
 mod rename;
+mod rules;
 mod source;
 
 pub use rename::Rename;
@@ -30,7 +32,7 @@ use source::LeafSource;
 pub struct ConvertOptions {
     /// How to open the source.
     pub open: OpenOptions,
-    /// How to save: the layout with its options, overwriting, durability. Casts, too, go here.
+    /// How to save: the layout with its options, overwriting, durability. Casts and the monitor, too, go here.
     pub save: SaveOptions,
     /// Only leaves that one of these matches, by their path in the source; all if empty.
     pub only: Vec<PathPattern>,
@@ -42,54 +44,6 @@ pub struct ConvertOptions {
     pub reshape: Vec<(PathPattern, Vec<i64>)>,
     /// Convert also what the target cannot hold as it is: leaves become what comes nearest, or stay behind.
     pub lossy: bool,
-    /// Told how far it is.
-    pub progress: Option<ProgressHook>,
-}
-
-/// How far a long piece of work is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of array data done.
-    pub done_bytes: u64,
-    /// Bytes of array data in all.
-    pub total_bytes: u64,
-}
-
-/// A caller's function that is told how far it is: often, from any thread. Its error ends the work.
-#[derive(Clone)]
-pub struct ProgressHook(Arc<dyn Fn(Progress) -> Result<()> + Send + Sync>);
-
-impl ProgressHook {
-    /// Wraps a function.
-    pub fn new(hook: impl Fn(Progress) -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hook))
-    }
-}
-
-impl std::fmt::Debug for ProgressHook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ProgressHook")
-    }
-}
-
-/// Counts bytes and tells the hook.
-#[derive(Debug, Default)]
-struct Reporter {
-    done_bytes: AtomicU64,
-    total_bytes: AtomicU64,
-    hook: Option<ProgressHook>,
-}
-
-impl Reporter {
-    fn add(&self, bytes: u64) -> Result<()> {
-        let done_bytes = self.done_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        match self.hook.as_ref().filter(|_| bytes > 0) {
-            Some(hook) => {
-                (hook.0)(Progress { done_bytes, total_bytes: self.total_bytes.load(Ordering::Relaxed) })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
 /// What becomes of one leaf.
@@ -112,10 +66,11 @@ pub struct ConvertPlan {
     pub leaves: Vec<PlannedLeaf>,
     /// What the target cannot hold, the worst first.
     pub losses: Vec<Loss>,
+    /// Where it comes from.
+    source: PathBuf,
     tree: Tree<Leaf>,
     /// The checkpoint's own metadata, where the target has a place for it.
     metadata: Option<serde_json::Value>,
-    reporter: Arc<Reporter>,
 }
 
 /// What a conversion did.
@@ -144,40 +99,26 @@ pub fn convert(
     target: impl AsRef<Path>,
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
-    let checkpoint = super::open_with(source, &options.open)?;
-    refuse_target_inside(checkpoint.path(), target.as_ref())?;
-    checkpoint.plan_convert(options)?.run(target, options)
+    super::open_with(source, &options.open)?.plan_convert(options)?.run(target, options)
 }
 
 impl Checkpoint {
-    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts only.
+    /// Works out what a conversion would do: all that `--dry-run` shows. Reads metadata and texts only. Whether the
+    /// target takes it is for [`ConvertPlan::check`] to say.
     ///
     /// # Errors
-    /// `InvalidArgument` for patterns and rules that match nothing or cannot be followed.
+    /// `NotFound` for patterns that match nothing, `InvalidArgument` for rules that cannot be followed or have no
+    /// effect, `NameCollision` if two leaves come to one place.
     pub fn plan_convert(&self, options: &ConvertOptions) -> Result<ConvertPlan> {
         let paths = self.paths();
-        let reporter = Arc::new(Reporter { hook: options.progress.clone(), ..Reporter::default() });
-        let chosen = |leaf: usize| {
-            options.only.is_empty()
-                || paths.get(leaf).is_some_and(|path| options.only.iter().any(|only| only.matches(path)))
-        };
-        if !options.only.is_empty() && !(0..paths.len()).any(chosen) {
-            let texts: Vec<&str> = options.only.iter().map(PathPattern::as_str).collect();
-            return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {}", texts.join(", ")))
-                .in_file(self.path()));
-        }
-        let positions = match options.only.is_empty() && options.rename.is_empty() {
-            true => self.tree().with_leaves((0..self.tree().len()).collect())?,
-            false => rename::rename(self.tree(), paths, chosen, &options.rename)?,
-        };
+        let positions = rules::select(self, options)?;
         let mut drafts = Vec::with_capacity(positions.len());
         for (to, &leaf) in positions.iter() {
             let from = paths.get(leaf).cloned().unwrap_or_default();
             let info = self.info(leaf)?;
-            drafts.push(self.draft(leaf, info, &from, to, options, &reporter).at_leaf(&from)?);
+            drafts.push(self.draft(leaf, info, &from, to, options).at_leaf(&from)?);
         }
-        check_patterns_match(paths, &chosen, options)?;
-        adapt::plan(self, &positions, drafts, options, reporter)
+        adapt::plan(self, &positions, drafts, options)
     }
 
     /// One leaf after its transformations, before the target has a say.
@@ -188,21 +129,22 @@ impl Checkpoint {
         from: &KeyPath,
         to: KeyPath,
         options: &ConvertOptions,
-        reporter: &Arc<Reporter>,
     ) -> Result<Draft> {
+        let axes = first(&options.transpose, from);
+        let dims = first(&options.reshape, from);
+        axes.map_or(Ok(()), |_| only_arrays(info, "transpose"))?;
+        dims.map_or(Ok(()), |_| only_arrays(info, "reshape"))?;
         let data = match info.kind {
             LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
-                let source = LeafSource::new(self, leaf, info, reporter);
+                let source = LeafSource::new(self, leaf, info, &options.save.monitor);
                 let mut array = Array::deferred(info.dtype, info.shape.clone(), Arc::new(source))?;
-                if let Some((_, axes)) = first(&options.transpose, from) {
-                    only_arrays(info, "transpose")?;
+                if let Some((_, axes)) = axes {
                     transposed(&info.shape, axes)?;
                     array = array.transpose(axes)?;
                 }
-                if let Some((_, dims)) = first(&options.reshape, from) {
-                    only_arrays(info, "reshape")?;
+                if let Some((_, dims)) = dims {
                     array = array.reshape(infer(array.shape(), dims)?)?;
                 }
                 if let Some((_, dtype)) = first(&options.save.cast, from).filter(|_| info.kind.is_castable())
@@ -241,20 +183,34 @@ struct Draft {
 }
 
 impl ConvertPlan {
+    /// Says what [`run`](Self::run) would refuse even with `lossy`: names that the target cannot hold, options that
+    /// it has no use for, a target that is there already. Writes nothing.
+    ///
+    /// # Errors
+    /// Those of `run`, word for word.
+    pub fn check(&self, target: impl AsRef<Path>, options: &ConvertOptions) -> Result<()> {
+        refuse_target_inside(&self.source, target.as_ref())?;
+        check_save(target.as_ref(), &self.tree, &self.save_options(options))
+    }
+
     /// Writes what was planned.
     ///
     /// # Errors
     /// As [`convert`].
     pub fn run(self, target: impl AsRef<Path>, options: &ConvertOptions) -> Result<ConvertReport> {
         if !options.lossy && !self.is_lossless() {
+            // What `lossy` would not help with comes first.
+            self.check(target, options)?;
             return Err(refused(&self.losses, options));
         }
-        let total = self.tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
-        self.reporter.total_bytes.store(total, Ordering::Relaxed);
-        // Casts have been made part of the leaves.
-        let save = SaveOptions { cast: Vec::new(), custom_metadata: self.metadata, ..options.save.clone() };
-        let save = save_with(target, &self.tree, &save)?;
+        refuse_target_inside(&self.source, target.as_ref())?;
+        let save = save_with(target, &self.tree, &self.save_options(options))?;
         Ok(ConvertReport { save, losses: self.losses })
+    }
+
+    /// Casts have been made part of the leaves.
+    fn save_options(&self, options: &ConvertOptions) -> SaveOptions {
+        SaveOptions { cast: Vec::new(), custom_metadata: self.metadata.clone(), ..options.save.clone() }
     }
 }
 
@@ -288,24 +244,6 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
     }
     let missing = from.len_elements().checked_div(known).unwrap_or(0);
     Shape::new(dims.iter().map(|&dim| if dim == -1 { missing } else { dim as u64 }).collect::<Vec<_>>())
-}
-
-/// A pattern that matches nothing is a mistake of whoever wrote it.
-fn check_patterns_match(
-    paths: &[KeyPath],
-    chosen: &impl Fn(usize) -> bool,
-    options: &ConvertOptions,
-) -> Result<()> {
-    let patterns = options.transpose.iter().map(|rule| &rule.0);
-    let patterns = patterns.chain(options.reshape.iter().map(|rule| &rule.0));
-    let patterns = patterns.chain(options.save.cast.iter().map(|rule| &rule.0)).chain(&options.only);
-    for pattern in patterns {
-        if !paths.iter().enumerate().any(|(leaf, path)| chosen(leaf) && pattern.matches(path)) {
-            return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {:?}", pattern.as_str()))
-                .help("patterns go by the key paths of the source; `regrow ls` shows them"));
-        }
-    }
-    Ok(())
 }
 
 /// A target inside the source would become part of what it is made from.

@@ -1,7 +1,8 @@
 //! New key paths for leaves, and the tree that they make.
 //!
 //! A rule is a regular expression over the whole printed key path and what takes its place; the first rule that
-//! matches a leaf decides. Containers that keep all their children stay what they are; one that gets or loses a
+//! matches a leaf decides. `None` and empty containers go by the same rules as leaves: nothing vanishes because
+//! something else has come to its place. Containers that keep all their children stay what they are; one that gets or loses a
 //! child becomes a dict of texts.
 
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use regex::Regex;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{Key, KeyPath, NodeKind, Tree, TreeBuilder};
+use crate::tree::{Key, KeyPath, Node, NodeKind, Tree, TreeBuilder};
 
 /// A rule that renames leaves.
 #[derive(Debug, Clone)]
@@ -71,20 +72,54 @@ fn check_groups(pattern: &Regex, replacement: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tree after renaming, its leaves the positions of those of `tree` that are `chosen`.
+/// What selections and rules go by: a leaf, or a container with nothing in it.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub path: KeyPath,
+    pub part: Part,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Part {
+    /// The leaf at this position.
+    Leaf(usize),
+    /// `None`, or a container without children: nothing is below that could stand for it.
+    Empty(NodeKind),
+}
+
+impl Item {
+    /// Its path, and what it is if it is no leaf.
+    pub fn name(&self) -> String {
+        match &self.part {
+            Part::Leaf(_) => self.path.to_string(),
+            Part::Empty(NodeKind::None) => format!("{} (None)", self.path),
+            Part::Empty(kind) => format!("{} (an empty {})", self.path, kind.name()),
+        }
+    }
+}
+
+/// All items of a tree, in flatten order.
+pub(super) fn items<L>(tree: &Tree<L>) -> Vec<Item> {
+    let mut leaf = 0;
+    let mut part = |node: &Node| match &node.kind {
+        NodeKind::Leaf => {
+            leaf += 1;
+            Some(Part::Leaf(leaf - 1))
+        }
+        kind => (node.child_count == 0).then(|| Part::Empty(kind.clone())),
+    };
+    tree.walk().filter_map(|(path, node)| part(node).map(|part| Item { path, part })).collect()
+}
+
+/// The tree after renaming: `items` are those of `tree` that stay, and its leaves are their positions.
 ///
 /// # Errors
-/// `NameCollision` if two leaves come to one path or a leaf to a container's; `InvalidArgument` for a rule that
-/// matches nothing, or leaves a leaf without a name.
-pub(super) fn rename<L>(
-    tree: &Tree<L>,
-    paths: &[KeyPath],
-    chosen: impl Fn(usize) -> bool,
-    rules: &[Rename],
-) -> Result<Tree<usize>> {
+/// `NameCollision` if two items come to one path or one below another; `InvalidArgument` for a rule that matches
+/// nothing, or leaves an item without a name.
+pub(super) fn rename<L>(tree: &Tree<L>, items: &[Item], rules: &[Rename]) -> Result<Tree<usize>> {
     let mut used = vec![false; rules.len()];
-    let mut trie = Trie::of_nodes(tree);
-    for (leaf, path) in paths.iter().enumerate().filter(|(leaf, _)| chosen(*leaf)) {
+    let mut trie = Trie::of_nodes(tree, items);
+    for (at, Item { path, .. }) in items.iter().enumerate() {
         let printed = path.join("/");
         let mut renamed = None;
         for (rule, used) in rules.iter().zip(&mut used) {
@@ -95,14 +130,14 @@ pub(super) fn rename<L>(
             }
         }
         match renamed.filter(|renamed| *renamed != printed) {
-            None => trie.put(path.keys(), false, leaf, paths)?,
+            None => trie.put(path.keys(), false, at)?,
             Some(renamed) => {
                 let keys: Vec<Key> = renamed.split('/').map(Key::dict).collect();
                 if renamed.is_empty() || keys.iter().any(|key| key.text().is_empty()) {
                     return Err(Error::invalid(format!("a rule leaves a leaf without a name: {renamed:?}"))
                         .at_leaf(path));
                 }
-                trie.put(&keys, true, leaf, paths)?;
+                trie.put(&keys, true, at)?;
             }
         }
     }
@@ -113,26 +148,30 @@ pub(super) fn rename<L>(
     trie.build()
 }
 
-/// Containers and leaves by their paths.
-struct Trie {
-    nodes: Vec<Node>,
+/// Containers and items by their paths.
+struct Trie<'a> {
+    items: &'a [Item],
+    nodes: Vec<Place>,
     children: HashMap<(usize, Arc<str>), usize>,
 }
 
-struct Node {
+struct Place {
     key: Key,
     children: Vec<usize>,
-    /// What it was in the original tree, and how many children it had.
+    /// The container that it was in the original tree, and how many children it had.
     was: Option<(NodeKind, usize)>,
-    leaf: Option<usize>,
-    /// Whether a renamed leaf has come into it.
+    /// The item that sits here, and whether a rule has brought it.
+    item: Option<(usize, bool)>,
+    /// Whether an item sits somewhere below.
+    has_below: bool,
+    /// Whether a renamed item has come into it.
     changed: bool,
 }
 
-impl Trie {
-    /// The nodes of the original, its leaves still missing.
-    fn of_nodes<L>(tree: &Tree<L>) -> Self {
-        let mut trie = Self { nodes: Vec::new(), children: HashMap::new() };
+impl<'a> Trie<'a> {
+    /// The nodes of the original, its items still missing.
+    fn of_nodes<L>(tree: &Tree<L>, items: &'a [Item]) -> Self {
+        let mut trie = Self { items, nodes: Vec::new(), children: HashMap::new() };
         // Open containers: position, children still to come.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for node in tree.nodes() {
@@ -143,12 +182,9 @@ impl Trie {
                 top.1 -= 1;
                 top.0
             });
-            let is_leaf = matches!(node.kind, NodeKind::Leaf);
-            let was = (!is_leaf).then(|| (node.kind.clone(), node.child_count));
+            let was = (node.child_count > 0).then(|| (node.kind.clone(), node.child_count));
             let at = trie.add(parent, node.key.clone(), was);
-            if !is_leaf {
-                open.push((at, node.child_count));
-            }
+            open.push((at, node.child_count));
         }
         trie
     }
@@ -162,31 +198,22 @@ impl Trie {
                 parent.children.push(at);
             }
         }
-        self.nodes.push(Node { key, children: Vec::new(), was, leaf: None, changed: false });
+        let children = Vec::new();
+        self.nodes.push(Place { key, children, was, item: None, has_below: false, changed: false });
         at
     }
 
-    fn put(&mut self, keys: &[Key], changed: bool, leaf: usize, paths: &[KeyPath]) -> Result<()> {
+    /// Puts an item at its path; `moved` says that a rule gave it.
+    fn put(&mut self, keys: &[Key], moved: bool, item: usize) -> Result<()> {
         let mut at = 0;
-        let occupied = |other: usize| {
-            let name = |leaf: usize| paths.get(leaf).map(ToString::to_string).unwrap_or_default();
-            Error::new(
-                ErrorKind::NameCollision,
-                format!("{} and {} come to one place", name(other), name(leaf)),
-            )
-            .at_leaf(&KeyPath::from(keys.to_vec()))
-            .help(
-                "change the rules so that every leaf has a path of its own, and none is another's beginning",
-            )
-        };
         for key in keys {
-            if let Some(other) = self.nodes.get(at).and_then(|node| node.leaf) {
-                return Err(occupied(other));
+            if let Some(other) = self.enter(at) {
+                return Err(self.collision(other, item, keys));
             }
             let found = self.children.get(&(at, Arc::from(&*key.text()))).copied();
-            // An unchanged leaf goes by its exact key, also beside another of the same text.
+            // What keeps its name goes by its exact key, also beside another of the same text.
             let found = match found.and_then(|found| self.nodes.get(found)) {
-                Some(node) if !changed && node.key != *key => {
+                Some(node) if !moved && node.key != *key => {
                     let siblings = self.nodes.get(at).map_or(&[][..], |node| node.children.as_slice());
                     siblings
                         .iter()
@@ -195,56 +222,75 @@ impl Trie {
                 }
                 _ => found,
             };
-            if let (true, Some(node)) = (changed, self.nodes.get_mut(at)) {
+            if let (true, Some(node)) = (moved, self.nodes.get_mut(at)) {
                 node.changed |= found.is_none();
             }
             at = found.unwrap_or_else(|| self.add(Some(at), key.clone(), None));
         }
-        let Some(node) = self.nodes.get(at) else { return Ok(()) };
-        if let Some(other) = node.leaf {
-            return Err(occupied(other));
-        }
-        if !node.children.is_empty()
-            || node.was.as_ref().is_some_and(|(kind, _)| !matches!(kind, NodeKind::None))
-        {
-            let below = node.children.first().and_then(|&child| self.first_leaf(child)).unwrap_or(leaf);
-            return Err(occupied(below));
-        }
-        if let Some(node) = self.nodes.get_mut(at) {
-            node.leaf = Some(leaf);
-            node.was = None;
-        }
-        Ok(())
-    }
-
-    fn first_leaf(&self, at: usize) -> Option<usize> {
-        let mut at = at;
-        loop {
-            let node = self.nodes.get(at)?;
-            if node.leaf.is_some() {
-                return node.leaf;
-            }
-            at = *node.children.first()?;
+        match self.sit(at, item, moved) {
+            Some(other) => Err(self.collision(other, item, keys)),
+            None => Ok(()),
         }
     }
 
-    /// Whether anything is left of a node: a leaf, a child, or a container that was empty from the start.
-    fn lives(&self) -> Vec<bool> {
-        let mut lives = vec![false; self.nodes.len()];
-        for (at, node) in self.nodes.iter().enumerate().rev() {
-            let alive = node.leaf.is_some()
-                || matches!(node.was, Some((_, 0)))
-                || node.children.iter().any(|&child| lives.get(child) == Some(&true));
-            if let Some(slot) = lives.get_mut(at) {
-                *slot = alive;
+    /// Goes into a node on the way to something below it; gives the item that is in the way, if one is. An empty
+    /// container that is where it was takes a child.
+    fn enter(&mut self, at: usize) -> Option<usize> {
+        let node = self.nodes.get_mut(at)?;
+        if let Some((other, moved)) = node.item {
+            match self.items.get(other).map(|item| &item.part) {
+                Some(Part::Empty(kind)) if !moved && *kind != NodeKind::None => {
+                    node.item = None;
+                    node.was = Some((kind.clone(), 0));
+                }
+                _ => return Some(other),
             }
         }
-        lives
+        node.has_below = true;
+        None
+    }
+
+    /// Makes a node the item's; gives the item that is in the way, if one is.
+    fn sit(&mut self, at: usize, item: usize, moved: bool) -> Option<usize> {
+        let below = self.first_below(at);
+        let node = self.nodes.get_mut(at)?;
+        if let Some((other, _)) = node.item {
+            return Some(other);
+        }
+        match (below, self.items.get(item).map(|item| &item.part)) {
+            (None, _) => node.item = Some((item, moved)),
+            (Some(_), Some(Part::Empty(kind))) if !moved && *kind != NodeKind::None => {
+                node.was = Some((kind.clone(), 0));
+            }
+            (Some(other), _) => return Some(other),
+        }
+        None
+    }
+
+    /// The first item below a node.
+    fn first_below(&self, at: usize) -> Option<usize> {
+        let mut node = self.nodes.get(at)?;
+        while node.has_below {
+            let mut children = node.children.iter().filter_map(|&child| self.nodes.get(child));
+            node = children.find(|child| child.is_alive())?;
+            if let Some((item, _)) = node.item {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    fn collision(&self, other: usize, item: usize, keys: &[Key]) -> Error {
+        let name = |item: usize| self.items.get(item).map(Item::name).unwrap_or_default();
+        Error::new(ErrorKind::NameCollision, format!("{} and {} come to one place", name(other), name(item)))
+            .at_leaf(&KeyPath::from(keys.to_vec()))
+            .help(
+                "change the rules so that every leaf has a path of its own, and none is another's beginning",
+            )
     }
 
     fn build(&self) -> Result<Tree<usize>> {
-        let lives = self.lives();
-        let alive = |at: &usize| lives.get(*at) == Some(&true);
+        let alive = |at: &usize| self.nodes.get(*at).is_some_and(Place::is_alive);
         let mut build = TreeBuilder::new();
         /// What is still to be done, last first.
         enum Step {
@@ -259,9 +305,17 @@ impl Trie {
             };
             let Some(node) = self.nodes.get(at) else { continue };
             let key = key.unwrap_or_else(|| node.key.clone());
-            if let Some(leaf) = node.leaf {
-                build.leaf(key, leaf)?;
-                continue;
+            match node.item.and_then(|(item, _)| self.items.get(item)).map(|item| &item.part) {
+                Some(Part::Leaf(leaf)) => {
+                    build.leaf(key, *leaf)?;
+                    continue;
+                }
+                Some(Part::Empty(kind)) => {
+                    build.open(key, kind.clone())?;
+                    build.close()?;
+                    continue;
+                }
+                None => {}
             }
             let children: Vec<usize> = node.children.iter().copied().filter(alive).collect();
             let (kind, keeps_keys) = match &node.was {
@@ -281,6 +335,13 @@ impl Trie {
             }
         }
         build.finish()
+    }
+}
+
+impl Place {
+    /// Whether anything is left of it.
+    fn is_alive(&self) -> bool {
+        self.item.is_some() || self.has_below
     }
 }
 
@@ -310,7 +371,9 @@ mod tests {
         let tree = tree();
         let paths = tree.paths();
         let rules: Vec<Rename> = rules.iter().map(|(from, to)| Rename::new(from, to).unwrap()).collect();
-        let new = rename(&tree, &paths, |leaf| chosen(&paths[leaf].to_string()), &rules)?;
+        let mut items = items(&tree);
+        items.retain(|item| chosen(&item.path.to_string()));
+        let new = rename(&tree, &items, &rules)?;
         let leaves: Vec<String> = new.iter().map(|(path, leaf)| format!("{path}<{}", paths[*leaf])).collect();
         let kinds: Vec<&str> = new.nodes().iter().map(|node| node.kind.name()).collect();
         Ok(format!("{} | {}", leaves.join(" "), kinds.join(" ")))
@@ -334,7 +397,7 @@ mod tests {
         );
         assert_eq!(
             renamed(&[], |path| path.ends_with("1/bias")).unwrap(),
-            "params/1/bias<params/1/bias | dict dict dict leaf tuple"
+            "params/1/bias<params/1/bias | dict dict dict leaf"
         );
     }
 
@@ -355,5 +418,53 @@ mod tests {
         assert!(Rename::new("a/(.*)", "w$1_k").unwrap_err().to_string().contains("1_k"));
         assert!(Rename::new("a/(.*)", "$2").is_err());
         assert!(Rename::new("a/(?P<n>.*)", "${n}_k/$1/$$").is_ok());
+    }
+
+    #[test]
+    fn what_is_empty_goes_by_the_same_rules() {
+        assert_eq!(
+            renamed(&[("empty", "params/none")], |path| path == "7" || path == "empty").unwrap(),
+            "7<7 | dict leaf dict tuple"
+        );
+        // An empty container where it was takes a child, and is then no tuple any more.
+        assert_eq!(
+            renamed(&[("7", "empty/x")], |path| path == "7" || path == "empty").unwrap(),
+            "empty/x<7 | dict dict leaf"
+        );
+        for rules in [[("7", "x/y"), ("empty", "x")], [("7", "x"), ("empty", "x/y")]] {
+            let error = renamed(&rules, |path| path == "7" || path == "empty").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NameCollision);
+            assert!(error.to_string().contains("7 and empty (an empty tuple) come to one place"), "{error}");
+        }
+    }
+
+    #[test]
+    fn none_is_never_replaced() {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        for (key, is_none) in [("a", false), ("n", true), ("o", false)] {
+            match is_none {
+                true => build.open(Key::dict(key), NodeKind::None).and_then(|()| build.close()).unwrap(),
+                false => build.leaf(Key::dict(key), ()).unwrap(),
+            }
+        }
+        build.close().unwrap();
+        let tree = build.finish().unwrap();
+        for (from, to) in [("o", "n/x"), ("o", "n"), ("a", "n/x"), ("a", "n"), ("n", "o"), ("n", "a/x")] {
+            let error = rename(&tree, &items(&tree), &[Rename::new(from, to).unwrap()]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NameCollision, "{from} to {to}");
+            let text = error.to_string();
+            assert!(text.contains("n (None)") && text.contains("come to one place"), "{text}");
+        }
+        let swapped = [Rename::new("o", "n").unwrap(), Rename::new("n", "o").unwrap()];
+        let swapped = rename(&tree, &items(&tree), &swapped).unwrap();
+        let kinds: Vec<&str> = swapped.nodes().iter().map(|node| node.kind.name()).collect();
+        assert_eq!(kinds, ["dict", "leaf", "leaf", "none"]);
+    }
+
+    #[test]
+    fn case_can_be_ignored() {
+        let rule = Rename::new("(?i)PARAMS/(.*)", "p/$1").unwrap();
+        assert_eq!(rule.apply("params/Kernel").as_deref(), Some("p/Kernel"));
     }
 }

@@ -1,16 +1,15 @@
 //! A leaf of an opened checkpoint as an array that is read when the writer wants it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
 use super::super::Checkpoint;
 use super::super::bands::band_elements;
-use super::Reporter;
 use crate::array::{ArraySource, Region, copy_region, for_each_box};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
+use crate::monitor::{Monitor, Stage};
 use crate::tree::LeafInfo;
 
 /// Bytes of a band.
@@ -24,9 +23,7 @@ pub(super) struct LeafSource {
     leaf: usize,
     info: LeafInfo,
     state: Mutex<State>,
-    /// How far it has been read, for the progress report: pieces may be read twice.
-    reached_bytes: AtomicU64,
-    reporter: Arc<Reporter>,
+    monitor: Monitor,
 }
 
 #[derive(Debug, Default)]
@@ -41,19 +38,13 @@ enum State {
 }
 
 impl LeafSource {
-    pub(super) fn new(
-        checkpoint: &Checkpoint,
-        leaf: usize,
-        info: &LeafInfo,
-        reporter: &Arc<Reporter>,
-    ) -> Self {
+    pub(super) fn new(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Self {
         Self {
             checkpoint: checkpoint.clone(),
             leaf,
             info: info.clone(),
             state: Mutex::default(),
-            reached_bytes: AtomicU64::new(0),
-            reporter: reporter.clone(),
+            monitor: monitor.clone(),
         }
     }
 
@@ -65,7 +56,7 @@ impl LeafSource {
         let reader = self.checkpoint.reader();
         *state = match reader.view(self.leaf)? {
             Some(view) => {
-                reader.check_view(self.leaf)?;
+                self.timed(self.info.len_bytes(), || reader.check_view(self.leaf))?;
                 State::View(view)
             }
             None => State::Band { start_bytes: 0, bytes: Bytes::new() },
@@ -80,23 +71,24 @@ impl LeafSource {
         let first = offset_bytes / size / step * step;
         let count = step.min(shape.len_elements() - first);
         if count == shape.len_elements() {
-            return Ok((0, self.checkpoint.region(self.leaf, &Region::whole(shape))?.to_c_order()?));
+            let read = || self.checkpoint.region(self.leaf, &Region::whole(shape))?.to_c_order();
+            return Ok((0, self.timed(count * size, read)?));
         }
         let mut band = allocate(count * size)?;
-        for_each_box(shape, first, count, |region, at, count| {
-            let (from, to) = ((at * size) as usize, ((at + count) * size) as usize);
-            self.checkpoint.reader().read_region(
-                self.leaf,
-                region,
-                band.get_mut(from..to).unwrap_or_default(),
-            )
+        self.timed(count * size, || {
+            for_each_box(shape, first, count, |region, at, count| {
+                let (from, to) = ((at * size) as usize, ((at + count) * size) as usize);
+                let out = band.get_mut(from..to).unwrap_or_default();
+                self.checkpoint.reader().read_region(self.leaf, region, out)
+            })
         })?;
         Ok((first * size, band.into()))
     }
 
-    fn reached(&self, end_bytes: u64) -> Result<()> {
-        let before = self.reached_bytes.fetch_max(end_bytes, Ordering::Relaxed);
-        self.reporter.add(end_bytes.saturating_sub(before))
+    /// Reads, unless the work is to stop, on the account of reading.
+    fn timed<R>(&self, bytes: u64, read: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.monitor.check()?;
+        self.monitor.timed(Stage::Read, bytes, read)
     }
 
     fn copy(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
@@ -131,8 +123,7 @@ impl LeafSource {
         if let (true, State::Band { start_bytes, bytes }) = (offset == self.info.len_bytes(), &mut *state) {
             (*start_bytes, *bytes) = (0, Bytes::new());
         }
-        drop(state);
-        self.reached(offset)
+        Ok(())
     }
 }
 
@@ -146,6 +137,7 @@ impl ArraySource for LeafSource {
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = self.begin(&mut state);
+        let out_len_bytes = out.len() as u64;
         begun.at_leaf(&self.checkpoint.key_path(self.leaf)?)?;
         if let State::View(view) = &*state {
             let view = view.clone();
@@ -155,10 +147,9 @@ impl ArraySource for LeafSource {
             copy_region(size, &view, &self.info.shape, region, out, &region.shape(), &origin)?;
         } else {
             drop(state);
-            let part = self.checkpoint.region(self.leaf, region)?;
-            part.copy_c_order(0, out)?;
+            let read = || self.checkpoint.region(self.leaf, region)?.copy_c_order(0, out);
+            self.timed(out_len_bytes, read)?;
         }
-        let read = self.reached_bytes.load(Ordering::Relaxed).saturating_add(out.len() as u64);
-        self.reached(read.min(self.info.len_bytes()))
+        Ok(())
     }
 }

@@ -68,10 +68,18 @@ impl Format for Equinox {
         if !path.is_file() {
             return Ok(false);
         }
-        if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
+        if self.claims_name(path) {
             return Ok(true);
         }
         shows_records(path).map_err(|source| Error::io("cannot read", path, source))
+    }
+
+    fn claims_name(&self, path: &Path) -> bool {
+        path.extension().is_some_and(|suffix| suffix == SUFFIX)
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        Some(".eqx")
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
@@ -96,6 +104,10 @@ impl Format for Equinox {
     fn holds_metadata(&self, options: &SaveOptions) -> bool {
         let own = own_options(options);
         own.trailer && own.hyperparameters.is_none()
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+        plan::plan(tree, &own_options(options), options).map(drop)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

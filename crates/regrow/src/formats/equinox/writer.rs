@@ -11,7 +11,7 @@ use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::DirectWriter;
 
 /// Bytes that are summed and written at a time: small enough to stay in cache from one to the next.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -67,12 +67,7 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
     }
     let blobs_len: u64 =
         trailer.iter().flat_map(|trailer| &trailer.1).map(|(_, blob)| blob.len_bytes()).sum();
-    let options = WriteOptions {
-        expected_len_bytes: expected_len_bytes.saturating_add(blobs_len),
-        checksums_from: u64::MAX,
-        durable: staged.is_durable(),
-    };
-    let mut out = DirectWriter::create_with(&staged.single_file(), &options)?;
+    let mut out = staged.single_writer(expected_len_bytes.saturating_add(blobs_len), u64::MAX)?;
     out.write(line)?;
     let start = out.offset_bytes();
     let (mut offsets, mut sums) = (Vec::with_capacity(records.len()), Vec::with_capacity(records.len()));

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::store::{LocalStore, Store, StoreExt};
 
 /// The ending of names that say what they are.
-const ENDING: &str = ".msgpack";
+pub(super) const ENDING: &str = ".msgpack";
 
 /// Steps looked at before something that still makes sense counts as msgpack: the checkpoints of Flax' users have
 /// fewer, and most of them are told apart by their first few.
@@ -20,9 +20,14 @@ const TOKENS_MAX: usize = 1 << 20;
 
 /// Whether a file is one of Flax': by its name, or because it is one msgpack object from its first byte to its last.
 pub(super) fn is_flax_file(path: &Path) -> bool {
+    path.is_file() && (is_named_so(path) || holds_one_object(path))
+}
+
+/// Whether a file is named like one of these.
+pub(super) fn is_named_so(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let is_step = split(&name).is_some_and(|(prefix, _)| prefix == "checkpoint_");
-    path.is_file() && (name.ends_with(ENDING) || is_step || holds_one_object(path))
+    name.ends_with(ENDING) || is_step
 }
 
 /// Whether a file is exactly one map, array or extension. Reads its structure, not its data.

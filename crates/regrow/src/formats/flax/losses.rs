@@ -1,5 +1,6 @@
 //! What Flax' msgpack takes and does not give back.
 
+use super::dtypes::to_name;
 use super::gda::PLACEHOLDER;
 use super::options::FlaxOptions;
 use crate::formats::{Loss, LossKind};
@@ -31,6 +32,9 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
             note("a JAX array comes back as a NumPy array, without its sharding")
         }
         LeafKind::JaxArray => note("a JAX array comes back as a NumPy array"),
+        LeafKind::NumpyOther(descr) if matches!(to_name(descr), Some((_, true))) => {
+            note(&format!("{descr} comes back in little-endian byte order, with the same values"))
+        }
         LeafKind::Scalar if !is_wide(info.dtype.name()) => {
             let what = format!("a {} number comes back as Python's own", info.dtype);
             Some((LossKind::Kind, what))

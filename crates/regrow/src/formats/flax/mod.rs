@@ -64,6 +64,14 @@ impl Format for Flax {
         }
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        files::is_named_so(path)
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        Some(files::ENDING)
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         Ok(Box::new(reader::FlaxReader::open(path, options)?))
@@ -84,6 +92,10 @@ impl Format for Flax {
     fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
         let tree = super::without_data(leaf);
         tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::plan(tree, target, options, &own_options(options)).map(drop)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

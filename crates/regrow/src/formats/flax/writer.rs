@@ -13,6 +13,7 @@
 //! Two passes: the first finds out every size and everything that cannot be written, the second streams.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::convert::swap_words;
@@ -26,7 +27,6 @@ use crate::commit::Staged;
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
-use crate::store::{DirectWriter, WriteOptions};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
 /// Writes the one file of `staged`.
@@ -39,22 +39,9 @@ pub(super) fn write(
     options: &SaveOptions,
     flax: &FlaxOptions,
 ) -> Result<()> {
-    for (is_asked, what) in [
-        (matches!(options.compression, Some(Compression::Zstd(_))), "compression"),
-        (options.custom_metadata.is_some(), "metadata"),
-    ] {
-        if is_asked {
-            return Err(Error::invalid(format!("the layout \"flax\" has no {what}")).in_file(staged.target()));
-        }
-    }
-    let encoder = encode(tree, flax)?;
-    let write_options = WriteOptions {
-        expected_len_bytes: encoder.len_bytes(),
-        // Nobody keeps checksums of these files.
-        checksums_from: encoder.len_bytes(),
-        durable: staged.is_durable(),
-    };
-    let mut out = DirectWriter::create_with(&staged.single_file(), &write_options)?;
+    let encoder = plan(tree, staged.target(), options, flax)?;
+    // Nobody keeps checksums of these files.
+    let mut out = staged.single_writer(encoder.len_bytes(), encoder.len_bytes())?;
     for part in encoder.parts() {
         match part {
             Part::Bytes(bytes) => out.write(bytes)?,
@@ -70,6 +57,27 @@ pub(super) fn write(
         }
     }
     out.finish().map(drop)
+}
+
+/// Everything that is to be written at `target`, before the first byte is.
+///
+/// # Errors
+/// As [`write`], but for what the disk says.
+pub(super) fn plan(
+    tree: &Tree<Leaf>,
+    target: &Path,
+    options: &SaveOptions,
+    flax: &FlaxOptions,
+) -> Result<Encoder> {
+    for (is_asked, what) in [
+        (matches!(options.compression, Some(Compression::Zstd(_))), "compression"),
+        (options.custom_metadata.is_some(), "metadata"),
+    ] {
+        if is_asked {
+            return Err(Error::invalid(format!("the layout \"flax\" has no {what}")).in_file(target));
+        }
+    }
+    encode(tree, flax)
 }
 
 /// The tree as an object whose size is known.

@@ -64,6 +64,10 @@ impl Format for Npy {
         reader::is_one(path)
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        Form::of_path(path) != Form::Folder
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;
@@ -71,7 +75,7 @@ impl Format for Npy {
     }
 
     fn target(&self, path: &Path, options: &SaveOptions) -> Target {
-        match own(options).form.unwrap_or(Form::of_path(path)) {
+        match form_at(path, &own(options)) {
             Form::Npy | Form::Npz => Target::File,
             Form::Folder => Target::Folder,
         }
@@ -98,11 +102,20 @@ impl Format for Npy {
         own.structure && own.form != Some(Form::Npy)
     }
 
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        let own = own(options);
+        writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         let own = own(options);
-        let form = own.form.unwrap_or(Form::of_path(staged.target()));
-        writer::write(tree, staged, form, &own, options)
+        writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
     }
+}
+
+/// The form of what is made at `path`.
+fn form_at(path: &Path, own: &NpyOptions) -> Form {
+    own.form.unwrap_or(Form::of_path(path))
 }
 
 fn own(options: &SaveOptions) -> NpyOptions {

@@ -1,5 +1,7 @@
 //! Writing: an array, an archive, or a folder.
 
+use std::path::Path;
+
 use super::names::SUFFIX;
 use super::options::{Form, NpyOptions};
 use super::plan::{Data, Plan, Planned};
@@ -10,7 +12,7 @@ use crate::engine::SaveOptions;
 use crate::error::{Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::DirectWriter;
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
 /// Room for the directory of an archive, a member.
@@ -27,32 +29,40 @@ pub(super) fn write(
     options: &NpyOptions,
     save: &SaveOptions,
 ) -> Result<()> {
-    let plan = Plan::new(tree, form, options, save).in_file(staged.target())?;
+    let (plan, sidecar) = plan(tree, staged.target(), form, options, save)?;
     match form {
         Form::Npy => plan
             .arrays
             .iter()
-            .try_for_each(|array| write_npy(single_file(staged, array.len_bytes()?)?, array)),
-        Form::Npz => write_archive(tree, &plan, staged, options, save),
-        Form::Folder => write_folder(tree, &plan, staged, options, save),
+            .try_for_each(|array| write_npy(staged.single_writer(array.len_bytes()?, 0)?, array)),
+        Form::Npz => write_archive(&plan, sidecar.as_deref(), staged, options),
+        Form::Folder => write_folder(&plan, sidecar.as_deref(), staged),
     }
 }
 
-fn write_folder(
-    tree: &Tree<Leaf>,
-    plan: &Plan<'_>,
-    staged: &Staged,
+/// Everything that is to be written at `target`, before the first byte is: the arrays, and what is kept beside them.
+///
+/// # Errors
+/// As [`Plan::new`].
+pub(super) fn plan<'a>(
+    tree: &'a Tree<Leaf>,
+    target: &Path,
+    form: Form,
     options: &NpyOptions,
     save: &SaveOptions,
-) -> Result<()> {
+) -> Result<(Plan<'a>, Option<Vec<u8>>)> {
+    let plan = Plan::new(tree, form, options, save).in_file(target)?;
+    let has_sidecar = options.structure && form != Form::Npy;
+    let sidecar = has_sidecar.then(|| sidecar_json(tree, &plan, save)).transpose()?;
+    Ok((plan, sidecar))
+}
+
+fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &Staged) -> Result<()> {
     for array in &plan.arrays {
         let out = staged.writer(&format!("{}{SUFFIX}", array.name), array.len_bytes()?, 0)?;
         write_npy(out, array)?;
     }
-    if options.structure {
-        staged.write(sidecar::FILE_NAME, &sidecar_json(tree, plan, save)?)?;
-    }
-    Ok(())
+    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, json))
 }
 
 fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {
@@ -68,11 +78,10 @@ fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {
 }
 
 fn write_archive(
-    tree: &Tree<Leaf>,
     plan: &Plan<'_>,
+    sidecar: Option<&[u8]>,
     staged: &Staged,
     options: &NpyOptions,
-    save: &SaveOptions,
 ) -> Result<()> {
     let mut expected = DIRECTORY_LEN_EACH_BYTES;
     for array in &plan.arrays {
@@ -80,15 +89,15 @@ fn write_archive(
         let len_bytes = if options.compress.is_some() { 0 } else { array.len_bytes()? };
         expected = expected.saturating_add(len_bytes).saturating_add(DIRECTORY_LEN_EACH_BYTES);
     }
-    let mut zip = ZipWriter::new(single_file(staged, if options.compress.is_some() { 0 } else { expected })?);
+    let mut zip =
+        ZipWriter::new(staged.single_writer(if options.compress.is_some() { 0 } else { expected }, 0)?);
     for array in &plan.arrays {
         let name = format!("{}{SUFFIX}", array.name);
         zip.add(&name, Listed::Yes, options.compress, array.len_bytes()?, |each| array.for_each_piece(each))?;
     }
     let mut comment = String::new();
-    if options.structure {
-        let json = sidecar_json(tree, plan, save)?;
-        let added = zip.add(sidecar::FILE_NAME, Listed::No, None, json.len() as u64, |each| each(&json))?;
+    if let Some(json) = sidecar {
+        let added = zip.add(sidecar::FILE_NAME, Listed::No, None, json.len() as u64, |each| each(json))?;
         let len_bytes = json.len() as u64;
         comment = Pointer { offset_bytes: added.offset_bytes, len_bytes, crc32: added.crc32 }.to_comment();
     }
@@ -102,9 +111,4 @@ fn sidecar_json(tree: &Tree<Leaf>, plan: &Plan<'_>, save: &SaveOptions) -> Resul
         _ => "".into(),
     };
     Sidecar::new(Structure::of(&infos, text)?, save.custom_metadata.clone()).to_json()
-}
-
-fn single_file(staged: &Staged, expected_len_bytes: u64) -> Result<DirectWriter> {
-    let options = WriteOptions { expected_len_bytes, checksums_from: 0, durable: staged.is_durable() };
-    DirectWriter::create_with(&staged.single_file(), &options)
 }

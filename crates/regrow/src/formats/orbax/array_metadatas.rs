@@ -7,10 +7,11 @@
 //!
 //! Every process writes all leaves. Only the implementation of a typed PRNG key is said nowhere else.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::json_text;
+use super::metadata_text::push_shape;
 use crate::error::Result;
 
 /// Name of the folder.
@@ -22,7 +23,7 @@ pub fn process_file(process: usize) -> String {
 }
 
 /// One leaf.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ArrayMetadata {
     /// Its stored name.
     pub param_name: String,
@@ -42,12 +43,12 @@ impl ArrayMetadata {
     }
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Document {
     array_metadatas: Vec<Wrapped>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Wrapped {
     array_metadata: ArrayMetadata,
 }
@@ -66,8 +67,48 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<ArrayMetadata>> {
 /// # Errors
 /// None for JSON values with string keys.
 pub fn to_json(leaves: Vec<ArrayMetadata>) -> Result<Vec<u8>> {
-    let array_metadatas = leaves.into_iter().map(|array_metadata| Wrapped { array_metadata }).collect();
-    json_text::to_python_json(&Document { array_metadatas })
+    let mut out = OPENING.to_vec();
+    for (at, leaf) in leaves.iter().enumerate() {
+        if at > 0 {
+            out.extend_from_slice(b", ");
+        }
+        push_entry(
+            &mut out,
+            &leaf.param_name,
+            &leaf.write_shape,
+            &leaf.chunk_shape,
+            leaf.ext_metadata.as_ref(),
+        )?;
+    }
+    out.extend_from_slice(CLOSING);
+    Ok(out)
+}
+
+/// What stands before the entries, which have `, ` between them, and after.
+pub(crate) const OPENING: &[u8] = b"{\"array_metadatas\": [";
+pub(crate) const CLOSING: &[u8] = b"]}";
+
+/// Appends the entry of one leaf.
+pub(crate) fn push_entry(
+    out: &mut Vec<u8>,
+    param_name: &str,
+    write_shape: &[u64],
+    chunk_shape: &[u64],
+    ext_metadata: Option<&Value>,
+) -> Result<()> {
+    out.extend_from_slice(b"{\"array_metadata\": {\"param_name\": ");
+    json_text::push_python_text(out, param_name);
+    out.extend_from_slice(b", \"write_shape\": ");
+    push_shape(out, write_shape);
+    out.extend_from_slice(b", \"chunk_shape\": ");
+    push_shape(out, chunk_shape);
+    out.extend_from_slice(b", \"ext_metadata\": ");
+    match ext_metadata {
+        Some(value) => out.extend(json_text::to_python_json(value)?),
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b"}}");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! 100/ 200/ | step_100/ …                steps
 //! default/_METADATA | state/_METADATA …  items, without a word about them
 //! checkpoint_100                         flax files
-//! params.w/.zarray …                     arrays alone
+//! params.w/.zarray …                     arrays, and nothing else
 //! *.orbax-checkpoint-tmp                 never committed
 //! ```
 //!
@@ -19,11 +19,17 @@ use std::path::Path;
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
 use super::items::Item;
-use super::legacy;
 use super::metadata::METADATA_FILE;
 use super::steps::{self, COMMIT_SUCCESS_FILE, Steps, TMP_MARK, V1_MARKER_FILE};
+use super::{bare, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::flax;
+use crate::formats::{flax, regrow};
+
+/// Items that Orbax itself names so.
+const ITEMS: [&str; 3] = ["default", "state", "pytree"];
+
+/// Files that a checkpoint has and an item has not.
+const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
 
 /// What a path holds.
 #[derive(Debug)]
@@ -85,22 +91,33 @@ pub(super) fn detect(path: &Path) -> Result<Found> {
     }
     let steps = steps::find(path, &listed)?;
     let is_pytree = |name: &str| path.join(name).join(METADATA_FILE).is_file();
-    if !steps.committed.is_empty() && !["default", "state", "pytree"].into_iter().any(is_pytree) {
+    if !steps.committed.is_empty() && !ITEMS.into_iter().any(is_pytree) {
         return Ok(Found::Steps(steps));
     }
-    if listed.iter().any(|entry| entry.is_dir && !entry.name.contains(TMP_MARK) && is_pytree(&entry.name)) {
+    let pytrees: Vec<&str> = listed
+        .iter()
+        .filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK) && is_pytree(&entry.name))
+        .map(|entry| entry.name.as_str())
+        .collect();
+    if pytrees.iter().any(|name| ITEMS.contains(name) || !stands_alone(&path.join(name))) {
         return Ok(Found::Items(listed, about));
     }
+    let are_several = !pytrees.is_empty();
     if flax::steps::are_in(path)? {
         return Ok(Found::FlaxSteps);
     }
-    if legacy::has_bare_arrays(path)? {
+    if bare::are_in(path)? {
         return Ok(Found::BareArrays);
     }
     match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
-        Some(temporary) => Err(steps::uncommitted(&path.join(&temporary.name))),
-        None => Ok(Found::Nothing(listed)),
+        Some(temporary) if !are_several => Err(steps::uncommitted(&path.join(&temporary.name))),
+        _ => Ok(Found::Nothing(listed)),
     }
+}
+
+/// Whether a folder is a checkpoint of its own: several of them beside each other are not one.
+fn stands_alone(folder: &Path) -> bool {
+    OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
 /// The checkpoint's own metadata; empty if there is none.

@@ -53,6 +53,35 @@ pub fn to_python_json(value: &impl Serialize) -> Result<Vec<u8>> {
     }
 }
 
+/// Appends a text as `json.dumps` does.
+pub(crate) fn push_python_text(out: &mut Vec<u8>, text: &str) {
+    if is_plain(text) {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing a text into a Vec has no way to fail.
+        let _ = text.serialize(&mut Serializer::with_formatter(out, PythonStyle));
+    }
+}
+
+/// Appends a text as strict JSON, what is not ASCII as it is.
+pub(crate) fn push_text(out: &mut Vec<u8>, text: &str) {
+    if is_plain(text) {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing a text into a Vec has no way to fail.
+        let _ = serde_json::to_writer(out, text);
+    }
+}
+
+/// Whether JSON says a text as it is, in any style.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+}
+
 /// Writes a document without any space, as TensorStore does.
 ///
 /// # Errors

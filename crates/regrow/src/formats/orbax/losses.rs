@@ -35,10 +35,15 @@ pub(super) fn losses(tree: &Tree<LeafInfo>, orbax: &OrbaxOptions) -> Vec<Loss> {
         }
     }
     for (path, leaf) in tree.iter() {
-        if leaf.kind == LeafKind::NumpyScalar {
-            let what = "a NumPy scalar becomes a Python number".to_owned();
-            losses.push(Loss { kind: LossKind::Kind, path, what });
-        }
+        let what = match &leaf.kind {
+            LeafKind::NumpyScalar => "a NumPy scalar becomes a Python number",
+            // What makes an array a key there is the name of its implementation.
+            LeafKind::PrngKey(None) => {
+                "a PRNG key whose implementation is not known becomes the array of its key data"
+            }
+            _ => continue,
+        };
+        losses.push(Loss { kind: LossKind::Kind, path, what: what.to_owned() });
     }
     losses
 }

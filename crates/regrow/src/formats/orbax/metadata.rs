@@ -18,11 +18,11 @@
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde::ser::{SerializeMap, SerializeStruct, Serializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::json_text;
+use super::metadata_text::{PathText, tuple_repr};
 use super::rich::RichNode;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -161,15 +161,54 @@ impl TreeMetadata {
         for entry in &self.entries {
             let texts: Vec<&str> = entry.keys.iter().map(|(_, key)| key.as_str()).collect();
             if !seen.insert(texts) {
-                return Err(Error::new(
-                    ErrorKind::NameCollision,
-                    format!("two leaves have the key path {}", entry.repr()),
-                )
-                .help("rename one of them; Orbax would keep only one of the two"));
+                return Err(equal_key_paths(&entry.repr()));
             }
         }
-        json_text::to_python_json(self)
+        let mut out = Self::OPENING.to_vec();
+        let mut path = PathText::default();
+        for (at, entry) in self.entries.iter().enumerate() {
+            path.truncate(0);
+            entry.keys.iter().for_each(|(kind, key)| path.push(*kind, key));
+            if at > 0 {
+                out.extend_from_slice(b", ");
+            }
+            let shape = entry.write_shape.as_deref();
+            path.push_entry(&mut out, &entry.value_type, entry.skip_deserialize, shape);
+        }
+        self.push_rest(&mut out)?;
+        Ok(out)
     }
+
+    /// What stands before the entries, which have `, ` between them.
+    pub(crate) const OPENING: &[u8] = b"{\"tree_metadata\": {";
+
+    /// Appends what comes after the entries.
+    pub(crate) fn push_rest(&self, out: &mut Vec<u8>) -> Result<()> {
+        out.push(b'}');
+        if let Some(use_ocdbt) = self.use_ocdbt {
+            out.extend_from_slice(b", \"use_ocdbt\": ");
+            out.extend_from_slice(use_ocdbt.to_string().as_bytes());
+        }
+        out.extend_from_slice(b", \"use_zarr3\": ");
+        out.extend_from_slice(self.use_zarr3.to_string().as_bytes());
+        out.extend_from_slice(b", \"store_array_data_equal_to_fill_value\": ");
+        out.extend_from_slice(self.store_array_data_equal_to_fill_value.to_string().as_bytes());
+        out.extend_from_slice(b", \"custom_metadata\": ");
+        out.extend(json_text::to_python_json(&self.custom_metadata)?);
+        if let Some(rich) = &self.value_metadata_tree {
+            let text = json_text::to_python_json(rich)?;
+            out.extend_from_slice(b", \"value_metadata_tree\": ");
+            json_text::push_python_text(out, &String::from_utf8_lossy(&text));
+        }
+        out.push(b'}');
+        Ok(())
+    }
+}
+
+/// Two entries of one name: `repr` is theirs.
+pub(crate) fn equal_key_paths(repr: &str) -> Error {
+    Error::new(ErrorKind::NameCollision, format!("two leaves have the key path {repr}"))
+        .help("rename one of them; Orbax would keep only one of the two")
 }
 
 fn parse_rich(text: &str) -> Result<RichNode> {
@@ -222,128 +261,6 @@ impl<'de> Deserialize<'de> for RawEntries {
         }
         deserializer.deserialize_map(Entries)
     }
-}
-
-impl Serialize for TreeMetadata {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("TreeMetadata", 6)?;
-        out.serialize_field("tree_metadata", &EntriesOut(&self.entries))?;
-        if let Some(use_ocdbt) = self.use_ocdbt {
-            out.serialize_field("use_ocdbt", &use_ocdbt)?;
-        }
-        out.serialize_field("use_zarr3", &self.use_zarr3)?;
-        out.serialize_field(
-            "store_array_data_equal_to_fill_value",
-            &self.store_array_data_equal_to_fill_value,
-        )?;
-        out.serialize_field("custom_metadata", &self.custom_metadata)?;
-        if let Some(rich) = &self.value_metadata_tree {
-            let text = json_text::to_python_json(rich).map_err(serde::ser::Error::custom)?;
-            out.serialize_field("value_metadata_tree", &String::from_utf8_lossy(&text))?;
-        }
-        out.end()
-    }
-}
-
-struct EntriesOut<'a>(&'a [Entry]);
-
-impl Serialize for EntriesOut<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for entry in self.0 {
-            map.serialize_entry(&entry.repr(), &EntryOut::new(entry))?;
-        }
-        map.end()
-    }
-}
-
-#[derive(Serialize)]
-struct EntryOut<'a> {
-    key_metadata: Vec<KeyOut<'a>>,
-    value_metadata: ValueOut<'a>,
-}
-
-#[derive(Serialize)]
-struct KeyOut<'a> {
-    key: &'a str,
-    key_type: u8,
-}
-
-#[derive(Serialize)]
-struct ValueOut<'a> {
-    value_type: &'a str,
-    skip_deserialize: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    write_shape: Option<&'a [u64]>,
-}
-
-impl<'a> EntryOut<'a> {
-    fn new(entry: &'a Entry) -> Self {
-        Self {
-            key_metadata: entry
-                .keys
-                .iter()
-                .map(|(kind, key)| KeyOut { key, key_type: *kind as u8 })
-                .collect(),
-            value_metadata: ValueOut {
-                value_type: &entry.value_type,
-                skip_deserialize: entry.skip_deserialize,
-                write_shape: entry.write_shape.as_deref(),
-            },
-        }
-    }
-}
-
-/// Python's `repr` of a tuple of strings: `()`, `('a',)`, `('a', 'b')`.
-pub fn tuple_repr<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
-    let mut out = String::from("(");
-    let mut count = 0;
-    for key in keys {
-        if count > 0 {
-            out.push_str(", ");
-        }
-        push_repr(&mut out, key);
-        count += 1;
-    }
-    if count == 1 {
-        out.push(',');
-    }
-    out.push(')');
-    out
-}
-
-/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable as escapes.
-fn push_repr(out: &mut String, text: &str) {
-    use fmt::Write;
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
-    for c in text.chars() {
-        let code = u32::from(c);
-        // Writing to a String cannot fail.
-        let _ = match c {
-            '\\' => out.write_str("\\\\"),
-            '\n' => out.write_str("\\n"),
-            '\r' => out.write_str("\\r"),
-            '\t' => out.write_str("\\t"),
-            _ if c == quote => write!(out, "\\{c}"),
-            ' '..='~' => out.write_char(c),
-            _ if is_printable(c) => out.write_char(c),
-            _ if code <= 0xff => write!(out, "\\x{code:02x}"),
-            _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
-            _ => write!(out, "\\U{code:08x}"),
-        };
-    }
-    out.push(quote);
-}
-
-/// `str.isprintable`: no control, format, surrogate, private, unassigned or separator character.
-///
-/// Rust's `escape_debug` goes by the same categories, but for combining characters at the start of a text;
-/// hence the letter in front.
-fn is_printable(c: char) -> bool {
-    let mut text = String::from("a");
-    text.push(c);
-    text.escape_debug().nth(1) == Some(c)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
 //! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
-//! | `legacy` | what there was before `_METADATA` |
+//! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `reader` | all of it together |
 //! | `writer` | the same forms, written: a folder of rooms |
 //!
@@ -29,6 +29,7 @@
 //!
 //! Source: orbax-checkpoint 0.12.8, `docs/formats`.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use super::{Format, Loss, Reader};
@@ -39,6 +40,7 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_metadatas;
 mod arrays;
+mod bare;
 pub mod checkpoint_metadata;
 mod detect;
 mod files;
@@ -47,6 +49,7 @@ pub(crate) mod json_text;
 mod legacy;
 mod losses;
 pub mod metadata;
+pub(crate) mod metadata_text;
 mod pytree;
 mod reader;
 pub mod rich;
@@ -84,9 +87,7 @@ impl Format for Orbax {
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
-        let default = OrbaxOptions::default();
-        let orbax = if let Layout::Orbax(orbax) = &options.layout { orbax } else { &default };
-        losses::losses(tree, orbax)
+        losses::losses(tree, &own_options(options))
     }
 
     fn refusal(&self, leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
@@ -100,10 +101,18 @@ impl Format for Orbax {
         true
     }
 
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, options, &own_options(options))
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
-        match &options.layout {
-            Layout::Orbax(orbax) => writer::write(tree, staged, options, orbax),
-            _ => writer::write(tree, staged, options, &OrbaxOptions::default()),
-        }
+        writer::write(tree, staged, options, &own_options(options))
+    }
+}
+
+fn own_options(options: &SaveOptions) -> Cow<'_, OrbaxOptions> {
+    match &options.layout {
+        Layout::Orbax(orbax) => Cow::Borrowed(orbax),
+        _ => Cow::Owned(OrbaxOptions::default()),
     }
 }

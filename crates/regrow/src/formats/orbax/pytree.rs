@@ -159,7 +159,7 @@ impl<'a> Leaves<'a> {
         };
         let mut slot = self.array(name, kind)?;
         slot.info.write_shape = entry.write_shape.clone().map(Shape::new).transpose()?;
-        slot.info.sharding = self.sharding(name)?;
+        slot.info.sharding = self.sharding(name)?.map(std::sync::Arc::new);
         Ok(slot)
     }
 

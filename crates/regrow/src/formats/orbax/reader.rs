@@ -19,7 +19,7 @@ use super::items::{self, Item};
 use super::pytree::Opened;
 use super::slot::{Slot, Source, graft, leaf_path};
 use super::steps::{self, Step, Steps, TMP_MARK};
-use super::{json_text, legacy};
+use super::{bare, json_text, legacy};
 use crate::array::Region;
 use crate::engine::{Finding, OpenOptions};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -136,7 +136,7 @@ fn open_one(
         }
         Found::BareArrays => {
             refuse_item(options, path)?;
-            Ok(take(legacy::open_bare(path)?, description))
+            Ok(take(bare::open(path)?, description))
         }
         Found::MsgpackFile => {
             refuse_item(options, path)?;

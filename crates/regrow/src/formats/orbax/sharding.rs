@@ -6,15 +6,18 @@
 //!    └ url-safe base64 of the param name, with padding; the bare name before October 2023
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
 use super::json_text;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Name of the file.
 pub const SHARDING_FILE: &str = "_sharding";
+
+/// How many spelt shardings are looked through for one that is asked for again.
+const KNOWN_MAX: usize = 32;
 
 /// A document that was read: entries by their stored names, parsed when asked for.
 #[derive(Debug, Clone, Default)]
@@ -46,16 +49,44 @@ impl Shardings {
 /// # Errors
 /// None for JSON values with string keys.
 pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>) -> Result<Vec<u8>> {
-    let mut members = BTreeMap::new();
+    // Thousands of leaves share a few shardings: each is spelt once, as the JSON string that it stands in.
+    let mut texts: Vec<(Option<&Value>, Vec<u8>)> = Vec::new();
+    let mut members: Vec<(String, usize)> = Vec::new();
     for (name, sharding) in shardings {
-        let text = match sharding {
-            None => String::new(),
-            Some(value) => String::from_utf8(json_text::to_python_json(value)?)
-                .map_err(|_| Error::invalid("a sharding is no text"))?,
+        let is_it = |(known, _): &(Option<&Value>, _)| match (known, sharding) {
+            (Some(known), Some(sharding)) => std::ptr::eq(*known, sharding) || *known == sharding,
+            (known, sharding) => known.is_none() && sharding.is_none(),
         };
-        members.insert(base64url(name.as_bytes()), text);
+        // The latest first: neighbours mostly share theirs.
+        let known = texts.iter().rev().take(KNOWN_MAX).position(is_it).map(|back| texts.len() - 1 - back);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let text = sharding.map_or(Ok(Vec::new()), json_text::to_python_json)?;
+                let mut quoted = Vec::new();
+                json_text::push_text(&mut quoted, &String::from_utf8_lossy(&text));
+                texts.push((sharding, quoted));
+                texts.len() - 1
+            }
+        };
+        members.push((base64url(name.as_bytes()), at));
     }
-    json_text::to_compact_json(&members)
+    // By name; of two leaves of one name, which nothing writes, the later counts.
+    members.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut out = vec![b'{'];
+    for (at, (name, text)) in members.iter().enumerate() {
+        if members.get(at + 1).is_some_and(|(next, _)| next == name) {
+            continue;
+        }
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        json_text::push_text(&mut out, name);
+        out.push(b':');
+        out.extend_from_slice(texts.get(*text).map_or(&b"\"\""[..], |(_, quoted)| quoted));
+    }
+    out.push(b'}');
+    Ok(out)
 }
 
 /// The entry that makes Orbax place an array on the first CPU device.

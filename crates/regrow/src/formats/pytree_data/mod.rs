@@ -80,6 +80,10 @@ impl Format for PytreeData {
         super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
     }
 
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::plan(tree, target, &options_of(options)).map(drop)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
     }

@@ -1,5 +1,7 @@
 //! A tree to a data file and a manifest.
 
+use std::path::Path;
+
 use super::PytreeDataOptions;
 use super::files::DATA_SUFFIX;
 use super::manifest::{BLOCK_LEN_BYTES, Manifest};
@@ -30,10 +32,7 @@ pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
 /// # Errors
 /// As [`Plan::of`]; what the disk says.
 pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOptions) -> Result<()> {
-    let Plan { arrays, mut extra, len_bytes } = Plan::of(tree, options)?;
-    if let (Some(extra), true) = (&mut extra, options.data_suffix != DATA_SUFFIX) {
-        extra.data = Some(data_name(staged, options)?);
-    }
+    let Plan { arrays, extra, len_bytes } = plan(tree, staged.target(), options)?;
     let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
     let mut entries = Vec::with_capacity(arrays.len());
     for mut planned in arrays {
@@ -57,10 +56,22 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOpti
     Ok(())
 }
 
-fn data_name(staged: &Staged, options: &PytreeDataOptions) -> Result<String> {
-    let stem = staged.target().file_name().and_then(|name| name.to_str());
+/// Everything that is to be written at `target`, before the first byte is.
+///
+/// # Errors
+/// As [`write`], but for what the disk says.
+pub(super) fn plan(tree: &Tree<Leaf>, target: &Path, options: &PytreeDataOptions) -> Result<Plan> {
+    let mut plan = Plan::of(tree, options)?;
+    if let (Some(extra), true) = (&mut plan.extra, options.data_suffix != DATA_SUFFIX) {
+        extra.data = Some(data_name(target, options)?);
+    }
+    Ok(plan)
+}
+
+fn data_name(target: &Path, options: &PytreeDataOptions) -> Result<String> {
+    let stem = target.file_name().and_then(|name| name.to_str());
     stem.map(|stem| format!("{stem}{}", options.data_suffix)).ok_or_else(|| {
-        Error::invalid("the manifest can only name a data file whose name is text").in_file(staged.target())
+        Error::invalid("the manifest can only name a data file whose name is text").in_file(target)
     })
 }
 

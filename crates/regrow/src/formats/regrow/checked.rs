@@ -177,13 +177,14 @@ impl CheckedStore {
         }
         let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
         if ahead == Ahead::Views {
-            self.check_blocks_ahead([(file, start, end)], ahead);
+            self.check_blocks_ahead([(file, start, end)], ahead, None)?;
         }
         // What has not passed by now fails, or lies in blocks of a length that is not read by offset.
         for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
             if file.is_read_by_offset() {
                 let mut scratch = Scratch::default();
-                let bytes = self.reader_of(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
+                let bytes =
+                    self.reader_of(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
                 self.check_block(file, block, bytes)?;
             } else {
                 self.check_mapped(file, block, &self.map_of(file)?)?;

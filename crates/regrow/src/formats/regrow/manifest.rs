@@ -47,11 +47,11 @@ pub enum LeafPlace {
     Nowhere,
 }
 
-const CHUNKS: i64 = -1;
-const NOWHERE: i64 = -2;
+const CHUNKS: i32 = -1;
+const NOWHERE: i32 = -2;
 
-/// See the module's story.
-#[derive(Debug, Serialize, Deserialize)]
+/// The file, read: see the module's story.
+#[derive(Debug, Deserialize)]
 pub struct Manifest {
     /// Always `regrow`.
     pub format: String,
@@ -68,7 +68,7 @@ pub struct Manifest {
     pub structure: Structure,
     /// Files with array data.
     pub data_files: Vec<DataFile>,
-    leaf_files: Vec<i64>,
+    leaf_files: Vec<i32>,
     leaf_offsets: Vec<u64>,
     /// Every other file.
     pub files: Vec<SmallFile>,
@@ -106,52 +106,6 @@ pub struct SmallFile {
 }
 
 impl Manifest {
-    /// A manifest for a checkpoint that is being written now.
-    pub fn new(
-        structure: Structure,
-        custom_metadata: Option<serde_json::Value>,
-        places: &[LeafPlace],
-    ) -> Self {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let (mut leaf_files, mut leaf_offsets) =
-            (Vec::with_capacity(places.len()), Vec::with_capacity(places.len()));
-        for place in places {
-            let (file, offset) = match *place {
-                LeafPlace::Raw { file, offset_bytes } => (file as i64, offset_bytes),
-                LeafPlace::Chunks => (CHUNKS, 0),
-                LeafPlace::Nowhere => (NOWHERE, 0),
-            };
-            leaf_files.push(file);
-            leaf_offsets.push(offset);
-        }
-        Self {
-            format: "regrow".to_owned(),
-            version: VERSION,
-            writer: concat!("regrow ", env!("CARGO_PKG_VERSION")).to_owned(),
-            created_unix_ns: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-            custom_metadata,
-            structure,
-            data_files: Vec::new(),
-            leaf_files,
-            leaf_offsets,
-            files: Vec::new(),
-        }
-    }
-
-    /// The file's bytes.
-    ///
-    /// # Errors
-    /// None in practice.
-    pub fn to_json(&self) -> Result<Vec<u8>> {
-        let body = serde_json::to_vec(self).map_err(|error| Error::invalid(format!("no JSON: {error}")))?;
-        let rest = body.get(1..).unwrap_or_default();
-        let mut out = Vec::with_capacity(body.len() + BODY_OFFSET);
-        out.extend_from_slice(OPENING.as_bytes());
-        out.extend_from_slice(format!("{:08x}\",", crc32c(rest)).as_bytes());
-        out.extend_from_slice(rest);
-        Ok(out)
-    }
-
     /// Parses and checks the file's bytes.
     ///
     /// # Errors
@@ -177,14 +131,22 @@ impl Manifest {
         struct Version {
             version: u32,
         }
-        let bad = |error: serde_json::Error| Error::corrupt(format!("regrow.json cannot be read: {error}"));
-        let Version { version } = serde_json::from_slice(bytes).map_err(bad)?;
-        if version != VERSION {
-            return Err(Error::unsupported(format!("this checkpoint is of layout version {version}"))
+        let later = |version| {
+            Error::unsupported(format!("this checkpoint is of layout version {version}"))
                 .expected(format_args!("version {VERSION}"), version)
-                .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it"));
+                .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
+        };
+        // One pass; only what cannot be read is looked at again, for a later version may say it differently.
+        let parsed: Self = serde_json::from_slice(bytes).map_err(|error| {
+            match serde_json::from_slice::<Version>(bytes) {
+                Ok(Version { version }) if version != VERSION => later(version),
+                _ => Error::corrupt(format!("regrow.json cannot be read: {error}")),
+            }
+        })?;
+        if parsed.version != VERSION {
+            return Err(later(parsed.version));
         }
-        serde_json::from_slice(bytes).map_err(bad)
+        Ok(parsed)
     }
 
     /// Errs if a file's name would leave the checkpoint's folder.
@@ -214,7 +176,7 @@ impl Manifest {
             return Err(Error::corrupt("regrow.json does not place every leaf")
                 .expected(leaf_count, self.leaf_files.len()));
         }
-        let place = |(&file, &offset_bytes): (&i64, &u64)| match file {
+        let place = |(&file, &offset_bytes): (&i32, &u64)| match file {
             CHUNKS => Ok(LeafPlace::Chunks),
             NOWHERE => Ok(LeafPlace::Nowhere),
             _ => match usize::try_from(file) {
@@ -225,6 +187,81 @@ impl Manifest {
         };
         self.leaf_files.iter().zip(&self.leaf_offsets).map(place).collect()
     }
+}
+
+/// The file in the making, of a checkpoint that is being written now.
+#[derive(Debug)]
+pub(super) struct NewManifest<'a> {
+    /// The exact pytree, as [`Structure::to_json`] gives it.
+    pub structure: &'a str,
+    /// The user's own metadata.
+    pub custom_metadata: Option<&'a serde_json::Value>,
+    /// Files with array data.
+    pub data_files: &'a [DataFile],
+    /// Every other file.
+    pub files: &'a [SmallFile],
+}
+
+impl NewManifest<'_> {
+    /// The file's bytes, in one pass; `places` says of each leaf where its bytes are.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn to_json(&self, places: impl ExactSizeIterator<Item = LeafPlace> + Clone) -> Result<Vec<u8>> {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let created_unix_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let mut out = Vec::with_capacity(4096 + self.structure.len() + 16 * places.len());
+        out.extend_from_slice(OPENING.as_bytes());
+        out.extend_from_slice(b"00000000\",");
+        out.extend_from_slice(b"\"format\":\"regrow\",\"version\":");
+        push_json(&mut out, &VERSION)?;
+        out.extend_from_slice(b",\"writer\":");
+        push_json(&mut out, &concat!("regrow ", env!("CARGO_PKG_VERSION")))?;
+        out.extend_from_slice(b",\"created_unix_ns\":");
+        push_json(&mut out, &created_unix_ns)?;
+        out.extend_from_slice(b",\"custom_metadata\":");
+        push_json(&mut out, &self.custom_metadata)?;
+        out.extend_from_slice(b",\"structure\":");
+        out.extend_from_slice(self.structure.as_bytes());
+        out.extend_from_slice(b",\"data_files\":");
+        push_json(&mut out, &self.data_files)?;
+        out.extend_from_slice(b",\"leaf_files\":[");
+        for (at, place) in places.clone().enumerate() {
+            let file = match place {
+                LeafPlace::Raw { file, .. } => i32::try_from(file).unwrap_or(i32::MAX),
+                LeafPlace::Chunks => CHUNKS,
+                LeafPlace::Nowhere => NOWHERE,
+            };
+            push_item(&mut out, at, &file)?;
+        }
+        out.extend_from_slice(b"],\"leaf_offsets\":[");
+        for (at, place) in places.enumerate() {
+            let offset_bytes = match place {
+                LeafPlace::Raw { offset_bytes, .. } => offset_bytes,
+                LeafPlace::Chunks | LeafPlace::Nowhere => 0,
+            };
+            push_item(&mut out, at, &offset_bytes)?;
+        }
+        out.extend_from_slice(b"],\"files\":");
+        push_json(&mut out, &self.files)?;
+        out.push(b'}');
+        let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));
+        if let Some(slot) = out.get_mut(OPENING.len()..OPENING.len() + CRC_HEX_LEN) {
+            slot.copy_from_slice(crc.as_bytes());
+        }
+        Ok(out)
+    }
+}
+
+fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()> {
+    if at > 0 {
+        out.push(b',');
+    }
+    push_json(out, number)
+}
+
+fn push_json(out: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
+    serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("no JSON: {error}")))
 }
 
 const WITHOUT_IT: &str = "copy the checkpoint again; if that cannot be done, take regrow.json away: \

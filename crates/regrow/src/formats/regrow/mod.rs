@@ -20,6 +20,7 @@
 //! | [`structure`] | the exact pytree in column form |
 //! | [`manifest`] | `regrow.json` |
 //! | `plan` | names, order and offsets of a save |
+//! | `index` | what the database says of raw leaves |
 //! | `writer`, `reader` | the two directions |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `passes` | many blocks at once: checked, or read into the caller's memory |
@@ -36,6 +37,7 @@ use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
 mod checked;
+mod index;
 pub mod manifest;
 mod passes;
 mod plan;
@@ -64,6 +66,10 @@ impl Format for Regrow {
 
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         true
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, options)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -20,6 +20,7 @@ use super::checked::{Block, CheckedFile, CheckedStore};
 use crate::engine::pool;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
+use crate::monitor::{Monitor, Stage};
 use crate::store::{DirectReader, Scratch, Way};
 
 /// Bytes of blocks that one thread takes at a time, at most.
@@ -78,18 +79,28 @@ struct Piece<'f, 'a> {
     start: u64,
     end: u64,
     parts: Vec<Part<'a>>,
+    /// How many of the bytes are asked for.
+    wanted_bytes: u64,
 }
 
 impl CheckedStore {
     /// Checks, with several threads, the blocks that the ranges `(file, first byte, length)` touch: for views those
     /// that have not passed yet, to verify all of them. What fails or cannot be read is then unpassed, and
     /// [`check`](CheckedStore::check) says what is wrong.
-    pub fn check_ahead(&self, mut ranges: Vec<(usize, u64, u64)>, ahead: Ahead) {
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    pub fn check_ahead(
+        &self,
+        mut ranges: Vec<(usize, u64, u64)>,
+        ahead: Ahead,
+        monitor: &Monitor,
+    ) -> Result<()> {
         ranges.sort_unstable();
         let files = ranges.into_iter().filter_map(|(file, start, len_bytes)| {
             self.file(file).ok().map(|file| (file, start, start.saturating_add(len_bytes)))
         });
-        self.check_blocks_ahead(files, ahead);
+        self.check_blocks_ahead(files, ahead, Some(monitor))
     }
 
     /// The same, of ranges `(file, start, end)` in order.
@@ -97,15 +108,24 @@ impl CheckedStore {
         &self,
         ranges: impl IntoIterator<Item = (&'f CheckedFile, u64, u64)>,
         ahead: Ahead,
-    ) {
+        monitor: Option<&Monitor>,
+    ) -> Result<()> {
         let mut pieces: Vec<Piece<'_, '_>> = Vec::new();
-        for (file, start, end) in ranges.into_iter().filter(|range| range.0.is_read_by_offset()) {
-            for block in file.blocks(start.max(file.record.data_offset), end) {
+        let mut uncounted = 0_u64;
+        for (file, start, end) in ranges {
+            uncounted += end.min(file.record.len_bytes).saturating_sub(start);
+            let blocks = file.blocks(start.max(file.record.data_offset), end);
+            for block in blocks.take_while(|_| file.is_read_by_offset()) {
                 match pieces.last_mut() {
                     Some(last) if last.holds(file, block) => {}
-                    _ if ahead == Ahead::Views && file.has_passed(block) => {}
+                    _ if ahead == Ahead::Views && file.has_passed(block) => continue,
                     Some(last) if last.takes(file, block) => last.end = block.end,
-                    _ => pieces.push(Piece { file, start: block.start, end: block.end, parts: Vec::new() }),
+                    _ => pieces.push(Piece::of(file, block)),
+                }
+                if let Some(last) = pieces.last_mut() {
+                    let wanted = block.end.min(end) - block.start.max(start);
+                    last.wanted_bytes += wanted;
+                    uncounted -= wanted;
                 }
             }
         }
@@ -115,7 +135,8 @@ impl CheckedStore {
                 reader.is_ok_and(|reader| !reader.is_cached(first.start, first.end - first.start))
             });
         let threads = if is_streamed { STREAM_THREADS } else { thread_count() };
-        let done = each(threads, pieces, |piece| {
+        each(threads, pieces, |piece| {
+            let wanted_bytes = piece.wanted_bytes;
             let _ = match ahead {
                 Ahead::Views => self.check_views(piece),
                 Ahead::Verify => {
@@ -124,9 +145,9 @@ impl CheckedStore {
                     self.read_piece(piece, How { verified: true, direct: true })
                 }
             };
-            Ok(())
-        });
-        debug_assert!(done.is_ok(), "no piece gives an error");
+            told(monitor, wanted_bytes)
+        })?;
+        told(monitor, uncounted)
     }
 
     fn check_views(&self, piece: Piece<'_, '_>) -> Result<()> {
@@ -151,13 +172,20 @@ impl CheckedStore {
     /// Reads the parts' bytes of a data file into place. Parts are in the order of the file and do not overlap.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of a block that fails; what the disk says. Parts are then partly written.
-    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: How) -> Result<()> {
+    /// `Corrupt` with file and offset of a block that fails; what the disk says; `Cancelled`. Parts are then partly
+    /// written.
+    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: How, monitor: Option<&Monitor>) -> Result<()> {
         let file = self.file(file)?;
         if !file.is_read_by_offset() {
-            return self.fill_from_map(file, parts, how.verified);
+            let wanted_bytes = parts.iter().map(|part| part.out.len() as u64).sum();
+            self.fill_from_map(file, parts, how.verified)?;
+            return told(monitor, wanted_bytes);
         }
-        each(thread_count(), cut(file, parts)?, |piece| self.read_piece(piece, how))
+        each(thread_count(), cut(file, parts)?, |piece| {
+            let wanted_bytes = piece.wanted_bytes;
+            self.read_piece(piece, how)?;
+            told(monitor, wanted_bytes)
+        })
     }
 
     fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, verified: bool) -> Result<()> {
@@ -272,7 +300,11 @@ impl CheckedStore {
     }
 }
 
-impl Piece<'_, '_> {
+impl<'f> Piece<'f, '_> {
+    fn of(file: &'f CheckedFile, block: Block) -> Self {
+        Self { file, start: block.start, end: block.end, parts: Vec::new(), wanted_bytes: 0 }
+    }
+
     fn holds(&self, file: &CheckedFile, block: Block) -> bool {
         std::ptr::eq(self.file, file) && (self.start..self.end).contains(&block.start)
     }
@@ -323,7 +355,7 @@ fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<
             let is_known =
                 pieces.last().is_some_and(|last| last.holds(file, block) || last.takes(file, block));
             if !is_known {
-                pieces.push(Piece { file, start: block.start, end: block.end, parts: Vec::new() });
+                pieces.push(Piece::of(file, block));
             }
             let Some(piece) = pieces.last_mut() else { break };
             // As far as this piece may reach: to the last block that is whole within its length.
@@ -332,6 +364,7 @@ fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<
             let take = (room_end - offset_bytes).min(out.len() as u64) as usize;
             let (now, later) = out.split_at_mut(take);
             piece.end = piece.end.max(file.block_at(offset_bytes + take as u64 - 1).end);
+            piece.wanted_bytes += now.len() as u64;
             piece.parts.push(Part { offset_bytes, out: now });
             (offset_bytes, out) = (offset_bytes + take as u64, later);
         }
@@ -350,6 +383,11 @@ fn each<'f, 'a>(
 ) -> Result<()> {
     let threads = if pieces.len() < PIECES_MIN { 1 } else { threads };
     pool::for_each_parallel(threads, pieces, u64::MAX, |_| 0, work)
+}
+
+/// Tells the monitor, if there is one, of bytes that were read.
+fn told(monitor: Option<&Monitor>, bytes: u64) -> Result<()> {
+    monitor.map_or(Ok(()), |monitor| monitor.done(Stage::Read, bytes))
 }
 
 fn beyond_the_end() -> Error {

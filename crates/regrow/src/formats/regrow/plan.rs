@@ -1,14 +1,13 @@
 //! What goes where: the stored dtype, name and offset of every leaf, before a byte is written.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::manifest::LeafPlace;
 use super::stored_dtype;
 use crate::array::{Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
+use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, LeafNames, Tree};
 
 /// Leaves below this size are not worth compressing.
 const COMPRESS_LEN_MIN_BYTES: u64 = 1024;
@@ -22,48 +21,38 @@ pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 /// Alignments beyond a page are worth nothing.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
 
-/// One leaf of a save.
-#[derive(Debug)]
+/// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct LeafPlan {
-    /// Where it sits.
-    pub path: KeyPath,
-    /// The same, as Orbax is told: escaped where Orbax could not say it.
-    pub orbax_path: KeyPath,
-    /// What it is, with the dtype that is stored (after a cast).
-    pub info: LeafInfo,
+    /// The dtype that is stored (after a cast).
+    pub dtype: Dtype,
+    /// Bytes of the leaf as it is stored; for text those of its UTF-8.
+    pub len_bytes: u64,
     /// Raw in the safetensors file, as chunks in the database, or without data.
     pub place: LeafPlace,
 }
 
-impl LeafPlan {
-    /// The name under which Orbax, safetensors and the database know it.
-    pub fn name(&self) -> &str {
-        &self.info.name
-    }
-
-    /// Whether zarr gets an array for it: everything with elements.
-    pub fn has_elements(&self) -> bool {
-        self.info.kind.is_array() && !self.info.shape.is_empty()
-    }
-}
-
 /// A whole save.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Plan<'t> {
+    /// What is saved.
+    pub tree: &'t Tree<Leaf>,
     /// In flatten order.
     pub leaves: Vec<LeafPlan>,
     /// Raw leaves in the order of their bytes, a list for each safetensors file.
-    pub raw_files: Vec<Vec<usize>>,
+    pub raw_files: Vec<Vec<u32>>,
+    names: Names,
+    by_name: Vec<u32>,
 }
 
-impl Plan {
+impl<'t> Plan<'t> {
     /// Plans the save of `tree`; raw leaves get their offsets from [`place_raw`](Self::place_raw), once the
     /// length of each header is known.
     ///
     /// # Errors
     /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that Orbax could not
     /// read back as they are.
-    pub fn new(tree: &Tree<Leaf>, options: &SaveOptions, header_len_max_bytes: usize) -> Result<Self> {
+    pub fn new(tree: &'t Tree<Leaf>, options: &SaveOptions, header_len_max_bytes: usize) -> Result<Self> {
         if let Some(path) = tree.first_equal_keys() {
             return Err(Error::new(
                 ErrorKind::NameCollision,
@@ -71,107 +60,177 @@ impl Plan {
             )
             .at_leaf(&path));
         }
-        let paths = tree.paths();
-        let orbax_paths = orbax_paths(&paths, tree.leaves());
-        let mut refused = Vec::new();
-        let mut leaves = Vec::with_capacity(paths.len());
-        for ((path, (orbax_path, name)), leaf) in paths.into_iter().zip(orbax_paths).zip(tree.leaves()) {
-            let (dtype, shape) = match &leaf.data {
+        if u32::try_from(tree.len()).is_err() {
+            return Err(Error::new(ErrorKind::Limit, "a tree has more than 2^32 leaves"));
+        }
+        let (names, by_name) = Names::new(tree);
+        // Patterns look at key paths, which are made for them alone.
+        let casts = (!options.cast.is_empty()).then(|| {
+            let to = |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path));
+            tree.iter().map(|(path, _)| to(&path).map(|(_, to)| *to)).collect::<Vec<_>>()
+        });
+        let compressed = matches!(options.compression, Some(Compression::Zstd(_)));
+        let mut leaves = Vec::with_capacity(tree.len());
+        for (at, leaf) in tree.leaves().iter().enumerate() {
+            let cast = casts.as_ref().and_then(|casts| casts.get(at).copied().flatten());
+            let dtype = match &leaf.data {
                 LeafData::Array(array) => {
-                    let cast = options.cast.iter().find(|(pattern, _)| pattern.matches(&path));
-                    let to = cast.filter(|_| leaf.kind.is_castable()).map(|(_, to)| *to);
-                    (to.unwrap_or(array.dtype()), array.shape().clone())
+                    cast.filter(|_| leaf.kind.is_castable()).unwrap_or_else(|| array.dtype())
                 }
-                LeafData::Text(text) => (Dtype::UInt8, Shape::new(vec![text.len() as u64])?),
-                LeafData::Absent => (Dtype::UInt8, Shape::scalar()),
+                LeafData::Text(_) | LeafData::Absent => Dtype::UInt8,
             };
-            if let LeafKind::Unknown(name) = &leaf.kind {
-                refused.push(format!("{path}: a leaf of the unknown type {name:?}"));
-            }
-            let len_bytes = shape.len_bytes(dtype)?;
-            let compressed = matches!(options.compression, Some(Compression::Zstd(_)));
+            let len_bytes = match &leaf.data {
+                LeafData::Array(array) => array.shape().len_bytes(dtype)?,
+                LeafData::Text(text) => text.len() as u64,
+                LeafData::Absent => 1,
+            };
             let place = match (&leaf.data, compressed && len_bytes >= COMPRESS_LEN_MIN_BYTES) {
                 (LeafData::Array(_), true) => LeafPlace::Chunks,
                 (LeafData::Array(_), false) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
                 _ => LeafPlace::Nowhere,
             };
-            let info = LeafInfo {
-                kind: leaf.kind.clone(),
-                dtype,
-                shape,
-                name,
-                chunk_shape: None,
-                write_shape: None,
-                sharding: leaf.sharding.clone(),
-                coding: Arc::from(""),
-            };
-            let plan = LeafPlan { path, orbax_path, info, place };
-            if options.strict_orbax
-                && let Some(why) = beyond_orbax(&plan)
-            {
-                refused.push(format!("{}: {why}", plan.path));
-            }
-            leaves.push(plan);
+            leaves.push(LeafPlan { dtype, len_bytes, place });
         }
-        if !refused.is_empty() {
-            let list = refused.join("\n    ");
-            return Err(Error::unsupported(format!(
-                "{} leaves cannot be saved like this:\n    {list}",
-                refused.len()
-            ))
-            .help("leave these leaves out, convert them, or save without strict_orbax"));
-        }
-        let mut raw_order: Vec<usize> = (0..leaves.len()).collect();
-        raw_order
-            .retain(|&leaf| leaves.get(leaf).is_some_and(|leaf| matches!(leaf.place, LeafPlace::Raw { .. })));
-        // By falling alignment of its size, each leaf starts at a multiple of that, whatever came before.
-        raw_order.sort_by_cached_key(|&leaf| {
-            leaves
-                .get(leaf)
-                .map(|leaf| (std::cmp::Reverse(alignment(leaf.info.len_bytes())), leaf.info.name.clone()))
-        });
-        let raw_files = split_by_header(&raw_order, &leaves, header_len_max_bytes);
-        Ok(Self { leaves, raw_files })
+        let mut plan = Self { tree, leaves, raw_files: Vec::new(), names, by_name };
+        plan.refuse(options)?;
+        plan.raw_files = plan.split_by_header(&plan.raw_order(), header_len_max_bytes);
+        Ok(plan)
     }
 
-    /// The raw leaves of one file, in the order of their bytes.
-    pub fn raw_leaves(&self, file: usize) -> impl Iterator<Item = &LeafPlan> {
-        let order = self.raw_files.get(file).map_or(&[][..], Vec::as_slice);
-        order.iter().filter_map(|&leaf| self.leaves.get(leaf))
+    fn refuse(&self, options: &SaveOptions) -> Result<()> {
+        let mut refused = Vec::new();
+        for (at, leaf) in self.tree.leaves().iter().enumerate() {
+            if let LeafKind::Unknown(name) = &leaf.kind {
+                refused.push(format!("{}: a leaf of the unknown type {name:?}", self.path(at)));
+            }
+            if options.strict_orbax
+                && let Some(why) = self.beyond_orbax(at, leaf)
+            {
+                refused.push(format!("{}: {why}", self.path(at)));
+            }
+        }
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let list = refused.join("\n    ");
+        Err(Error::unsupported(format!("{} leaves cannot be saved like this:\n    {list}", refused.len()))
+            .help("leave these leaves out, convert them, or save without strict_orbax"))
+    }
+
+    /// The key path of a leaf, for messages.
+    pub fn path(&self, leaf: usize) -> KeyPath {
+        self.tree.path_of(leaf)
+    }
+
+    /// The key path that Orbax is told, where that is not the leaf's own.
+    pub fn orbax_path(&self, leaf: usize) -> Option<&KeyPath> {
+        self.names.escaped.get(&leaf).map(|(path, _)| path)
+    }
+
+    /// The name under which Orbax, safetensors and the database know a leaf.
+    pub fn name(&self, leaf: usize) -> &str {
+        self.names.get(leaf)
+    }
+
+    /// The same, if it is not the joined key path.
+    pub fn other_name(&self, leaf: usize) -> Option<&str> {
+        self.names.escaped.get(&leaf).map(|(_, name)| name.as_str())
+    }
+
+    /// All leaves, in the order of their names.
+    pub fn by_name(&self) -> &[u32] {
+        &self.by_name
+    }
+
+    /// A leaf with what is planned for it.
+    pub fn leaf(&self, leaf: usize) -> Option<(&LeafPlan, &'t Leaf)> {
+        self.leaves.get(leaf).zip(self.tree.leaves().get(leaf))
+    }
+
+    /// Whether zarr gets an array for it: everything with elements.
+    pub fn has_elements(leaf: &Leaf) -> bool {
+        leaf.kind.is_array() && !leaf.as_array().is_some_and(|array| array.shape().is_empty())
     }
 
     /// Gives the raw leaves of one file their offsets, the first at `data_offset`; returns the byte after the last.
     pub fn place_raw(&mut self, file: usize, data_offset: u64) -> u64 {
         let mut at = data_offset;
         for &leaf in self.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
-            if let Some(leaf) = self.leaves.get_mut(leaf) {
+            if let Some(leaf) = self.leaves.get_mut(leaf as usize) {
                 leaf.place = LeafPlace::Raw { file, offset_bytes: at };
-                at += leaf.info.len_bytes();
+                at += leaf.len_bytes;
             }
         }
         at
     }
-}
 
-/// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors accepts. There is
-/// always one file.
-fn split_by_header(raw_order: &[usize], leaves: &[LeafPlan], header_len_max_bytes: usize) -> Vec<Vec<usize>> {
-    let mut files = vec![Vec::new()];
-    let mut header_len_bytes = 0;
-    for &leaf in raw_order {
-        let Some(plan) = leaves.get(leaf) else { continue };
-        // Escaping can make six bytes of one; offsets, dtype and punctuation fit in the rest.
-        let entry_len = 6 * plan.info.name.len() + 21 * plan.info.shape.rank() + 100;
-        if header_len_bytes + entry_len > header_len_max_bytes {
-            files.push(Vec::new());
-            header_len_bytes = 0;
+    /// By falling alignment of its size, each leaf starts at a multiple of that, whatever came before; within one
+    /// alignment by name.
+    fn raw_order(&self) -> Vec<u32> {
+        let alignment_of = |leaf: u32| match self.leaves.get(leaf as usize) {
+            Some(LeafPlan { place: LeafPlace::Raw { .. }, len_bytes, .. }) => Some(alignment(*len_bytes)),
+            _ => None,
+        };
+        let mut order = Vec::with_capacity(self.by_name.len());
+        let mut now = ALIGNMENT_MAX_BYTES;
+        while now > 0 {
+            order.extend(self.by_name.iter().copied().filter(|&leaf| alignment_of(leaf) == Some(now)));
+            now /= 2;
         }
-        header_len_bytes += entry_len;
-        if let Some(file) = files.last_mut() {
-            file.push(leaf);
+        order
+    }
+
+    /// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors accepts. There
+    /// is always one file.
+    fn split_by_header(&self, raw_order: &[u32], header_len_max_bytes: usize) -> Vec<Vec<u32>> {
+        let mut files = vec![Vec::new()];
+        let mut header_len_bytes = 0;
+        for &leaf in raw_order {
+            let rank = self
+                .tree
+                .leaves()
+                .get(leaf as usize)
+                .and_then(Leaf::as_array)
+                .map_or(0, |a| a.shape().rank());
+            // Escaping can make six bytes of one; offsets, dtype and punctuation fit in the rest.
+            let entry_len = 6 * self.name(leaf as usize).len() + 21 * rank + 100;
+            if header_len_bytes + entry_len > header_len_max_bytes {
+                files.push(Vec::new());
+                header_len_bytes = 0;
+            }
+            header_len_bytes += entry_len;
+            if let Some(file) = files.last_mut() {
+                file.push(leaf);
+            }
+        }
+        files
+    }
+
+    /// Why Orbax would not read this leaf back as it is, if so.
+    fn beyond_orbax(&self, at: usize, leaf: &Leaf) -> Option<String> {
+        let dtype = self.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
+        if self.orbax_path(at).is_some_and(|told| told.join(".") != self.path(at).join(".")) {
+            return Some(format!(
+                "its name collides or cannot be said in Orbax; it would become {:?}",
+                self.name(at)
+            ));
+        }
+        if leaf.kind.is_array() && !Self::has_elements(leaf) {
+            return Some("Orbax has no arrays of size zero".to_owned());
+        }
+        if leaf.kind.is_array() && stored_dtype(dtype) != dtype {
+            return Some(format!("Orbax has no dtype {dtype}"));
+        }
+        match &leaf.kind {
+            LeafKind::NumpyOther(dtype) => Some(format!("Orbax has no dtype {dtype}")),
+            LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
+            LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
+            LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => {
+                Some("Orbax has no complex scalars".to_owned())
+            }
+            _ => None,
         }
     }
-    files
 }
 
 /// Largest power of two that divides the size, up to a page; nothing divides an empty leaf better.
@@ -200,74 +259,88 @@ pub(super) fn chunk_shape(shape: &Shape, dtype: Dtype) -> Result<Shape> {
     Shape::new(dims)
 }
 
-/// Why Orbax would not read this leaf back as it is, if so.
-fn beyond_orbax(leaf: &LeafPlan) -> Option<String> {
-    let info = &leaf.info;
-    if leaf.orbax_path != leaf.path && leaf.orbax_path.join(".") != leaf.path.join(".") {
-        return Some(format!(
-            "its name collides or cannot be said in Orbax; it would become {:?}",
-            leaf.name()
-        ));
-    }
-    if info.kind.is_array() && info.shape.is_empty() {
-        return Some("Orbax has no arrays of size zero".to_owned());
-    }
-    if info.kind.is_array() && stored_dtype(info.dtype) != info.dtype {
-        return Some(format!("Orbax has no dtype {}", info.dtype));
-    }
-    match &info.kind {
-        LeafKind::NumpyOther(dtype) => Some(format!("Orbax has no dtype {dtype}")),
-        LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
-        LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
-        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {
-            Some("Orbax has no complex scalars".to_owned())
-        }
-        _ => None,
-    }
+/// The names of all leaves: their joined key paths, unless two would be equal or Orbax could not say one.
+#[derive(Debug)]
+struct Names {
+    joined: LeafNames,
+    /// Of the few others: what Orbax is told, and the name.
+    escaped: HashMap<usize, (KeyPath, String)>,
 }
 
-/// The key paths as Orbax is told, and their names: as they are, unless two names would be equal or Orbax could
-/// not say one.
-fn orbax_paths(paths: &[KeyPath], leaves: &[Leaf]) -> Vec<(KeyPath, Arc<str>)> {
-    let names: Vec<Arc<str>> = paths.iter().map(|path| Arc::from(path.join("."))).collect();
-    let mut counts: HashMap<&str, usize> = HashMap::with_capacity(names.len());
-    for name in &names {
-        *counts.entry(name).or_default() += 1;
-    }
-    let stays = |((path, name), leaf): ((&KeyPath, &Arc<str>), &Leaf)| {
-        counts.get(&**name) == Some(&1) && can_be_said(name, leaf.kind == LeafKind::Str, path.is_root())
-    };
-    let stay: Vec<bool> = paths.iter().zip(&names).zip(leaves).map(stays).collect();
-    let mut taken: HashSet<String> = HashSet::new();
-    if stay.contains(&false) {
-        taken.extend(names.iter().zip(&stay).filter(|(_, stay)| **stay).map(|(name, _)| name.to_string()));
-    }
-    let mut out = Vec::with_capacity(paths.len());
-    for ((path, name), stays) in paths.iter().zip(&names).zip(stay) {
-        if stays {
-            out.push((path.clone(), name.clone()));
-            continue;
+impl Names {
+    /// The names, and the leaves in the order of theirs.
+    fn new(tree: &Tree<Leaf>) -> (Self, Vec<u32>) {
+        let mut names = Self { joined: LeafNames::of(tree, "."), escaped: HashMap::new() };
+        let mut by_name = names.order();
+        let must_change = names.that_must_change(tree, &by_name);
+        if !must_change.is_empty() {
+            names.escape(tree, &must_change);
+            by_name = names.order();
         }
-        let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
-        // Two different paths can still print alike (`{1: x, "1": y}`): number them.
-        let mut number = 1;
-        while is_reserved(&escaped.join(".")) || !taken.insert(escaped.join(".")) {
-            number += 1;
-            let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
-            if let Some(last) = keys.last_mut() {
-                *last = Key::dict(format!("{}%{number}", last.text()));
+        (names, by_name)
+    }
+
+    fn get(&self, leaf: usize) -> &str {
+        match self.escaped.is_empty() {
+            true => self.joined.get(leaf),
+            false => self.escaped.get(&leaf).map_or_else(|| self.joined.get(leaf), |(_, name)| name),
+        }
+    }
+
+    /// Names come in long rising runs, which a stable sort finds.
+    fn order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.joined.len() as u32).collect();
+        order.sort_by(|&a, &b| self.get(a as usize).cmp(self.get(b as usize)));
+        order
+    }
+
+    fn that_must_change(&self, tree: &Tree<Leaf>, by_name: &[u32]) -> BTreeSet<usize> {
+        let name = |leaf: &u32| self.joined.get(*leaf as usize);
+        let mut found = BTreeSet::new();
+        for pair in by_name.windows(2) {
+            if let [a, b] = pair
+                && name(a) == name(b)
+            {
+                found.extend([*a as usize, *b as usize]);
             }
-            escaped = keys.into();
         }
-        let name = Arc::from(escaped.join("."));
-        out.push((escaped, name));
+        let is_root = tree.nodes().len() == 1;
+        for (at, leaf) in tree.leaves().iter().enumerate() {
+            if !can_be_said(self.joined.get(at), leaf.kind == LeafKind::Str, is_root) {
+                found.insert(at);
+            }
+        }
+        found
     }
-    out
+
+    fn escape(&mut self, tree: &Tree<Leaf>, must_change: &BTreeSet<usize>) {
+        let others = (0..self.joined.len()).filter(|leaf| !must_change.contains(leaf));
+        let mut taken: HashSet<String> = others.map(|leaf| self.joined.get(leaf).to_owned()).collect();
+        for (leaf, (path, _)) in tree.iter().enumerate().filter(|(leaf, _)| must_change.contains(leaf)) {
+            let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
+            // Two different paths can still print alike (`{1: x, "1": y}`): number them.
+            let mut number = 1;
+            while is_reserved(&escaped.join(".")) || !taken.insert(escaped.join(".")) {
+                number += 1;
+                let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
+                if let Some(last) = keys.last_mut() {
+                    *last = Key::dict(format!("{}%{number}", last.text()));
+                }
+                escaped = keys.into();
+            }
+            let name = escaped.join(".");
+            self.escaped.insert(leaf, (escaped, name));
+        }
+    }
 }
 
 /// Whether TensorStore takes the name as part of a key, and Orbax as a JSON pointer.
 fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     if is_root {
+        return true;
+    }
+    let is_suspect = |byte: u8| matches!(byte, b'/' | b'~' | b'_' | 0);
+    if name.len() > 2 && !name.bytes().any(is_suspect) {
         return true;
     }
     let components_fine = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
@@ -308,10 +381,24 @@ mod tests {
         keys.to_vec().into()
     }
 
+    /// The names of the leaves of a dict with these paths, each of one key or two.
     fn names(paths: &[KeyPath]) -> Vec<String> {
         let array = Array::new(Dtype::UInt8, Shape::scalar(), vec![0].into()).unwrap();
-        let leaves: Vec<Leaf> = paths.iter().map(|_| Leaf::array(array.clone())).collect();
-        orbax_paths(paths, &leaves).iter().map(|(_, name)| name.to_string()).collect()
+        let mut build = crate::tree::TreeBuilder::new();
+        build.open(Key::Index(0), crate::tree::NodeKind::Dict).unwrap();
+        for path in paths {
+            let (last, above) = path.keys().split_last().unwrap();
+            for key in above {
+                build.open(key.clone(), crate::tree::NodeKind::Dict).unwrap();
+            }
+            build.leaf(last.clone(), Leaf::array(array.clone())).unwrap();
+            above.iter().for_each(|_| build.close().unwrap());
+        }
+        build.close().unwrap();
+        let tree = build.finish().unwrap();
+        let (names, by_name) = Names::new(&tree);
+        assert!(by_name.is_sorted_by_key(|&leaf| names.get(leaf as usize)));
+        (0..paths.len()).map(|leaf| names.get(leaf).to_owned()).collect()
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
+use crate::monitor::Monitor;
 use crate::store::ocdbt::OcdbtStore;
 use crate::store::{LocalStore, Store, StoreExt};
 use crate::tree::{LeafInfo, Tree};
@@ -164,7 +165,7 @@ impl RegrowReader {
 
     /// Names, in an error of a data file, the first of the leaves whose bytes end after where it happened.
     fn name_leaf(&self, ends: &[(usize, u64)], error: Error) -> Error {
-        let at = error.place().offset_bytes.unwrap_or(0);
+        let Some(at) = error.place().offset_bytes else { return error };
         let leaf = ends.iter().find(|(_, end)| *end > at).map(|(leaf, _)| *leaf);
         match leaf.and_then(|leaf| self.tree.iter().nth(leaf)) {
             Some((path, _)) => error.at_leaf(&path),
@@ -207,9 +208,9 @@ impl Reader for RegrowReader {
                     if parts.len() < RUNS_MAX {
                         return Ok(());
                     }
-                    self.store.fill(file, std::mem::take(&mut parts), how)
+                    self.store.fill(file, std::mem::take(&mut parts), how, None)
                 })?;
-                self.store.fill(file, parts, how)
+                self.store.fill(file, parts, how, None)
             }
         }
     }
@@ -218,6 +219,7 @@ impl Reader for RegrowReader {
         &self,
         leaves: Vec<(usize, &'a mut [u8])>,
         unverified: bool,
+        monitor: &Monitor,
     ) -> Result<Vec<(usize, &'a mut [u8])>> {
         let mut files: BTreeMap<usize, Vec<(usize, Part<'a>)>> = BTreeMap::new();
         let mut others = Vec::new();
@@ -245,7 +247,7 @@ impl Reader for RegrowReader {
                     parts.push(part);
                 }
             }
-            self.store.fill(file, parts, how).map_err(|error| self.name_leaf(&ends, error))?;
+            self.store.fill(file, parts, how, Some(monitor)).map_err(|error| self.name_leaf(&ends, error))?;
         }
         Ok(others)
     }
@@ -268,12 +270,13 @@ impl Reader for RegrowReader {
         self.check(leaf, Ahead::Verify)
     }
 
-    fn check_ahead(&self, leaves: &[usize], ahead: Ahead) {
+    fn check_ahead(&self, leaves: &[usize], ahead: Ahead, monitor: &Monitor) -> Result<bool> {
         let range = |&leaf: &usize| match self.leaf(leaf) {
             Ok((info, LeafPlace::Raw { file, offset_bytes })) => Some((file, offset_bytes, info.len_bytes())),
             _ => None,
         };
-        self.store.check_ahead(leaves.iter().filter_map(range).collect(), ahead);
+        let ranges = leaves.iter().filter_map(range).collect();
+        self.store.check_ahead(ranges, ahead, monitor).map(|()| true)
     }
 
     fn read_order(&self) -> Vec<usize> {

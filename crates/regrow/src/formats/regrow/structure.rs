@@ -27,13 +27,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::array::{Dtype, Shape};
+use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+use crate::tree::{Key, LeafInfo, LeafKind, LeafNames, Node, NodeKind, Tree};
 
 /// The only version there is.
 pub const STRUCTURE_VERSION: u32 = 1;
 
-const LEAF_LETTER: char = 'l';
+/// Slots for texts that were numbered lately.
+const RECENT_LEN: usize = 4096;
 
 /// See the module's story.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,9 +49,9 @@ pub struct Structure {
     type_names: Vec<usize>,
     leaves: String,
     dtypes: Vec<String>,
-    leaf_dtypes: Vec<usize>,
+    leaf_dtypes: Vec<u16>,
     shapes: Vec<Vec<u64>>,
-    leaf_shapes: Vec<usize>,
+    leaf_shapes: Vec<u32>,
     texts: Vec<String>,
     key_implementations: Vec<Option<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,26 +71,63 @@ pub struct Regrown {
     pub texts: HashMap<usize, Arc<str>>,
 }
 
+/// What [`Structure`] keeps of a leaf, beyond where it sits.
+#[derive(Debug)]
+pub struct LeafColumns<'a> {
+    /// What it is.
+    pub kind: &'a LeafKind,
+    /// The type of its elements.
+    pub dtype: Dtype,
+    /// Its shape.
+    pub shape: Shape,
+    /// The text of a `Str` leaf.
+    pub text: Arc<str>,
+    /// The stored name, where that is not the joined key path.
+    pub name: Option<&'a str>,
+    /// How it was spread over devices.
+    pub sharding: Option<&'a serde_json::Value>,
+}
+
 impl Structure {
     /// Puts a tree into columns. `text` gives the text of a `Str` leaf.
     ///
     /// # Errors
     /// `Unsupported` for a leaf that cannot be stored.
     pub fn of(tree: &Tree<LeafInfo>, text: impl Fn(usize) -> Arc<str>) -> Result<Self> {
+        let names = LeafNames::of(tree, ".");
+        Self::of_columns(tree, |leaf, info| LeafColumns {
+            kind: &info.kind,
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+            text: if info.kind == LeafKind::Str { text(leaf) } else { Arc::default() },
+            name: (*info.name != *names.get(leaf)).then_some(&*info.name),
+            sharding: info.sharding.as_deref(),
+        })
+    }
+
+    /// Puts a tree into columns; `columns` tells what is to be kept of each leaf. One pass, no allocation a leaf.
+    ///
+    /// # Errors
+    /// `Unsupported` for a leaf that cannot be stored.
+    pub fn of_columns<'t, L>(
+        tree: &'t Tree<L>,
+        columns: impl Fn(usize, &'t L) -> LeafColumns<'t>,
+    ) -> Result<Self> {
+        let (node_count, leaf_count) = (tree.nodes().len(), tree.len());
         let mut strings = Interner::default();
         let mut out = Self {
             version: STRUCTURE_VERSION,
             strings: Vec::new(),
-            nodes: String::new(),
-            key_kinds: String::new(),
-            keys: Vec::new(),
+            nodes: String::with_capacity(node_count),
+            key_kinds: String::with_capacity(node_count),
+            keys: Vec::with_capacity(node_count),
             child_counts: Vec::new(),
             type_names: Vec::new(),
-            leaves: String::new(),
+            leaves: String::with_capacity(leaf_count),
             dtypes: Vec::new(),
-            leaf_dtypes: Vec::new(),
+            leaf_dtypes: Vec::with_capacity(leaf_count),
             shapes: Vec::new(),
-            leaf_shapes: Vec::new(),
+            leaf_shapes: Vec::with_capacity(leaf_count),
             texts: Vec::new(),
             key_implementations: Vec::new(),
             numpy_dtypes: Vec::new(),
@@ -112,36 +151,36 @@ impl Structure {
                 out.type_names.push(strings.index(name));
             }
         }
-        let mut dtypes = HashMap::new();
-        let mut shapes = HashMap::new();
-        for (leaf, (path, info)) in tree.iter().enumerate() {
-            out.leaves.push(leaf_letter(&info.kind).map_err(|error| error.at_leaf(&path))?);
-            let dtype = *dtypes.entry(info.dtype).or_insert_with(|| {
-                out.dtypes.push(info.dtype.name().to_owned());
-                out.dtypes.len() - 1
+        let mut dtypes: Vec<Dtype> = Vec::new();
+        let mut shapes = Shapes::default();
+        for (at, leaf) in tree.leaves().iter().enumerate() {
+            let leaf = columns(at, leaf);
+            out.leaves.push(leaf_letter(leaf.kind).map_err(|error| error.at_leaf(&tree.path_of(at)))?);
+            // There are a few dozen dtypes at most.
+            let dtype = dtypes.iter().position(|&dtype| dtype == leaf.dtype).unwrap_or_else(|| {
+                dtypes.push(leaf.dtype);
+                dtypes.len() - 1
             });
-            out.leaf_dtypes.push(dtype);
-            let shape = *shapes.entry(&info.shape).or_insert_with(|| {
-                out.shapes.push(info.shape.dims().to_vec());
-                out.shapes.len() - 1
-            });
-            out.leaf_shapes.push(shape);
-            match &info.kind {
-                LeafKind::Str => out.texts.push(text(leaf).to_string()),
+            out.leaf_dtypes.push(dtype as u16);
+            out.leaf_shapes.push(shapes.index(leaf.shape));
+            match leaf.kind {
+                LeafKind::Str => out.texts.push(leaf.text.to_string()),
                 LeafKind::PrngKey(name) => {
                     out.key_implementations.push(name.as_ref().map(ToString::to_string))
                 }
                 LeafKind::NumpyOther(dtype) => out.numpy_dtypes.push(dtype.to_string()),
                 _ => {}
             }
-            if *info.name != *path.join(".") {
-                out.names.insert(leaf, info.name.to_string());
+            if let Some(name) = leaf.name {
+                out.names.insert(at, name.to_owned());
             }
-            if let Some(sharding) = &info.sharding {
-                out.shardings.insert(leaf, sharding.clone());
+            if let Some(sharding) = leaf.sharding {
+                out.shardings.insert(at, sharding.clone());
             }
         }
         out.strings = strings.texts;
+        out.dtypes = dtypes.iter().map(|dtype| dtype.name().to_owned()).collect();
+        out.shapes = shapes.all;
         Ok(out)
     }
 
@@ -163,12 +202,14 @@ impl Structure {
         struct Version {
             version: u32,
         }
-        let bad = |error: serde_json::Error| {
-            Error::corrupt(format!("the stored structure cannot be read: {error}"))
-        };
-        let Version { version } = serde_json::from_str(text).map_err(bad)?;
-        check_version(version)?;
-        serde_json::from_str(text).map_err(bad)
+        // A later version may have other columns: what its number says comes before what is wrong with them.
+        let parsed: Self = serde_json::from_str(text).map_err(|error| {
+            let later =
+                serde_json::from_str(text).ok().and_then(|Version { version }| check_version(version).err());
+            later.unwrap_or_else(|| Error::corrupt(format!("the stored structure cannot be read: {error}")))
+        })?;
+        check_version(parsed.version)?;
+        Ok(parsed)
     }
 
     /// Puts the columns together to a tree again.
@@ -178,7 +219,7 @@ impl Structure {
     pub fn regrow(&self) -> Result<Regrown> {
         check_version(self.version)?;
         let regrown = self.put_together().map_err(|error| match error.kind() {
-            // The builder speaks to programmers; here the file is at fault.
+            // A dtype's name is parsed as a programmer's word; here the file is at fault.
             ErrorKind::InvalidArgument => bad_columns(error.what()),
             _ => error,
         })?;
@@ -206,15 +247,14 @@ impl Structure {
             Some(&at) => string(at as i64),
             None => Err(bad_columns("type_names is too short")),
         };
-        let mut leaves = self.leaf_infos()?.into_iter();
         let mut child_counts = self.child_counts.iter();
-        let mut build = TreeBuilder::new();
+        let mut nodes = Vec::with_capacity(node_count);
+        let mut leaf_count = 0;
         // For each open container: children still to come, and the position of the next.
         let mut open: Vec<(usize, usize)> = Vec::new();
-        for ((letter, key_kind), &key) in self.nodes.chars().zip(self.key_kinds.chars()).zip(&self.keys) {
+        for ((letter, key_kind), &key) in self.nodes.bytes().zip(self.key_kinds.bytes()).zip(&self.keys) {
             while let Some((0, _)) = open.last() {
                 open.pop();
-                build.close()?;
             }
             let position = match open.last_mut() {
                 Some((left, position)) => {
@@ -222,63 +262,64 @@ impl Structure {
                     *position += 1;
                     *position - 1
                 }
-                None => 0,
+                None if nodes.is_empty() => 0,
+                None => return Err(bad_columns("a tree has one root")),
             };
             let key = match key_kind {
-                's' => Key::Dict(string(key)?),
-                'a' => Key::Attr(string(key)?),
-                'i' => Key::DictInt(key),
-                'x' => Key::Index(position),
-                other => return Err(bad_columns(&format!("{other:?} is no kind of key"))),
+                b's' => Key::Dict(string(key)?),
+                b'a' => Key::Attr(string(key)?),
+                b'i' => Key::DictInt(key),
+                b'x' => Key::Index(position),
+                other => return Err(bad_columns(&format!("{:?} is no kind of key", char::from(other)))),
             };
             let kind = match letter {
-                LEAF_LETTER => {
-                    let leaf =
-                        leaves.next().ok_or_else(|| bad_columns("there are more leaf nodes than leaves"))?;
-                    build.leaf(key, leaf)?;
-                    continue;
-                }
-                'n' => {
-                    build.open(key, NodeKind::None)?;
-                    build.close()?;
-                    continue;
-                }
-                'd' => NodeKind::Dict,
-                'o' => NodeKind::OrderedDict,
-                'f' => NodeKind::DefaultDict,
-                'L' => NodeKind::List,
-                't' => NodeKind::Tuple,
-                'N' => NodeKind::NamedTuple(type_name()?),
-                'D' => NodeKind::Dataclass(type_name()?),
-                'C' => NodeKind::Custom(type_name()?),
-                other => return Err(bad_columns(&format!("{other:?} is no kind of node"))),
+                b'l' => NodeKind::Leaf,
+                b'n' => NodeKind::None,
+                b'd' => NodeKind::Dict,
+                b'o' => NodeKind::OrderedDict,
+                b'f' => NodeKind::DefaultDict,
+                b'L' => NodeKind::List,
+                b't' => NodeKind::Tuple,
+                b'N' => NodeKind::NamedTuple(type_name()?),
+                b'D' => NodeKind::Dataclass(type_name()?),
+                b'C' => NodeKind::Custom(type_name()?),
+                other => return Err(bad_columns(&format!("{:?} is no kind of node", char::from(other)))),
             };
-            let count = child_counts.next().ok_or_else(|| bad_columns("child_counts is too short"))?;
-            build.open(key, kind)?;
-            open.push((*count, 0));
+            let child_count = match kind {
+                NodeKind::Leaf => {
+                    leaf_count += 1;
+                    0
+                }
+                NodeKind::None => 0,
+                _ => {
+                    if open.len() >= TREE_DEPTH_MAX {
+                        return Err(Error::new(
+                            ErrorKind::Limit,
+                            format!("the tree is nested deeper than {TREE_DEPTH_MAX} levels"),
+                        ));
+                    }
+                    let count =
+                        *child_counts.next().ok_or_else(|| bad_columns("child_counts is too short"))?;
+                    open.push((count, 0));
+                    count
+                }
+            };
+            nodes.push(Node { key, kind, child_count });
         }
-        for (left, _) in open.into_iter().rev() {
-            if left > 0 {
-                return Err(bad_columns("the last nodes lack children"));
-            }
-            build.close()?;
+        if open.iter().any(|(left, _)| *left > 0) {
+            return Err(bad_columns("the last nodes lack children"));
         }
-        if leaves.next().is_some() {
-            return Err(bad_columns("there are more leaves than leaf nodes"));
+        if nodes.is_empty() {
+            return Err(bad_columns("the nodes are no tree"));
         }
-        let mut tree = build.finish().map_err(|_| bad_columns("the nodes are no tree"))?;
-        let mut names: Vec<Arc<str>> = tree.iter().map(|(path, _)| Arc::from(path.join("."))).collect();
-        for (&leaf, name) in &self.names {
-            if let Some(slot) = names.get_mut(leaf) {
-                *slot = Arc::from(name.as_str());
-            }
+        if leaf_count != self.leaves.len() {
+            return Err(bad_columns("there are not as many leaves as leaf nodes"));
         }
-        for (info, name) in tree.leaves_mut().iter_mut().zip(names) {
-            info.name = name;
-        }
+        let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
+        self.name_leaves(&mut tree);
         for (&leaf, sharding) in &self.shardings {
             if let Some(info) = tree.leaves_mut().get_mut(leaf) {
-                info.sharding = Some(sharding.clone());
+                info.sharding = Some(Arc::new(sharding.clone()));
             }
         }
         let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);
@@ -287,6 +328,19 @@ impl Structure {
             .zip(self.texts.iter().map(|text| Arc::from(text.as_str())))
             .collect();
         Ok(Regrown { tree, texts })
+    }
+
+    /// Gives every leaf its stored name.
+    fn name_leaves(&self, tree: &mut Tree<LeafInfo>) {
+        let names = LeafNames::of(tree, ".");
+        for (info, name) in tree.leaves_mut().iter_mut().zip(names.iter()) {
+            info.name = Arc::from(name);
+        }
+        for (&leaf, name) in &self.names {
+            if let Some(info) = tree.leaves_mut().get_mut(leaf) {
+                info.name = Arc::from(name.as_str());
+            }
+        }
     }
 
     fn leaf_infos(&self) -> Result<Vec<LeafInfo>> {
@@ -304,31 +358,32 @@ impl Structure {
             return Err(bad_columns("there are not as many texts as text leaves"));
         }
         let (name, coding): (Arc<str>, Arc<str>) = (Arc::from(""), Arc::from(""));
-        let columns = self.leaves.chars().zip(&self.leaf_dtypes).zip(&self.leaf_shapes);
+        let columns = self.leaves.bytes().zip(&self.leaf_dtypes).zip(&self.leaf_shapes);
         let mut infos = Vec::with_capacity(count);
         for ((letter, &dtype), &shape) in columns {
             let kind = match letter {
-                'a' => LeafKind::NumpyArray,
-                'n' => LeafKind::NumpyScalar,
-                'j' => LeafKind::JaxArray,
-                's' => LeafKind::Scalar,
-                't' => LeafKind::Str,
-                'b' => LeafKind::Bytes,
-                '.' => LeafKind::Placeholder,
-                'v' => match numpy_dtypes.next() {
+                b'a' => LeafKind::NumpyArray,
+                b'n' => LeafKind::NumpyScalar,
+                b'j' => LeafKind::JaxArray,
+                b's' => LeafKind::Scalar,
+                b't' => LeafKind::Str,
+                b'b' => LeafKind::Bytes,
+                b'.' => LeafKind::Placeholder,
+                b'v' => match numpy_dtypes.next() {
                     Some(dtype) => LeafKind::NumpyOther(Arc::from(dtype.as_str())),
                     None => return Err(bad_columns("numpy_dtypes is too short")),
                 },
-                'k' => match implementations.next() {
+                b'k' => match implementations.next() {
                     Some(name) => LeafKind::PrngKey(name.as_deref().map(Arc::from)),
                     None => return Err(bad_columns("key_implementations is too short")),
                 },
-                other => return Err(bad_columns(&format!("{other:?} is no kind of leaf"))),
+                other => return Err(bad_columns(&format!("{:?} is no kind of leaf", char::from(other)))),
             };
+            let (dtype, shape) = (usize::from(dtype), shape as usize);
             let (Some(&dtype), Some(shape)) = (dtypes.get(dtype), shapes.get(shape)) else {
                 return Err(bad_columns("a leaf's dtype or shape is not in its table"));
             };
-            // The product is checked here once, so that later sizes cannot overflow.
+            // The product is checked here, so that later sizes cannot overflow.
             shape.len_bytes(dtype)?;
             infos.push(LeafInfo {
                 kind,
@@ -345,26 +400,71 @@ impl Structure {
     }
 }
 
-#[derive(Default)]
+/// Texts with a number each.
 struct Interner {
     texts: Vec<String>,
     index: HashMap<Arc<str>, usize>,
+    /// Numbers that were asked for lately, by a cheap digest of their text: keys repeat in every layer of a model.
+    recent: Vec<usize>,
+}
+
+impl Default for Interner {
+    fn default() -> Self {
+        Self { texts: Vec::new(), index: HashMap::new(), recent: vec![usize::MAX; RECENT_LEN] }
+    }
 }
 
 impl Interner {
     fn index(&mut self, text: &str) -> usize {
-        if let Some(&at) = self.index.get(text) {
+        let place =
+            text.bytes().fold(text.len(), |sum, byte| sum.wrapping_mul(31) + usize::from(byte)) % RECENT_LEN;
+        if let Some(&at) = self.recent.get(place)
+            && self.texts.get(at).is_some_and(|known| known == text)
+        {
             return at;
         }
-        self.texts.push(text.to_owned());
-        self.index.insert(Arc::from(text), self.texts.len() - 1);
-        self.texts.len() - 1
+        let at = match self.index.get(text) {
+            Some(&at) => at,
+            None => {
+                self.texts.push(text.to_owned());
+                self.index.insert(Arc::from(text), self.texts.len() - 1);
+                self.texts.len() - 1
+            }
+        };
+        if let Some(slot) = self.recent.get_mut(place) {
+            *slot = at;
+        }
+        at
+    }
+}
+
+/// Shapes with a number each.
+#[derive(Default)]
+struct Shapes {
+    all: Vec<Vec<u64>>,
+    index: HashMap<Shape, u32>,
+    last: Option<(Shape, u32)>,
+}
+
+impl Shapes {
+    fn index(&mut self, shape: Shape) -> u32 {
+        if let Some((last, at)) = &self.last
+            && *last == shape
+        {
+            return *at;
+        }
+        let at = *self.index.entry(shape.clone()).or_insert_with(|| {
+            self.all.push(shape.dims().to_vec());
+            (self.all.len() - 1) as u32
+        });
+        self.last = Some((shape, at));
+        at
     }
 }
 
 fn node_letter(kind: &NodeKind) -> char {
     match kind {
-        NodeKind::Leaf => LEAF_LETTER,
+        NodeKind::Leaf => 'l',
         NodeKind::None => 'n',
         NodeKind::Dict => 'd',
         NodeKind::OrderedDict => 'o',
@@ -410,6 +510,7 @@ fn bad_columns(why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::TreeBuilder;
 
     fn info(kind: LeafKind, name: &str) -> LeafInfo {
         LeafInfo {

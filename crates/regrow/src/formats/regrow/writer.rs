@@ -7,31 +7,36 @@
 //! 5. Orbax' documents;
 //! 6. `regrow.json` last, with a checksum for every byte of the others.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
-use super::plan::{HEADER_LEN_MAX_BYTES, LeafPlan, Plan, chunk_shape};
-use super::structure::Structure;
+use super::index::RawEntries;
+use super::manifest::{self, DataFile, LeafPlace, NewManifest, SmallFile};
+use super::plan::{HEADER_LEN_MAX_BYTES, Plan, chunk_shape};
+use super::structure::{LeafColumns, Structure};
 use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
-use crate::bytes::checksum::crc32c;
+use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::commit::Staged;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
-use crate::error::{Error, Result, ResultExt};
-use crate::formats::orbax::writer::documents::{self, LeafEntry, Switches, ValueType};
+use crate::error::{Error, Result};
+use crate::formats::orbax::writer::documents::{
+    self, Document, DocumentSink, LeafEntry, Switches, ValueType,
+};
 use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::write_array;
-use crate::store::ocdbt::{Database, EntryValue, OcdbtConfig, random_data_file_name, write_database};
+use crate::store::ocdbt::{
+    Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
+};
 use crate::store::{DirectWriter, WrittenFile};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
-/// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
-const INLINE_LEN_MAX_BYTES: u64 = 128;
+/// What a node of the database aims at, decoded.
+const NODE_LEN_BYTES: u32 = 2 << 20;
+
+/// Documents up to this length are written at once, longer ones as they are made.
+const GATHERED_LEN_MAX_BYTES: usize = 1 << 20;
 
 /// The structure is left out of the safetensors file if it would take this much of the header.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
@@ -47,55 +52,88 @@ fn write_split(
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
-    let infos = tree.with_leaves(plan.leaves.iter().map(|leaf| leaf.info.clone()).collect())?;
-    let structure = Structure::of(&infos, |leaf| text_of(tree, leaf))?;
-    let mut heads = Vec::with_capacity(plan.raw_files.len());
-    for file in 0..plan.raw_files.len() {
-        heads.push(Head::new(&mut plan, file, &structure)?);
-    }
+    let (plan, structure, heads) = prepare(tree, options, header_len_max_bytes)?;
     let plan = &plan;
     // With many leaves the index and the documents cost as much as the data: they are made while it is written.
-    let (mut data_files, index, documents) = std::thread::scope(|scope| {
-        let index =
-            scope.spawn(|| raw_entries(tree, plan, &heads).and_then(|entries| Index::new(entries, options)));
-        let documents = scope.spawn(|| orbax_documents(tree, plan, options));
+    let (mut data_files, index, mut small) = std::thread::scope(|scope| {
+        let index = scope.spawn(|| Index::new(plan, &heads, options));
+        let documents = scope.spawn(|| {
+            let mut small = Small::new(staged);
+            orbax_documents(plan, options, &mut small).map(|()| small)
+        });
         let data_files: Result<Vec<DataFile>> = heads
             .iter()
             .enumerate()
-            .map(|(file, head)| write_safetensors(tree, plan, file, head, staged))
+            .map(|(file, head)| write_safetensors(plan, file, head, staged))
             .collect();
         Ok::<_, Error>((data_files?, join(index)?, join(documents)?))
     })?;
-    let places: Vec<LeafPlace> = plan.leaves.iter().map(|leaf| leaf.place).collect();
-    let mut manifest = Manifest::new(structure, options.custom_metadata.clone(), &places);
-    let mut small = Small { staged, files: Vec::new() };
+    drop(heads);
     if data_files.len() > 1 {
-        small.write(INDEX_FILE_NAME, &safetensors_index(plan, &data_files)?)?;
+        small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, &data_files)?)?;
     }
     let index = match (index, options.compression) {
         (Index::Entries(mut entries), Some(Compression::Zstd(level))) => {
-            data_files.extend(write_chunks(tree, plan, level, staged, options, &mut entries)?);
+            data_files.extend(write_chunks(plan, level, staged, options, &mut entries)?);
             Index::of_all(entries)?
         }
         (index, _) => index,
     };
     if let Index::Database(node_file, database) = index {
-        small.write(&node_file, &database.nodes)?;
+        small.write_whole(&node_file, &database.nodes)?;
         for (name, bytes) in &database.manifests {
-            small.write(name, bytes)?;
+            small.write_whole(name, bytes)?;
         }
     }
-    for (name, bytes) in documents {
-        small.write(&name, &bytes)?;
+    let manifest = NewManifest {
+        structure: &structure,
+        custom_metadata: options.custom_metadata.as_ref(),
+        data_files: &data_files,
+        files: &small.files,
+    };
+    let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
+    staged.write(manifest::FILE_NAME, &json)
+}
+
+/// Says what [`write`] would refuse, and writes nothing.
+pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let (plan, ..) = prepare(tree, options, HEADER_LEN_MAX_BYTES)?;
+    orbax_documents(&plan, options, &mut Vec::<Document>::new())
+}
+
+/// Names, structure and what stands before the data of each file.
+fn prepare<'a>(
+    tree: &'a Tree<Leaf>,
+    options: &SaveOptions,
+    header_len_max_bytes: usize,
+) -> Result<(Plan<'a>, String, Vec<Head>)> {
+    let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
+    let structure = structure_json(&plan)?;
+    let mut heads = Vec::with_capacity(plan.raw_files.len());
+    for file in 0..plan.raw_files.len() {
+        heads.push(Head::new(&mut plan, file, &structure)?);
     }
-    manifest.data_files = data_files;
-    manifest.files = small.files;
-    staged.write(manifest::FILE_NAME, &manifest.to_json()?)
+    Ok((plan, structure, heads))
 }
 
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The exact pytree, as text: it stands in two files.
+fn structure_json<'p>(plan: &'p Plan<'_>) -> Result<String> {
+    let tree: &'p Tree<Leaf> = plan.tree;
+    let columns = |at: usize, leaf: &'p Leaf| {
+        let Leaf { kind, data, sharding } = leaf;
+        let (shape, text) = match data {
+            LeafData::Array(array) => (array.shape().clone(), Arc::default()),
+            LeafData::Text(text) => (Shape::new(vec![text.len() as u64]).unwrap_or_default(), text.clone()),
+            LeafData::Absent => (Shape::scalar(), Arc::default()),
+        };
+        let dtype = plan.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
+        LeafColumns { kind, dtype, shape, text, name: plan.other_name(at), sharding: sharding.as_deref() }
+    };
+    Structure::of_columns(tree, columns)?.to_json()
 }
 
 /// What a safetensors file has before its data.
@@ -108,17 +146,19 @@ struct Head {
 
 impl Head {
     /// Also gives the leaves of the file their offsets.
-    fn new(plan: &mut Plan, file: usize, structure: &Structure) -> Result<Self> {
+    fn new(plan: &mut Plan<'_>, file: usize, structure: &str) -> Result<Self> {
         let mut header = HeaderBuilder::new();
         header.metadata("format", "np");
-        if file == 0 {
-            let structure = structure.to_json()?;
-            if structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
-                header.metadata("regrow", &structure);
-            }
+        if file == 0 && structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
+            header.metadata("regrow", structure);
         }
-        for leaf in plan.raw_leaves(file) {
-            header.tensor(leaf.name(), leaf.info.dtype, &leaf.info.shape).at_leaf(&leaf.path)?;
+        for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
+            let leaf = leaf as usize;
+            if let Some((planned, Some(array))) = plan.leaf(leaf).map(|(plan, leaf)| (plan, leaf.as_array()))
+            {
+                let added = header.tensor(plan.name(leaf), planned.dtype, array.shape());
+                added.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
+            }
         }
         let bytes = header.finish()?;
         let file_len_bytes = plan.place_raw(file, bytes.len() as u64);
@@ -137,11 +177,20 @@ enum Index {
 }
 
 impl Index {
-    fn new(entries: Vec<(Vec<u8>, EntryValue)>, options: &SaveOptions) -> Result<Self> {
-        match options.compression {
-            Some(Compression::Zstd(_)) => Ok(Self::Entries(entries)),
-            Some(Compression::None) | None => Self::of_all(entries),
+    fn new(plan: &Plan<'_>, heads: &[Head], options: &SaveOptions) -> Result<Self> {
+        let entries = RawEntries::new(plan, heads.iter().map(|head| head.name.as_str()))?;
+        if matches!(options.compression, Some(Compression::Zstd(_))) {
+            return Ok(Self::Entries(entries.to_vec()));
         }
+        if !entries.are_in_order() {
+            return Self::of_all(entries.to_vec());
+        }
+        if entries.count() == 0 {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_sorted(&ocdbt_config(), &entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
     }
 
     fn of_all(entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Self> {
@@ -149,30 +198,81 @@ impl Index {
             return Ok(Self::Nothing);
         }
         let node_file = random_data_file_name()?;
-        let database = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
+        let database = write_database(&ocdbt_config(), entries, &node_file, 0)?;
         Ok(Self::Database(node_file, database))
     }
+}
+
+/// As Orbax has it, but in nodes of a size that several threads can work at: one of 100 MB, as Orbax writes, would
+/// be encoded by one thread, and whoever reads a key reads all of its node.
+fn ocdbt_config() -> OcdbtConfig {
+    OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }
 }
 
 /// Writes files that are read whole, and remembers their checksums.
 struct Small<'a> {
     staged: &'a Staged,
     files: Vec<SmallFile>,
+    current: Option<Current>,
 }
 
-impl Small<'_> {
-    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.staged.write(name, bytes)?;
-        let file = SmallFile { name: name.to_owned(), len_bytes: bytes.len() as u64, crc32c: crc32c(bytes) };
-        self.files.push(file);
-        Ok(())
+/// A file in the making: gathered while it is small, then streamed.
+struct Current {
+    name: String,
+    len_bytes: u64,
+    crc32c: Crc32c,
+    gathered: Vec<u8>,
+    out: Option<DirectWriter>,
+}
+
+impl<'a> Small<'a> {
+    fn new(staged: &'a Staged) -> Self {
+        Self { staged, files: Vec::new(), current: None }
+    }
+
+    fn write_whole(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.begin(name)?;
+        self.write(bytes)?;
+        self.end()
     }
 }
 
-fn text_of(tree: &Tree<Leaf>, leaf: usize) -> Arc<str> {
-    match tree.leaves().get(leaf).map(|leaf| &leaf.data) {
-        Some(LeafData::Text(text)) => text.clone(),
-        _ => Arc::from(""),
+impl DocumentSink for Small<'_> {
+    fn begin(&mut self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.current =
+            Some(Current { name, len_bytes: 0, crc32c: Crc32c::new(), gathered: Vec::new(), out: None });
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(file) = &mut self.current else { return Err(Error::invalid("no file was begun")) };
+        file.len_bytes += bytes.len() as u64;
+        file.crc32c.update(bytes);
+        if file.out.is_none() && file.gathered.len() + bytes.len() <= GATHERED_LEN_MAX_BYTES {
+            file.gathered.extend_from_slice(bytes);
+            return Ok(());
+        }
+        let out = match &mut file.out {
+            Some(out) => out,
+            None => {
+                let out = file.out.insert(self.staged.writer(&file.name, 0, 0)?);
+                out.write(&std::mem::take(&mut file.gathered))?;
+                out
+            }
+        };
+        out.write(bytes)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(file) = self.current.take() else { return Ok(()) };
+        match file.out {
+            Some(out) => drop(out.finish()?),
+            None => self.staged.write(&file.name, &file.gathered)?,
+        }
+        let (len_bytes, crc32c) = (file.len_bytes, file.crc32c.value());
+        self.files.push(SmallFile { name: file.name, len_bytes, crc32c });
+        Ok(())
     }
 }
 
@@ -183,22 +283,18 @@ fn file_name(file: usize, count: usize) -> String {
     }
 }
 
-fn write_safetensors(
-    tree: &Tree<Leaf>,
-    plan: &Plan,
-    file: usize,
-    head: &Head,
-    staged: &Staged,
-) -> Result<DataFile> {
+fn write_safetensors(plan: &Plan<'_>, file: usize, head: &Head, staged: &Staged) -> Result<DataFile> {
     let data_offset = head.bytes.len() as u64;
     let mut out = staged.writer(&head.name, head.file_len_bytes, data_offset)?;
     out.write(&head.bytes)?;
     for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
-        if let (Some(leaf), Some(LeafData::Array(array))) =
-            (plan.leaves.get(leaf), tree.leaves().get(leaf).map(|leaf| &leaf.data))
-        {
-            let written = array.cast(leaf.info.dtype).and_then(|array| write_array(&mut out, &array));
-            written.at_leaf(&leaf.path)?;
+        let leaf = leaf as usize;
+        if let Some((planned, Some(array))) = plan.leaf(leaf).map(|(plan, leaf)| (plan, leaf.as_array())) {
+            let written = match array.dtype() == planned.dtype {
+                true => write_array(&mut out, array),
+                false => array.cast(planned.dtype).and_then(|array| write_array(&mut out, &array)),
+            };
+            written.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
         }
     }
     Ok(data_file(head.name.clone(), data_offset, crc32c(&head.bytes), out.finish()?))
@@ -215,53 +311,11 @@ fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenF
     }
 }
 
-/// The zarr documents, made once for each dtype and shape.
-#[derive(Default)]
-struct Documents(HashMap<(Dtype, Shape), Bytes>);
-
-impl Documents {
-    fn raw(&mut self, dtype: Dtype, shape: &Shape) -> Result<Bytes> {
-        let dtype = stored_dtype(dtype);
-        if let Some(json) = self.0.get(&(dtype, shape.clone())) {
-            return Ok(json.clone());
-        }
-        let json = Bytes::from(ArrayMeta::v3_raw(shape.clone(), dtype)?.to_json());
-        self.0.insert((dtype, shape.clone()), json.clone());
-        Ok(json)
-    }
-}
-
-/// The database's entries for raw leaves: a document inline, the one chunk by reference (or inline, if tiny).
-fn raw_entries(tree: &Tree<Leaf>, plan: &Plan, files: &[Head]) -> Result<Vec<(Vec<u8>, EntryValue)>> {
-    let mut documents = Documents::default();
-    let mut entries = Vec::with_capacity(2 * plan.leaves.len());
-    let names: Vec<Arc<[u8]>> = files.iter().map(|file| Arc::from(file.name.as_bytes())).collect();
-    let base: Arc<[u8]> = Arc::from(&b""[..]);
-    for (plan, leaf) in plan.leaves.iter().zip(tree.leaves()) {
-        let LeafPlace::Raw { file, offset_bytes } = plan.place else { continue };
-        let (Some(relative), LeafData::Array(array), true) =
-            (names.get(file), &leaf.data, plan.has_elements())
-        else {
-            continue;
-        };
-        let json = documents.raw(plan.info.dtype, &plan.info.shape).at_leaf(&plan.path)?;
-        entries.push((zarr_key(plan.name(), "zarr.json").into_bytes(), EntryValue::Inline(json)));
-        let len_bytes = plan.info.len_bytes();
-        let value = if len_bytes <= INLINE_LEN_MAX_BYTES && array.dtype() == plan.info.dtype {
-            EntryValue::Inline(array.to_c_order().at_leaf(&plan.path)?)
-        } else {
-            EntryValue::Indirect { base: base.clone(), relative: relative.clone(), offset_bytes, len_bytes }
-        };
-        let chunk = format!("c{}", "/0".repeat(plan.info.shape.rank()));
-        entries.push((zarr_key(plan.name(), &chunk).into_bytes(), value));
-    }
-    Ok(entries)
-}
-
 /// One chunk of a compressed leaf, before it is encoded.
 struct ChunkTask<'a> {
     array: &'a Array,
-    leaf: &'a LeafPlan,
+    leaf: usize,
+    dtype: Dtype,
     meta: &'a ArrayMeta,
     index: Vec<u64>,
     region: Region,
@@ -269,21 +323,20 @@ struct ChunkTask<'a> {
 
 /// Writes the compressed leaves as zstd chunks into one data file; adds their entries.
 fn write_chunks(
-    tree: &Tree<Leaf>,
-    plan: &Plan,
+    plan: &Plan<'_>,
     level: i32,
     staged: &Staged,
     options: &SaveOptions,
     entries: &mut Vec<(Vec<u8>, EntryValue)>,
 ) -> Result<Option<DataFile>> {
     let mut arrays = Vec::new();
-    for (leaf, source) in plan.leaves.iter().zip(tree.leaves()) {
-        let (LeafPlace::Chunks, LeafData::Array(array)) = (leaf.place, &source.data) else { continue };
-        let dtype = stored_dtype(leaf.info.dtype);
-        let chunk = chunk_shape(&leaf.info.shape, leaf.info.dtype)?;
-        let meta = ArrayMeta::v3(leaf.info.shape.clone(), dtype, chunk, Compression::Zstd(level))
-            .at_leaf(&leaf.path)?;
-        arrays.push((leaf, array, meta));
+    for (leaf, (planned, source)) in plan.leaves.iter().zip(plan.tree.leaves()).enumerate() {
+        let (LeafPlace::Chunks, LeafData::Array(array)) = (planned.place, &source.data) else { continue };
+        let dtype = stored_dtype(planned.dtype);
+        let chunk = chunk_shape(array.shape(), planned.dtype)?;
+        let meta = ArrayMeta::v3(array.shape().clone(), dtype, chunk, Compression::Zstd(level))
+            .map_err(|error| error.at_leaf(&plan.path(leaf)))?;
+        arrays.push((leaf, planned.dtype, array, meta));
     }
     if arrays.is_empty() {
         return Ok(None);
@@ -291,14 +344,15 @@ fn write_chunks(
     let name = random_data_file_name()?;
     let mut out = staged.writer(&name, 0, 0)?;
     let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
-    for (leaf, _, meta) in &arrays {
-        let key = zarr_key(leaf.name(), meta.metadata_key()).into_bytes();
+    for (leaf, _, _, meta) in &arrays {
+        let key = zarr_key(plan.name(*leaf), meta.metadata_key()).into_bytes();
         entries.push((key, EntryValue::Inline(meta.to_json().into())));
     }
-    let tasks = arrays.iter().flat_map(|(leaf, array, meta)| {
+    let tasks = arrays.iter().flat_map(|(leaf, dtype, array, meta)| {
         meta.chunk_indices(&Region::whole(meta.shape())).map(move |(index, region)| ChunkTask {
             array,
-            leaf,
+            leaf: *leaf,
+            dtype: *dtype,
             meta,
             index,
             region,
@@ -315,13 +369,16 @@ fn write_chunks(
         budget_bytes,
         cost,
         |task| {
-            let chunk = chunk_bytes(&task).at_leaf(&task.leaf.path)?;
-            let encoded = task.meta.encode_chunk(&chunk).at_leaf(&task.leaf.path)?;
-            Ok((zarr_key(task.leaf.name(), &task.meta.chunk_key(&task.index)), encoded))
+            let encoded =
+                chunk_bytes(&task).and_then(|chunk| Ok((task.meta.encode_chunk(&chunk)?, chunk.len())));
+            let (encoded, len_bytes) = encoded.map_err(|error| error.at_leaf(&plan.path(task.leaf)))?;
+            let saved = len_bytes.saturating_sub(encoded.len()) as u64;
+            Ok((zarr_key(plan.name(task.leaf), &task.meta.chunk_key(&task.index)), encoded, saved))
         },
-        |(key, encoded)| {
+        |(key, encoded, saved)| {
             let offset_bytes = out.offset_bytes();
             out.write(&encoded)?;
+            out.saved(saved)?;
             let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
             entries
                 .push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
@@ -334,7 +391,7 @@ fn write_chunks(
 /// One chunk in C order, cast, zeros beyond the array's edge.
 fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     let array = task.array;
-    let to = task.leaf.info.dtype;
+    let to = task.dtype;
     let inside = task.region.shape();
     let mut part = vec![0; inside.len_bytes(array.dtype())? as usize];
     array.copy_region_c_order(&task.region, &mut part)?;
@@ -353,21 +410,20 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     Ok(chunk)
 }
 
-fn safetensors_index(plan: &Plan, files: &[DataFile]) -> Result<Vec<u8>> {
+fn safetensors_index(plan: &Plan<'_>, files: &[DataFile]) -> Result<Vec<u8>> {
     let mut index = SafetensorsIndex::default();
-    for leaf in &plan.leaves {
-        if let LeafPlace::Raw { file, .. } = leaf.place
+    for (leaf, planned) in plan.leaves.iter().enumerate() {
+        if let LeafPlace::Raw { file, .. } = planned.place
             && let Some(file) = files.get(file)
         {
-            index.insert(leaf.name(), &file.name, leaf.info.len_bytes());
+            index.insert(plan.name(leaf), &file.name, planned.len_bytes);
         }
     }
     index.to_json()
 }
 
 /// What Orbax reads beside the arrays.
-fn orbax_documents(tree: &Tree<Leaf>, plan: &Plan, options: &SaveOptions) -> Result<Vec<(String, Vec<u8>)>> {
-    let entries: Vec<LeafEntry> = plan.leaves.iter().map(leaf_entry).collect();
+fn orbax_documents(plan: &Plan<'_>, options: &SaveOptions, sink: &mut dyn DocumentSink) -> Result<()> {
     let switches = Switches {
         use_ocdbt: true,
         use_zarr3: true,
@@ -377,32 +433,31 @@ fn orbax_documents(tree: &Tree<Leaf>, plan: &Plan, options: &SaveOptions) -> Res
         v1: false,
         custom_metadata: options.custom_metadata.as_ref(),
     };
-    documents::documents(tree, &entries, switches)
+    documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf), switches, sink)
 }
 
-fn leaf_entry(leaf: &LeafPlan) -> LeafEntry {
-    let value_type = orbax_value_type(leaf);
-    let shape = (value_type == ValueType::JaxArray).then(|| leaf.info.shape.clone());
+fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize) -> LeafEntry<'p> {
+    let value_type =
+        plan.leaf(at).map_or(ValueType::Placeholder, |(planned, leaf)| orbax_value_type(leaf, planned.dtype));
+    let array = plan.tree.leaves().get(at).and_then(Leaf::as_array);
+    let shape = array.map(Array::shape).filter(|_| value_type == ValueType::JaxArray);
     LeafEntry {
-        name: leaf.info.name.clone(),
-        path: (leaf.orbax_path != leaf.path).then(|| leaf.orbax_path.clone()),
+        name: plan.name(at),
+        path: plan.orbax_path(at),
         value_type,
-        write_shape: shape.clone(),
+        write_shape: shape,
         chunk_shape: shape,
     }
 }
 
 /// What Orbax is told a leaf is: the nearest thing that it can restore.
-fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
-    let info = &leaf.info;
-    if info.kind.is_array() && !leaf.has_elements() {
+fn orbax_value_type(leaf: &Leaf, dtype: Dtype) -> ValueType {
+    if leaf.kind.is_array() && !Plan::has_elements(leaf) {
         return ValueType::None;
     }
-    match info.kind {
-        LeafKind::Scalar if matches!(info.dtype, Dtype::Complex64 | Dtype::Complex128) => {
-            ValueType::NumpyArray
-        }
-        _ => ValueType::of_leaf(&info.kind),
+    match leaf.kind {
+        LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        _ => ValueType::of_leaf(&leaf.kind),
     }
 }
 
@@ -410,6 +465,7 @@ fn orbax_value_type(leaf: &LeafPlan) -> ValueType {
 mod tests {
     use super::*;
     use crate::tree::{Key, NodeKind, TreeBuilder};
+    use bytes::Bytes;
 
     #[test]
     fn many_leaves_are_split_over_files_that_all_readers_put_together() {

@@ -1,18 +1,27 @@
 //! Building a header, tensor after tensor in the order of their bytes. No I/O.
 
-use std::fmt::Write as _;
-
 use super::layout::{DATA_ALIGNMENT_BYTES, LENGTH_LEN_BYTES, METADATA, stored_as};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::SAFETENSORS_HEADER_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::json_text::push_text;
 
 /// A header in the making.
 #[derive(Debug, Default)]
 pub struct HeaderBuilder {
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
-    tensors: String,
+    /// Their members, with commas between them.
+    tensors: Vec<u8>,
     end: u64,
+    /// Type and shape of the tensor before, as they were spelt: mostly the next one's, too.
+    last: Option<Spelt>,
+}
+
+#[derive(Debug)]
+struct Spelt {
+    tag: String,
+    dims: Vec<u64>,
+    text: Vec<u8>,
 }
 
 impl HeaderBuilder {
@@ -29,6 +38,11 @@ impl HeaderBuilder {
     /// Has a `__metadata__`, though it may stay empty.
     pub fn some_metadata(&mut self) {
         self.metadata.get_or_insert_default();
+    }
+
+    /// Makes room for `len_bytes` of tensors to come.
+    pub fn reserve(&mut self, len_bytes: usize) {
+        self.tensors.reserve(len_bytes);
     }
 
     /// Adds the next tensor, stored as it is in memory.
@@ -54,16 +68,20 @@ impl HeaderBuilder {
         let end = self.end.checked_add(len_bytes).filter(|&end| end <= i64::MAX as u64);
         let end =
             end.ok_or_else(|| Error::new(ErrorKind::Limit, "the tensors of one file pass 2^63 bytes"))?;
-        let dims: Vec<String> = dims.iter().map(ToString::to_string).collect();
-        // Writing into a String has no way to fail.
-        let _ = write!(
-            self.tensors,
-            "{}{}:{{\"dtype\":\"{tag}\",\"shape\":[{}],\"data_offsets\":[{},{end}]}}",
-            if self.tensors.is_empty() { "" } else { "," },
-            serde_json::Value::from(name),
-            dims.join(","),
-            self.end,
-        );
+        let spelt = match self.last.take() {
+            Some(last) if last.tag == tag && last.dims == dims => last,
+            _ => Spelt::new(tag, dims),
+        };
+        if !self.tensors.is_empty() {
+            self.tensors.push(b',');
+        }
+        push_text(&mut self.tensors, name);
+        self.tensors.extend_from_slice(&spelt.text);
+        push_number(&mut self.tensors, self.end);
+        self.tensors.push(b',');
+        push_number(&mut self.tensors, end);
+        self.tensors.extend_from_slice(b"]}");
+        self.last = Some(spelt);
         self.end = end;
         Ok(())
     }
@@ -86,27 +104,47 @@ impl HeaderBuilder {
     /// # Errors
     /// As [`finish`](Self::finish).
     pub fn finish_aligned(self, alignment_bytes: usize) -> Result<Vec<u8>> {
-        let mut json = String::from("{");
-        if let Some(metadata) = self.metadata {
-            let _ = write!(json, "\"{METADATA}\":{}", serde_json::Value::from(metadata));
+        // The metadata may be megabytes of text, which is spelt once, where it stays.
+        let mut out = vec![0; LENGTH_LEN_BYTES];
+        out.push(b'{');
+        if let Some(metadata) = &self.metadata {
+            push_text(&mut out, METADATA);
+            out.push(b':');
+            serde_json::to_writer(&mut out, metadata)
+                .map_err(|error| Error::invalid(format!("metadata are no JSON: {error}")))?;
             if !self.tensors.is_empty() {
-                json.push(',');
+                out.push(b',');
             }
         }
-        json.push_str(&self.tensors);
-        json.push('}');
-        let total = (LENGTH_LEN_BYTES + json.len()).next_multiple_of(alignment_bytes.max(1));
+        let len = out.len() + self.tensors.len() + 1;
+        let total = len.next_multiple_of(alignment_bytes.max(1));
         let header_len = (total - LENGTH_LEN_BYTES) as u64;
         if header_len > SAFETENSORS_HEADER_LEN_MAX_BYTES {
             return Err(Error::new(ErrorKind::Limit, "the safetensors header would be too long")
                 .expected(format_args!("at most {SAFETENSORS_HEADER_LEN_MAX_BYTES} bytes"), header_len));
         }
-        let mut out = Vec::with_capacity(total);
-        out.extend_from_slice(&header_len.to_le_bytes());
-        out.extend_from_slice(json.as_bytes());
+        out.reserve_exact(total - out.len());
+        out.extend_from_slice(&self.tensors);
+        out.push(b'}');
         out.resize(total, b' ');
+        if let Some(length) = out.get_mut(..LENGTH_LEN_BYTES) {
+            length.copy_from_slice(&header_len.to_le_bytes());
+        }
         Ok(out)
     }
+}
+
+impl Spelt {
+    fn new(tag: &str, dims: &[u64]) -> Self {
+        let shape: Vec<String> = dims.iter().map(ToString::to_string).collect();
+        let text = format!(":{{\"dtype\":\"{tag}\",\"shape\":[{}],\"data_offsets\":[", shape.join(","));
+        Self { tag: tag.to_owned(), dims: dims.to_vec(), text: text.into_bytes() }
+    }
+}
+
+fn push_number(out: &mut Vec<u8>, number: u64) {
+    // Writing a number into a Vec has no way to fail.
+    let _ = serde_json::to_writer(out, &number);
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 //! | [`index`] | `model.safetensors.index.json` and back |
 //! | `metadata` | the entries of `__metadata__` |
 //! | `parts` | which files make up a checkpoint |
+//! | `beside` | files of other layouts in the same folder |
 //! | `pytree` | tensors to a pytree |
 //! | `packed` | four-bit elements |
 //! | `reader` | all of it as a checkpoint |
@@ -32,6 +33,7 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
+mod beside;
 pub mod build;
 pub mod index;
 pub mod layout;
@@ -62,8 +64,13 @@ impl Format for Safetensors {
         parts::are_at(path)
     }
 
+    fn claims_name(&self, path: &Path) -> bool {
+        parts::is_named_so(path)
+    }
+
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_step_and_item(path, options)?;
+        beside::refuse(path)?;
         open_as(path, &TreeForm::Kept)
     }
 
@@ -84,6 +91,10 @@ impl Format for Safetensors {
         let is_text =
             || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
         SafetensorsOptions::of(options).structure || is_text()
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, target, options)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {

@@ -26,8 +26,18 @@ pub(super) fn are_at(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return Ok(names_in(path)?.iter().any(|name| is_part(name) || is_index(name)));
     }
+    Ok(is_named_so(path))
+}
+
+/// Whether a file is named like one of these.
+pub(super) fn is_named_so(path: &Path) -> bool {
     let name = file_name(path);
-    Ok(is_part(&name) || is_index(&name))
+    is_part(&name) || is_index(&name)
+}
+
+/// Whether a folder has an index, which says what belongs to the checkpoint.
+pub(super) fn has_index(folder: &Path) -> Result<bool> {
+    Ok(names_in(folder)?.iter().any(|name| is_index(name)))
 }
 
 impl Parts {

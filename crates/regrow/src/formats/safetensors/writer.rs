@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Target;
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::DirectWriter;
 use crate::tree::{KeyPath, Leaf, LeafData, Tree};
 
 /// How the names of targets end that are one file.
@@ -50,14 +50,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, save: &SaveOptions) -> R
     match target(staged.target(), options) {
         Target::File => {
             let image = FileImage::new(tree, save)?;
-            let out = DirectWriter::create_with(
-                &staged.single_file(),
-                &WriteOptions {
-                    expected_len_bytes: image.len_bytes(),
-                    durable: staged.is_durable(),
-                    ..WriteOptions::default()
-                },
-            )?;
+            let out = staged.single_writer(image.len_bytes(), 0)?;
             image.encoder.write_file(out, &image.head, &image.tensors)
         }
         Target::Folder | Target::Siblings { .. } => {
@@ -73,13 +66,12 @@ fn write_folder(
     options: &SafetensorsOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let (encoder, files) = Encoder::new(tree, save, options, Some(header_len_max_bytes))?;
+    let (encoder, files) = plan_folder(tree, save, options, header_len_max_bytes)?;
     let mut index = Index::default();
-    for (at, tensors) in files.iter().enumerate() {
+    for (at, (head, tensors)) in files.iter().enumerate() {
         let name = file_name(at, files.len());
-        let head = encoder.head(at, tensors)?;
         let out = staged.writer(&name, head.bytes.len() as u64 + head.data_len_bytes, 0)?;
-        encoder.write_file(out, &head, tensors)?;
+        encoder.write_file(out, head, tensors)?;
         for tensor in tensors {
             index.insert(&tensor.name, &name, tensor.form.len_bytes);
         }
@@ -88,6 +80,33 @@ fn write_folder(
         1 => Ok(()),
         _ => staged.write(INDEX_FILE_NAME, &index.to_json_lines()?),
     }
+}
+
+/// Says what [`write`] would refuse of a save at `target`, and writes nothing.
+pub(super) fn check(tree: &Tree<Leaf>, target: &Path, save: &SaveOptions) -> Result<()> {
+    let options = &SafetensorsOptions::of(save);
+    match self::target(target, options) {
+        Target::File => FileImage::new(tree, save).map(drop),
+        Target::Folder | Target::Siblings { .. } => {
+            plan_folder(tree, save, options, HEADER_LEN_MAX_BYTES).map(drop)
+        }
+    }
+}
+
+/// What a file begins with, and the tensors behind it.
+type PlannedFile = (Head, Vec<PlannedTensor>);
+
+/// The files of a folder, each with what it has before its data.
+fn plan_folder<'a>(
+    tree: &'a Tree<Leaf>,
+    save: &SaveOptions,
+    options: &SafetensorsOptions,
+    header_len_max_bytes: usize,
+) -> Result<(Encoder<'a>, Vec<PlannedFile>)> {
+    let (encoder, files) = Encoder::new(tree, save, options, Some(header_len_max_bytes))?;
+    let with_head = |(at, tensors): (usize, Vec<PlannedTensor>)| Ok((encoder.head(at, &tensors)?, tensors));
+    let files = files.into_iter().enumerate().map(with_head).collect::<Result<_>>()?;
+    Ok((encoder, files))
 }
 
 fn file_name(file: usize, count: usize) -> String {

@@ -243,6 +243,24 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
+    /// Takes all marks out of a mask, on disk; how many there were.
+    ///
+    /// # Errors
+    /// As [`write_rows`](Self::write_rows).
+    pub(super) fn clear_marks(&self) -> Result<u64> {
+        let mut rows = Vec::new();
+        self.for_each_number(|row, number| {
+            if number != 0 {
+                rows.push(row);
+            }
+        })?;
+        if !rows.is_empty() {
+            self.set_marks(&rows, 0)?;
+            self.sync()?;
+        }
+        Ok(rows.len() as u64)
+    }
+
     /// How many rows of a mask are 1.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
 //! What can be wrong with a store beyond files that cannot be read: flags, masks and records that contradict the
-//! arrays, and rows that are said to be done and never were.
+//! arrays, and arrays that are gone while their mask says that rows of them are done. And what only looks odd: rows
+//! that are done and hold zeros.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, model_folders, names_in};
 use super::documents::{Experiment, ModelFlags};
 use super::layout::{
-    EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
+    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
 };
 use crate::array::Dtype;
 use crate::engine::Finding;
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of an array that are looked at together.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
-/// Rows named in one finding.
+/// Rows named in one note.
 const NAMED_MAX: usize = 10;
 
 /// All contradictions in the store at `root`. Arrays that cannot be read are no matter of this: reading them says so.
@@ -36,8 +37,11 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
         check_experiment(root, catalog, &name, &experiment, parameters, &mut findings);
     }
     for id in model_folders(root)? {
-        for file in names_in(&root.join(id.to_string()))? {
-            let Some(name) = ExperimentName::of_grads_file(&file) else { continue };
+        for name in experiments_of(root, id)? {
+            let has_grads = root.join(model_file(id, &name.grads_file())).exists();
+            if !has_grads && marked_rows(&root.join(model_file(id, &name.targets_file()))).is_none() {
+                continue;
+            }
             let is_known =
                 catalog.experiments.as_ref().is_some_and(|records| records.contains_key(name.as_str()));
             if !is_known && !is_barely_begun(root, id, &name) {
@@ -55,11 +59,7 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
 /// Whether an experiment without a record was being started when its process was killed: the arrays are made, the
 /// mask first and the record last, and no target is done. Starting it again goes on from there.
 pub(super) fn is_barely_begun(root: &Path, id: i64, name: &ExperimentName) -> bool {
-    let mask = root.join(model_file(id, &name.targets_file()));
-    let count = ArrayFile::spec_of(&mask)
-        .and_then(|spec| ArrayFile::open(&mask, &spec, false))
-        .and_then(|mask| mask.count_marked());
-    count.is_ok_and(|count| count == 0)
+    marked_rows(&root.join(model_file(id, &name.targets_file()))) == Some(0)
 }
 
 /// Errs if an array of floats holds NaN or an infinity.
@@ -127,10 +127,6 @@ fn check_model(root: &Path, id: i64, flags: ModelFlags, parameters: &Parameters,
                     ),
             );
         }
-        if let (Some(grads), Some(weights)) = (open(TrainArray::Grads), open(TrainArray::OutToLoss)) {
-            let empty = findings.keep(empty_rows(&grads, &weights, &done));
-            add_empty_rows(mask.path(), &empty.unwrap_or_default(), findings);
-        }
     }
     if flags.is_finalized
         && let Some(features) = open(TrainArray::Features)
@@ -180,10 +176,6 @@ fn check_experiment(
                 done.push(row);
             }
         }));
-        if let Ok(grads) = ArrayFile::open(&path, &parameters.target_grads(targets), false) {
-            let empty = findings.keep(empty_rows(&grads, &grads, &done));
-            add_empty_rows(mask.path(), &empty.unwrap_or_default(), findings);
-        }
         // No mark at all: TRAK wrote the targets, and nobody knows which.
         let is_partial = !done.is_empty() && (done.len() as u64) < targets;
         if experiment.scores_finalized && flags.is_finalized && is_partial {
@@ -200,7 +192,7 @@ fn check_experiment(
 }
 
 /// A sound array of other sizes than its folder says.
-fn check_spec(path: &Path, expected: &super::layout::ArraySpec, findings: &mut Findings) {
+fn check_spec(path: &Path, expected: &ArraySpec, findings: &mut Findings) {
     if let Ok(found) = ArrayFile::spec_of(path)
         && found != *expected
     {
@@ -212,36 +204,141 @@ fn check_spec(path: &Path, expected: &super::layout::ArraySpec, findings: &mut F
     }
 }
 
-fn add_empty_rows(mask: &Path, empty: &[u64], findings: &mut Findings) {
-    if empty.is_empty() {
-        return;
+/// Of rows that are marked as done and hold zeros only: where, which, how many.
+///
+/// They need not be wrong: a gradient can be zero, or too small for half precision. So this is nothing that is
+/// damaged, though a power cut in a run of TRAK's own saver looks the same.
+///
+/// # Errors
+/// Only if a folder cannot be listed.
+pub(super) fn notes(root: &Path, catalog: &Catalog, parameters: &Parameters) -> Result<Vec<String>> {
+    let mut notes = Vec::new();
+    let mut add = |file: PathBuf, masked: Masked<'_>| {
+        // Arrays that cannot be read are findings already.
+        let Ok((zero, done)) = masked.zero_rows() else { return };
+        if !zero.is_empty() {
+            let named: Vec<String> = zero.iter().take(NAMED_MAX).map(u64::to_string).collect();
+            let more = if zero.len() > NAMED_MAX { ", ..." } else { "" };
+            notes.push(format!(
+                "{}: {} of {done} rows that are done hold zeros only: {}{more}; their gradients are zero, or a power \
+                 cut took them while TRAK's own saver ran: then `repair` with `recompute_zero_rows` marks them as \
+                 not done",
+                file.display(),
+                zero.len(),
+                named.join(", "),
+            ));
+        }
+    };
+    for &id in catalog.models.keys() {
+        let open = |array: TrainArray| {
+            let path = root.join(model_file(id, array.file_name()));
+            ArrayFile::open(&path, &parameters.train(array), false)
+        };
+        if let (Ok(mask), Ok(grads), Ok(weights)) =
+            (open(TrainArray::Mask), open(TrainArray::Grads), open(TrainArray::OutToLoss))
+        {
+            let masked = Masked { mask: &mask, arrays: &[&grads, &weights] };
+            add(model_file(id, TrainArray::Mask.file_name()), masked);
+        }
+        for (name, record) in catalog.experiments.iter().flatten() {
+            let Ok(experiment) = Experiment::from_record(name, record) else { continue };
+            let Ok(name) = ExperimentName::new(name) else { continue };
+            let targets = experiment.num_targets;
+            let open =
+                |file: &str, spec: &ArraySpec| ArrayFile::open(&root.join(model_file(id, file)), spec, false);
+            if let (Ok(mask), Ok(grads)) = (
+                open(&name.targets_file(), &Parameters::target_mask(targets)),
+                open(&name.grads_file(), &parameters.target_grads(targets)),
+            ) {
+                let masked = Masked { mask: &mask, arrays: &[&grads] };
+                add(model_file(id, &name.targets_file()), masked);
+            }
+        }
     }
-    let named: Vec<String> = empty.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    let more = if empty.len() > NAMED_MAX { ", ..." } else { "" };
-    findings.add(
-        Error::corrupt("rows are marked as done and hold nothing, as after a power cut")
-            .in_file(mask)
-            .expected("gradients", format_args!("zeros in rows {}{more}", named.join(", ")))
-            .help("`repair` marks them as not done"),
-    );
+    Ok(notes)
 }
 
-/// Those of `done` (ascending) in which both arrays are all zeros.
-pub(super) fn empty_rows(first: &ArrayFile, second: &ArrayFile, done: &[u64]) -> Result<Vec<u64>> {
-    if first.spec().columns == 0 {
-        return Ok(Vec::new());
-    }
-    let zero_rows = |array: &ArrayFile| -> Result<std::collections::HashSet<u64>> {
-        let mut rows = std::collections::HashSet::new();
-        for_each_row(array, |row, bytes| {
-            if is_all_zero(bytes) {
-                rows.insert(row);
+/// An array that is missing, with what its mask says of it: rows that are marked as done are lost.
+pub(super) fn missing(root: &Path, file: &str, spec: &ArraySpec) -> Error {
+    let path = Path::new(file);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mask_name =
+        if [TrainArray::Grads, TrainArray::OutToLoss].iter().any(|array| array.file_name() == name) {
+            Some(TrainArray::Mask.file_name().to_owned())
+        } else {
+            ExperimentName::of_grads_file(&name).map(|name| name.targets_file())
+        };
+    let mask = mask_name.map(|mask_name| path.with_file_name(mask_name));
+    let claim = mask.and_then(|mask| Some((marked_rows(&root.join(&mask))?, mask)));
+    let found = match claim {
+        Some((count, mask)) if count > 0 => {
+            format!("no file, while {} says that {count} of its rows are done", mask.display())
+        }
+        _ => "no file".to_owned(),
+    };
+    Error::new(ErrorKind::NotFound, "an array of the store is missing")
+        .in_file(root.join(file))
+        .expected(spec, found)
+        .help(
+            "copy it again if there is another copy; else `repair` makes it anew, and marks what it held as not done",
+        )
+}
+
+/// How many rows a mask says are done; `None` if it cannot be read.
+pub(super) fn marked_rows(mask: &Path) -> Option<u64> {
+    let spec = ArrayFile::spec_of(mask).ok()?;
+    ArrayFile::open(mask, &spec, false).and_then(|mask| mask.count_marked()).ok()
+}
+
+/// Experiments that have targets in a model's folder: those whose gradients are there, then those whose gradients
+/// are lost, as the mask of targets that are done tells.
+///
+/// # Errors
+/// If the folder cannot be listed.
+pub(super) fn experiments_of(root: &Path, id: i64) -> Result<Vec<ExperimentName>> {
+    let files = names_in(&root.join(id.to_string()))?;
+    let with_grads = files.iter().filter_map(|file| ExperimentName::of_grads_file(file));
+    let mut names: Vec<ExperimentName> = with_grads.collect();
+    let masked = files.iter().filter_map(|file| ExperimentName::of_targets_file(file));
+    let lost: Vec<ExperimentName> =
+        masked.filter(|name| !names.contains(name) && !is_barely_begun(root, id, name)).collect();
+    names.extend(lost);
+    Ok(names)
+}
+
+/// Arrays, and the mask that says which of their rows are done.
+pub(super) struct Masked<'a> {
+    pub(super) mask: &'a ArrayFile,
+    pub(super) arrays: &'a [&'a ArrayFile],
+}
+
+impl Masked<'_> {
+    /// Rows that are done and zero in all of the arrays, ascending; how many are done.
+    ///
+    /// # Errors
+    /// As [`ArrayFile::read_rows`].
+    pub(super) fn zero_rows(&self) -> Result<(Vec<u64>, usize)> {
+        let mut zero = Vec::new();
+        self.mask.for_each_number(|row, number| {
+            if number == 1 {
+                zero.push(row);
             }
         })?;
-        Ok(rows)
-    };
-    let (first, second) = (zero_rows(first)?, zero_rows(second)?);
-    Ok(done.iter().copied().filter(|row| first.contains(row) && second.contains(row)).collect())
+        let done = zero.len();
+        for array in self.arrays {
+            if array.spec().columns == 0 {
+                return Ok((Vec::new(), done));
+            }
+            let mut found = std::collections::HashSet::new();
+            for_each_row(array, |row, bytes| {
+                if is_all_zero(bytes) {
+                    found.insert(row);
+                }
+            })?;
+            zero.retain(|row| found.contains(row));
+        }
+        Ok((zero, done))
+    }
 }
 
 /// Shows each row's bytes; rows without any are passed over.

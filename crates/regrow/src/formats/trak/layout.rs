@@ -217,6 +217,11 @@ impl ExperimentName {
         Self::new(file_name.strip_suffix(GRADS_SUFFIX)?).ok()
     }
 
+    /// The experiment of whose targets a file of a model's folder says which are done.
+    pub fn of_targets_file(file_name: &str) -> Option<Self> {
+        Self::new(file_name.strip_prefix(TARGETS_PREFIX)?.strip_suffix(ARRAY_SUFFIX)?).ok()
+    }
+
     /// The experiment whose scores a file of `scores/` holds.
     pub fn of_scores_file(file_name: &str) -> Option<Self> {
         Self::new(file_name.strip_suffix(ARRAY_SUFFIX)?).ok()
@@ -257,6 +262,7 @@ mod tests {
         for name in ["val", "a b", "exp.v2", "ü", "..", "x_grads", "-1"] {
             let name = ExperimentName::new(name).unwrap();
             assert_eq!(ExperimentName::of_grads_file(&name.grads_file()), Some(name.clone()));
+            assert_eq!(ExperimentName::of_targets_file(&name.targets_file()), Some(name.clone()));
             let scores = name.scores_file();
             assert_eq!(ExperimentName::of_scores_file(scores.strip_prefix("scores/").unwrap()), Some(name));
         }

@@ -29,7 +29,8 @@
 //! | [`array_file`] | one array: made whole, opened with checks, rows in place |
 //! | [`rows`] | data before mask |
 //! | [`catalog`] | what a folder says of itself |
-//! | [`store`] | [`TrakStore`]: registering, experiments, flags |
+//! | [`store`] | [`TrakStore`]: registering, flags |
+//! | [`experiments`] | [`TrakStore`]: targets and scores |
 //! | `check` | contradictions |
 //! | [`mod@repair`] | the way out of them |
 //! | `reader`, `writer` | the store as a checkpoint |
@@ -51,6 +52,7 @@ pub mod array_file;
 pub mod catalog;
 mod check;
 pub mod documents;
+pub mod experiments;
 pub mod layout;
 mod options;
 mod reader;
@@ -59,9 +61,10 @@ pub mod rows;
 pub mod store;
 mod writer;
 
+pub use experiments::ExperimentArrays;
 pub use options::TrakOptions;
 pub use repair::{Repair, repair};
-pub use store::{ExperimentArrays, Mode, ModelArrays, TrakStore};
+pub use store::{Mode, ModelArrays, TrakStore};
 
 /// The longest `metadata.json` that is read to tell whether a folder is a store: TRAK's have three members.
 const RECOGNISED_LEN_MAX_BYTES: u64 = 1 << 20;
@@ -103,6 +106,10 @@ impl Format for Trak {
         writer::losses(tree)
     }
 
+    fn check(&self, tree: &Tree<Leaf>, _target: &Path, _options: &SaveOptions) -> Result<()> {
+        writer::check(tree)
+    }
+
     fn write(&self, tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
     }
@@ -110,5 +117,7 @@ impl Format for Trak {
 
 #[cfg(test)]
 mod fixture_tests;
+#[cfg(test)]
+mod lost_tests;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, model_folders, names_in};
+use super::catalog::{Catalog, model_folders};
 use super::check;
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
@@ -19,7 +19,7 @@ use super::layout::{
 };
 use crate::array::{Region, Shape};
 use crate::engine::Finding;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Description, Reader};
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 
@@ -87,7 +87,11 @@ impl TrakReader {
     fn array(&self, leaf: usize) -> Result<Option<ArrayFile>> {
         match self.sources.get(leaf) {
             Some(Source::Array { file, spec }) => {
-                ArrayFile::open(&self.root.join(file), spec, false).map(Some)
+                let opened = ArrayFile::open(&self.root.join(file), spec, false);
+                opened.map(Some).map_err(|error| match error.kind() {
+                    ErrorKind::NotFound => check::missing(&self.root, file, spec),
+                    _ => error,
+                })
             }
             _ => Ok(None),
         }
@@ -142,6 +146,10 @@ impl Reader for TrakReader {
 
     fn check_files(&self) -> Result<Vec<Finding>> {
         check::check(&self.root, &self.catalog, &self.parameters)
+    }
+
+    fn check_notes(&self) -> Result<Vec<String>> {
+        check::notes(&self.root, &self.catalog, &self.parameters)
     }
 }
 
@@ -221,16 +229,17 @@ impl Builder<'_> {
         }
         self.member(Key::dict("flags"), &flags.to_record(), &id_file(id))?;
         let folder = self.root.join(id.to_string());
-        let names = if folder.is_dir() { names_in(&folder)? } else { Vec::new() };
+        let names = if folder.is_dir() { check::experiments_of(self.root, id)? } else { Vec::new() };
         let targets: Vec<(ExperimentName, u64)> = names
-            .iter()
-            .filter_map(|file| {
-                let name = ExperimentName::of_grads_file(file)?;
+            .into_iter()
+            .filter_map(|name| {
                 let known = experiments.get(name.as_str()).map(|experiment| experiment.num_targets);
-                // Of an experiment without a record the array itself says how many targets it has.
+                // Of an experiment without a record the arrays themselves say how many targets it has.
                 let rows = || {
-                    let spec = ArrayFile::spec_of(&folder.join(file)).ok();
-                    spec.filter(|_| !check::is_barely_begun(self.root, id, &name)).map(|spec| spec.rows)
+                    let spec = ArrayFile::spec_of(&folder.join(name.grads_file()))
+                        .or_else(|_| ArrayFile::spec_of(&folder.join(name.targets_file())));
+                    let spec = spec.ok().filter(|_| !check::is_barely_begun(self.root, id, &name));
+                    spec.map(|spec| spec.rows)
                 };
                 let num_targets = known.or_else(rows)?;
                 Some((name, num_targets))

@@ -11,8 +11,8 @@
 //! | `experiments.json` empty, cut, missing, or without a record | records made from the sizes of the arrays; scores not final |
 //! | `metadata.json` empty, cut, missing | written from the metadata that the caller gives |
 //! | an array is cut or too long | made as long as it should be; rows that were lost are not done, what depends on them not final |
-//! | an array is missing or has no header | made anew |
-//! | rows that are marked as done hold nothing | marked as not done |
+//! | an array is missing or has no header | made anew; its rows are not done, what depends on them not final |
+//! | rows that are marked as done hold zeros only | nothing, for they may be right; with `recompute_zero_rows` marked as not done |
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -21,14 +21,14 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, Fault, Subject, model_folders, names_in};
-use super::check::empty_rows;
+use super::catalog::{Catalog, Fault, Subject, model_folders};
+use super::check::{Masked, experiments_of, is_barely_begun};
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
     ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
     TrainArray, id_file, model_file,
 };
-use super::store::lock;
+use super::store::{is_there, lock};
 use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 
@@ -39,6 +39,8 @@ pub struct Repair {
     pub metadata: Option<Map<String, Value>>,
     /// The precision, where no array is left to tell it.
     pub precision: Option<Precision>,
+    /// Mark rows that hold zeros only as not done. Their gradients may really be zero, so this is asked for.
+    pub recompute_zero_rows: bool,
 }
 
 /// Repairs the store at `root`, under its lock; says what was done, a line each. No other process may be working
@@ -51,21 +53,23 @@ pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     let found = std::fs::metadata(&root);
     found.map_err(|error| Error::io("cannot open the store", &root, error))?;
     let _lock = lock(&root, true)?;
-    let mut work = Work { root: &root, done: Vec::new() };
+    let mut work = Work { root: &root, recompute_zero_rows: with.recompute_zero_rows, done: Vec::new() };
     let mut catalog = Catalog::read(&root)?;
     work.metadata(&mut catalog, with)?;
     let mut parameters = super::reader::parameters_of(&root, &catalog)?;
     parameters.precision = with.precision.unwrap_or(parameters.precision);
     work.unreadable_flags(&catalog)?;
-    for id in work.models_meant(&catalog)? {
+    let ids = work.models_meant(&catalog)?;
+    for &id in &ids {
         work.model(id, &catalog, &parameters)?;
     }
-    work.experiments(&catalog, &parameters)?;
+    work.experiments(&catalog, &parameters, &ids)?;
     Ok(work.done)
 }
 
 struct Work<'a> {
     root: &'a Path,
+    recompute_zero_rows: bool,
     done: Vec<String>,
 }
 
@@ -133,48 +137,53 @@ impl Work<'_> {
         let finalized_before = known.map_or(was_deleted, |flags| flags.is_finalized);
         let mut flags = ModelFlags { is_featurized: false, is_finalized: finalized_before };
         self.array(&model_file(id, TrainArray::Mask.file_name()), &parameters.train(TrainArray::Mask))?;
-        let mut lost_from = None;
-        for array in [TrainArray::Grads, TrainArray::OutToLoss] {
-            if array == TrainArray::Grads && was_deleted && finalized_before {
-                continue;
-            }
-            let lost = self.array(&model_file(id, array.file_name()), &parameters.train(array))?;
+        let masked: Vec<TrainArray> = [TrainArray::Grads, TrainArray::OutToLoss]
+            .into_iter()
+            .filter(|&array| !(array == TrainArray::Grads && was_deleted && finalized_before))
+            .collect();
+        let path_of = |array: TrainArray| self.root.join(model_file(id, array.file_name()));
+        let mut lost_from: Option<u64> = None;
+        for &array in &masked {
+            let lost = lost_from_row(&path_of(array), &parameters.train(array))?;
             lost_from = lost.map_or(lost_from, |row| Some(lost_from.unwrap_or(row).min(row)));
+        }
+        let open = |array: TrainArray| ArrayFile::open(&path_of(array), &parameters.train(array), true);
+        let mask = open(TrainArray::Mask)?;
+        // The mask first: at no moment does it speak of rows that are gone.
+        let mut undone = Vec::new();
+        mask.for_each_number(|row, number| {
+            let is_lost = lost_from.is_some_and(|lost| row >= lost);
+            if number != 0 && (number != 1 || is_lost) {
+                undone.push(row);
+            }
+        })?;
+        self.mark_undone(&mask, &undone)?;
+        for &array in &masked {
+            self.array(&model_file(id, array.file_name()), &parameters.train(array))?;
         }
         let features = self.array(
             &model_file(id, TrainArray::Features.file_name()),
             &parameters.train(TrainArray::Features),
         )?;
-        let open = |array: TrainArray| {
-            ArrayFile::open(
-                &self.root.join(model_file(id, array.file_name())),
-                &parameters.train(array),
-                true,
-            )
+        let has_zero_rows = match masked.contains(&TrainArray::Grads) {
+            true => {
+                let (grads, weights) = (open(TrainArray::Grads)?, open(TrainArray::OutToLoss)?);
+                self.zero_rows(&Masked { mask: &mask, arrays: &[&grads, &weights] })?
+            }
+            false => false,
         };
-        let mask = open(TrainArray::Mask)?;
-        let (mut undone, mut marked) = (Vec::new(), Vec::new());
-        mask.for_each_number(|row, number| match number {
-            0 => {}
-            1 => marked.push(row),
-            _ => undone.push(row),
-        })?;
-        if exists(TrainArray::Grads) {
-            undone.extend(empty_rows(&open(TrainArray::Grads)?, &open(TrainArray::OutToLoss)?, &marked)?);
-        }
-        undone.extend(marked.into_iter().filter(|row| lost_from.is_some_and(|lost| *row >= lost)));
-        undone.sort_unstable();
-        undone.dedup();
-        let (mask_path, count) = (mask.path().to_owned(), undone.len());
-        if count > 0 {
-            mask.set_marks(&undone, 0)?;
-            mask.sync()?;
-        }
         flags.is_featurized = mask.count_marked()? == mask.spec().rows;
         // Features that were made of lost rows could be right; nobody can tell.
-        flags.is_finalized &= features.is_none() && lost_from.is_none() && flags.is_featurized;
-        if count > 0 {
-            self.say_path(&mask_path, &format!("{count} rows marked as not done"));
+        flags.is_finalized &=
+            features.is_none() && lost_from.is_none() && !has_zero_rows && flags.is_featurized;
+        if !flags.is_finalized && !exists(TrainArray::Grads) {
+            // Deleted while the features were final: now they are needed again.
+            let count = mask.clear_marks()?;
+            if count > 0 {
+                self.say_path(mask.path(), &format!("{count} rows marked as not done"));
+            }
+            flags.is_featurized = mask.spec().rows == 0;
+            self.array(&model_file(id, TrainArray::Grads.file_name()), &parameters.train(TrainArray::Grads))?;
         }
         let name = id_file(id);
         let stored = documents::read_object(&self.root.join(&name))
@@ -191,7 +200,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn experiments(&mut self, catalog: &Catalog, parameters: &Parameters) -> Result<()> {
+    fn experiments(&mut self, catalog: &Catalog, parameters: &Parameters, ids: &[i64]) -> Result<()> {
         let mut records = catalog.experiments.clone().unwrap_or_default();
         let before = catalog.experiments.clone();
         sweep_new_files(&self.root.join(SCORES_FOLDER));
@@ -217,7 +226,7 @@ impl Work<'_> {
                 continue;
             };
             if let Ok(valid) = ExperimentName::new(&name) {
-                let is_sound = self.experiment_arrays(&valid, &mut experiment, parameters, catalog)?;
+                let is_sound = self.experiment_arrays(&valid, &mut experiment, parameters, ids)?;
                 if let Some(record) = record.as_object_mut() {
                     record.insert("num_targets".to_owned(), experiment.num_targets.into());
                     if !is_sound {
@@ -243,7 +252,7 @@ impl Work<'_> {
         name: &ExperimentName,
         experiment: &mut Experiment,
         parameters: &Parameters,
-        catalog: &Catalog,
+        ids: &[i64],
     ) -> Result<bool> {
         // Arrays that agree with each other say more than a record: TRAK changes the number in the record alone.
         let scores_path = self.root.join(name.scores_file());
@@ -257,22 +266,35 @@ impl Work<'_> {
         }
         let targets = experiment.num_targets;
         let mut is_sound = true;
-        for &id in catalog.models.keys() {
-            let file = model_file(id, &name.grads_file());
-            if !self.root.join(&file).exists() {
+        for &id in ids {
+            let (file, mask_file) =
+                (model_file(id, &name.grads_file()), model_file(id, &name.targets_file()));
+            let (path, mask_path) = (self.root.join(&file), self.root.join(&mask_file));
+            let has_mask = is_there(&mask_path)?;
+            // Without gradients a mask with marks speaks of what is lost; one without is of a start that was killed.
+            if !is_there(&path)? && (!has_mask || is_barely_begun(self.root, id, name)) {
                 continue;
             }
-            let lost = self.array(&file, &parameters.target_grads(targets))?;
+            let spec = parameters.target_grads(targets);
+            let lost = lost_from_row(&path, &spec)?;
             is_sound &= lost.is_none();
-            let mask_file = model_file(id, &name.targets_file());
-            if self.root.join(&mask_file).exists() {
-                let spec = Parameters::target_mask(targets);
-                is_sound &= self.array(&mask_file, &spec)?.is_none();
-                let mask = ArrayFile::open(&self.root.join(&mask_file), &spec, true)?;
-                let rows: Vec<u64> = lost.map_or(Vec::new(), |row| (row..targets).collect());
-                mask.set_marks(&rows, 0)?;
-                mask.sync()?;
+            if !has_mask {
+                self.array(&file, &spec)?;
+                continue;
             }
+            let mask_spec = Parameters::target_mask(targets);
+            is_sound &= self.array(&mask_file, &mask_spec)?.is_none();
+            let mask = ArrayFile::open(&mask_path, &mask_spec, true)?;
+            let mut undone = Vec::new();
+            mask.for_each_number(|row, number| {
+                if number != 0 && lost.is_some_and(|lost| row >= lost) {
+                    undone.push(row);
+                }
+            })?;
+            self.mark_undone(&mask, &undone)?;
+            self.array(&file, &spec)?;
+            let grads = ArrayFile::open(&path, &spec, false)?;
+            is_sound &= !self.zero_rows(&Masked { mask: &mask, arrays: &[&grads] })?;
         }
         let lost = self.array(&PathBuf::from(name.scores_file()), &parameters.scores(targets))?;
         Ok(is_sound && lost.is_none())
@@ -283,10 +305,10 @@ impl Work<'_> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
         for id in model_folders(self.root)? {
-            let folder = self.root.join(id.to_string());
-            for file in names_in(&folder)? {
-                let Some(name) = ExperimentName::of_grads_file(&file) else { continue };
-                let Ok(spec) = ArrayFile::spec_of(&folder.join(&file)) else { continue };
+            for name in experiments_of(self.root, id)? {
+                let files = [name.grads_file(), name.targets_file()].map(|file| model_file(id, &file));
+                let spec = files.iter().find_map(|file| ArrayFile::spec_of(&self.root.join(file)).ok());
+                let Some(spec) = spec else { continue };
                 if seen.insert(name.clone()) {
                     found.push((name, spec.rows));
                 }
@@ -328,10 +350,7 @@ impl Work<'_> {
         let cannot = |error| Error::io("cannot repair", path, error);
         let file = File::options().read(true).write(true).open(path).map_err(cannot)?;
         let found = file.metadata().map_err(cannot)?.len();
-        // Headers of sound arrays are all as ours; where the data begins, `open` has not been able to say.
-        let header =
-            crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
-        let start = header_len(&file, header.len()).in_file(path)?;
+        let start = data_start(&file, spec).in_file(path)?;
         let expected = start + spec.len_bytes()?;
         file.set_len(expected).and_then(|()| file.sync_all()).map_err(cannot)?;
         if found > expected {
@@ -339,8 +358,28 @@ impl Work<'_> {
             return Ok(None);
         }
         self.say_path(path, &format!("{} bytes that were cut off are zeros now", expected - found));
-        let row_len = (spec.columns * spec.dtype.size_bytes() as u64).max(1);
-        Ok(Some(found.saturating_sub(start) / row_len))
+        Ok(Some(found.saturating_sub(start) / row_len_bytes(spec)))
+    }
+
+    /// Takes marks back, on disk.
+    fn mark_undone(&mut self, mask: &ArrayFile, rows: &[u64]) -> Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        mask.set_marks(rows, 0)?;
+        mask.sync()?;
+        self.say_path(mask.path(), &format!("{} rows marked as not done", rows.len()));
+        Ok(())
+    }
+
+    /// If that is asked for, takes back the marks of rows that hold zeros only; whether there were any.
+    fn zero_rows(&mut self, masked: &Masked<'_>) -> Result<bool> {
+        if !self.recompute_zero_rows {
+            return Ok(false);
+        }
+        let (zero, _) = masked.zero_rows()?;
+        self.mark_undone(masked.mask, &zero)?;
+        Ok(!zero.is_empty())
     }
 
     fn put_aside(&mut self, name: &str) -> Result<()> {
@@ -364,6 +403,36 @@ impl Work<'_> {
         let name = path.strip_prefix(self.root).unwrap_or(path).display().to_string();
         self.say(&name, what);
     }
+}
+
+/// The first row of an array that is lost, if any is: the file is missing, has no header, or is cut.
+fn lost_from_row(path: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
+    match ArrayFile::open(path, spec, false) {
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(0)),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            if ArrayFile::spec_of(path).is_err() {
+                return Ok(Some(0));
+            }
+            let cannot = |error| Error::io("cannot look at", path, error);
+            let file = File::open(path).map_err(cannot)?;
+            let found = file.metadata().map_err(cannot)?.len();
+            let start = data_start(&file, spec).in_file(path)?;
+            let is_cut = found < start + spec.len_bytes()?;
+            Ok(is_cut.then(|| found.saturating_sub(start) / row_len_bytes(spec)))
+        }
+        Err(error) => Err(error.help("`repair` cannot tell which of the two is meant")),
+    }
+}
+
+fn row_len_bytes(spec: &ArraySpec) -> u64 {
+    (spec.columns * spec.dtype.size_bytes() as u64).max(1)
+}
+
+/// Where the data of an array begins, whose file may end before that. Headers of sound arrays are all as ours.
+fn data_start(file: &File, spec: &ArraySpec) -> Result<u64> {
+    let header = crate::formats::npy::header::Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
+    header_len(file, header.len())
 }
 
 /// Where the data of a file begins.

@@ -17,10 +17,10 @@ use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, Subject};
-use super::documents::{self, Experiment, ModelFlags};
+use super::documents::{self, ModelFlags};
 use super::layout::{
-    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE,
-    PROJ_DIM_KEY, Parameters, Precision, SCORES_FOLDER, TRAIN_SET_SIZE_KEY, TrainArray, model_file,
+    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY,
+    Parameters, Precision, SCORES_FOLDER, TRAIN_SET_SIZE_KEY, TrainArray, model_file,
 };
 use super::rows::{Rows, SYNC_INTERVAL_DEFAULT};
 use crate::commit::sweep_new_files;
@@ -43,8 +43,8 @@ pub enum Mode {
 pub struct TrakStore {
     root: PathBuf,
     parameters: Parameters,
-    writable: bool,
-    sync_interval: Duration,
+    pub(super) writable: bool,
+    pub(super) sync_interval: Duration,
 }
 
 /// The arrays of one model, open.
@@ -54,15 +54,6 @@ pub struct ModelArrays {
     pub rows: Rows,
     /// The features.
     pub features: ArrayFile,
-}
-
-/// The arrays of one experiment for one model, open.
-#[derive(Debug)]
-pub struct ExperimentArrays {
-    /// The targets' gradients, with the mask of those that are done.
-    pub targets: Rows,
-    /// The scores, which all models share.
-    pub scores: ArrayFile,
 }
 
 impl TrakStore {
@@ -143,6 +134,9 @@ impl TrakStore {
     /// Registers a model: makes its arrays, all zeros, and its flags. One that is there already, whole or in part
     /// (its maker was killed), is kept with all its rows; with `reset` its arrays become zeros and its flags 0.
     ///
+    /// Where an array was lost, the mask and the flags that spoke of it are taken back before zeros take its place:
+    /// all rows are then to be done again.
+    ///
     /// # Errors
     /// `Mismatch` or `Corrupt` if an array is there and is not what the parameters say.
     pub fn register(&self, id: i64, reset: bool) -> Result<ModelFlags> {
@@ -154,13 +148,15 @@ impl TrakStore {
         let folder = self.root.join(id.to_string());
         self.make_folder(&folder)?;
         sweep_new_files(&folder);
-        let mut flags = known.unwrap_or_default();
-        if reset {
-            // Flags first, then the mask: neither may speak of rows that are gone.
-            flags = ModelFlags::default();
-            if known.is_some() {
-                documents::write_flags(&self.root, id, flags)?;
-            }
+        let before = known.unwrap_or_default();
+        let (mut flags, rows_are_lost) =
+            if reset { (ModelFlags::default(), false) } else { self.after_losses(id, before)? };
+        // Flags first, then the mask: neither may speak of rows that are gone.
+        if known.is_some_and(|known| known != flags) || reset && known.is_some() {
+            documents::write_flags(&self.root, id, flags)?;
+        }
+        if rows_are_lost {
+            self.open_array(id, TrainArray::Mask)?.clear_marks()?;
         }
         for array in TrainArray::ALL {
             let spec = self.parameters.train(array);
@@ -170,13 +166,28 @@ impl TrakStore {
             }
         }
         // An empty train set has all of its rows.
-        let is_complete = self.parameters.train_set_size == 0;
-        if known.is_none() || reset {
+        if known != Some(flags) || reset {
             let mask = self.open_array(id, TrainArray::Mask)?;
-            flags.is_featurized = is_complete || mask.count_marked()? == self.parameters.train_set_size;
+            flags.is_featurized = mask.count_marked()? == self.parameters.train_set_size;
             documents::write_flags(&self.root, id, flags)?;
         }
         Ok(flags)
+    }
+
+    /// What the flags of a model may still say once its missing arrays are made anew, as zeros; and whether there is
+    /// a mask that speaks of rows which are then gone.
+    fn after_losses(&self, id: i64, mut flags: ModelFlags) -> Result<(ModelFlags, bool)> {
+        let is_there = |array| is_there(&self.array_path(id, array));
+        if !is_there(TrainArray::Features)? {
+            flags.is_finalized = false;
+        }
+        let has_grads = is_there(TrainArray::Grads)? || flags.is_finalized;
+        let has_mask = is_there(TrainArray::Mask)?;
+        let has_rows = has_grads && is_there(TrainArray::OutToLoss)?;
+        if !has_rows || !has_mask {
+            flags = ModelFlags::default();
+        }
+        Ok((flags, !has_rows && has_mask))
     }
 
     /// Makes the four arrays of a model zeros, and its flags, if it has any, 0.
@@ -297,141 +308,6 @@ impl TrakStore {
         sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
     }
 
-    /// Starts an experiment, or joins one: its record, the gradients of its targets for this model, the scores that
-    /// all models share. What is there is kept, finished scores and their flag too; with `reset` this model's
-    /// gradients and the scores become zeros.
-    ///
-    /// # Errors
-    /// `NotFound` if the model has no folder; `InvalidArgument` for a name that no file can have; `Mismatch` if the
-    /// experiment has another number of targets; `Corrupt` if `experiments.json` cannot be used: it is never
-    /// written over.
-    pub fn init_experiment(
-        &self,
-        name: &ExperimentName,
-        num_targets: u64,
-        id: i64,
-        reset: bool,
-    ) -> Result<Experiment> {
-        let folder = self.root.join(id.to_string());
-        if !folder.is_dir() {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("model {id} has no folder, it cannot be scored"),
-            )
-            .in_file(&folder)
-            .help("register the model first"));
-        }
-        self.parameters.scores(num_targets).len_bytes()?;
-        let mut wanted = Experiment { num_targets, scores_finalized: false };
-        self.change_experiments(|records| {
-            match records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record)) {
-                Some(known) if !reset => {
-                    let known = known?;
-                    if known.num_targets != num_targets {
-                        return Err(Error::new(
-                            ErrorKind::Mismatch,
-                            format!("experiment {:?} has another number of targets", name.as_str()),
-                        )
-                        .expected(known.num_targets, num_targets)
-                        .help("give another set of targets another name"));
-                    }
-                    wanted = known;
-                }
-                _ => {}
-            }
-            sweep_new_files(&folder);
-            sweep_new_files(&self.root.join(SCORES_FOLDER));
-            let record = wanted.to_record(&self.root.join(name.scores_file()));
-            let arrays = || {
-                // The mask first: it must never speak of gradients that are gone.
-                let mask = Parameters::target_mask(num_targets);
-                self.make_array(&folder, &name.targets_file(), &mask, reset)?;
-                self.make_array(
-                    &folder,
-                    &name.grads_file(),
-                    &self.parameters.target_grads(num_targets),
-                    reset,
-                )?;
-                let scores = self.root.join(name.scores_file());
-                let file_name = scores.file_name().unwrap_or_default().to_string_lossy();
-                let scores_folder = self.root.join(SCORES_FOLDER);
-                self.make_array(&scores_folder, &file_name, &self.parameters.scores(num_targets), reset)
-            };
-            // A flag must not speak of scores that are gone; an array that does not fit leaves no record.
-            if reset && records.contains_key(name.as_str()) {
-                records.insert(name.as_str().to_owned(), record.clone());
-                documents::write_object(&self.root, EXPERIMENTS_FILE, records)?;
-            }
-            arrays()?;
-            records.insert(name.as_str().to_owned(), record);
-            Ok(())
-        })?;
-        Ok(wanted)
-    }
-
-    /// Opens the arrays of an experiment for one model. A folder that TRAK wrote has no mask of targets: it is made,
-    /// and says that none is known to be done.
-    ///
-    /// # Errors
-    /// `NotFound`, `Corrupt` or `Mismatch`, with file and sizes.
-    pub fn experiment(&self, name: &ExperimentName, num_targets: u64, id: i64) -> Result<ExperimentArrays> {
-        let spec = self.parameters.target_grads(num_targets);
-        let path = self.root.join(model_file(id, &name.grads_file()));
-        let grads = ArrayFile::open(&path, &spec, self.writable)?;
-        let mask_path = self.root.join(model_file(id, &name.targets_file()));
-        let mask_spec = Parameters::target_mask(num_targets);
-        if self.writable && !mask_path.exists() {
-            let _lock = self.lock()?;
-            self.make_array(&self.root.join(id.to_string()), &name.targets_file(), &mask_spec, false)?;
-        }
-        let mask = ArrayFile::open(&mask_path, &mask_spec, self.writable)?;
-        let targets = Rows::new(vec![(TrainArray::Grads.key(), grads)], mask, self.sync_interval);
-        Ok(ExperimentArrays { targets, scores: self.scores(name, num_targets)? })
-    }
-
-    /// Opens the scores of an experiment.
-    ///
-    /// # Errors
-    /// As [`experiment`](Self::experiment).
-    pub fn scores(&self, name: &ExperimentName, num_targets: u64) -> Result<ArrayFile> {
-        let path = self.root.join(name.scores_file());
-        ArrayFile::open(&path, &self.parameters.scores(num_targets), self.writable)
-    }
-
-    /// Says on disk whether the scores of an experiment are final; all other experiments stay as they are on disk.
-    /// To be called with `false` before scores are written over, and with `true` afterwards: then the scores are
-    /// put on disk first.
-    ///
-    /// # Errors
-    /// `NotFound` for an experiment that is not there; `Corrupt` for NaN or infinite scores, unless they are
-    /// allowed; what the disk says.
-    pub fn finalize_scores(
-        &self,
-        name: &ExperimentName,
-        is_final: bool,
-        allow_non_finite: bool,
-    ) -> Result<()> {
-        let known = self.catalog()?.experiment(&self.root, name.as_str())?;
-        if known.scores_finalized == is_final && !is_final {
-            return Ok(());
-        }
-        if is_final {
-            let scores = self.scores(name, known.num_targets)?;
-            if !allow_non_finite {
-                super::check::refuse_non_finite(&scores)?;
-            }
-            scores.sync()?;
-        }
-        self.change_experiments(|records| {
-            let record = records.get_mut(name.as_str()).and_then(Value::as_object_mut);
-            let record = record.ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, format!("there is no experiment {:?}", name.as_str()))
-            })?;
-            record.insert("scores_finalized".to_owned(), u8::from(is_final).into());
-            Ok(())
-        })
-    }
-
     /// Ties a model to the checkpoint that its rows are computed from: the first call remembers `identity` (a digest
     /// of the parameters, say), later ones compare.
     ///
@@ -469,7 +345,7 @@ impl TrakStore {
     }
 
     /// Makes an array that is missing; one that is there must fit, or is replaced with `reset`.
-    fn make_array(&self, folder: &Path, name: &str, spec: &ArraySpec, reset: bool) -> Result<()> {
+    pub(super) fn make_array(&self, folder: &Path, name: &str, spec: &ArraySpec, reset: bool) -> Result<()> {
         let path = folder.join(name);
         if path.exists() && !reset {
             return ArrayFile::open(&path, spec, false).map(|_| ());
@@ -483,17 +359,8 @@ impl TrakStore {
         }
     }
 
-    /// Reads `experiments.json` under the lock, lets it be changed, and puts it back whole.
-    fn change_experiments(&self, change: impl FnOnce(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
-        let _lock = self.lock()?;
-        let path = self.root.join(EXPERIMENTS_FILE);
-        let mut records = documents::read_object(&path)?.unwrap_or_default();
-        change(&mut records).in_file(&path)?;
-        documents::write_object(&self.root, EXPERIMENTS_FILE, &records)
-    }
-
     /// Holds the store's lock until it is dropped.
-    fn lock(&self) -> Result<File> {
+    pub(super) fn lock(&self) -> Result<File> {
         lock(&self.root, self.writable)
     }
 
@@ -570,6 +437,11 @@ impl TrakStore {
         }
         Ok(())
     }
+}
+
+/// Whether a file is there; what cannot be known is an error, for marks depend on it.
+pub(super) fn is_there(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(|error| Error::io("cannot look at", path, error))
 }
 
 /// Takes the lock of the store at `root`, and waits for it.

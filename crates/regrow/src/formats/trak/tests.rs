@@ -17,16 +17,16 @@ fn metadata() -> Map<String, Value> {
     json!({"JL dimension": 2, "JL matrix type": "normal", "train set size": 6}).as_object().unwrap().clone()
 }
 
-fn open(root: &Path) -> TrakStore {
+pub(super) fn open(root: &Path) -> TrakStore {
     TrakStore::open(root, PARAMETERS, &Mode::Create(metadata())).unwrap()
 }
 
-fn name(text: &str) -> ExperimentName {
+pub(super) fn name(text: &str) -> ExperimentName {
     ExperimentName::new(text).unwrap()
 }
 
 /// Writes rows of a model whose values follow from the row, and marks them.
-fn fill(model: &ModelArrays, rows: &[u64]) {
+pub(super) fn fill(model: &ModelArrays, rows: &[u64]) {
     let grads: Vec<u8> =
         rows.iter().flat_map(|&row| [row as f32 + 1.0; 2]).flat_map(f32::to_le_bytes).collect();
     let weights: Vec<u8> = rows.iter().flat_map(|&row| (row as f32 + 1.0).to_le_bytes()).collect();
@@ -35,7 +35,7 @@ fn fill(model: &ModelArrays, rows: &[u64]) {
     model.rows.mark_done(rows).unwrap();
 }
 
-fn records(root: &Path) -> Map<String, Value> {
+pub(super) fn records(root: &Path) -> Map<String, Value> {
     documents::read_object(&root.join("experiments.json")).unwrap().unwrap()
 }
 
@@ -185,24 +185,6 @@ fn rows_that_cannot_be_synced_are_not_done() {
         .unwrap(),
         1
     );
-}
-
-#[test]
-fn verify_sees_rows_that_are_marked_and_empty() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    store.register(0, false).unwrap();
-    let model = store.model(0).unwrap();
-    fill(&model, &[0, 1]);
-    model.rows.mark_done(&[3]).unwrap();
-    drop(model);
-    // TRAK, and then a power cut.
-    let found = crate::verify(folder.path()).unwrap().findings;
-    assert_eq!(found.len(), 1);
-    assert!(found[0].error.to_string().contains("rows 3"), "{}", found[0].error);
-    repair(folder.path(), &Repair::default()).unwrap();
-    assert!(crate::verify(folder.path()).unwrap().is_ok());
-    assert_eq!(store.model(0).unwrap().rows.missing().unwrap(), [2, 3, 4, 5]);
 }
 
 // Weakness 4: JSON that locks one out.

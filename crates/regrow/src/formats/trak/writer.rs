@@ -67,6 +67,11 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
     staged.write(METADATA_FILE, &to_python_json(&plan.metadata)?)
 }
 
+/// Says what [`write`] would refuse, and writes nothing.
+pub(super) fn check(tree: &Tree<Leaf>) -> Result<()> {
+    Plan::of(tree).map(drop)
+}
+
 /// What comes back as something else.
 pub(super) fn losses(tree: &Tree<LeafInfo>) -> Vec<Loss> {
     let mut losses = Vec::new();

@@ -22,13 +22,16 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::blocks::{BLOCK_LEN_BYTES, BlockChecksums};
 use super::buffer::{Buffer, RING_LEN, SMALL_LEN_BYTES};
 use super::output::{Output, reserve};
+use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
 
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -100,6 +103,7 @@ pub struct DirectWriter {
     /// Who writes: this thread while there has been nothing to overlap, then the worker.
     disk: Option<Disk>,
     failed: bool,
+    watch: Watch,
 }
 
 enum Disk {
@@ -161,7 +165,26 @@ impl DirectWriter {
             idle: Vec::new(),
             disk: Some(Disk::Here(Output::new(file))),
             failed: false,
+            watch: Watch::default(),
         })
+    }
+
+    /// Counts its bytes and its time for `monitor`, and stops at the next buffer when that says so.
+    #[must_use]
+    pub fn watched(mut self, monitor: &Monitor) -> Self {
+        if let Some(Disk::Here(output)) = &mut self.disk {
+            output.watched(monitor.clone());
+        }
+        self.watch.monitor = monitor.clone();
+        self
+    }
+
+    /// Counts bytes of data as done that take no room in the file, since they are compressed.
+    ///
+    /// # Errors
+    /// `Cancelled` if the work is to stop.
+    pub(crate) fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.watch.monitor.advance(len_bytes)
     }
 
     /// Bytes taken so far.
@@ -237,10 +260,14 @@ impl DirectWriter {
         self.look_for_failure()?;
         self.sum_up_to(self.filled);
         let len_bytes = self.offset_bytes();
+        self.watch.count(len_bytes)?;
         if let (Some(Disk::Worker { .. }), true) = (&self.disk, self.filled > 0) {
             self.send()?;
         }
-        let Some(mut output) = self.stop()? else { return Err(self.broken()) };
+        let began = Instant::now();
+        let stopped = self.stop();
+        self.watch.waited(began);
+        let Some(mut output) = stopped? else { return Err(self.broken()) };
         self.close(&mut output).map_err(|error| Error::io("cannot write", &self.path, error))?;
         Ok(WrittenFile { len_bytes, block_crc32c: self.checksums.finish() })
     }
@@ -250,12 +277,16 @@ impl DirectWriter {
         if len_bytes < SMALL_LEN_BYTES as u64 {
             output.write_all(&self.current, self.filled, self.current_offset)?;
         } else {
+            let began = Instant::now();
             output.write(&mut self.current, self.filled, self.current_offset)?;
+            self.watch.wrote(began, self.filled);
+            self.watch.waited(began);
         }
         if output.len_bytes.max(self.options.expected_len_bytes) != len_bytes {
             output.file.set_len(len_bytes)?;
         }
-        if self.options.durable { output.file.sync_all() } else { Ok(()) }
+        self.watch.filled(len_bytes);
+        if self.options.durable { self.watch.sync(|| output.file.sync_all()) } else { Ok(()) }
     }
 
     /// Where the next bytes go, up to the end of their piece; never empty.
@@ -286,6 +317,7 @@ impl DirectWriter {
 
     /// Makes room: a small buffer grows into an aligned one, an aligned one goes to the disk.
     fn next_buffer(&mut self) -> Result<()> {
+        self.watch.count(self.offset_bytes())?;
         if let Buffer::Small(small) = &self.current {
             let mut aligned = self.ring_buffer()?;
             if let Some(start) = aligned.bytes_mut().get_mut(..small.len()) {
@@ -308,9 +340,12 @@ impl DirectWriter {
             Some(Disk::Here(mut output)) => {
                 let (full, to_write) = bounded::<Full>(RING_LEN);
                 let (written, free) = bounded(RING_LEN + 1);
+                let watch = self.watch.clone();
                 let work = move || {
                     for Full { mut buffer, len, offset } in to_write {
+                        let began = Instant::now();
                         let done = output.write(&mut buffer, len, offset).map(|()| buffer);
+                        watch.wrote(began, len);
                         let failed = done.is_err();
                         if written.send(done).is_err() || failed {
                             break;
@@ -338,7 +373,7 @@ impl DirectWriter {
         } else {
             None
         };
-        let Some(Disk::Worker { full, free, .. }) = &self.disk else { return Err(self.broken()) };
+        let Some(Disk::Worker { full, .. }) = &self.disk else { return Err(self.broken()) };
         // Until a free buffer comes, an empty stand-in takes the place of the one that leaves.
         let stand_in = next.unwrap_or_else(|| Buffer::Small(Box::default()));
         let buffer = std::mem::replace(&mut self.current, stand_in);
@@ -349,9 +384,18 @@ impl DirectWriter {
         if sent.is_ok() && !self.current.bytes().is_empty() {
             return Ok(());
         }
+        let began = Instant::now();
+        let taken = self.wait_for_buffer(sent.is_ok());
+        self.watch.waited(began);
+        taken
+    }
+
+    /// Takes the next buffer that comes back; none but errors will come if the worker has gone.
+    fn wait_for_buffer(&mut self, is_running: bool) -> Result<()> {
+        let Some(Disk::Worker { free, .. }) = &self.disk else { return Err(self.broken()) };
         loop {
             match free.recv() {
-                Ok(Ok(buffer)) if sent.is_ok() => {
+                Ok(Ok(buffer)) if is_running => {
                     self.current = buffer;
                     return Ok(());
                 }

@@ -8,6 +8,7 @@
 //! | `map` | read-only maps of whole files, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
 //! | `buffer`, `blocks`, `output` | the writer's aligned memory, its block checksums, its file |
+//! | `watch` | where the writer's time goes |
 //! | `folders` | safe keys, making and syncing folders |
 //!
 //! Reads cost a `pread` each (17.8 GB/s warm); a map costs 6 us and then nothing. A put costs a temporary
@@ -38,6 +39,7 @@ pub(crate) mod folders;
 mod map;
 mod output;
 mod reader;
+mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};

@@ -11,11 +11,13 @@ use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl
 use rustix::io::Errno;
 
 use super::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
+use crate::monitor::Monitor;
 
 /// The file, and how it takes its bytes.
 pub(super) struct Output {
     pub(super) file: File,
     pub(super) mode: Mode,
+    monitor: Monitor,
     /// How far writes have reached, padding included.
     pub(super) len_bytes: u64,
 }
@@ -29,7 +31,12 @@ pub(super) enum Mode {
 
 impl Output {
     pub(super) fn new(file: File) -> Self {
-        Self { file, mode: Mode::Untried, len_bytes: 0 }
+        Self { file, mode: Mode::Untried, monitor: Monitor::new(), len_bytes: 0 }
+    }
+
+    /// Tells the monitor which way the bytes take.
+    pub(super) fn watched(&mut self, monitor: Monitor) {
+        self.monitor = monitor;
     }
 
     /// Writes the first `len` bytes of `buffer`; direct writes are padded with zeros to whole device blocks.
@@ -40,7 +47,10 @@ impl Output {
         if self.mode == Mode::Untried {
             self.mode = match set_direct(&self.file, true) {
                 Ok(()) => Mode::Direct,
-                Err(_) => Mode::Buffered,
+                Err(refusal) => {
+                    self.monitor.refused_direct(refusal.raw_os_error());
+                    Mode::Buffered
+                }
             };
         }
         if self.mode == Mode::Direct {
@@ -51,8 +61,12 @@ impl Output {
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
                     set_direct(&self.file, false)?;
                     self.mode = Mode::Buffered;
+                    self.monitor.refused_direct(Errno::INVAL.raw_os_error());
                 }
-                other => return other,
+                other => {
+                    self.monitor.went_direct();
+                    return other;
+                }
             }
         }
         self.write_all(buffer, len, offset)?;

@@ -129,7 +129,10 @@ impl DirectReader {
     /// `Corrupt` if the file ends before; what the disk says.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
         let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
-        streamed.unwrap_or(&self.cached).read_exact_at(out, offset).map_err(|error| self.explain(error, offset))
+        streamed
+            .unwrap_or(&self.cached)
+            .read_exact_at(out, offset)
+            .map_err(|error| self.explain(error, offset))
     }
 
     /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`, through

@@ -24,7 +24,7 @@
 //! | `node` | B+tree nodes |
 //! | `versions`, `arity` | the version tree, and which generation lies where |
 //! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
-//! | `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
+//! | `entries`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
 //! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
 //!
 //! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's configuration
@@ -36,6 +36,7 @@ mod arity;
 mod check;
 mod commit;
 mod config;
+mod entries;
 mod envelope;
 mod fields;
 mod files;
@@ -55,7 +56,9 @@ mod tests;
 pub use check::check;
 pub use commit::commit_version;
 pub use config::OcdbtConfig;
+pub(crate) use entries::{Entries, ValueRef};
 pub use reader::OcdbtStore;
 pub use rule::Rule;
 pub use versions::Version;
+pub(crate) use writer::write_sorted;
 pub use writer::{Database, EntryValue, random_data_file_name, write_database};

@@ -14,9 +14,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::bytes::varint::write_varint;
+use crate::engine::pool;
 use crate::error::{Error, ErrorKind, Result};
 
 use super::config::OcdbtConfig;
+use super::entries::{Entries, SortedEntries, ValueRef};
 use super::envelope::{Structure, seal};
 use super::manifest::Manifest;
 use super::node::{INLINE_LEN_MAX_BYTES, KEY_LEN_MAX_BYTES, NodeRef, Stats, write_stats};
@@ -27,6 +29,9 @@ use super::versions::Version;
 /// What the split estimates for an entry beside its key and value or path.
 const LEAF_ENTRY_ESTIMATE_BYTES: u64 = 16;
 const CHILD_ENTRY_ESTIMATE_BYTES: u64 = 56;
+
+/// Estimated sizes of the nodes that are encoded at a time.
+const NODES_IN_WORK_BYTES: u64 = 8 << 20;
 
 /// An interior node with a single child would add a level for nothing.
 const CHILDREN_MIN: usize = 2;
@@ -74,11 +79,24 @@ pub fn write_database(
     node_file: &str,
     nodes_offset_bytes: u64,
 ) -> Result<Database> {
+    write_sorted(config, &SortedEntries::new(entries), node_file, nodes_offset_bytes)
+}
+
+/// [`write_database`] of entries that are in order already, wherever they come from.
+///
+/// # Errors
+/// As there; `InvalidArgument` if they are not in order.
+pub(crate) fn write_sorted(
+    config: &OcdbtConfig,
+    entries: &impl Entries,
+    node_file: &str,
+    nodes_offset_bytes: u64,
+) -> Result<Database> {
     config.validate()?;
     let mut uuid = [0; 16];
     random(&mut uuid)?;
     let mut nodes = NodeSink::new(config, node_file, nodes_offset_bytes)?;
-    let root = nodes.write_tree(entries)?;
+    let root = nodes.write_sorted(entries)?;
     let version = root.version(1, now_ns());
     let manifest = Manifest { uuid, config: *config, versions: vec![version], children: Vec::new() };
     Ok(Database { nodes: nodes.bytes, manifests: manifest.encode()? })
@@ -134,8 +152,8 @@ pub(super) struct NodeSink<'c> {
 }
 
 /// A node as its parent will refer to it.
-struct Written<'k> {
-    first_key: &'k [u8],
+struct Written {
+    first_key: Vec<u8>,
     /// Bytes of its keys that it leaves out, counted in full keys.
     excluded_len: usize,
     offset_bytes: u64,
@@ -165,27 +183,42 @@ impl<'c> NodeSink<'c> {
     }
 
     /// Writes the whole tree of `entries`, leaves first, root last.
-    pub(super) fn write_tree(&mut self, mut entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Root> {
-        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        for ((key, value), next) in entries.iter().zip(entries.iter().skip(1).map(Some).chain([None])) {
-            check_entry(key, value)?;
-            if next.is_some_and(|(next, _)| key == next) {
-                return Err(Error::new(
-                    ErrorKind::NameCollision,
-                    format!("the key {} is given twice", key.escape_ascii()),
-                ));
-            }
-        }
-        if entries.is_empty() {
+    pub(super) fn write_tree(&mut self, entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Root> {
+        self.write_sorted(&SortedEntries::new(entries))
+    }
+
+    /// The same of entries that are in order. Leaves are encoded and compressed by a few threads.
+    fn write_sorted(&mut self, entries: &impl Entries) -> Result<Root> {
+        let sizes = check_entries(entries)?;
+        if sizes.is_empty() {
             return Ok(Root::default());
         }
-        let sizes: Vec<u64> = entries.iter().map(leaf_entry_estimate).collect();
         let ranges = self.split(&sizes, 1);
-        let names = FileNames::new(&entries);
+        let is_root = ranges.len() == 1;
+        let names = FileNames::new(entries);
+        let costs: Vec<u64> = ranges
+            .iter()
+            .map(|range| sizes.get(range.clone()).unwrap_or_default().iter().sum::<u64>())
+            .collect();
         let mut level = Vec::with_capacity(ranges.len());
-        for range in &ranges {
-            level.push(self.write_leaf(&entries, range.clone(), &names, ranges.len() == 1)?);
-        }
+        let zstd_level = self.config.zstd_level;
+        pool::map_ordered(
+            pool::thread_count(),
+            ranges.iter().cloned().zip(costs),
+            NODES_IN_WORK_BYTES,
+            |(_, cost)| *cost,
+            |(range, _)| {
+                let (body, leaf) = leaf_node(entries, range, &names, is_root);
+                let mut sealed = Vec::new();
+                seal(&mut sealed, Structure::BtreeNode, &body, zstd_level)?;
+                Ok((sealed, leaf))
+            },
+            |(sealed, leaf): (Vec<u8>, Written)| {
+                level.push(leaf.at(self.end_bytes(), sealed.len() as u64));
+                self.bytes.extend_from_slice(&sealed);
+                Ok(())
+            },
+        )?;
         let mut height = 0_u8;
         while level.len() > 1 {
             height = height.saturating_add(1); // each level has about half the nodes of the one below, or fewer
@@ -207,56 +240,7 @@ impl<'c> NodeSink<'c> {
         split(sizes, u64::from(self.config.max_decoded_node_bytes), least)
     }
 
-    fn write_leaf<'k>(
-        &mut self,
-        entries: &'k [(Vec<u8>, EntryValue)],
-        range: Range<usize>,
-        names: &FileNames<'_>,
-        is_root: bool,
-    ) -> Result<Written<'k>> {
-        let ranks = names.ranks.get(range.clone()).unwrap_or_default();
-        let entries = entries.get(range).unwrap_or_default();
-        let (first_key, last_key) = ends(entries, |(key, _)| key);
-        let excluded_len = if is_root { 0 } else { common_prefix_len(first_key, last_key) };
-
-        let mut used: Vec<u32> = ranks.iter().copied().flatten().collect();
-        used.sort_unstable();
-        used.dedup();
-        let files: Vec<_> =
-            used.iter().filter_map(|&rank| names.sorted.get(rank as usize).copied()).collect();
-
-        let mut body = vec![0];
-        table::write(&mut body, &files);
-        write_keys(&mut body, entries.iter().map(|(key, _)| key.as_slice()), excluded_len, None);
-        let mut stats = Stats::default();
-        for (_, value) in entries {
-            let (len_bytes, indirect) = match value {
-                EntryValue::Inline(bytes) => (bytes.len() as u64, false),
-                EntryValue::Indirect { len_bytes, .. } => (*len_bytes, true),
-            };
-            let num_indirect_value_bytes = if indirect { len_bytes } else { 0 };
-            stats = stats.plus(Stats { num_keys: 1, num_tree_bytes: 0, num_indirect_value_bytes });
-            write_varint(&mut body, len_bytes);
-        }
-        body.extend(entries.iter().map(|(_, value)| u8::from(matches!(value, EntryValue::Indirect { .. }))));
-        for rank in ranks.iter().flatten() {
-            let id = used.binary_search(rank).unwrap_or_else(|place| place);
-            write_varint(&mut body, id as u64);
-        }
-        for (_, value) in entries {
-            if let EntryValue::Indirect { offset_bytes, .. } = value {
-                write_varint(&mut body, *offset_bytes);
-            }
-        }
-        for (_, value) in entries {
-            if let EntryValue::Inline(bytes) = value {
-                body.extend_from_slice(bytes);
-            }
-        }
-        self.seal(&body, stats, first_key, excluded_len)
-    }
-
-    fn write_level<'k>(&mut self, children: &[Written<'k>], height: u8) -> Result<Vec<Written<'k>>> {
+    fn write_level(&mut self, children: &[Written], height: u8) -> Result<Vec<Written>> {
         let path_len = self.file.base_and_relative().1.len() as u64;
         let sizes: Vec<u64> = children
             .iter()
@@ -271,100 +255,185 @@ impl<'c> NodeSink<'c> {
         Ok(level)
     }
 
-    fn write_interior<'k>(
-        &mut self,
-        children: &[Written<'k>],
-        height: u8,
-        is_root: bool,
-    ) -> Result<Written<'k>> {
-        let (first_key, last_first_key) = ends(children, |child| child.first_key);
+    fn write_interior(&mut self, children: &[Written], height: u8, is_root: bool) -> Result<Written> {
+        let key_of = |child: Option<&Written>| child.map_or(Vec::new(), |child| child.first_key.clone());
+        let (first_key, last_first_key) = (key_of(children.first()), key_of(children.last()));
         let excluded_len = if is_root {
             0
         } else {
-            let of_keys = common_prefix_len(first_key, last_first_key);
+            let of_keys = common_prefix_len(&first_key, &last_first_key);
             children.iter().map(|child| child.excluded_len).fold(of_keys, usize::min)
         };
         let mut body = vec![height];
         table::write(&mut body, &[self.file.base_and_relative()]);
+        let mut keys = Keys::new(excluded_len);
+        children.iter().for_each(|child| keys.push(&child.first_key));
         let common_lens = children.iter().map(|child| child.excluded_len - excluded_len);
-        let keys = children.iter().map(|child| child.first_key);
-        write_keys(&mut body, keys, excluded_len, Some(&mut common_lens.clone()));
+        keys.write(&mut body, common_lens);
         body.resize(body.len() + children.len(), 0); // data_file_id: the only file there is
         children.iter().for_each(|child| write_varint(&mut body, child.offset_bytes));
         children.iter().for_each(|child| write_varint(&mut body, child.len_bytes));
         write_stats(&mut body, children.iter().map(|child| child.stats));
         let stats = children.iter().fold(Stats::default(), |sum, child| sum.plus(child.stats));
-        self.seal(&body, stats, first_key, excluded_len)
-    }
-
-    fn seal<'k>(
-        &mut self,
-        body: &[u8],
-        below: Stats,
-        first_key: &'k [u8],
-        excluded_len: usize,
-    ) -> Result<Written<'k>> {
         let offset_bytes = self.end_bytes();
-        let len_bytes = seal(&mut self.bytes, Structure::BtreeNode, body, self.config.zstd_level)?;
-        let stats = below.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });
-        Ok(Written { first_key, excluded_len, offset_bytes, len_bytes, stats })
+        let len_bytes = seal(&mut self.bytes, Structure::BtreeNode, &body, self.config.zstd_level)?;
+        Ok(Written { first_key, excluded_len, offset_bytes: 0, len_bytes: 0, stats }
+            .at(offset_bytes, len_bytes))
     }
 }
+
+impl Written {
+    /// Where it came to lie.
+    fn at(mut self, offset_bytes: u64, len_bytes: u64) -> Self {
+        (self.offset_bytes, self.len_bytes) = (offset_bytes, len_bytes);
+        self.stats = self.stats.plus(Stats { num_tree_bytes: len_bytes, ..Stats::default() });
+        self
+    }
+}
+
+/// The body of a leaf with the entries of `range`, and the leaf as its parent will refer to it, once it lies somewhere.
+fn leaf_node(
+    entries: &impl Entries,
+    range: Range<usize>,
+    names: &FileNames,
+    is_root: bool,
+) -> (Vec<u8>, Written) {
+    let (mut first_key, mut key) = (Vec::new(), Vec::new());
+    entries.push_key(range.start, &mut first_key);
+    entries.push_key(range.end.saturating_sub(1), &mut key);
+    let excluded_len = if is_root { 0 } else { common_prefix_len(&first_key, &key) };
+
+    let ranks = names.ranks.get(range.clone()).unwrap_or_default();
+    let mut used: Vec<u32> = ranks.iter().copied().filter(|&rank| rank != INLINE).collect();
+    used.sort_unstable();
+    used.dedup();
+    let files: Vec<(&[u8], &[u8])> = used
+        .iter()
+        .filter_map(|&rank| names.sorted.get(rank as usize))
+        .map(|(base, relative)| (&**base, &**relative))
+        .collect();
+
+    let mut body = vec![0];
+    table::write(&mut body, &files);
+    let mut keys = Keys::new(excluded_len);
+    for at in range.clone() {
+        key.clear();
+        entries.push_key(at, &mut key);
+        keys.push(&key);
+    }
+    keys.write(&mut body, std::iter::empty());
+    let mut stats = Stats::default();
+    for at in range.clone() {
+        let (len_bytes, num_indirect_value_bytes) = match entries.value(at) {
+            ValueRef::Inline(bytes) => (bytes.len() as u64, 0),
+            ValueRef::Indirect { len_bytes, .. } => (len_bytes, len_bytes),
+        };
+        stats = stats.plus(Stats { num_keys: 1, num_tree_bytes: 0, num_indirect_value_bytes });
+        write_varint(&mut body, len_bytes);
+    }
+    body.extend(ranks.iter().map(|&rank| u8::from(rank != INLINE)));
+    for rank in ranks.iter().filter(|&&rank| rank != INLINE) {
+        let id = used.binary_search(rank).unwrap_or_else(|place| place);
+        write_varint(&mut body, id as u64);
+    }
+    for at in range.clone() {
+        if let ValueRef::Indirect { offset_bytes, .. } = entries.value(at) {
+            write_varint(&mut body, offset_bytes);
+        }
+    }
+    for at in range {
+        if let ValueRef::Inline(bytes) = entries.value(at) {
+            body.extend_from_slice(bytes);
+        }
+    }
+    (body, Written { first_key, excluded_len, offset_bytes: 0, len_bytes: 0, stats })
+}
+
+/// Base path and relative path of a data file.
+type FileName = (Arc<[u8]>, Arc<[u8]>);
 
 /// The distinct files of all entries, in table order, and which one each entry lies in.
-struct FileNames<'e> {
-    sorted: Vec<(&'e [u8], &'e [u8])>,
-    ranks: Vec<Option<u32>>,
+struct FileNames {
+    sorted: Vec<FileName>,
+    /// [`INLINE`], or into `sorted`.
+    ranks: Vec<u32>,
 }
 
-impl<'e> FileNames<'e> {
-    fn new(entries: &'e [(Vec<u8>, EntryValue)]) -> Self {
+/// In the place of a file's rank.
+const INLINE: u32 = u32::MAX;
+
+impl FileNames {
+    fn new(entries: &impl Entries) -> Self {
         let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
-        let mut ranks = Vec::with_capacity(entries.len());
+        let mut files: Vec<FileName> = Vec::new();
+        let mut ranks = Vec::with_capacity(entries.count());
         let mut last = None;
-        for (_, value) in entries {
-            let EntryValue::Indirect { base, relative, .. } = value else {
-                ranks.push(None);
+        for at in 0..entries.count() {
+            let ValueRef::Indirect { base, relative, .. } = entries.value(at) else {
+                ranks.push(INLINE);
                 continue;
             };
             // Neighbours mostly share their file, and then its very name.
             let id = match last {
                 Some((b, r, id)) if Arc::ptr_eq(b, base) && Arc::ptr_eq(r, relative) => id,
-                _ => {
-                    let next = ids.len() as u32;
-                    *ids.entry((base, relative)).or_insert(next)
-                }
+                _ => *ids.entry((base, relative)).or_insert_with(|| {
+                    files.push((base.clone(), relative.clone()));
+                    (files.len() - 1) as u32
+                }),
             };
             last = Some((base, relative, id));
-            ranks.push(Some(id));
+            ranks.push(id);
         }
-        let mut sorted: Vec<_> = ids.into_iter().collect();
-        sorted.sort_unstable();
-        let mut rank_of_id = vec![0; sorted.len()];
-        for (rank, (_, id)) in sorted.iter().enumerate() {
-            if let Some(slot) = rank_of_id.get_mut(*id as usize) {
+        let mut order: Vec<u32> = (0..files.len() as u32).collect();
+        order.sort_unstable_by_key(|&id| files.get(id as usize));
+        let mut rank_of_id = vec![0; files.len()];
+        for (rank, &id) in order.iter().enumerate() {
+            if let Some(slot) = rank_of_id.get_mut(id as usize) {
                 *slot = rank as u32;
             }
         }
-        for id in ranks.iter_mut().flatten() {
-            *id = rank_of_id.get(*id as usize).copied().unwrap_or_default();
+        for rank in ranks.iter_mut().filter(|rank| **rank != INLINE) {
+            *rank = rank_of_id.get(*rank as usize).copied().unwrap_or_default();
         }
-        Self { sorted: sorted.into_iter().map(|(name, _)| name).collect(), ranks }
+        let sorted = order.iter().filter_map(|&id| files.get(id as usize).cloned()).collect();
+        Self { sorted, ranks }
     }
 }
 
-fn check_entry(key: &[u8], value: &EntryValue) -> Result<()> {
+/// Looks at every entry and at their order; the estimated size of each.
+fn check_entries(entries: &impl Entries) -> Result<Vec<u64>> {
+    let mut sizes = Vec::with_capacity(entries.count());
+    let (mut before, mut key) = (Vec::new(), Vec::new());
+    for at in 0..entries.count() {
+        key.clear();
+        entries.push_key(at, &mut key);
+        let value = entries.value(at);
+        check_entry(&key, &value)?;
+        if at > 0 && before >= key {
+            return Err(if before == key {
+                Error::new(ErrorKind::NameCollision, format!("the key {} is given twice", key.escape_ascii()))
+            } else {
+                Error::invalid(format!("the key {} is not in order", key.escape_ascii()))
+            });
+        }
+        sizes.push(leaf_entry_estimate(key.len(), &value));
+        std::mem::swap(&mut before, &mut key);
+    }
+    Ok(sizes)
+}
+
+fn check_entry(key: &[u8], value: &ValueRef<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::invalid(format!("{what} (key {})", key.escape_ascii())));
     if key.len() > KEY_LEN_MAX_BYTES {
         return Err(Error::invalid("an OCDBT key is too long")
             .expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key.len()));
     }
     match value {
-        EntryValue::Inline(bytes) if bytes.len() as u64 > INLINE_LEN_MAX_BYTES => {
+        ValueRef::Inline(bytes) if bytes.len() as u64 > INLINE_LEN_MAX_BYTES => {
             refuse(format!("an inline value has at most {INLINE_LEN_MAX_BYTES} bytes, not {}", bytes.len()))
         }
-        EntryValue::Inline(_) => Ok(()),
-        EntryValue::Indirect { base, relative, offset_bytes, len_bytes } => {
+        ValueRef::Inline(_) => Ok(()),
+        ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => {
             let ends = offset_bytes.checked_add(*len_bytes).is_some_and(|end| end <= i64::MAX as u64);
             if !ends {
                 return refuse(format!("{len_bytes} bytes from byte {offset_bytes} on end beyond 2^63 - 1"));
@@ -381,44 +450,47 @@ fn is_safe_pair(base: &[u8], relative: &[u8]) -> bool {
     if base.is_empty() { is_safe(relative) } else { is_safe(&[base, relative].concat()) }
 }
 
-fn leaf_entry_estimate((key, value): &(Vec<u8>, EntryValue)) -> u64 {
+fn leaf_entry_estimate(key_len: usize, value: &ValueRef<'_>) -> u64 {
     let value_bytes = match value {
-        EntryValue::Inline(bytes) => bytes.len(),
-        EntryValue::Indirect { base, relative, .. } => base.len() + relative.len(),
+        ValueRef::Inline(bytes) => bytes.len(),
+        ValueRef::Indirect { base, relative, .. } => base.len() + relative.len(),
     };
-    LEAF_ENTRY_ESTIMATE_BYTES + (key.len() + value_bytes) as u64
+    LEAF_ENTRY_ESTIMATE_BYTES + (key_len + value_bytes) as u64
 }
 
-/// Keys of the first and the last of `items`.
-fn ends<'i, 'k, T>(items: &'i [T], key: impl Fn(&'i T) -> &'k [u8]) -> (&'k [u8], &'k [u8]) {
-    match items {
-        [] => (b"", b""),
-        [first, ..] => (key(first), items.last().map_or(b"", key)),
-    }
-}
-
-/// Appends the number of entries and their keys without the first `excluded_len` bytes.
-fn write_keys<'k>(
-    out: &mut Vec<u8>,
-    keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+/// The keys of one node without their first `excluded_len` bytes: how much each shares with the one before, and
+/// the rest of it.
+struct Keys {
     excluded_len: usize,
-    common_lens: Option<&mut dyn Iterator<Item = usize>>,
-) {
-    let count = keys.len();
-    let relative = keys.map(|key| key.get(excluded_len..).unwrap_or_default());
-    let mut shared = Vec::with_capacity(count);
-    let mut before: &[u8] = b"";
-    for key in relative.clone() {
-        shared.push(common_prefix_len(before, key));
-        before = key;
+    before: Vec<u8>,
+    shared: Vec<usize>,
+    suffix_lens: Vec<usize>,
+    suffixes: Vec<u8>,
+}
+
+impl Keys {
+    fn new(excluded_len: usize) -> Self {
+        let (shared, suffix_lens, suffixes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { excluded_len, before: Vec::new(), shared, suffix_lens, suffixes }
     }
-    write_varint(out, count as u64);
-    shared.iter().skip(1).for_each(|&shared| write_varint(out, shared as u64));
-    relative.clone().zip(&shared).for_each(|(key, shared)| write_varint(out, (key.len() - shared) as u64));
-    if let Some(common_lens) = common_lens {
-        common_lens.for_each(|common_len| write_varint(out, common_len as u64));
+
+    fn push(&mut self, key: &[u8]) {
+        let relative = key.get(self.excluded_len..).unwrap_or_default();
+        let shared = common_prefix_len(&self.before, relative);
+        let suffix = relative.get(shared..).unwrap_or_default();
+        self.shared.push(shared);
+        self.suffix_lens.push(suffix.len());
+        self.suffixes.extend_from_slice(suffix);
+        self.before.truncate(shared);
+        self.before.extend_from_slice(suffix);
     }
-    for (key, &shared) in relative.zip(&shared) {
-        out.extend_from_slice(key.get(shared..).unwrap_or_default());
+
+    /// Appends their number and the keys; `common_lens` are those of children.
+    fn write(&self, out: &mut Vec<u8>, common_lens: impl Iterator<Item = usize>) {
+        write_varint(out, self.shared.len() as u64);
+        self.shared.iter().skip(1).for_each(|&len| write_varint(out, len as u64));
+        self.suffix_lens.iter().for_each(|&len| write_varint(out, len as u64));
+        common_lens.for_each(|len| write_varint(out, len as u64));
+        out.extend_from_slice(&self.suffixes);
     }
 }

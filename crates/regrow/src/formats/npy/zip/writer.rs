@@ -135,6 +135,7 @@ impl ZipWriter {
                 .expected(len_bytes, given));
         }
         let (crc32, stored_len_bytes) = (crc.value(), self.out.offset_bytes() - start);
+        self.out.saved(len_bytes.saturating_sub(stored_len_bytes))?;
         self.members.push(Written {
             name: name.to_owned(),
             listed,

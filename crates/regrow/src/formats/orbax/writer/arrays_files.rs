@@ -44,12 +44,16 @@ fn write_batch(batch: &Batch<'_, '_>, staged: &Staged, item: &str) -> Result<()>
         let index = array.chunk_index(number);
         let name = file(&array.form.meta.chunk_key(&index));
         match array.encode(&index).in_file(&name)? {
-            Encoded::Value(value) => staged.write(&name, &value)?,
+            Encoded::Value(value) => {
+                staged.write(&name, &value)?;
+                staged.monitor().advance(array.chunk_len_bytes().saturating_sub(value.len() as u64))?;
+            }
             Encoded::TooLarge => {
                 let is_raw = array.form.compression == Compression::None;
                 let expected = if is_raw { array.chunk_len_bytes() } else { 0 };
                 let mut writer = staged.writer(&name, expected, 0)?;
                 array.stream(&index, &mut |part| writer.write(part)).in_file(&name)?;
+                writer.saved(array.chunk_len_bytes().saturating_sub(writer.offset_bytes()))?;
                 writer.finish()?;
             }
         }

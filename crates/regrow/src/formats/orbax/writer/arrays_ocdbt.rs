@@ -150,10 +150,16 @@ impl Lane<'_> {
             let index = array.chunk_index(number);
             let key = kvstore_key(&array.name, &array.form.meta.chunk_key(&index));
             match array.encode(&index).in_file(&key)? {
-                Encoded::Value(value) => self.put(key, value.into())?,
-                Encoded::TooLarge => {
-                    self.append(key, |file| array.stream(&index, &mut |part| file.write(part)))?;
+                Encoded::Value(value) => {
+                    let saved = array.chunk_len_bytes().saturating_sub(value.len() as u64);
+                    self.put(key, value.into())?;
+                    self.files.staged.monitor().advance(saved)?;
                 }
+                Encoded::TooLarge => self.append(key, |file| {
+                    let start = file.offset_bytes();
+                    array.stream(&index, &mut |part| file.write(part))?;
+                    file.saved(array.chunk_len_bytes().saturating_sub(file.offset_bytes() - start))
+                })?,
             }
         }
         Ok(())

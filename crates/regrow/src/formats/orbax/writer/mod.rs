@@ -31,7 +31,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use self::documents::{Switches, V1_ITEM, documents};
+use self::documents::{Document, Switches, V1_ITEM, documents};
 use self::plan::Plan;
 use crate::commit::Staged;
 use crate::engine::{OrbaxOptions, SaveOptions};
@@ -52,6 +52,30 @@ pub(crate) fn write(
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
+    let (plan, documents) = prepare(tree, options, orbax)?;
+    let item = if orbax.v1 { format!("{V1_ITEM}/") } else { String::new() };
+    if orbax.use_ocdbt {
+        arrays_ocdbt::write(&plan.arrays, staged, &item, orbax, options.budget_bytes)?;
+    } else {
+        arrays_files::write(&plan.arrays, staged, &item, options.budget_bytes)?;
+    }
+    documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
+}
+
+/// Says what [`write`] would refuse, and writes nothing.
+///
+/// # Errors
+/// As [`write`], but for what the disk says.
+pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<()> {
+    prepare(tree, options, orbax).map(drop)
+}
+
+/// The plan, and the small files: made before the arrays, since they can still be refused; on disk after them.
+fn prepare<'a>(
+    tree: &'a Tree<Leaf>,
+    options: &SaveOptions,
+    orbax: &OrbaxOptions,
+) -> Result<(Plan<'a>, Vec<Document>)> {
     if orbax.read_chunk_shape.is_some() && !orbax.use_zarr3 {
         return Err(chunking::needs_zarr3());
     }
@@ -65,13 +89,7 @@ pub(crate) fn write(
         v1: orbax.v1,
         custom_metadata: options.custom_metadata.as_ref(),
     };
-    // Before the arrays, since they can still be refused; on disk after them.
-    let documents = documents(tree, &plan.entries, switches)?;
-    let item = if orbax.v1 { format!("{V1_ITEM}/") } else { String::new() };
-    if orbax.use_ocdbt {
-        arrays_ocdbt::write(&plan.arrays, staged, &item, orbax, options.budget_bytes)?;
-    } else {
-        arrays_files::write(&plan.arrays, staged, &item, options.budget_bytes)?;
-    }
-    documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
+    let mut small: Vec<Document> = Vec::new();
+    documents(tree, &|leaf| plan.entry(leaf), switches, &mut small)?;
+    Ok((plan, small))
 }

@@ -32,12 +32,33 @@ const ZARR3_LEVEL: i32 = 3;
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     /// What the documents say of each leaf, in flatten order.
-    pub(super) entries: Vec<LeafEntry>,
+    pub(super) entries: Vec<PlannedEntry>,
     /// The leaves with array data, in flatten order.
     pub(super) arrays: Vec<PlannedArray<'a>>,
 }
 
+/// What [`LeafEntry`] says of a leaf; its key path is always its own.
+#[derive(Debug)]
+pub(super) struct PlannedEntry {
+    name: Arc<str>,
+    value_type: ValueType,
+    write_shape: Option<Shape>,
+    chunk_shape: Option<Shape>,
+}
+
 impl<'a> Plan<'a> {
+    /// What the documents say of a leaf.
+    pub(super) fn entry(&self, leaf: usize) -> LeafEntry<'_> {
+        let entry = self.entries.get(leaf);
+        LeafEntry {
+            name: entry.map_or("", |entry| &*entry.name),
+            path: None,
+            value_type: entry.map_or(ValueType::Placeholder, |entry| entry.value_type),
+            write_shape: entry.and_then(|entry| entry.write_shape.as_ref()),
+            chunk_shape: entry.and_then(|entry| entry.chunk_shape.as_ref()),
+        }
+    }
+
     /// Looks at every leaf; touches no array data.
     ///
     /// # Errors
@@ -50,9 +71,8 @@ impl<'a> Plan<'a> {
         let paths = tree.paths();
         for (path, leaf) in paths.iter().zip(tree.leaves()) {
             let name: Arc<str> = param_name(path).into();
-            let mut entry = LeafEntry {
+            let mut entry = PlannedEntry {
                 name: name.clone(),
-                path: None,
                 value_type: ValueType::of_leaf(&leaf.kind),
                 write_shape: None,
                 chunk_shape: None,

@@ -1,0 +1,57 @@
+//! A progress bar on stderr, for work that takes longer than a second, on a terminal only.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use regrow::Monitor;
+
+/// Shorter work is over before anybody has read a bar.
+const SHOW_AFTER: Duration = Duration::from_secs(1);
+
+const TEMPLATE: &str = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+
+/// A bar that shows itself when it is time; gone from the terminal when it is dropped.
+#[derive(Debug)]
+pub struct Bar(Arc<OnceLock<ProgressBar>>);
+
+impl Bar {
+    /// A bar for a piece of work, and the monitor that moves it. `is_wanted` is what the user says.
+    pub fn new(message: &'static str, is_wanted: bool) -> (Self, Monitor) {
+        let shown = Arc::new(OnceLock::new());
+        let bar = Self(shown.clone());
+        if !is_wanted || !std::io::stderr().is_terminal() {
+            return (bar, Monitor::new());
+        }
+        let began = Instant::now();
+        let monitor = Monitor::with_hook(move |progress| {
+            if began.elapsed() >= SHOW_AFTER {
+                let bar = shown.get_or_init(|| visible(message));
+                bar.set_length(progress.total_bytes);
+                bar.set_position(progress.done_bytes);
+            }
+            Ok(())
+        });
+        (bar, monitor)
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if let Some(bar) = self.0.get() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn visible(message: &'static str) -> ProgressBar {
+    let bar =
+        ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10)).with_message(message);
+    if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+        bar.set_style(style);
+    }
+    // Moves on also while the disk syncs and no bytes are done.
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

@@ -1,0 +1,170 @@
+//! Which leaves are chosen, and whether every rule has something to do.
+//!
+//! A pattern that matches nothing, or only what it cannot change, is a mistake of whoever wrote it: one error names
+//! them all, before anything is read.
+
+use super::rename::{self, Item, Part};
+use super::{ConvertOptions, rename::rename};
+use crate::engine::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::{LeafInfo, PathPattern, Tree};
+
+/// The most items that one error names.
+const NAMED_MAX: usize = 5;
+
+/// The chosen leaves under their new paths, by their positions in the source. With `only`, `None` and empty
+/// containers that it does not match are left out as leaves are.
+///
+/// # Errors
+/// `NotFound` with all patterns that match nothing; `InvalidArgument` for one that has no effect; as [`rename`].
+pub(super) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Result<Tree<usize>> {
+    let tree = checkpoint.tree();
+    let ConvertOptions { only, rename: renames, .. } = options;
+    let has_patterns = changes(options).next().is_some() || !only.is_empty();
+    let mut items = match has_patterns || !renames.is_empty() {
+        true => rename::items(tree),
+        false => Vec::new(),
+    };
+    let mut missing = unmatched(only.iter(), &items);
+    if !only.is_empty() {
+        items.retain(|item| only.iter().any(|pattern| pattern.matches(&item.path)));
+    }
+    missing.extend(unmatched(changes(options).map(|(_, pattern)| pattern), &items));
+    if !missing.is_empty() {
+        let missing: Vec<String> = missing.iter().map(|pattern| format!("{:?}", pattern.as_str())).collect();
+        return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {}", missing.join(", ")))
+            .in_file(checkpoint.path())
+            .help("patterns go by the key paths of the source; `regrow ls` shows them"));
+    }
+    for (what, pattern) in changes(options) {
+        check_effect(what, pattern, &items, tree.leaves())?;
+    }
+    match only.is_empty() && renames.is_empty() {
+        true => tree.with_leaves((0..tree.len()).collect()),
+        false => rename(tree, &items, renames),
+    }
+}
+
+/// The patterns of all rules that change a leaf.
+fn changes(options: &ConvertOptions) -> impl Iterator<Item = (&'static str, &PathPattern)> {
+    let transpose = options.transpose.iter().map(|rule| ("transpose", &rule.0));
+    let reshape = options.reshape.iter().map(|rule| ("reshape", &rule.0));
+    transpose.chain(reshape).chain(options.save.cast.iter().map(|rule| ("cast", &rule.0)))
+}
+
+fn unmatched<'a>(patterns: impl Iterator<Item = &'a PathPattern>, items: &[Item]) -> Vec<&'a PathPattern> {
+    patterns.filter(|pattern| !items.iter().any(|item| pattern.matches(&item.path))).collect()
+}
+
+/// Errs if nothing that the pattern matches can be changed like this. Of leaves without axes, a transpose and a
+/// reshape say more themselves.
+fn check_effect(what: &str, pattern: &PathPattern, items: &[Item], leaves: &[LeafInfo]) -> Result<()> {
+    let info = |item: &Item| match &item.part {
+        Part::Leaf(leaf) => leaves.get(*leaf),
+        Part::Empty(_) => None,
+    };
+    let matched = || items.iter().filter(|item| pattern.matches(&item.path));
+    if matched().filter_map(info).any(|info| what != "cast" || info.kind.is_castable()) {
+        return Ok(());
+    }
+    let mut named: Vec<String> = matched()
+        .take(NAMED_MAX)
+        .map(|item| match info(item) {
+            Some(info) => format!("{} ({})", item.path, info.kind.name()),
+            None => item.name(),
+        })
+        .collect();
+    if matched().nth(NAMED_MAX).is_some() {
+        named.push("and more".to_owned());
+    }
+    let named = named.join(", ");
+    Err(Error::invalid(format!(
+        "the {what} of {:?} changes nothing: it matches only {named}",
+        pattern.as_str()
+    ))
+    .help("leave the rule out, or give it a pattern that matches an array"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::array::{Array, Dtype, Shape};
+    use crate::engine::ConvertPlan;
+    use crate::tree::{Key, Leaf, NodeKind, TreeBuilder};
+
+    /// `{"n": None, "params": {"empty": [], "w": ..}, "text": ..}`.
+    fn plan(options: &ConvertOptions) -> Result<ConvertPlan> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("source");
+        let array = Array::new(Dtype::Float32, Shape::new([2]).unwrap(), vec![0; 8].into()).unwrap();
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        build.open(Key::dict("n"), NodeKind::None).unwrap();
+        build.close().unwrap();
+        build.open(Key::dict("params"), NodeKind::Dict).unwrap();
+        build.open(Key::dict("empty"), NodeKind::List).unwrap();
+        build.close().unwrap();
+        build.leaf(Key::dict("w"), Leaf::array(array)).unwrap();
+        build.close().unwrap();
+        build.leaf(Key::dict("text"), Leaf::text("x")).unwrap();
+        build.close().unwrap();
+        crate::save(&path, &build.finish().unwrap()).unwrap();
+        crate::open(&path).unwrap().plan_convert(options)
+    }
+
+    fn patterns(texts: &[&str]) -> Vec<PathPattern> {
+        texts.iter().map(|text| PathPattern::new(text).unwrap()).collect()
+    }
+
+    fn nodes(only: &[&str]) -> Vec<String> {
+        let plan = plan(&ConvertOptions { only: patterns(only), ..ConvertOptions::default() }).unwrap();
+        plan.tree.walk().map(|(path, node)| format!("{path}:{}", node.kind.name())).collect()
+    }
+
+    #[test]
+    fn what_is_not_chosen_is_left_out_also_where_it_is_empty() {
+        assert_eq!(nodes(&["params/w"]), [".:dict", "params:dict", "params/w:leaf"]);
+        assert_eq!(nodes(&["params/**"]), [".:dict", "params:dict", "params/empty:list", "params/w:leaf"]);
+        assert_eq!(nodes(&["n"]), [".:dict", "n:none"]);
+    }
+
+    #[test]
+    fn every_pattern_that_matches_nothing_is_named() {
+        let error = plan(&ConvertOptions {
+            only: patterns(&["params/**", "no", "neither"]),
+            save: crate::SaveOptions {
+                cast: vec![(PathPattern::new("text").unwrap(), Dtype::Float16)],
+                ..crate::SaveOptions::default()
+            },
+            ..ConvertOptions::default()
+        })
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains(r#"no leaf matches "no", "neither", "text""#), "{error}");
+    }
+
+    #[test]
+    fn rules_without_effect_are_refused() {
+        let cast = |text: &str| ConvertOptions {
+            save: crate::SaveOptions {
+                cast: vec![(PathPattern::new(text).unwrap(), Dtype::Float16)],
+                ..crate::SaveOptions::default()
+            },
+            ..ConvertOptions::default()
+        };
+        for (text, what) in [("text", "text (str)"), ("n", "n (None)"), ("params/empty", "an empty list")] {
+            let error = plan(&cast(text)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(
+                error.to_string().contains("changes nothing") && error.to_string().contains(what),
+                "{error}"
+            );
+        }
+        assert!(plan(&cast("**")).is_ok());
+        for (text, what) in [("text", "no axes to reshape"), ("n", "changes nothing")] {
+            let reshape = vec![(PathPattern::new(text).unwrap(), vec![1])];
+            let error = plan(&ConvertOptions { reshape, ..ConvertOptions::default() }).unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a save tells when it is done: how much, how fast, and where the time went.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::format_bytes;
+use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
+
+/// What a save did. As text it is a line, and a line for each stage:
+///
+/// ```text
+/// step_100: 450 leaves, 1.0 GiB of data, 1.0 GiB on disk, in 0.52 s (2.06 GB/s); direct
+///   prepare        0.004 s
+///   copy           0.123 s   8.7 GB/s
+///   wait_for_disk  0.371 s
+///   write          0.488 s   2.2 GB/s  beside the others
+///   sync           0.019 s
+///   commit         0.003 s
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SaveReport {
+    /// Where the checkpoint now is.
+    pub path: PathBuf,
+    /// Bytes of all files.
+    pub stored_bytes: u64,
+    /// Leaves written.
+    pub leaf_count: usize,
+    /// Bytes of array data, after casts, before compression.
+    pub data_bytes: u64,
+    /// What the whole save took.
+    pub seconds: f64,
+    /// What each stage took. Those of the calling thread (all but `read`, a part of `copy`, and `write`) add up to
+    /// `seconds`, unless the layout writes with several threads.
+    pub stages: Vec<StageReport>,
+    /// How the bytes got to the disk.
+    pub io_path: IoPath,
+    /// Bytes that were not written because a checkpoint that is there has them.
+    pub reused_bytes: u64,
+}
+
+impl SaveReport {
+    pub(super) fn new(path: PathBuf, stored_bytes: u64, leaf_count: usize, data_bytes: u64) -> Self {
+        Self {
+            path,
+            stored_bytes,
+            leaf_count,
+            data_bytes,
+            seconds: 0.0,
+            stages: Vec::new(),
+            io_path: IoPath::default(),
+            reused_bytes: 0,
+        }
+    }
+
+    /// Array data saved, in 10^9 bytes a second.
+    pub fn gb_per_s(&self) -> f64 {
+        gb_per_s(self.data_bytes, self.seconds)
+    }
+
+    /// Reads off the monitor where the time went; what no stage has claimed was preparation.
+    pub(super) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
+        let own = [Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
+        let stages = monitor.stages();
+        let claimed = stages.iter().filter(|report| own.contains(&report.stage)).map(|report| report.seconds);
+        let left = time.as_secs_f64() - claimed.sum::<f64>();
+        monitor.add(Stage::Prepare, Duration::try_from_secs_f64(left).unwrap_or_default(), 0);
+        self.seconds = time.as_secs_f64();
+        self.stages = monitor.stages();
+        self.io_path = monitor.io_path();
+    }
+}
+
+impl fmt::Display for SaveReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let leaves = if self.leaf_count == 1 { "leaf" } else { "leaves" };
+        write!(
+            f,
+            "{}: {} {leaves}, {} of data, {} on disk, in {:.3} s ({:.2} GB/s); {}",
+            self.path.display(),
+            self.leaf_count,
+            format_bytes(self.data_bytes),
+            format_bytes(self.stored_bytes),
+            self.seconds,
+            self.gb_per_s(),
+            self.io_path,
+        )?;
+        if self.reused_bytes > 0 {
+            write!(f, "; {} reused", format_bytes(self.reused_bytes))?;
+        }
+        for stage in &self.stages {
+            write!(f, "\n  {:13} {:8.3} s", stage.stage.name(), stage.seconds)?;
+            if stage.bytes > 0 {
+                write!(f, "  {:5.1} GB/s", stage.gb_per_s())?;
+            }
+            match stage.stage {
+                Stage::Write => f.write_str("  beside the others")?,
+                Stage::Read => f.write_str("  a part of copy")?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}

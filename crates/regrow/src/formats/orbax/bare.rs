@@ -1,0 +1,226 @@
+//! Arrays without any metadata, from before July 2023: `params.w/.zarray …`, and nothing else.
+//!
+//! The names, split at dots, give a tree of dicts. Since nothing says "this is a checkpoint", everything below the
+//! folder has to be of an array: a folder above several checkpoints, or a home with an array somewhere in it, has
+//! arrays below it, too, and is no tree of them.
+//!
+//! Source: orbax' `legacy` readers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::arrays::{Arrays, DOCUMENTS};
+use super::metadata::{Entry, KeyType, TreeMetadata};
+use super::pytree::Opened;
+use super::steps::TMP_MARK;
+use super::structure;
+use crate::commit::CHECKPOINT_MARKERS;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::nearby;
+use crate::tree::LeafKind;
+use crate::zarr::Missing;
+
+/// What may lie beside the arrays: Orbax' files of other ages, which only `_METADATA` made a checkpoint, and notes.
+const BESIDE: [&str; 2] = ["_sharding", "_strings.json"];
+const BESIDE_SUFFIXES: [&str; 2] = [".md", ".txt"];
+
+/// Orbax' folder of types beside the arrays.
+const TYPES_FOLDER: &str = "array_metadatas";
+
+/// Opens arrays without any metadata.
+///
+/// # Errors
+/// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
+/// that lie there.
+pub(super) fn open(folder: &Path) -> Result<Opened> {
+    let found = Walk::whole().run(folder)?;
+    if let Some(foreign) = &found.foreign {
+        return Err(refused(folder, foreign));
+    }
+    let names = found.names;
+    let entry = |name: &String| Entry {
+        keys: name.split('.').map(|key| (KeyType::Dict, key.to_owned())).collect(),
+        value_type: "np.ndarray".to_owned(),
+        skip_deserialize: false,
+        write_shape: None,
+    };
+    let metadata = TreeMetadata { entries: names.iter().map(entry).collect(), ..TreeMetadata::default() };
+    let mut arrays = Arrays::in_folders(folder, false, Missing::Fill);
+    let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
+        Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
+        None => Err(Error::corrupt("an array has no name")),
+    })?;
+    if tree.len() < names.len() {
+        return Err(Error::corrupt(
+            "the name of an array is also the beginning of another's, so no tree can hold both",
+        )
+        .in_file(folder));
+    }
+    Ok(Opened {
+        tree,
+        custom_metadata: None,
+        variant: "folders, no metadata".to_owned(),
+        notes: vec!["there is no metadata: the tree is guessed from names, all of it dicts".to_owned()],
+        database: None,
+    })
+}
+
+/// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.
+///
+/// # Errors
+/// What the file system says.
+pub(super) fn are_in(folder: &Path) -> Result<bool> {
+    let found = Walk::look().run(folder)?;
+    Ok(found.foreign.is_none() && !found.names.is_empty())
+}
+
+fn refused(folder: &Path, foreign: &Path) -> Error {
+    let what =
+        "there are zarr arrays below this folder, but it is no checkpoint: something else is there, too";
+    let foreign = foreign.strip_prefix(folder).unwrap_or(foreign);
+    Error::new(ErrorKind::NotACheckpoint, what)
+        .in_file(folder)
+        .expected(
+            "arrays and nothing else, where no metadata say what is part of a checkpoint",
+            foreign.display(),
+        )
+        .help(nearby::checkpoints_in(folder).unwrap_or_else(|| "name a folder of arrays alone".to_owned()))
+}
+
+/// How far to go.
+struct Walk {
+    folders_max: usize,
+    entries_max: usize,
+    /// Whether to go through the chunks of arrays: other arrays may lie among them.
+    into_arrays: bool,
+}
+
+#[derive(Default)]
+struct Found {
+    /// Of all arrays, sorted: their paths below the folder.
+    names: Vec<String>,
+    /// The first thing that is of no array.
+    foreign: Option<PathBuf>,
+}
+
+impl Walk {
+    fn look() -> Self {
+        Self { folders_max: 1000, entries_max: 20_000, into_arrays: false }
+    }
+
+    fn whole() -> Self {
+        Self { folders_max: 1 << 20, entries_max: usize::MAX, into_arrays: true }
+    }
+
+    fn run(&self, folder: &Path) -> Result<Found> {
+        let mut found = Found::default();
+        let mut open = vec![(folder.to_owned(), String::new(), false)];
+        let (mut folders, mut entries) = (0, 0);
+        while let Some((path, name, mut in_array)) = open.pop() {
+            folders += 1;
+            if folders > self.folders_max {
+                break;
+            }
+            if !name.is_empty() && DOCUMENTS.iter().any(|document| path.join(document).is_file()) {
+                found.names.push(name.clone());
+                in_array = true;
+                if !self.into_arrays {
+                    continue;
+                }
+            }
+            let cannot = |error| Error::io("cannot list the folder", &path, error);
+            let listed = match fs::read_dir(&path) {
+                Ok(listed) => listed,
+                // What cannot be looked into holds no array of this checkpoint, or its absence will be noticed.
+                Err(_) if !name.is_empty() => continue,
+                Err(error) => return Err(cannot(error)),
+            };
+            for entry in listed {
+                entries += 1;
+                if entries > self.entries_max {
+                    break;
+                }
+                let entry = entry.map_err(cannot)?;
+                let kind = entry.file_type().map_err(cannot)?;
+                // Names that are no UTF-8 are left out: Orbax writes none.
+                let Ok(below) = entry.file_name().into_string() else { continue };
+                let is_link_to_folder = kind.is_symlink() && entry.path().is_dir();
+                if kind.is_dir() && !below.contains(TMP_MARK) {
+                    let below = if name.is_empty() { below } else { format!("{name}/{below}") };
+                    open.push((entry.path(), below, in_array));
+                } else if !kind.is_dir() && !is_link_to_folder && is_foreign(&name, &below, in_array) {
+                    found.foreign = Some(entry.path());
+                    return Ok(found);
+                }
+            }
+        }
+        found.names.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// Whether a file is of no array. Among the chunks of one, only what makes another checkpoint is sure to be none.
+fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
+    if in_array {
+        return CHECKPOINT_MARKERS.contains(&file);
+    }
+    let is_beside = BESIDE.contains(&file) || BESIDE_SUFFIXES.iter().any(|suffix| file.ends_with(suffix));
+    let is_array = DOCUMENTS.contains(&file) || file.starts_with('.');
+    !(is_beside || is_array || folder == TYPES_FOLDER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(root: &Path, names: &[&str]) {
+        for name in names {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"").unwrap();
+        }
+    }
+
+    #[test]
+    fn everything_below_is_of_an_array() {
+        let bare = [
+            "a.b/.zarray",
+            "a.b/0.0",
+            "c/d/.zarray",
+            "c/d/0/1",
+            "c/d/e/.zarray",
+            "f/zarr.json",
+            "f/c/0",
+            "README.md",
+            ".DS_Store",
+            "_sharding",
+            "array_metadatas/process_0",
+        ];
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), &bare);
+        assert!(are_in(root.path()).unwrap());
+        assert_eq!(Walk::whole().run(root.path()).unwrap().names, ["a.b", "c/d", "c/d/e", "f"]);
+        for foreign in ["plot.png", "c/regrow.json", "other/run/checkpoint", "w.safetensors"] {
+            put(root.path(), &[foreign]);
+            assert!(!are_in(root.path()).unwrap(), "{foreign}");
+            assert_eq!(open(root.path()).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
+            fs::remove_file(root.path().join(foreign)).unwrap();
+        }
+        // Too far in for a look, but not for who opens it.
+        put(root.path(), &["c/d/run/_METADATA"]);
+        assert!(are_in(root.path()).unwrap());
+        let error = open(root.path()).unwrap_err();
+        assert_eq!(error.expected_found().unwrap().1, "c/d/run/_METADATA");
+        assert!(error.help_text().unwrap().contains("\"c/d/run\""));
+    }
+
+    #[test]
+    fn a_look_ends() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path(), &["a/.zarray", "a/0", "b/.zarray", "b/0"]);
+        let few = Walk { folders_max: 2, ..Walk::look() };
+        assert_eq!(few.run(root.path()).unwrap().names.len(), 1);
+        let none = Walk { entries_max: 0, ..Walk::look() };
+        assert!(none.run(root.path()).unwrap().names.is_empty());
+    }
+}

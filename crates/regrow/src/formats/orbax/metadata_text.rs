@@ -1,0 +1,148 @@
+//! The entries of `_METADATA`, spelt as Orbax spells them, without a text of its own for each.
+//!
+//! ```text
+//! "('m', '0', 'w')": {"key_metadata": [{"key": "m", "key_type": 2}, …], "value_metadata": {…}}
+//!  ^ repr             ^ keys             both grow by a piece a key on the way down, and shrink on the way up
+//! ```
+
+use std::fmt::{self, Write as _};
+
+use super::json_text::push_python_text;
+use super::metadata::KeyType;
+
+/// A key path as it stands in an entry; a step down appends to it, a step up cuts it off.
+#[derive(Debug, Default)]
+pub(crate) struct PathText {
+    repr: Vec<u8>,
+    keys: Vec<u8>,
+    /// For each key, how long both were before it.
+    lens: Vec<(usize, usize)>,
+}
+
+impl PathText {
+    /// The path with only its first `len` keys.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        if let Some(&(repr, keys)) = self.lens.get(len) {
+            self.repr.truncate(repr);
+            self.keys.truncate(keys);
+            self.lens.truncate(len);
+        }
+    }
+
+    /// Goes a step down.
+    pub(crate) fn push(&mut self, kind: KeyType, key: &str) {
+        self.lens.push((self.repr.len(), self.keys.len()));
+        if self.lens.len() > 1 {
+            self.repr.extend_from_slice(b", ");
+            self.keys.extend_from_slice(b", ");
+        }
+        push_repr_in_json(&mut self.repr, key);
+        self.keys.extend_from_slice(b"{\"key\": ");
+        push_python_text(&mut self.keys, key);
+        self.keys.extend_from_slice(match kind {
+            KeyType::Sequence => b", \"key_type\": 1}",
+            KeyType::Dict => b", \"key_type\": 2}",
+        });
+    }
+
+    /// Appends the entry of what lies there.
+    pub(crate) fn push_entry(
+        &self,
+        out: &mut Vec<u8>,
+        value_type: &str,
+        skip_deserialize: bool,
+        write_shape: Option<&[u64]>,
+    ) {
+        out.extend_from_slice(b"\"(");
+        out.extend_from_slice(&self.repr);
+        out.extend_from_slice(if self.lens.len() == 1 { b",)" } else { b")" });
+        out.extend_from_slice(b"\": {\"key_metadata\": [");
+        out.extend_from_slice(&self.keys);
+        out.extend_from_slice(b"], \"value_metadata\": {\"value_type\": ");
+        push_python_text(out, value_type);
+        out.extend_from_slice(b", \"skip_deserialize\": ");
+        out.extend_from_slice(if skip_deserialize { b"true" } else { b"false" });
+        if let Some(shape) = write_shape {
+            out.extend_from_slice(b", \"write_shape\": ");
+            push_shape(out, shape);
+        }
+        out.extend_from_slice(b"}}");
+    }
+}
+
+/// Appends a list of numbers.
+pub(crate) fn push_shape(out: &mut Vec<u8>, shape: &[u64]) {
+    use std::io::Write as _;
+    out.push(b'[');
+    for (axis, dim) in shape.iter().enumerate() {
+        // Writing into a Vec has no way to fail.
+        let _ = write!(out, "{}{dim}", if axis > 0 { ", " } else { "" });
+    }
+    out.push(b']');
+}
+
+/// Appends Python's `repr` of a string, as it stands inside a JSON string.
+fn push_repr_in_json(out: &mut Vec<u8>, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'"' | b'\\')) {
+        out.push(b'\'');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'\'');
+        return;
+    }
+    let mut repr = String::new();
+    push_repr(&mut repr, text);
+    let mut quoted = Vec::new();
+    push_python_text(&mut quoted, &repr);
+    out.extend_from_slice(quoted.get(1..quoted.len() - 1).unwrap_or_default());
+}
+
+/// Python's `repr` of a tuple of strings: `()`, `('a',)`, `('a', 'b')`.
+pub fn tuple_repr<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
+    let mut out = String::from("(");
+    let mut count = 0;
+    for key in keys {
+        if count > 0 {
+            out.push_str(", ");
+        }
+        push_repr(&mut out, key);
+        count += 1;
+    }
+    if count == 1 {
+        out.push(',');
+    }
+    out.push(')');
+    out
+}
+
+/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable as escapes.
+fn push_repr(out: &mut String, text: &str) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        let code = u32::from(c);
+        // Writing to a String cannot fail.
+        let _: fmt::Result = match c {
+            '\\' => out.write_str("\\\\"),
+            '\n' => out.write_str("\\n"),
+            '\r' => out.write_str("\\r"),
+            '\t' => out.write_str("\\t"),
+            _ if c == quote => write!(out, "\\{c}"),
+            ' '..='~' => out.write_char(c),
+            _ if is_printable(c) => out.write_char(c),
+            _ if code <= 0xff => write!(out, "\\x{code:02x}"),
+            _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
+            _ => write!(out, "\\U{code:08x}"),
+        };
+    }
+    out.push(quote);
+}
+
+/// `str.isprintable`: no control, format, surrogate, private, unassigned or separator character.
+///
+/// Rust's `escape_debug` goes by the same categories, but for combining characters at the start of a text;
+/// hence the letter in front.
+fn is_printable(c: char) -> bool {
+    let mut text = String::from("a");
+    text.push(c);
+    text.escape_debug().nth(1) == Some(c)
+}

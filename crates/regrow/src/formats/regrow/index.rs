@@ -1,0 +1,180 @@
+//! The database's entries for raw leaves: of each a zarr document inline, and its one chunk by reference.
+//!
+//! ```text
+//! m.0.w/c/0          model.safetensors, offset, length      (inline, if tiny)
+//! m.0.w/zarr.json    the document of its dtype and shape    (one in memory for all leaves that are alike)
+//! ```
+//!
+//! Nothing of this is made before the writer of the database asks for it: keys come from the plan's names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::manifest::LeafPlace;
+use super::plan::Plan;
+use super::{stored_dtype, zarr_key};
+use crate::array::{Array, Dtype, Shape};
+use crate::error::Result;
+use crate::store::ocdbt::{Entries, EntryValue, ValueRef};
+use crate::zarr::ArrayMeta;
+
+/// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
+const INLINE_LEN_MAX_BYTES: u64 = 128;
+
+/// Entries a leaf has: its chunk, then its document, which is the order of their keys.
+const ENTRIES_PER_LEAF: usize = 2;
+
+/// All entries of raw leaves.
+pub(super) struct RawEntries<'p> {
+    plan: &'p Plan<'p>,
+    /// The leaves that have entries, by name, and the number of each one's document.
+    leaves: Vec<(u32, u32)>,
+    documents: Vec<Document>,
+    files: Vec<Arc<[u8]>>,
+    base: Arc<[u8]>,
+    /// Of tiny leaves that do not lie in memory as they are stored.
+    tiny: HashMap<u32, Bytes>,
+}
+
+struct Document {
+    json: Bytes,
+    /// Key of the only chunk: `c/0/0`.
+    chunk_key: String,
+}
+
+impl<'p> RawEntries<'p> {
+    /// `files` are the names of the data files.
+    pub fn new<'n>(plan: &'p Plan<'p>, files: impl Iterator<Item = &'n str>) -> Result<Self> {
+        let mut entries = Self {
+            plan,
+            leaves: Vec::with_capacity(plan.leaves.len()),
+            documents: Vec::new(),
+            files: files.map(|name| Arc::from(name.as_bytes())).collect(),
+            base: Arc::from(&b""[..]),
+            tiny: HashMap::new(),
+        };
+        let mut known: HashMap<(Dtype, Shape), u32> = HashMap::new();
+        let mut last: Option<(Dtype, &Shape, u32)> = None;
+        for &leaf in plan.by_name() {
+            let Some((planned, source)) = plan.leaf(leaf as usize) else { continue };
+            let (LeafPlace::Raw { .. }, Some(array), true) =
+                (planned.place, source.as_array(), Plan::has_elements(source))
+            else {
+                continue;
+            };
+            let (dtype, shape) = (stored_dtype(planned.dtype), array.shape());
+            let document = match last {
+                Some((d, s, document)) if d == dtype && s == shape => document,
+                _ => match known.get(&(dtype, shape.clone())) {
+                    Some(&document) => document,
+                    None => {
+                        let added = entries.add_document(dtype, shape);
+                        let document = added.map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?;
+                        known.insert((dtype, shape.clone()), document);
+                        document
+                    }
+                },
+            };
+            last = Some((dtype, shape, document));
+            if is_tiny(array, planned.dtype) && array.c_order_bytes().is_none() {
+                let bytes = array.to_c_order().map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?;
+                entries.tiny.insert(leaf, bytes);
+            }
+            entries.leaves.push((leaf, document));
+        }
+        Ok(entries)
+    }
+
+    fn add_document(&mut self, dtype: Dtype, shape: &Shape) -> Result<u32> {
+        let json = Bytes::from(ArrayMeta::v3_raw(shape.clone(), dtype)?.to_json());
+        self.documents.push(Document { json, chunk_key: format!("c{}", "/0".repeat(shape.rank())) });
+        Ok((self.documents.len() - 1) as u32)
+    }
+
+    /// Whether keys rise as names do. A name that goes on where another ends may come between its entries.
+    pub fn are_in_order(&self) -> bool {
+        let name = |entry: &(u32, u32)| self.plan.name(entry.0 as usize).as_bytes();
+        self.leaves.windows(2).all(|pair| match pair {
+            [a, b] => match name(b).strip_prefix(name(a)) {
+                // `w` and `w/x` share a folder; `w-x` sorts before `w/`.
+                Some(rest) => rest.first().is_some_and(|&next| next > b'/'),
+                None => true,
+            },
+            _ => true,
+        })
+    }
+
+    /// All of them as a list, for those who add others.
+    pub fn to_vec(&self) -> Vec<(Vec<u8>, EntryValue)> {
+        let entry = |at| {
+            let mut key = Vec::new();
+            self.push_key(at, &mut key);
+            let value = match self.value(at) {
+                ValueRef::Inline(bytes) => EntryValue::Inline(Bytes::copy_from_slice(bytes)),
+                ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => EntryValue::Indirect {
+                    base: base.clone(),
+                    relative: relative.clone(),
+                    offset_bytes,
+                    len_bytes,
+                },
+            };
+            (key, value)
+        };
+        (0..self.count()).map(entry).collect()
+    }
+
+    fn entry(&self, at: usize) -> Option<(u32, &Document)> {
+        let &(leaf, document) = self.leaves.get(at / ENTRIES_PER_LEAF)?;
+        Some((leaf, self.documents.get(document as usize)?))
+    }
+}
+
+impl Entries for RawEntries<'_> {
+    fn count(&self) -> usize {
+        ENTRIES_PER_LEAF * self.leaves.len()
+    }
+
+    fn push_key(&self, at: usize, out: &mut Vec<u8>) {
+        let Some((leaf, document)) = self.entry(at) else { return };
+        let name = self.plan.name(leaf as usize);
+        let part =
+            if at.is_multiple_of(ENTRIES_PER_LEAF) { document.chunk_key.as_str() } else { "zarr.json" };
+        if !name.is_empty() {
+            out.extend_from_slice(name.as_bytes());
+            out.push(b'/');
+        }
+        out.extend_from_slice(part.as_bytes());
+        debug_assert!(out.ends_with(zarr_key(name, part).as_bytes()));
+    }
+
+    fn value(&self, at: usize) -> ValueRef<'_> {
+        let nothing = ValueRef::Inline(b"");
+        let Some((leaf, document)) = self.entry(at) else { return nothing };
+        if !at.is_multiple_of(ENTRIES_PER_LEAF) {
+            return ValueRef::Inline(&document.json);
+        }
+        let Some((planned, Some(array))) =
+            self.plan.leaf(leaf as usize).map(|(planned, leaf)| (planned, leaf.as_array()))
+        else {
+            return nothing;
+        };
+        if is_tiny(array, planned.dtype) {
+            let bytes = array.c_order_bytes().or_else(|| self.tiny.get(&leaf));
+            return ValueRef::Inline(bytes.map_or(b"", |bytes| bytes));
+        }
+        let LeafPlace::Raw { file, offset_bytes } = planned.place else { return nothing };
+        match self.files.get(file) {
+            Some(relative) => {
+                ValueRef::Indirect { base: &self.base, relative, offset_bytes, len_bytes: planned.len_bytes }
+            }
+            None => nothing,
+        }
+    }
+}
+
+/// Whether the leaf's bytes stand in the node: few, and in memory as they are stored.
+fn is_tiny(array: &Array, stored: Dtype) -> bool {
+    array.dtype() == stored && array.len_bytes() <= INLINE_LEN_MAX_BYTES
+}

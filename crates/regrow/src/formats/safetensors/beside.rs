@@ -1,0 +1,104 @@
+//! Arrays in files of other layouts, in the same folder as safetensors files: who opens the folder would miss them
+//! without a word.
+//!
+//! A model's folder holds much else (configurations, tokenizers, files of other programs), and the same weights for
+//! Flax under a name of their own: none of that is in the way. Nor is anything if there is an index, which says what
+//! the checkpoint is.
+
+use std::path::Path;
+
+use super::parts;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::pytree_data::MANIFEST_SUFFIX;
+use crate::formats::{Format, nearby, pytree_data};
+
+/// How the names of Flax' files begin that hold the same weights as the safetensors files beside them: those of
+/// transformers and diffusers.
+const SAME_WEIGHTS: [&str; 2] = ["flax_model", "diffusion_flax_model"];
+
+/// How many files an error names.
+const SHOWN_MAX: usize = 5;
+
+/// Refuses a folder with files of other layouts beside the safetensors files.
+///
+/// # Errors
+/// `NotACheckpoint` with the names of both; what the file system says.
+pub(super) fn refuse(path: &Path) -> Result<()> {
+    if !path.is_dir() || parts::has_index(path)? {
+        return Ok(());
+    }
+    let (mut own, mut others) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(path).map_err(|source| Error::io("cannot list", path, source))?.flatten() {
+        let file = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') || !file.is_file() {
+            continue;
+        } else if parts::is_named_so(&file) {
+            own.push(name);
+        } else if is_of_another(&file, &name)? {
+            others.push(name);
+        }
+    }
+    if others.is_empty() {
+        return Ok(());
+    }
+    let what = "the folder holds files of several layouts, and which of them are the checkpoint is not known";
+    Err(Error::new(ErrorKind::NotACheckpoint, what)
+        .in_file(path)
+        .expected("safetensors files alone", format_args!("{} beside {}", some(others), some(own)))
+        .help("open one of the files, or move the others into a folder of their own"))
+}
+
+fn is_of_another(file: &Path, name: &str) -> Result<bool> {
+    if SAME_WEIGHTS.iter().any(|beginning| name.starts_with(beginning)) {
+        return Ok(false);
+    }
+    let is_manifest = name.ends_with(MANIFEST_SUFFIX) && pytree_data::PytreeData.recognise(file)?;
+    Ok(is_manifest || nearby::is_named_like_one(file))
+}
+
+fn some(mut names: Vec<String>) -> String {
+    names.sort();
+    let more = if names.len() > SHOWN_MAX { " and more" } else { "" };
+    let shown: Vec<String> = names.iter().take(SHOWN_MAX).map(|name| format!("{name:?}")).collect();
+    shown.join(", ") + more
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_arrays_of_other_layouts_are_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str| std::fs::write(folder.path().join(name), b"").unwrap();
+        for name in [
+            "model.safetensors",
+            "adapter.safetensors",
+            "config.json",
+            "tokenizer.json",
+            "tokenizer.model",
+            "vocab.txt",
+            "README.md",
+            "pytorch_model.bin",
+            "flax_model.msgpack",
+            "optimizer.pt",
+            ".gitattributes",
+            "data.manifest",
+        ] {
+            put(name);
+        }
+        std::fs::create_dir(folder.path().join("checkpoint_3")).unwrap();
+        refuse(folder.path()).unwrap();
+        put("x.npy");
+        put("opt.msgpack");
+        let error = refuse(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotACheckpoint);
+        let (_, found) = error.expected_found().unwrap();
+        assert_eq!(found, r#""opt.msgpack", "x.npy" beside "adapter.safetensors", "model.safetensors""#);
+        refuse(&folder.path().join("model.safetensors")).unwrap();
+        // An index says what belongs to the checkpoint.
+        put("model.safetensors.index.json");
+        refuse(folder.path()).unwrap();
+    }
+}

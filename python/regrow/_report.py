@@ -1,0 +1,70 @@
+"""What a save tells when it is done."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ._progress import format_bytes
+
+BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
+
+
+class StageReport(NamedTuple):
+    """What one stage of a save took."""
+
+    stage: str
+    """``prepare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``."""
+    seconds: float
+    """Added up where several threads were at it."""
+    bytes: int
+    """What went through it; 0 for a stage that is not about bytes."""
+    gb_per_s: float
+    """10^9 bytes a second; 0 for a stage that is not about bytes."""
+
+
+class SaveReport(NamedTuple):
+    """What a save did. As text it is a line, and a line for each stage."""
+
+    path: str
+    """Where the checkpoint now is."""
+    stored_bytes: int
+    """Bytes of all files."""
+    leaf_count: int
+    """Leaves written."""
+    data_bytes: int = 0
+    """Bytes of array data, after casts, before compression."""
+    seconds: float = 0.0
+    """What the whole save took, without taking the pytree apart."""
+    stages: tuple[StageReport, ...] = ()
+    """Where the time went. Those of the calling thread (all but ``read``, a part of ``copy``, and ``write``) add up to
+    `seconds`, unless the layout writes with several threads."""
+    io_path: str = ""
+    """How large files got to the disk: ``direct``, or ``buffered`` and why."""
+    reused_bytes: int = 0
+    """Bytes that were not written because a checkpoint that is there has them."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Array data saved, in 10^9 bytes a second."""
+        return self.data_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        leaves = f"{self.leaf_count} {'leaf' if self.leaf_count == 1 else 'leaves'}"
+        text = (
+            f"{self.path}: {leaves}, {format_bytes(self.data_bytes)} of data, {format_bytes(self.stored_bytes)} on"
+            f" disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s); {self.io_path}"
+        )
+        if self.reused_bytes:
+            text += f"; {format_bytes(self.reused_bytes)} reused"
+        for stage in self.stages:
+            text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
+            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+            text += BESIDE.get(stage.stage, "")
+        return text
+
+    @classmethod
+    def from_native(cls, report: tuple[Any, ...]) -> SaveReport:
+        """From the native half's columns."""
+        path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes = report
+        stages = tuple(StageReport(*stage) for stage in stages)
+        return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes)
