@@ -41,6 +41,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut out = io::stdout();
     let mut destination = vec![1; len_bytes];
     let mut buffer = MmapMut::map_anon(LIMIT_READ_LEN_BYTES)?;
+    let _ = buffer.advise(memmap2::Advice::HugePage);
     buffer.fill(1);
     for round in 1..=rounds {
         writeln!(out, "round {round}: {} MiB in {leaf_count} leaves   GB/s  CPU ms", len_bytes / MIB)?;

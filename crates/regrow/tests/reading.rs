@@ -357,6 +357,28 @@ fn casts_and_compressed_leaves_go_into_memory_as_well() {
     }
 }
 
+/// Whatever is left for the last block of a file, beside a piece that is full or nearly so: a short last block once
+/// was taken into a piece that had no room for it, and the cut went on for ever.
+#[test]
+fn files_end_anywhere_in_their_last_block() {
+    for blocks in [126, 127, 128] {
+        for rest in [1, BLOCK / 2, BLOCK - 5000, BLOCK - 1] {
+            let tree = Tree::single(leaf(Dtype::UInt8, &[blocks * BLOCK + rest], 1));
+            let (_folder, path) = saved(&tree);
+            for cold in [true, false] {
+                if cold {
+                    make_cold(&path);
+                }
+                let checkpoint = regrow::open(&path).unwrap();
+                assert!(tree.leaves().iter().map(c_order).eq(load_into(&checkpoint, &tree, false).unwrap()));
+                assert!(checkpoint.verify().unwrap().is_ok());
+                let loaded = checkpoint.load(&LoadOptions::default()).unwrap();
+                assert!(c_order(&loaded.leaves()[0]) == c_order(&tree.leaves()[0]));
+            }
+        }
+    }
+}
+
 /// Checkpoints of before had blocks of 1 MiB, and any length may be recorded.
 #[test]
 fn blocks_of_any_length_are_read() {

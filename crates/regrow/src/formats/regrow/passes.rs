@@ -310,7 +310,9 @@ impl<'f> Piece<'f, '_> {
     }
 
     fn takes(&self, file: &CheckedFile, block: Block) -> bool {
-        std::ptr::eq(self.file, file) && self.end == block.start && block.end - self.start <= PIECE_LEN_BYTES
+        // The last block of a file counts as a whole one: a piece has room for so many blocks, as in `cut`.
+        let end = block.start + file.record.block_len_bytes;
+        std::ptr::eq(self.file, file) && self.end == block.start && end - self.start <= PIECE_LEN_BYTES
     }
 }
 
