@@ -413,9 +413,7 @@ class Checkpoint(Mapping[str, Leaf]):
         ]
         partial = partial or template.is_selection
         with Watch(progress, "loading") as watch:
-            filled, leaves = self._native.load_into(
-                casts, template.columns(), partial, not verify, budget, outs, watch
-            )
+            filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs, watch)
         template.leave_out(filled)
         rest = flatten(template.fill(LoadedLeaves(*leaves), {}))
         for target, source in zip(flat.leaves, rest.leaves, strict=True):

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
-
 from typing_extensions import Buffer
 
 __version__: str

@@ -163,10 +163,12 @@ impl CheckedStore {
         if !reader.has_its_length() {
             return Err(beyond_the_end());
         }
-        piece.file.blocks(piece.start, piece.end).fold(Ok(()), |result, block| {
+        let mut failed = Ok(());
+        for block in piece.file.blocks(piece.start, piece.end) {
             // A bad block does not keep the good ones after it from passing.
-            result.and(self.check_mapped(piece.file, block, &map))
-        })
+            failed = failed.and(self.check_mapped(piece.file, block, &map));
+        }
+        failed
     }
 
     /// Reads the parts' bytes of a data file into place. Parts are in the order of the file and do not overlap.
