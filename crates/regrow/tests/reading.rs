@@ -1,7 +1,7 @@
 //! How the default layout is read: only what is asked for, past the page cache or through it, into memory of the
 //! caller, and always checked.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
