@@ -234,7 +234,8 @@ def load(
             `like` they stay as they are there.
         cast: A dtype for all arrays, or a dict of globs over key paths.
         partial: With `like`: leave out what it lacks, instead of an error.
-        out: A pytree of writable NumPy arrays to be filled; it is also what is returned.
+        out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
+            into as they are and checked on the way: after an error their contents are unspecified.
         verify: Check data against checksums before handing it out.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.

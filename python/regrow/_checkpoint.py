@@ -406,7 +406,7 @@ class Checkpoint(Mapping[str, Leaf]):
         budget: int | None,
         progress: Progress,
     ) -> Any:
-        """Fills the caller's own arrays."""
+        """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
         flat = flatten(out)
         for at, leaf in enumerate(flat.leaves):
             if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
@@ -415,9 +415,17 @@ class Checkpoint(Mapping[str, Leaf]):
                     f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
                 )
         template = Template(out, only)
-        loaded = self._load_template(template, casts, partial, verify, budget, progress)
-        filled = flatten(template.fill(loaded, {}))
-        for target, source in zip(flat.leaves, filled.leaves, strict=True):
+        # Swapped bytes are put in order by NumPy, as gaps are by the copy below.
+        outs = [
+            leaf if want is not None and leaf.dtype.isnative else None
+            for leaf, want in zip(flat.leaves, template.wanted, strict=True)
+        ]
+        partial = partial or template.is_selection
+        with Watch(progress, "loading") as watch:
+            filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs, watch)
+        template.leave_out(filled)
+        rest = flatten(template.fill(LoadedLeaves(*leaves), {}))
+        for target, source in zip(flat.leaves, rest.leaves, strict=True):
             if target is not source:
                 np.copyto(target, source, casting="no")
         return out

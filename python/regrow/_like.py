@@ -85,6 +85,12 @@ class Template:
                 help="put there what is stored, or `...` to leave it out",
             )
 
+    def leave_out(self, leaves: Sequence[bool]) -> None:
+        """Leaves these as they are in the template."""
+        for at, is_left_out in enumerate(leaves):
+            if is_left_out:
+                self.wanted[at] = None
+
     def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
         """The template's containers with what was read."""
         leaves, values, differences = self.flat.leaves, list(loaded.values), []

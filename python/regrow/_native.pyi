@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import numpy as np
 from typing_extensions import Buffer
 
 __version__: str
@@ -309,6 +310,18 @@ class Checkpoint:
         watch: _Watch,
     ) -> tuple[Structure, _Leaves]:
         """All of it, or a selection."""
+
+    def load_into(
+        self,
+        casts: list[tuple[str, str]],
+        template: _Template,
+        partial: bool,
+        unverified: bool,
+        budget: int | None,
+        outs: list[np.ndarray[Any, Any] | None],
+        watch: _Watch,
+    ) -> tuple[list[bool], _Leaves]:
+        """Into arrays, one or `None` a leaf of the template; which of them were filled where they are, and the rest."""
 
     def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""

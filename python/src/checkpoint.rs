@@ -3,16 +3,17 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
-use regrow::tree::{Leaf, LeafInfo};
+use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
-use crate::memory::Slab;
+use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 use crate::watch::{WatchIn, watched};
 
@@ -224,6 +225,35 @@ impl Checkpoint {
         })?;
         let structure = Structure::of(&tree)?;
         Ok((structure, from_leaves(py, tree.into_leaves())?))
+    }
+
+    /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
+    #[pyo3(signature = (casts, template, partial, unverified, budget, outs, watch))]
+    #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
+    fn load_into<'py>(
+        &self,
+        py: Python<'py>,
+        casts: CastsIn,
+        template: TemplateIn<'py>,
+        partial: bool,
+        unverified: bool,
+        budget: Option<u64>,
+        outs: Vec<Option<Bound<'py, PyUntypedArray>>>,
+        watch: WatchIn,
+    ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
+        let template = to_template(template)?;
+        let mut options = load_options(&[], casts, Some(template), partial, unverified, budget).or_raise()?;
+        let mut outs = Destinations::new(outs);
+        let bytes = outs.bytes_mut();
+        let tree = watched(py, watch, self.len_bytes(), |monitor| {
+            options.monitor = monitor;
+            self.0.load_into_memory(&options, bytes)
+        })?;
+        let is_absent = |leaf: &Leaf| matches!(leaf.data, LeafData::Absent);
+        let is_array = |leaf: &Leaf| !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_));
+        let filled = tree.leaves().iter().zip(outs.are_filled());
+        let filled = filled.map(|(leaf, given)| given && is_absent(leaf) && is_array(leaf)).collect();
+        Ok((filled, from_leaves(py, tree.into_leaves())?))
     }
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {

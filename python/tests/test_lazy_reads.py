@@ -168,6 +168,60 @@ def test_fills_arrays_of_the_caller(path: Path) -> None:
         regrow.load(path, out={"a": ARRAY, "b": [regrow.load(path)["b"][0]]})
 
 
+def test_fills_arrays_of_every_layout_in_memory(path: Path) -> None:
+    rows = np.arange(600 * 1000, dtype=np.float32).reshape(600, 1000)
+    tree = {"f": rows, "none": np.zeros((0, 3), np.int8), "s": np.float64(3), "u": rows[:7], "x": rows.astype(">i4")}
+    regrow.save(path, tree)
+    out = {
+        "f": np.zeros((600, 1000), np.float32, order="F"),
+        "none": np.zeros((0, 3), np.int8),
+        "s": np.zeros(()),
+        "u": np.zeros((14, 1000), np.float32)[::-2],
+        "x": np.zeros((600, 1000), np.int32),
+    }
+    assert regrow.load(path, out=out) is out
+    for key, want in tree.items():
+        np.testing.assert_array_equal(out[key], want, strict=False)
+    regrow.load(path, out=out, verify=False)
+    np.testing.assert_array_equal(out["x"], tree["x"])
+
+
+def test_arrays_that_share_memory_are_filled_one_after_another(path: Path) -> None:
+    a, b = np.arange(10_000), np.arange(10_000) + 7
+    regrow.save(path, {"a": a, "b": b, "c": a})
+    shared = np.zeros(15_000, a.dtype)
+    out = {"a": shared[:10_000], "b": shared[5_000:], "c": np.zeros_like(a)}
+    regrow.load(path, out=out)
+    np.testing.assert_array_equal(shared, np.concatenate([a[:5_000], b]))
+    np.testing.assert_array_equal(out["c"], a)
+
+
+def test_a_selection_and_casts_go_into_arrays(path: Path) -> None:
+    regrow.save(path, {"a": ARRAY, "b": ARRAY, "name": "net"})
+    out = {"a": np.zeros(ARRAY.shape), "b": np.zeros_like(ARRAY)}
+    regrow.load(path, out=out, only="a", cast={"a": "float64"})
+    np.testing.assert_array_equal(out["a"], ARRAY.astype(np.float64))
+    assert not out["b"].any()
+    with pytest.raises(regrow.MismatchError):
+        regrow.load(path, out=out, partial=True, cast={"a": "float16"})
+    with pytest.raises(regrow.MismatchError, match="text"):
+        regrow.load(path, out={"name": np.zeros(3, np.uint8)}, partial=True)
+
+
+def test_damage_is_found_on_the_way_into_arrays(path: Path) -> None:
+    rows = np.arange(1_000_000, dtype=np.int32)
+    regrow.save(path, {"w": rows})
+    file = max(path.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    with open(file, "r+b") as data:
+        data.seek(-10, 2)
+        data.write(b"\xff")
+    with pytest.raises(regrow.CorruptError) as caught:
+        regrow.load(path, out={"w": np.zeros_like(rows)})
+    assert caught.value.leaf == "w"
+    out = regrow.load(path, out={"w": np.zeros_like(rows)}, verify=False)
+    np.testing.assert_array_equal(out["w"][:-4], rows[:-4])
+
+
 def test_steps(tmp_path: Path) -> None:
     for step in (1, 10, 2):
         regrow.save(tmp_path / str(step), {"s": step}, layout="orbax")

@@ -2,7 +2,8 @@
 //!
 //! What is stored raw and whole comes back as a view of the map, checked first, in the order in which it lies
 //! on disk. Everything else is decoded straight into its destination by a few threads; an array of many
-//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy.
+//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory that the caller
+//! gives is filled in place, and what goes there is checked on the way.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Reader;
+use crate::formats::{Ahead, Reader};
 use crate::monitor::Stage;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
@@ -23,6 +24,9 @@ use crate::tree::{
 
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
+
+/// Views are checked this many bytes ahead of where they are handed out.
+const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
 /// Loads the whole checkpoint at `path` as the tree it is, every block checked.
 ///
@@ -61,15 +65,43 @@ impl Checkpoint {
     /// # Errors
     /// As [`load_with`].
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+        self.load_watched(options, Vec::new())
+    }
+
+    /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its bytes go in C
+    /// order, or `None`. Leaves that were filled come back as [`LeafData::Absent`], the others as from
+    /// [`load`](Self::load); text is never filled in.
+    ///
+    /// Raw leaves are read straight to where they go and checked in the same pass, by several threads.
+    ///
+    /// # Errors
+    /// As for `load`; `InvalidArgument` without a template; `Mismatch` if a destination has another length than its
+    /// leaf (as cast), or the template another dtype. After an error the contents of all destinations are unspecified.
+    pub fn load_into_memory(
+        &self,
+        options: &LoadOptions,
+        outs: Vec<Option<&mut [u8]>>,
+    ) -> Result<Tree<Leaf>> {
+        let template_len = options.template.as_ref().map(Tree::len);
+        if template_len != Some(outs.len()) {
+            return Err(Error::invalid(
+                "a load into memory needs a template, and a place for each of its leaves",
+            )
+            .expected(format_args!("{} places", template_len.unwrap_or(0)), outs.len()));
+        }
+        self.load_watched(options, outs)
+    }
+
+    fn load_watched(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
         let monitor = &options.monitor;
         let running = monitor.begin();
         let loaded = running.and_then(|_running| {
-            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.load_selected(options)))
+            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.load_selected(options, outs)))
         });
         monitor.conclude(loaded)
     }
 
-    fn load_selected(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+    fn load_selected(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
         let cast_for =
             |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
         match &options.template {
@@ -78,7 +110,19 @@ impl Checkpoint {
                     match_template(self.tree(), template, options.partial, |path| cast_for(path).is_some())
                         .map_err(|error| error.in_file(self.path()))?;
                 let wanted: Vec<usize> = matches.iter().flatten().copied().collect();
-                let mut leaves: Vec<Option<Leaf>> = self.read_all(&wanted, options)?;
+                let mut places: Vec<Option<&mut [u8]>> = Vec::new();
+                if outs.iter().any(Option::is_some) {
+                    places.resize_with(self.tree().len(), || None);
+                    for ((leaf, out), want) in matches.iter().zip(outs).zip(template.leaves()) {
+                        let place = leaf.and_then(|leaf| places.get_mut(leaf).zip(Some(leaf)));
+                        if let (Some((place, leaf)), Some(out)) = (place, out) {
+                            let cast = self.paths().get(leaf).and_then(cast_for);
+                            self.check_destination(leaf, cast, want.dtype, out.len())?;
+                            *place = Some(out);
+                        }
+                    }
+                }
+                let mut leaves: Vec<Option<Leaf>> = self.read_all(&wanted, options, places)?;
                 let placed = matches.into_iter().map(|leaf| {
                     leaf.and_then(|leaf| leaves.get_mut(leaf).and_then(Option::take))
                         .unwrap_or_else(placeholder)
@@ -87,7 +131,7 @@ impl Checkpoint {
             }
             None if options.only.is_empty() => {
                 let wanted: Vec<usize> = (0..self.tree().len()).collect();
-                let leaves = self.read_all(&wanted, options)?;
+                let leaves = self.read_all(&wanted, options, Vec::new())?;
                 self.tree()
                     .with_leaves(leaves.into_iter().map(|leaf| leaf.unwrap_or_else(placeholder)).collect())
             }
@@ -108,13 +152,41 @@ impl Checkpoint {
                 if wanted.is_empty() && !empty.contains(&true) {
                     return Err(nothing_selected(self, &options.only));
                 }
-                prune(self.tree(), self.read_all(&wanted, options)?, &empty)
+                prune(self.tree(), self.read_all(&wanted, options, Vec::new())?, &empty)
             }
         }
     }
 
-    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint.
-    fn read_all(&self, wanted: &[usize], options: &LoadOptions) -> Result<Vec<Option<Leaf>>> {
+    fn check_destination(
+        &self,
+        leaf: usize,
+        cast: Option<Dtype>,
+        dtype: Option<Dtype>,
+        len: usize,
+    ) -> Result<()> {
+        let info = self.info(leaf)?;
+        let becomes = cast.filter(|_| info.kind.is_castable()).unwrap_or(info.dtype);
+        let len_bytes = info.shape.len_bytes(becomes)?;
+        let has_no_data = matches!(info.kind, LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_));
+        if has_no_data || len_bytes == len as u64 && dtype.is_none_or(|dtype| dtype == becomes) {
+            return Ok(());
+        }
+        let shown = dtype.map_or_else(String::new, |dtype| format!(" of {dtype}"));
+        Err(Error::new(ErrorKind::Mismatch, "a destination does not fit its leaf")
+            .in_file(self.path())
+            .expected(format_args!("{len_bytes} bytes of {becomes}"), format_args!("{len} bytes{shown}"))
+            .help("give an array of the leaf's shape and dtype, or ask for the cast")
+            .at_leaf(&self.key_path(leaf)?))
+    }
+
+    /// Reads the `wanted` leaves; the result has a place for every leaf of the checkpoint. Those that have one in
+    /// `outs` are read there.
+    fn read_all(
+        &self,
+        wanted: &[usize],
+        options: &LoadOptions,
+        mut outs: Vec<Option<&mut [u8]>>,
+    ) -> Result<Vec<Option<Leaf>>> {
         let reader = self.reader();
         let infos = self.tree().leaves();
         // Paths of all leaves would take longer than opening: they are for a cast's patterns, and for the one error.
@@ -140,18 +212,38 @@ impl Checkpoint {
         monitor.enter(Stage::Read);
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
-        for &leaf in &order {
+        let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
+        let (mut ahead_to, mut is_counted) = (0, false);
+        for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
+            if place == ahead_to && !options.unverified {
+                let portion = order.get(place..).unwrap_or_default();
+                let portion = portion.get(..portion_len(infos, portion)).unwrap_or(portion);
+                ahead_to += portion.len().max(1);
+                let is_view = |&leaf: &usize| {
+                    let is_given = matches!(outs.get(leaf), Some(Some(_)));
+                    !is_given && infos.get(leaf).is_some_and(|info| cast_of(leaf, info).is_none())
+                };
+                let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
+                is_counted = reader.check_ahead(&views, Ahead::Views, monitor)?;
+            }
             let cast = cast_of(leaf, info);
+            let out = outs.get_mut(leaf).and_then(Option::take);
             let found = match info.kind {
                 LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).map_err(at(leaf))?)),
                 LeafKind::Placeholder | LeafKind::Unknown(_) => Some(LeafData::Absent),
+                _ if let Some(out) = out => {
+                    given.push((leaf, cast.unwrap_or(info.dtype), out));
+                    Some(LeafData::Absent)
+                }
                 _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
                     Some(view) => {
                         if !options.unverified {
                             reader.check_view(leaf).map_err(at(leaf))?;
                         }
-                        monitor.done(Stage::Read, info.len_bytes())?;
+                        if !is_counted {
+                            monitor.done(Stage::Read, info.len_bytes())?;
+                        }
                         Some(LeafData::Array(Array::new(info.dtype, info.shape.clone(), view)?))
                     }
                     None => {
@@ -166,7 +258,22 @@ impl Checkpoint {
                 *slot = found;
             }
         }
+        let (raw, cast): (Vec<_>, Vec<_>) = given
+            .into_iter()
+            .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
+        let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out)).collect();
+        let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
         let mut bands = Vec::new();
+        for (leaf, out) in not_raw {
+            if let Some(info) = infos.get(leaf) {
+                cut_into_bands(leaf, info, info.dtype, out, &mut bands)?;
+            }
+        }
+        for (leaf, dtype, out) in cast {
+            if let Some(info) = infos.get(leaf) {
+                cut_into_bands(leaf, info, dtype, out, &mut bands)?;
+            }
+        }
         for (leaf, dtype, buffer) in &mut buffers {
             if let Some(info) = infos.get(*leaf) {
                 cut_into_bands(*leaf, info, *dtype, buffer, &mut bands)?;
@@ -196,6 +303,17 @@ impl Checkpoint {
         };
         Ok(infos.iter().zip(data).map(leaf).collect())
     }
+}
+
+/// How many of the leaves make up the bytes that are checked ahead at once.
+fn portion_len(infos: &[LeafInfo], leaves: &[usize]) -> usize {
+    let mut len_bytes = 0_u64;
+    let is_within = |&&leaf: &&usize| {
+        let within = len_bytes < AHEAD_LEN_BYTES;
+        len_bytes = len_bytes.saturating_add(infos.get(leaf).map_or(0, LeafInfo::len_bytes));
+        within
+    };
+    leaves.iter().take_while(is_within).count()
 }
 
 /// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.

@@ -14,6 +14,7 @@ use crate::array::{Array, ArraySource, Region};
 use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Monitor;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
@@ -214,6 +215,36 @@ pub trait Reader: Debug + Send + Sync {
         Ok(())
     }
 
+    /// The same for those who want no view: a disk that cannot be read is an error here, where a map would fault.
+    ///
+    /// # Errors
+    /// As for `check_view`; what the disk says.
+    fn check_data(&self, leaf: usize) -> Result<()> {
+        self.check_view(leaf)
+    }
+
+    /// Checks the blocks of all these leaves at once, as fast as it can be done, so that [`check_view`](Self::check_view)
+    /// of each finds them checked. What fails is left for that to find. True if `monitor` was told of all their bytes.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead, _monitor: &Monitor) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Reads whole array leaves into memory of the caller, in C order: those that lie raw in files whose blocks are
+    /// under checksums, which are checked unless `unverified`; tells `monitor`. Gives back the others, untouched.
+    ///
+    /// An error names file and offset; what is filled by then is not told.
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        _unverified: bool,
+        _monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        Ok(leaves)
+    }
+
     /// Leaves in the order in which their bytes lie on disk, for reading them all.
     fn read_order(&self) -> Vec<usize> {
         (0..self.tree().len()).collect()
@@ -239,6 +270,15 @@ pub trait Reader: Debug + Send + Sync {
     fn reads_open_files(&self) -> bool {
         false
     }
+}
+
+/// Why blocks are checked before anybody has asked for their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// Views of the map will be handed out: their pages are wanted in memory.
+    Views,
+    /// Nobody wants the bytes: the page cache is left as it is.
+    Verify,
 }
 
 /// What a checkpoint says of itself.

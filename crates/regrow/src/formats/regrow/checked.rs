@@ -1,25 +1,26 @@
 //! Data files whose every block is checked before its first byte is handed out.
 //!
-//! Each file carries a list of block checksums and a bit for each block that has passed. A view of the map is
-//! free; the check reads each block once, whoever asks first. A block is checked through the same map that
-//! readers see, so what passed is what they get.
+//! Each file carries a list of block checksums. A view of the map is free; its blocks are checked once, whoever asks
+//! first, and have a flag that says so. What is read into memory of the caller is checked there each time: it is not
+//! what was checked before. [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use super::manifest::DataFile;
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
-use crate::store::{Access, ByteRange, LocalStore, Located, Span, Store, advise, resolve_range};
+use crate::formats::Ahead;
+use crate::store::{ByteRange, DirectReader, LocalStore, Located, Scratch, Span, Store, Way, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Bytes that are asked of the kernel ahead of the check.
-const READ_AHEAD_BYTES: u64 = 16 << 20;
+/// Blocks up to this length are read by offset; longer ones, which regrow does not write, through the map.
+const READ_BLOCK_LEN_MAX_BYTES: u64 = 1 << 20;
 
 /// A folder whose data files are checked on reading; other files pass through.
 #[derive(Debug, Clone)]
@@ -31,12 +32,65 @@ struct Inner {
     files: Vec<CheckedFile>,
 }
 
+/// A data file: what is recorded of it, and what is known by now.
 #[derive(Debug)]
-struct CheckedFile {
-    record: DataFile,
-    map: std::sync::OnceLock<Bytes>,
+pub(super) struct CheckedFile {
+    pub(super) record: DataFile,
+    map: OnceLock<Bytes>,
+    reader: OnceLock<DirectReader>,
     /// One for each block, and a last one for the head.
     passed: Vec<AtomicBool>,
+}
+
+/// A block of a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) number: usize,
+    /// First byte in the file, and the one after the last.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Block {
+    fn len_bytes(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+impl CheckedFile {
+    /// The block that holds a byte at or after the first of the data.
+    pub(super) fn block_at(&self, offset_bytes: u64) -> Block {
+        let DataFile { data_offset, block_len_bytes, len_bytes, .. } = self.record;
+        let number = offset_bytes.saturating_sub(data_offset) / block_len_bytes;
+        let start = data_offset + number * block_len_bytes;
+        Block { number: number as usize, start, end: (start + block_len_bytes).min(len_bytes) }
+    }
+
+    /// The blocks from the one that holds `start` to the one that holds the byte before `end`.
+    pub(super) fn blocks(&self, start: u64, end: u64) -> impl Iterator<Item = Block> + '_ {
+        let end = end.min(self.record.len_bytes);
+        let first = Some(self.block_at(start)).filter(|_| start < end);
+        std::iter::successors(first, move |block| (block.end < end).then(|| self.block_at(block.end)))
+    }
+
+    /// Whether the block has been found to be what was written.
+    pub(super) fn has_passed(&self, block: Block) -> bool {
+        self.passed.get(block.number).is_some_and(|passed| passed.load(Ordering::Acquire))
+    }
+
+    /// Takes the blocks for not yet checked.
+    pub(super) fn forget(&self, start: u64, end: u64) {
+        for block in self.blocks(start, end) {
+            if let Some(passed) = self.passed.get(block.number) {
+                passed.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether blocks are short enough to be read by offset.
+    pub(super) fn is_read_by_offset(&self) -> bool {
+        self.record.block_len_bytes <= READ_BLOCK_LEN_MAX_BYTES
+    }
 }
 
 impl CheckedStore {
@@ -59,7 +113,12 @@ impl CheckedStore {
                 .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
             }
             let passed = (0..=record.block_crc32c.len()).map(|_| AtomicBool::new(false)).collect();
-            files.push(CheckedFile { record: record.clone(), map: std::sync::OnceLock::new(), passed });
+            files.push(CheckedFile {
+                record: record.clone(),
+                map: OnceLock::new(),
+                reader: OnceLock::new(),
+                passed,
+            });
         }
         Ok(Self(Arc::new(Inner { base, files })))
     }
@@ -69,73 +128,98 @@ impl CheckedStore {
     /// # Errors
     /// `Corrupt` if the file is gone or has another length than recorded.
     pub fn view(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
-        let Some(file) = self.0.files.get(file) else { return Err(Error::invalid("no such data file")) };
+        let file = self.file(file)?;
         let map = self.map_of(file)?;
         let range = resolve_range(ByteRange::Span { offset_bytes, len_bytes }, map.len() as u64)
             .map_err(|error| error.in_file(self.path_of(file)))?;
         Ok(map.slice(range.start as usize..range.end as usize))
     }
 
-    /// Checks every block that a range of a data file touches; each block once.
+    /// Checks every block that a range of a data file touches and that has not passed yet: through the map for
+    /// views; by reads to verify, since a map faults where the disk cannot be read.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails.
-    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<()> {
-        let Some(file) = self.0.files.get(file) else { return Err(Error::invalid("no such data file")) };
-        self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes))
+    /// `Corrupt` with file and offset of the first block that fails; what the disk says.
+    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64, ahead: Ahead) -> Result<()> {
+        let file = self.file(file)?;
+        self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes), ahead)
     }
 
     /// Checks what every data file has before its blocks: what fails.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         for file in &self.0.files {
-            if let Err(error) = self.check_file(file, 0, file.record.data_offset) {
+            if let Err(error) = self.check_file(file, 0, file.record.data_offset, Ahead::Verify) {
                 found.push(error);
             }
         }
         found
     }
 
-    fn check_file(&self, file: &CheckedFile, start: u64, end: u64) -> Result<()> {
+    /// The data file of that number.
+    pub(super) fn file(&self, file: usize) -> Result<&CheckedFile> {
+        self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
+    }
+
+    fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
         if start >= end {
             return Ok(());
         }
-        let map = self.map_of(file)?;
         let record = &file.record;
         if start < record.data_offset
             && let Some(passed) = file.passed.last()
             && !passed.load(Ordering::Acquire)
         {
+            let map = self.map_of(file)?;
             let head = map.get(..record.data_offset as usize).unwrap_or_default();
-            self.compare(file, "the header", 0, head, record.head_crc32c)?;
+            self.compare(file, &"the header", 0, head, record.head_crc32c)?;
             passed.store(true, Ordering::Release);
         }
-        let first = start.saturating_sub(record.data_offset) / record.block_len_bytes;
-        let mut read_ahead_to = 0;
-        for (block, (passed, &expected)) in
-            file.passed.iter().zip(&record.block_crc32c).enumerate().skip(first as usize)
-        {
-            let at = record.data_offset + block as u64 * record.block_len_bytes;
-            if at >= end {
-                break;
+        let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
+        if ahead == Ahead::Views {
+            self.check_blocks_ahead([(file, start, end)], ahead, None)?;
+        }
+        // What has not passed by now fails, or lies in blocks of a length that is not read by offset.
+        for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
+            if file.is_read_by_offset() {
+                let mut scratch = Scratch::default();
+                let bytes =
+                    self.reader_of(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
+                self.check_block(file, block, bytes)?;
+            } else {
+                self.check_mapped(file, block, &self.map_of(file)?)?;
             }
-            if passed.load(Ordering::Acquire) {
-                continue;
-            }
-            if at + record.block_len_bytes > read_ahead_to && end - at > record.block_len_bytes {
-                let ahead = (at + READ_AHEAD_BYTES).min(end).min(record.len_bytes);
-                advise(map.get(at as usize..ahead as usize).unwrap_or_default(), Access::Soon);
-                read_ahead_to = at + READ_AHEAD_BYTES / 2;
-            }
-            let block_end = (at + record.block_len_bytes).min(record.len_bytes);
-            let bytes = map.get(at as usize..block_end as usize).unwrap_or_default();
-            self.compare(file, &format!("block {block}"), at, bytes, expected)?;
-            passed.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    fn compare(&self, file: &CheckedFile, part: &str, at: u64, bytes: &[u8], expected: u32) -> Result<()> {
+    /// Checks a block in the map of its file.
+    pub(super) fn check_mapped(&self, file: &CheckedFile, block: Block, map: &Bytes) -> Result<()> {
+        let bytes = map.get(block.start as usize..block.end as usize).unwrap_or_default();
+        self.check_block(file, block, bytes)
+    }
+
+    /// Checks the bytes of a block, and remembers whether they passed.
+    pub(super) fn check_block(&self, file: &CheckedFile, block: Block, bytes: &[u8]) -> Result<()> {
+        let (Some(passed), Some(&expected)) =
+            (file.passed.get(block.number), file.record.block_crc32c.get(block.number))
+        else {
+            return Err(Error::invalid("no such block"));
+        };
+        let compared =
+            self.compare(file, &format_args!("block {}", block.number), block.start, bytes, expected);
+        passed.store(compared.is_ok(), Ordering::Release);
+        compared
+    }
+
+    fn compare(
+        &self,
+        file: &CheckedFile,
+        part: &dyn std::fmt::Display,
+        at: u64,
+        bytes: &[u8],
+        expected: u32,
+    ) -> Result<()> {
         let found = crc32c(bytes);
         if found == expected {
             return Ok(());
@@ -153,28 +237,38 @@ impl CheckedStore {
     }
 
     /// The map of a data file, taken only if the file is as long as recorded: a shorter one would fault.
-    fn map_of(&self, file: &CheckedFile) -> Result<Bytes> {
+    pub(super) fn map_of(&self, file: &CheckedFile) -> Result<Bytes> {
         if let Some(map) = file.map.get() {
             return Ok(map.clone());
         }
-        let path = self.path_of(file);
-        let gone = |found: &dyn std::fmt::Display| {
-            Error::corrupt("a data file is not what regrow.json says")
-                .in_file(&path)
-                .expected(format_args!("{} bytes", file.record.len_bytes), found)
-                .help("the copy or download of this checkpoint was not finished; copy it again")
-        };
         let key = file.record.name.as_bytes();
-        match self.0.base.len_bytes(key)? {
-            Some(len) if len == file.record.len_bytes => {}
-            Some(len) => return Err(gone(&format_args!("{len}"))),
-            None => return Err(gone(&"no such file")),
+        self.expect_len(file, self.0.base.len_bytes(key)?)?;
+        let map = self.0.base.map(key)?;
+        self.expect_len(file, map.as_ref().map(|map| map.len() as u64))?;
+        Ok(file.map.get_or_init(|| map.unwrap_or_default()).clone())
+    }
+
+    /// The data file, open for reading by offset; it has the recorded length.
+    pub(super) fn reader_of<'a>(&self, file: &'a CheckedFile) -> Result<&'a DirectReader> {
+        if let Some(reader) = file.reader.get() {
+            return Ok(reader);
         }
-        let map = self.0.base.map(key)?.ok_or_else(|| gone(&"no such file"))?;
-        if map.len() as u64 != file.record.len_bytes {
-            return Err(gone(&map.len()));
-        }
-        Ok(file.map.get_or_init(|| map).clone())
+        let found = DirectReader::open(&self.path_of(file))?;
+        self.expect_len(file, found.as_ref().map(DirectReader::len_bytes))?;
+        let found = found.ok_or_else(|| Error::invalid("no such data file"))?;
+        Ok(file.reader.get_or_init(|| found))
+    }
+
+    fn expect_len(&self, file: &CheckedFile, found: Option<u64>) -> Result<()> {
+        let found: &dyn std::fmt::Display = match &found {
+            Some(len) if *len == file.record.len_bytes => return Ok(()),
+            Some(len) => len,
+            None => &"no such file",
+        };
+        Err(Error::corrupt("a data file is not what regrow.json says")
+            .in_file(self.path_of(file))
+            .expected(format_args!("{} bytes", file.record.len_bytes), found)
+            .help("the copy or download of this checkpoint was not finished; copy it again"))
     }
 
     fn path_of(&self, file: &CheckedFile) -> PathBuf {
@@ -192,7 +286,7 @@ impl Store for CheckedStore {
         let part =
             resolve_range(range, file.record.len_bytes).map_err(|error| error.in_file(self.path_of(file)))?;
         let map = self.map_of(file)?;
-        self.check_file(file, part.start, part.end)?;
+        self.check_file(file, part.start, part.end, Ahead::Views)?;
         Ok(Some(map.slice(part.start as usize..part.end as usize)))
     }
 

@@ -6,7 +6,7 @@
 //!  "custom_metadata":...,
 //!  "structure":{...}                         the exact pytree, see `structure`
 //!  "data_files":[{"name":"model.safetensors","len_bytes":...,"data_offset":4096,"head_crc32c":"...",
-//!                 "block_len_bytes":1048576,"block_crc32c":"1b2e9a40..."}]     8 hex digits a block
+//!                 "block_len_bytes":32768,"block_crc32c":"1b2e9a40..."}]     8 hex digits a block
 //!  "leaf_files":[0,0,-1,...]                 into data_files; -1 zarr chunks in the database; -2 no data
 //!  "leaf_offsets":[4096,...]                 from the start of the file
 //!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"..."}]                every other file
@@ -281,27 +281,68 @@ mod hex32 {
 }
 
 mod hex32_list {
-    use std::fmt::Write as _;
-
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
+
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+    /// What a byte is worth as a hex digit; 255 for those that are none.
+    const VALUES: [u8; 256] = {
+        let mut values = [255; 256];
+        let mut digit = 0;
+        while digit < 16 {
+            values[DIGITS[digit] as usize] = digit as u8;
+            values[DIGITS[digit].to_ascii_uppercase() as usize] = digit as u8;
+            digit += 1;
+        }
+        values
+    };
 
     pub fn serialize<S: Serializer>(values: &[u32], to: S) -> Result<S::Ok, S::Error> {
         let mut text = String::with_capacity(values.len() * 8);
         for value in values {
-            let _ = write!(text, "{value:08x}");
+            let digit = |shift: u32| char::from(DIGITS[(value >> shift & 15) as usize]);
+            text.extend([28, 24, 20, 16, 12, 8, 4, 0].map(digit));
         }
         to.serialize_str(&text)
     }
 
+    /// A checkpoint has a checksum for each 32 KiB: a table takes a fraction of what parsing each as a number does.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
         let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
-        let parse = |part: &[u8]| {
-            std::str::from_utf8(part)
-                .ok()
-                .filter(|part| part.len() == 8)
-                .and_then(|part| u32::from_str_radix(part, 16).ok())
+        let (parts, rest) = text.as_bytes().as_chunks::<8>();
+        let mut all = 0;
+        let parse = |part: &[u8; 8]| {
+            part.iter().fold(0, |value: u32, &byte| {
+                let digit = VALUES[byte as usize];
+                all |= digit;
+                value << 4 | u32::from(digit & 15)
+            })
         };
-        let parts: Option<Vec<u32>> = text.as_bytes().chunks(8).map(parse).collect();
-        parts.ok_or_else(|| D::Error::custom("a checksum list is 8 hex digits a block"))
+        let values = parts.iter().map(parse).collect();
+        if all > 15 || !rest.is_empty() {
+            return Err(D::Error::custom("a checksum list is 8 hex digits a block"));
+        }
+        Ok(values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize, Deserialize, PartialEq, Debug)]
+    struct List(#[serde(with = "hex32_list")] Vec<u32>);
+
+    #[test]
+    fn checksum_lists_are_eight_digits_each() {
+        let list = List(vec![0, 0x1b2e_9a40, u32::MAX, 7]);
+        let json = serde_json::to_string(&list).unwrap();
+        assert_eq!(json, "\"000000001b2e9a40ffffffff00000007\"");
+        assert_eq!(serde_json::from_str::<List>(&json).unwrap(), list);
+        assert_eq!(serde_json::from_str::<List>("\"1B2E9A40\"").unwrap(), List(vec![0x1b2e_9a40]));
+        assert_eq!(serde_json::from_str::<List>("\"\"").unwrap(), List(Vec::new()));
+        for bad in ["\"1b2e9a4\"", "\"1b2e9a4g\"", "\"+b2e9a40\"", "\"1b2e9a40 \"", "\"0000000\u{e9}\""] {
+            assert!(serde_json::from_str::<List>(bad).is_err(), "{bad}");
+        }
     }
 }

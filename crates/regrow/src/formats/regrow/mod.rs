@@ -23,6 +23,7 @@
 //! | `index` | what the database says of raw leaves |
 //! | `writer`, `reader` | the two directions |
 //! | `checked` | data files whose blocks are checked before they are handed out |
+//! | `passes` | many blocks at once: checked, or read into the caller's memory |
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
@@ -38,6 +39,7 @@ use crate::tree::{Leaf, Tree};
 mod checked;
 mod index;
 pub mod manifest;
+mod passes;
 mod plan;
 mod reader;
 pub mod structure;

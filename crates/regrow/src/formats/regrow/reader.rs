@@ -1,6 +1,6 @@
 //! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -8,16 +8,24 @@ use bytes::Bytes;
 
 use super::checked::CheckedStore;
 use super::manifest::{self, LeafPlace, Manifest, SmallFile};
-use crate::array::{Region, copy_region};
+use super::passes::{How, Part};
+use crate::array::Region;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::{Description, Reader};
+use crate::formats::{Ahead, Description, Reader};
+use crate::monitor::Monitor;
 use crate::store::ocdbt::OcdbtStore;
 use crate::store::{LocalStore, Store, StoreExt};
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
+
+/// Runs of a region that are read together: what they take beside the result stays small.
+const RUNS_MAX: usize = 4096;
+
+/// Regions from this length on are read past the page cache; shorter ones may be wanted again.
+const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 
 /// An opened checkpoint in the default layout.
 #[derive(Debug)]
@@ -145,6 +153,25 @@ impl RegrowReader {
         }
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
     }
+
+    fn check(&self, leaf: usize, ahead: Ahead) -> Result<()> {
+        match self.leaf(leaf)? {
+            (info, LeafPlace::Raw { file, offset_bytes }) => {
+                self.store.check(file, offset_bytes, info.len_bytes(), ahead)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Names, in an error of a data file, the first of the leaves whose bytes end after where it happened.
+    fn name_leaf(&self, ends: &[(usize, u64)], error: Error) -> Error {
+        let Some(at) = error.place().offset_bytes else { return error };
+        let leaf = ends.iter().find(|(_, end)| *end > at).map(|(leaf, _)| *leaf);
+        match leaf.and_then(|leaf| self.tree.iter().nth(leaf)) {
+            Some((path, _)) => error.at_leaf(&path),
+            None => error,
+        }
+    }
 }
 
 impl Reader for RegrowReader {
@@ -169,14 +196,60 @@ impl Reader for RegrowReader {
                 if region.is_empty() {
                     return Ok(());
                 }
-                // Only the span from the region's first byte to its last is checked, and so read.
-                let (first, end) = span_bytes(info, region);
-                self.store.check(file, offset_bytes + first, end - first)?;
-                let view = self.store.view(file, offset_bytes, info.len_bytes())?;
-                let (origin, target) = (vec![0; region.rank()], region.shape());
-                copy_region(info.dtype.size_bytes(), &view, &info.shape, region, out, &target, &origin)
+                let how = How { verified: true, direct: out.len() >= DIRECT_LEN_MIN_BYTES };
+                let mut rest = out;
+                let mut parts = Vec::new();
+                region.for_each_run(&info.shape, info.dtype, |offset, _, len| {
+                    let (now, later) = std::mem::take(&mut rest)
+                        .split_at_mut_checked(len)
+                        .ok_or_else(|| Error::invalid("the destination is shorter than the region"))?;
+                    rest = later;
+                    parts.push(Part { offset_bytes: offset_bytes + offset, out: now });
+                    if parts.len() < RUNS_MAX {
+                        return Ok(());
+                    }
+                    self.store.fill(file, std::mem::take(&mut parts), how, None)
+                })?;
+                self.store.fill(file, parts, how, None)
             }
         }
+    }
+
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        let mut files: BTreeMap<usize, Vec<(usize, Part<'a>)>> = BTreeMap::new();
+        let mut others = Vec::new();
+        for (leaf, out) in leaves {
+            match self.leaf(leaf)? {
+                (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() == out.len() as u64 => {
+                    files.entry(file).or_default().push((leaf, Part { offset_bytes, out }));
+                }
+                _ => others.push((leaf, out)),
+            }
+        }
+        let how = How { verified: !unverified, direct: true };
+        for (file, mut leaves) in files {
+            leaves.sort_by_key(|(_, part)| part.offset_bytes);
+            let mut parts = Vec::with_capacity(leaves.len());
+            let mut ends = Vec::with_capacity(leaves.len());
+            let mut end = 0;
+            for (leaf, part) in leaves {
+                // Regrow writes no two leaves to the same place, but a record may say so.
+                if part.offset_bytes < end {
+                    others.push((leaf, part.out));
+                } else {
+                    end = part.offset_bytes.saturating_add(part.out.len() as u64);
+                    ends.push((leaf, end));
+                    parts.push(part);
+                }
+            }
+            self.store.fill(file, parts, how, Some(monitor)).map_err(|error| self.name_leaf(&ends, error))?;
+        }
+        Ok(others)
     }
 
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
@@ -190,12 +263,20 @@ impl Reader for RegrowReader {
     }
 
     fn check_view(&self, leaf: usize) -> Result<()> {
-        match self.leaf(leaf)? {
-            (info, LeafPlace::Raw { file, offset_bytes }) => {
-                self.store.check(file, offset_bytes, info.len_bytes())
-            }
-            _ => Ok(()),
-        }
+        self.check(leaf, Ahead::Views)
+    }
+
+    fn check_data(&self, leaf: usize) -> Result<()> {
+        self.check(leaf, Ahead::Verify)
+    }
+
+    fn check_ahead(&self, leaves: &[usize], ahead: Ahead, monitor: &Monitor) -> Result<bool> {
+        let range = |&leaf: &usize| match self.leaf(leaf) {
+            Ok((info, LeafPlace::Raw { file, offset_bytes })) => Some((file, offset_bytes, info.len_bytes())),
+            _ => None,
+        };
+        let ranges = leaves.iter().filter_map(range).collect();
+        self.store.check_ahead(ranges, ahead, monitor).map(|()| true)
     }
 
     fn read_order(&self) -> Vec<usize> {
@@ -221,18 +302,6 @@ impl Reader for RegrowReader {
     fn has_data_checksums(&self) -> bool {
         true
     }
-}
-
-/// First byte of the region within the leaf, and the byte after its last.
-fn span_bytes(info: &LeafInfo, region: &Region) -> (u64, u64) {
-    let size = info.dtype.size_bytes() as u64;
-    let strides = info.shape.strides_elements();
-    let at = |point: &mut dyn Iterator<Item = u64>| -> u64 {
-        point.zip(&strides).map(|(i, stride)| i * stride).sum()
-    };
-    let first = at(&mut region.starts().iter().copied());
-    let last = at(&mut region.starts().iter().zip(region.lens()).map(|(start, len)| start + len - 1));
-    (first * size, (last + 1) * size)
 }
 
 fn check_small_file(store: &CheckedStore, file: &SmallFile) -> Result<Option<Error>> {

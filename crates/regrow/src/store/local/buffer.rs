@@ -5,7 +5,7 @@
 //! go back to a small process-wide list when a writer is done, and the next writer finds them warm.
 //!
 //! ```text
-//! free list (at most RING_LEN) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list
+//! free list (at most FREE_LEN_MAX) ──take──> writer fills ──> its thread writes ──> writer ... ──give_back──> list
 //! ```
 //!
 //! The list is only ever tried, never waited for: a child forked at the wrong moment finds it locked for ever,
@@ -14,13 +14,16 @@
 use std::io;
 use std::sync::{Mutex, TryLockError};
 
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::{Advice, MmapMut, MmapOptions};
 
 /// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
 
 /// Buffers of one writer: one being filled, one being written, one between. The whole of its extra memory.
 pub(super) const RING_LEN: usize = 3;
+
+/// Buffers that are kept for the next user.
+pub(super) const FREE_LEN_MAX: usize = 2 * RING_LEN;
 
 /// Offsets and lengths of direct writes are multiples of this; no device in use wants more.
 pub(super) const ALIGN_BYTES: usize = 4096;
@@ -50,14 +53,18 @@ impl Buffer {
         if let Some(map) = with_free(Vec::pop).flatten() {
             return Ok(Self::Aligned(map));
         }
-        Ok(Self::Aligned(MmapOptions::new().len(BUFFER_LEN_BYTES).populate().map_anon()?))
+        let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
+        // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual disk. Only advice.
+        let _ = map.advise(Advice::HugePage);
+        map.fill(0);
+        Ok(Self::Aligned(map))
     }
 
     /// Puts the buffer on the free list, unless that is full.
     pub(super) fn give_back(self) {
         let Self::Aligned(map) = self else { return };
         with_free(|free| {
-            if free.len() < RING_LEN {
+            if free.len() < FREE_LEN_MAX {
                 free.push(map);
             }
         });
@@ -92,12 +99,12 @@ mod tests {
 
     #[test]
     fn buffers_begin_on_a_page_and_the_list_stays_short() {
-        let buffers: Vec<_> = (0..RING_LEN + 2).map(|_| Buffer::aligned().unwrap()).collect();
+        let buffers: Vec<_> = (0..FREE_LEN_MAX + 2).map(|_| Buffer::aligned().unwrap()).collect();
         for buffer in buffers {
             assert_eq!(buffer.bytes().as_ptr().addr() % ALIGN_BYTES, 0);
             assert_eq!(buffer.bytes().len(), BUFFER_LEN_BYTES);
             buffer.give_back();
         }
-        assert!(with_free(|free| free.len()).is_none_or(|len| len <= RING_LEN));
+        assert!(with_free(|free| free.len()).is_none_or(|len| len <= FREE_LEN_MAX));
     }
 }

@@ -84,7 +84,7 @@ pub struct WrittenFile {
 ///     Ok(())
 /// })?;
 /// let written = writer.finish()?;
-/// assert_eq!((written.len_bytes, written.block_crc32c.len()), (3 << 20, 3));
+/// assert_eq!((written.len_bytes, written.block_crc32c.len()), (3 << 20, 96));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DirectWriter {

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 
 use bytes::Bytes;
-use memmap2::{Mmap, MmapOptions};
+use memmap2::{Mmap, MmapOptions, MmapRaw};
 use rustix::mm::{Advice, madvise};
 
 /// How the bytes of a map are about to be read.
@@ -41,6 +41,32 @@ struct Owner(Mmap);
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+/// What of a file is in the page cache: asked without reading, and so without bringing any of it there.
+///
+/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next look finds it
+/// there, and takes the file for cached.
+#[derive(Debug)]
+pub(super) struct Residency(MmapRaw);
+
+impl Residency {
+    /// Maps the whole of `file`; the map is never read.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        MmapOptions::new().map_raw_read_only(file).map(Self)
+    }
+
+    /// Whether the page of that byte is in the page cache; `None` if the kernel does not say, and of what lies
+    /// outside. To those who neither own the file nor may write to it, the kernel says yes of every page.
+    pub(super) fn has(&self, offset: u64) -> Option<bool> {
+        let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.0.len())?;
+        let page = self.0.as_mut_ptr().wrapping_add(offset - offset % rustix::param::page_size());
+        let mut found = 0;
+        // SAFETY: `page` is the beginning of a page of the map, of which the kernel tells in one byte; `found` is
+        // that byte, and nothing else is written or read.
+        let answer = unsafe { libc::mincore(page.cast(), 1, &raw mut found) };
+        (answer == 0).then_some(found & 1 != 0)
     }
 }
 

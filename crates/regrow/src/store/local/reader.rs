@@ -1,0 +1,340 @@
+//! One large file, read by offset: through the page cache where its bytes are, past it where they are not.
+//!
+//! | the bytes are | the read is | so it is |
+//! |---|---|---|
+//! | in the page cache | any | a `pread` into the caller's memory: as fast as a copy |
+//! | on disk | small | a `pread` without readahead: the pages asked for are read, and no others |
+//! | on disk | large | direct I/O into a reused buffer: the disk's own speed, and the page cache stays as it is |
+//! | on disk | large, to be mapped | a `pread` with readahead, which takes large pages for the page cache |
+//!
+//! Filling the page cache costs more than reading the disk where memory is short: a page has to be taken from
+//! someone, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
+//! refused (some network file systems) large reads go through the page cache as well.
+//!
+//! The file is opened once for each way; like every open file it stays the one that was opened.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
+use super::files::is_absent;
+use super::map::Residency;
+use crate::error::{Error, Result};
+
+/// Reads of up to so many bytes are not worth a buffer of the ring.
+const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
+
+/// How bytes are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through the page cache, and nothing but what is asked for.
+    Cached,
+    /// Through the page cache, front to back: what follows is read ahead.
+    Streamed,
+    /// Past the page cache, where the file system can.
+    Direct,
+}
+
+/// A file that is open for reading by offset, by any number of threads at once.
+#[derive(Debug)]
+pub(crate) struct DirectReader {
+    path: PathBuf,
+    len_bytes: u64,
+    /// Through the page cache, without readahead.
+    cached: File,
+    /// Through the page cache, with all of its readahead.
+    streamed: Option<File>,
+    /// Past the page cache, where the file system can.
+    direct: Option<File>,
+    is_refused: AtomicBool,
+    residency: Option<Residency>,
+}
+
+impl DirectReader {
+    /// Longest [`fetch`](Self::fetch): with what lies before it in its first device block it fills a buffer.
+    pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
+
+    /// Opens the regular file at `path`; `None` if there is none.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
+        let open = |more: OFlags| {
+            // Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
+            let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | more).bits().cast_signed();
+            OpenOptions::new().read(true).custom_flags(flags).open(path)
+        };
+        let cannot_open = |error| Error::io("cannot open", path, error);
+        let cached = match open(OFlags::empty()) {
+            Ok(file) => file,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(cannot_open(error)),
+        };
+        let found = cached.metadata().map_err(cannot_open)?;
+        if !found.is_file() {
+            return Ok(None);
+        }
+        let _ = fadvise(&cached, 0, None, Advice::Random);
+        // Another file may have been renamed to this name in between: then there is no second way.
+        let is_same = |file: &File| {
+            file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
+        };
+        let direct = open(OFlags::DIRECT).ok().filter(is_same);
+        let streamed = open(OFlags::empty()).ok().filter(is_same);
+        if let Some(file) = &streamed {
+            let _ = fadvise(file, 0, None, Advice::Sequential);
+        }
+        Ok(Some(Self {
+            path: path.to_owned(),
+            len_bytes: found.len(),
+            residency: Residency::of(&cached).ok(),
+            cached,
+            streamed,
+            direct,
+            is_refused: AtomicBool::new(false),
+        }))
+    }
+
+    /// Its length when it was opened.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Whether the file is still as long as when it was opened. A map of a shorter one would fault.
+    pub(crate) fn has_its_length(&self) -> bool {
+        self.cached.metadata().is_ok_and(|found| found.len() == self.len_bytes)
+    }
+
+    /// Whether the bytes are in the page cache, by a look at the first, the last and two between. True where nobody
+    /// knows: then they are best read as if they were.
+    pub(crate) fn is_cached(&self, offset: u64, len: u64) -> bool {
+        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
+        let is_known = |&at: &u64| self.residency.as_ref().and_then(|residency| residency.has(at));
+        if looks.iter().any(|at| is_known(at) == Some(false)) {
+            return false;
+        }
+        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
+        let mut byte = [0];
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let looked = preadv2(&self.cached, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
+        !matches!(looked, Err(Errno::AGAIN))
+    }
+
+    /// Reads all of `out`; through the page cache if the way is direct, for which any memory will not do.
+    ///
+    /// # Errors
+    /// `Corrupt` if the file ends before; what the disk says.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
+        let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
+        streamed
+            .unwrap_or(&self.cached)
+            .read_exact_at(out, offset)
+            .map_err(|error| self.explain(error, offset))
+    }
+
+    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`, through
+    /// the page cache where direct I/O is refused.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub(crate) fn fetch<'s>(
+        &self,
+        offset: u64,
+        len: usize,
+        way: Way,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8]> {
+        let explain = |error| self.explain(error, offset);
+        // Whole device blocks; the last one may lie beyond the end of the file.
+        let from = (offset % ALIGN_BYTES as u64) as usize;
+        let is_done = way == Way::Direct && {
+            let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
+            self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
+        };
+        if is_done {
+            return Ok(scratch.bytes().get(from..from + len).unwrap_or_default());
+        }
+        let room = scratch.room(len).map_err(explain)?;
+        self.read(offset, room, way)?;
+        Ok(room)
+    }
+
+    /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct I/O is refused.
+    fn read_direct(&self, start: u64, wanted: usize, room: &mut [u8]) -> io::Result<bool> {
+        let Some(file) = self.direct.as_ref().filter(|_| !self.is_refused.load(Ordering::Relaxed)) else {
+            return Ok(false);
+        };
+        let mut done = 0;
+        while done < wanted {
+            match file.read_at(room.get_mut(done..).unwrap_or_default(), start + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => done += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                    self.is_refused.store(true, Ordering::Relaxed);
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+            if done < wanted && done % ALIGN_BYTES != 0 {
+                // A read that stopped within a block: the rest comes the other way.
+                let rest = room.get_mut(done..wanted).unwrap_or_default();
+                self.cached.read_exact_at(rest, start + done as u64)?;
+                done = wanted;
+            }
+        }
+        Ok(true)
+    }
+
+    fn explain(&self, error: io::Error, offset: u64) -> Error {
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            return Error::io("cannot read", &self.path, error).at_byte(offset);
+        }
+        Error::corrupt("the file became shorter while it was read")
+            .in_file(&self.path)
+            .at_byte(offset)
+            .expected(format_args!("{} bytes", self.len_bytes), "fewer")
+            .help("something else is writing to it; wait for that, or copy it again")
+    }
+}
+
+/// Memory for reads of any length up to [`DirectReader::FETCH_LEN_MAX_BYTES`], which goes back to the ring when it
+/// is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch(Option<Buffer>);
+
+impl Scratch {
+    /// So many are kept warm for the next use.
+    pub(crate) const KEPT_MAX: usize = FREE_LEN_MAX;
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map(Buffer::bytes).unwrap_or_default()
+    }
+
+    /// `len` bytes, of a buffer for direct I/O only if they are many.
+    fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if self.0.is_none() || self.bytes().len() < len {
+            if len > HEAP_LEN_MAX_BYTES {
+                return self.aligned(len);
+            }
+            self.0 = Some(Buffer::Small(vec![0; len].into_boxed_slice()));
+        }
+        self.first(len)
+    }
+
+    /// `len` bytes that direct I/O can use.
+    fn aligned(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        if !matches!(self.0, Some(Buffer::Aligned(_))) {
+            self.0 = Some(Buffer::aligned()?);
+        }
+        self.first(len)
+    }
+
+    fn first(&mut self, len: usize) -> io::Result<&mut [u8]> {
+        let room = self.0.as_mut().and_then(|memory| memory.bytes_mut().get_mut(..len));
+        room.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(memory) = self.0.take() {
+            memory.give_back();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const WAYS: [Way; 3] = [Way::Cached, Way::Streamed, Way::Direct];
+
+    fn file(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        (folder, path, bytes)
+    }
+
+    #[test]
+    fn both_ways_give_the_same_bytes_at_any_offset() {
+        let (_folder, path, bytes) = file(3_000_001);
+        let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert_eq!(reader.len_bytes(), bytes.len() as u64);
+        for (offset, len) in [
+            (0, 1),
+            (0, 3_000_001),
+            (4095, 2),
+            (4096, 4096),
+            (1_000_003, 1_500_000),
+            (2_999_999, 2),
+            (3_000_000, 1),
+            (7, 0),
+        ] {
+            let expected = &bytes[offset..offset + len];
+            for way in WAYS {
+                let mut scratch = Scratch::default();
+                let found = reader.fetch(offset as u64, len, way, &mut scratch).unwrap();
+                assert!(found == expected, "{offset} {len}");
+            }
+            for way in WAYS {
+                let mut out = vec![0; len];
+                reader.read(offset as u64, &mut out, way).unwrap();
+                assert!(out == expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_look_at_the_page_cache_leaves_it_as_it_is() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+        let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert!(reader.is_cached(0, 1 << 20));
+        reader.cached.sync_all().unwrap();
+        fadvise(&reader.cached, 0, None, Advice::DontNeed).unwrap();
+        let is_in_memory = reader.residency.as_ref().unwrap().has(0) == Some(true);
+        assert!(!is_in_memory, "the working folder is on a disk");
+        for _ in 0..3 {
+            assert!(!reader.is_cached(0, 1 << 20));
+            let mut scratch = Scratch::default();
+            assert!(reader.fetch(0, 1 << 20, Way::Direct, &mut scratch).unwrap() == vec![7; 1 << 20]);
+        }
+        reader.read(0, &mut vec![0; 1 << 19], Way::Cached).unwrap();
+        assert!(reader.is_cached(0, 1 << 19));
+        assert!(!reader.is_cached(0, 1 << 20));
+        assert_eq!(reader.residency.as_ref().unwrap().has(1 << 20), None);
+    }
+
+    #[test]
+    fn memory_file_systems_are_read_as_well() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+        let path = folder.path().join("file");
+        std::fs::write(&path, [5; 10_000]).unwrap();
+        let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert_eq!(reader.fetch(4000, 6000, Way::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
+        assert!(reader.is_cached(0, 10_000));
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_an_error_and_one_that_is_not_there_is_none() {
+        let (_folder, path, _) = file(20_000);
+        let reader = DirectReader::open(&path).unwrap().unwrap();
+        assert!(reader.has_its_length());
+        File::options().write(true).open(&path).unwrap().set_len(9000).unwrap();
+        assert!(!reader.has_its_length());
+        for way in WAYS {
+            let error = reader.fetch(5000, 10_000, way, &mut Scratch::default()).unwrap_err();
+            assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&path)));
+        }
+        assert!(DirectReader::open(&path.join("below")).unwrap().is_none());
+        assert!(DirectReader::open(path.parent().unwrap()).unwrap().is_none());
+    }
+}
