@@ -416,10 +416,7 @@ class Checkpoint(Mapping[str, Leaf]):
                 )
         template = Template(out, only)
         # Swapped bytes are put in order by NumPy, as gaps are by the copy below.
-        outs = [
-            leaf if want is not None and leaf.dtype.isnative else None
-            for leaf, want in zip(flat.leaves, template.wanted, strict=True)
-        ]
+        outs = [leaf if leaf.dtype.isnative and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)]
         partial = partial or template.is_selection
         with Watch(progress, "loading") as watch:
             filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs, watch)

@@ -85,11 +85,13 @@ class Template:
                 help="put there what is stored, or `...` to leave it out",
             )
 
+    def is_wanted(self, at: int) -> bool:
+        """Whether a leaf is asked of the checkpoint."""
+        return at not in self.skipped and self.others.get(at, _PLAIN_ARRAY) is not None
+
     def leave_out(self, leaves: Sequence[bool]) -> None:
         """Leaves these as they are in the template."""
-        for at, is_left_out in enumerate(leaves):
-            if is_left_out:
-                self.wanted[at] = None
+        self.skipped.update(at for at, is_left_out in enumerate(leaves) if is_left_out)
 
     def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
         """The template's containers with what was read."""
