@@ -114,6 +114,8 @@ import os, signal, sys, threading, time
 import numpy as np
 import regrow
 
+# A job in the background of a shell starts with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 data = np.random.default_rng(0).random(200_000)
 tree = {f"leaf{at}": data for at in range(300)}
 
