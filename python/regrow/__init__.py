@@ -214,6 +214,7 @@ def load(
     partial: bool = False,
     out: Any = None,
     verify: bool = True,
+    mmap: bool = False,
     step: int | None = None,
     item: str | None = None,
     shardings: Any = None,
@@ -223,7 +224,8 @@ def load(
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
-    Without a template arrays come back as read-only NumPy views (of the file itself where it is stored raw),
+    Without a template arrays come back as read-only NumPy arrays (views of the file itself where they are stored raw
+    and the page cache has them, else read past it into memory),
     containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
 
     Args:
@@ -237,6 +239,8 @@ def load(
         out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
             into as they are and checked on the way: after an error their contents are unspecified.
         verify: Check data against checksums before handing it out.
+        mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
+            to begin with, and memory that the system can take back.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
@@ -255,6 +259,7 @@ def load(
         "partial": partial,
         "out": out,
         "verify": verify,
+        "mmap": mmap,
         "shardings": shardings,
         "budget": budget,
         "handlers": handlers,

@@ -353,6 +353,7 @@ class Checkpoint(Mapping[str, Leaf]):
         partial: bool = False,
         out: Any = None,
         verify: bool = True,
+        mmap: bool = False,
         shardings: Any = None,
         budget: int | None = None,
         handlers: LeafRegistry | None = None,
@@ -369,14 +370,14 @@ class Checkpoint(Mapping[str, Leaf]):
             if partial:
                 raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
             with Watch(progress, "loading") as watch:
-                structure, leaves = self._native.load(selected, casts, None, False, not verify, budget, watch)
+                structure, leaves = self._native.load(selected, casts, None, False, not verify, mmap, budget, watch)
             loaded = LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
             return unflatten(structure, without_template(loaded, paths, shardings), handlers)
         template = Template(like, selected, handlers)
         template.check_unstorable(self)
-        loaded = self._load_template(template, casts, partial, verify, budget, progress)
+        loaded = self._load_template(template, casts, partial, verify, mmap, budget, progress)
         by_leaf = {}
         if shardings is not None:
             by_leaf = shardings_by_leaf(shardings, _native.paths(template.flat.structure))
@@ -388,12 +389,13 @@ class Checkpoint(Mapping[str, Leaf]):
         casts: list[tuple[str, str]],
         partial: bool,
         verify: bool,
+        mmap: bool,
         budget: int | None,
         progress: Progress,
     ) -> LoadedLeaves:
         partial = partial or template.is_selection
         with Watch(progress, "loading") as watch:
-            _, leaves = self._native.load([], casts, template.columns(), partial, not verify, budget, watch)
+            _, leaves = self._native.load([], casts, template.columns(), partial, not verify, mmap, budget, watch)
         return LoadedLeaves(*leaves)
 
     def _load_out(

@@ -306,6 +306,7 @@ class Checkpoint:
         template: _Template | None,
         partial: bool,
         unverified: bool,
+        mapped: bool,
         budget: int | None,
         watch: _Watch,
     ) -> tuple[Structure, _Leaves]:

@@ -204,7 +204,7 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    #[pyo3(signature = (only, casts, template, partial, unverified, budget, watch))]
+    #[pyo3(signature = (only, casts, template, partial, unverified, mapped, budget, watch))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load<'py>(
         &self,
@@ -214,11 +214,12 @@ impl Checkpoint {
         template: Option<TemplateIn<'py>>,
         partial: bool,
         unverified: bool,
+        mapped: bool,
         budget: Option<u64>,
         watch: WatchIn,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
-        let mut options = load_options(&only, casts, template, partial, unverified, budget).or_raise()?;
+        let mut options = load_options(&only, casts, template, partial, unverified, mapped, budget).or_raise()?;
         let tree = watched(py, watch, self.len_bytes(), |monitor| {
             options.monitor = monitor;
             self.0.load(&options)
@@ -242,7 +243,7 @@ impl Checkpoint {
         watch: WatchIn,
     ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
         let template = to_template(template)?;
-        let mut options = load_options(&[], casts, Some(template), partial, unverified, budget).or_raise()?;
+        let mut options = load_options(&[], casts, Some(template), partial, unverified, false, budget).or_raise()?;
         let mut outs = Destinations::new(outs);
         let bytes = outs.bytes_mut();
         let tree = watched(py, watch, self.len_bytes(), |monitor| {

@@ -94,6 +94,7 @@ pub fn load_options(
     template: Option<Tree<TemplateLeaf>>,
     partial: bool,
     unverified: bool,
+    mapped: bool,
     budget_bytes: Option<u64>,
 ) -> Result<LoadOptions> {
     Ok(LoadOptions {
@@ -103,6 +104,7 @@ pub fn load_options(
         template,
         partial,
         unverified,
+        mapped,
         budget_bytes,
         ..LoadOptions::default()
     })

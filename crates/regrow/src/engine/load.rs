@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::attempts::Attempts;
 use super::bands::for_each_band;
+use super::memory::LeafMemory;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
@@ -213,7 +214,9 @@ impl Checkpoint {
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
-        let (mut ahead_to, mut is_counted) = (0, false);
+        // Views whose bytes are not in memory yet: they are read past the page cache.
+        let mut cold: Vec<(usize, LeafMemory)> = Vec::new();
+        let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
             if place == ahead_to && !options.unverified {
@@ -225,7 +228,8 @@ impl Checkpoint {
                     !is_given && infos.get(leaf).is_some_and(|info| cast_of(leaf, info).is_none())
                 };
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
-                is_counted = reader.check_ahead(&views, Ahead::Views, monitor)?;
+                is_cold = !options.mapped && is_mostly_cold(reader, &views);
+                is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);
             let out = outs.get_mut(leaf).and_then(Option::take);
@@ -237,6 +241,10 @@ impl Checkpoint {
                     Some(LeafData::Absent)
                 }
                 _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
+                    Some(_) if is_cold && info.len_bytes() > 0 => {
+                        cold.push((leaf, LeafMemory::new(info.len_bytes()).map_err(at(leaf))?));
+                        None
+                    }
                     Some(view) => {
                         if !options.unverified {
                             reader.check_view(leaf).map_err(at(leaf))?;
@@ -261,7 +269,8 @@ impl Checkpoint {
         let (raw, cast): (Vec<_>, Vec<_>) = given
             .into_iter()
             .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
-        let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out)).collect();
+        let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out));
+        let raw = raw.chain(cold.iter_mut().map(|(leaf, memory)| (*leaf, memory.as_mut()))).collect();
         let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
         let mut bands = Vec::new();
         for (leaf, out) in not_raw {
@@ -293,6 +302,12 @@ impl Checkpoint {
             monitor.done(Stage::Read, len_bytes)
         })?;
         monitor.finish()?;
+        for (leaf, memory) in cold {
+            if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
+                let array = Array::new(info.dtype, info.shape.clone(), memory.into_bytes())?;
+                *slot = Some(LeafData::Array(array));
+            }
+        }
         for (leaf, dtype, buffer) in buffers {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
                 *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), Bytes::from(buffer))?));
@@ -303,6 +318,14 @@ impl Checkpoint {
         };
         Ok(infos.iter().zip(data).map(leaf).collect())
     }
+}
+
+/// Whether the page cache lacks most of these leaves, which lie side by side: a few of them are looked at.
+fn is_mostly_cold(reader: &dyn Reader, leaves: &[usize]) -> bool {
+    let last = leaves.len().saturating_sub(1);
+    let looks = [0, last / 4, last / 2, last / 4 * 3, last];
+    let cached = looks.iter().filter_map(|&at| leaves.get(at)).filter(|&&leaf| reader.is_cached(leaf)).count();
+    !leaves.is_empty() && cached < looks.len().div_ceil(2)
 }
 
 /// How many of the leaves make up the bytes that are checked ahead at once.

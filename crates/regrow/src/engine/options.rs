@@ -55,6 +55,9 @@ pub struct LoadOptions {
     pub cast_to_fields: bool,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
+    /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
+    /// to begin with, and memory that the system can take back. Without it such leaves are read into memory.
+    pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the load, and stops it.

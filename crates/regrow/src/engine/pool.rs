@@ -15,6 +15,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 use std::thread;
 
 use crossbeam_channel::unbounded;
@@ -29,7 +30,9 @@ const ITEMS_PER_THREAD_MAX: usize = 64;
 
 /// Threads to use where the caller has no wish: those of the machine, 8 at most.
 pub fn thread_count() -> usize {
-    thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX)
+    // The system is asked once: it looks through files of the process' group for the answer.
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX))
 }
 
 /// Does `work` on all items, in any order, on `threads` threads; together the items in work cost at most

@@ -210,6 +210,12 @@ pub trait Reader: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// Whether memory has the bytes of this leaf's view already. Where it has not, and
+    /// [`read_raw`](Self::read_raw) takes the leaf, that is faster than to fill the page cache for a view.
+    fn is_cached(&self, _leaf: usize) -> bool {
+        true
+    }
+
     /// Checks the bytes that a view of this leaf shows against their stored checksums, each block once.
     fn check_view(&self, _leaf: usize) -> Result<()> {
         Ok(())

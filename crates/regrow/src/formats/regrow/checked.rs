@@ -161,6 +161,12 @@ impl CheckedStore {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
+    /// Whether the page cache has a range of a data file, by a few looks; so does a file of which nobody knows.
+    pub fn is_cached(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> bool {
+        let reader = self.file(file).and_then(|file| self.reader_of(file));
+        reader.map_or(true, |reader| reader.is_cached(offset_bytes, len_bytes))
+    }
+
     fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
         if start >= end {
             return Ok(());
@@ -176,6 +182,9 @@ impl CheckedStore {
             passed.store(true, Ordering::Release);
         }
         let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
+        if file.blocks(start, end).all(|block| file.has_passed(block)) {
+            return Ok(());
+        }
         if ahead == Ahead::Views {
             self.check_blocks_ahead([(file, start, end)], ahead, None)?;
         }

@@ -262,6 +262,15 @@ impl Reader for RegrowReader {
         }
     }
 
+    fn is_cached(&self, leaf: usize) -> bool {
+        match self.leaf(leaf) {
+            Ok((info, LeafPlace::Raw { file, offset_bytes })) => {
+                self.store.is_cached(file, offset_bytes, info.len_bytes())
+            }
+            _ => true,
+        }
+    }
+
     fn check_view(&self, leaf: usize) -> Result<()> {
         self.check(leaf, Ahead::Views)
     }
