@@ -420,3 +420,116 @@ impl Digest {
         file.blake3 = (self.block_crc32c == file.block_crc32c).then_some(self.blake3);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::writer::write_split;
+    use super::*;
+    use crate::array::{Dtype, Shape};
+    use crate::engine::SaveOptions;
+    use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+
+    fn tree(fills: &[u8]) -> Tree<Leaf> {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        for (at, &fill) in fills.iter().enumerate() {
+            let shape = Shape::new(vec![100]).unwrap();
+            let array = Array::new(Dtype::UInt8, shape, vec![fill; 100].into()).unwrap();
+            build.leaf(Key::dict(format!("leaf_{at:03}")), Leaf::array(array)).unwrap();
+        }
+        build.close().unwrap();
+        build.finish().unwrap()
+    }
+
+    /// Saves with headers of about a dozen leaves; the names of files and whether they are linked.
+    fn save(folder: &Path, step: usize, fills: &[u8]) -> Vec<(String, bool)> {
+        use std::os::unix::fs::MetadataExt;
+        let path = folder.join(step.to_string());
+        let base = step.checked_sub(1).map(|step| folder.join(step.to_string()));
+        let options = SaveOptions { base, ..SaveOptions::default() };
+        let staged = Staged::create(&path, false).unwrap();
+        write_split(&tree(fills), &staged, &options, 2000).unwrap();
+        staged.commit().unwrap();
+        assert!(crate::verify(&path).unwrap().is_ok());
+        let loaded: Tree<Leaf> = crate::load(&path).unwrap();
+        for (leaf, &fill) in loaded.leaves().iter().zip(fills) {
+            assert!(leaf.as_array().unwrap().to_c_order().unwrap().iter().all(|&byte| byte == fill));
+        }
+        let mut files: Vec<(String, bool)> = fs::read_dir(&path)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .filter(|entry| entry.path().extension().is_some_and(|end| end == "safetensors"))
+            .map(|entry| (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().nlink() > 1))
+            .collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn files_that_were_split_are_linked_one_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut fills: Vec<u8> = (0..40).collect();
+        assert_eq!(save(folder.path(), 0, &fills).len(), 4);
+        let all = save(folder.path(), 1, &fills);
+        assert!(all.len() == 4 && all.iter().all(|(_, is_linked)| *is_linked), "{all:?}");
+        // In the second file: the first with the structure and two others are linked, one leaf is written, and what
+        // else was in its file is gathered.
+        fills[15] += 100;
+        let most = save(folder.path(), 2, &fills);
+        let linked: Vec<bool> = most.iter().map(|(_, is_linked)| *is_linked).collect();
+        assert_eq!(linked, [true, false, true, true, false], "{most:?}");
+        fills[15] += 1;
+        let linked: Vec<bool> =
+            save(folder.path(), 3, &fills).into_iter().map(|(_, is_linked)| is_linked).collect();
+        assert_eq!(linked, [true, false, true, true, true]);
+    }
+
+    #[test]
+    fn the_number_of_links_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let fills = vec![1; 12 * (LINKS_MAX + 20)];
+        assert!(save(folder.path(), 0, &fills).len() > LINKS_MAX + 1);
+        let linked = save(folder.path(), 1, &fills).into_iter().filter(|(_, is_linked)| *is_linked).count();
+        assert_eq!(linked, LINKS_MAX + 1, "the first, and so many more");
+    }
+
+    #[test]
+    fn a_digest_of_other_bytes_is_not_recorded() {
+        let mut file = DataFile {
+            name: String::new(),
+            len_bytes: 3,
+            data_offset: 0,
+            head_crc32c: 0,
+            block_len_bytes: 1 << 20,
+            block_crc32c: vec![crate::bytes::checksum::crc32c(b"abc")],
+            blake3: None,
+        };
+        let digest = |bytes: &[u8]| Digest {
+            blake3: "digest".to_owned(),
+            block_crc32c: vec![crate::bytes::checksum::crc32c(bytes)],
+        };
+        digest(b"abc").record_in(&mut file);
+        assert_eq!(file.blake3.as_deref(), Some("digest"));
+        digest(b"abd").record_in(&mut file);
+        assert_eq!(file.blake3, None);
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_meanwhile_is_not_linked() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("model.safetensors");
+        fs::write(&source, b"old").unwrap();
+        let opened = File::open(&source).unwrap();
+        let staged = Staged::create(&folder.path().join("step"), false).unwrap();
+        assert!(staged.link("a", &source, &opened).unwrap());
+        fs::remove_file(&source).unwrap();
+        assert!(!staged.link("b", &source, &opened).unwrap());
+        fs::write(&source, b"new").unwrap();
+        assert!(!staged.link("c", &source, &opened).unwrap());
+        assert_eq!(staged.linked_bytes(), 3);
+        let names: Vec<_> =
+            fs::read_dir(staged.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["a"], "nothing is left of the others");
+        assert_eq!(fs::read(&source).unwrap(), b"new");
+    }
+}

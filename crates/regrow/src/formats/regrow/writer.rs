@@ -48,7 +48,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -
 }
 
 /// Writes with as many safetensors files as keep each header below the limit.
-fn write_split(
+pub(super) fn write_split(
     tree: &Tree<Leaf>,
     staged: &Staged,
     options: &SaveOptions,
