@@ -433,8 +433,8 @@ mod tests {
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::Dict).unwrap();
         for (at, &fill) in fills.iter().enumerate() {
-            let shape = Shape::new(vec![100]).unwrap();
-            let array = Array::new(Dtype::UInt8, shape, vec![fill; 100].into()).unwrap();
+            let shape = Shape::new(vec![200]).unwrap();
+            let array = Array::new(Dtype::UInt8, shape, vec![fill; 200].into()).unwrap();
             build.leaf(Key::dict(format!("leaf_{at:03}")), Leaf::array(array)).unwrap();
         }
         build.close().unwrap();
