@@ -178,8 +178,8 @@ fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
         let deferred = Array::deferred(Dtype::UInt8, shape.clone(), source.clone()).unwrap();
         let other = Array::new(Dtype::UInt8, Shape::new(vec![9]).unwrap(), vec![step; 9].into()).unwrap();
         let tree = dict([("deferred", deferred), ("other", other)].into_iter());
-        let mut options = SaveOptions::default();
-        options.base = step.checked_sub(1).map(|step| folder.path().join(step.to_string()));
+        let base = step.checked_sub(1).map(|step| folder.path().join(step.to_string()));
+        let options = SaveOptions { base, ..SaveOptions::default() };
         regrow::save_with(folder.path().join(step.to_string()), &tree, &options).unwrap();
         source.read_bytes.load(Ordering::Relaxed)
     };
@@ -197,8 +197,8 @@ fn casts_are_compared_as_they_are_stored() {
     let values: Vec<u8> = (0..20_000_u32).flat_map(|i| (i as f32 / 3.0).to_le_bytes()).collect();
     let array = Array::new(Dtype::Float32, Shape::new(vec![20_000]).unwrap(), values.into()).unwrap();
     let tree = dict([("x", array)].into_iter());
-    let mut options = SaveOptions::default();
-    options.cast = vec![(PathPattern::new("**").unwrap(), Dtype::BFloat16)];
+    let cast = vec![(PathPattern::new("**").unwrap(), Dtype::BFloat16)];
+    let mut options = SaveOptions { cast, ..SaveOptions::default() };
     regrow::save_with(path(0), &tree, &options).unwrap();
     options.base = Some(path(0));
     let again = regrow::save_with(path(1), &tree, &options).unwrap();
