@@ -145,6 +145,7 @@ def save(
     compression: Any = None,
     metadata: Any = None,
     strict_orbax: bool = False,
+    base: StrPath | None = None,
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
     handlers: LeafRegistry | None = None,
@@ -166,6 +167,9 @@ def save(
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.
         metadata: Your own metadata: anything that JSON can say.
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
+        base: An earlier checkpoint, mostly the last one: data files in which nothing changed since are hard-linked
+            instead of written. What changed is found by comparing bytes or digests. Only for ``layout="regrow"``
+            without compression. The base may be removed afterwards.
         budget: Extra memory in bytes; 64 MiB if `None`.
         orbax: Options of ``layout="orbax"``; each can be given as a keyword of its own instead.
         handlers: Who is in charge of leaves of your own types.
@@ -176,6 +180,7 @@ def save(
     Raises:
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold, with its key path.
+        NotFoundError: if there is no `base`.
         NameCollisionError: if two leaves would get the same name in the layout asked for.
         StorageFullError, PermissionDeniedError.
 
@@ -195,6 +200,7 @@ def save(
         compression=compression,
         metadata=metadata,
         strict_orbax=strict_orbax,
+        base=base,
         budget=budget,
         orbax=orbax,
         options=options,

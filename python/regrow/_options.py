@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -75,6 +76,7 @@ def save_options(
     budget: int | None,
     orbax: OrbaxOptions | None,
     options: dict[str, Any],
+    base: str | os.PathLike[str] | None = None,
 ) -> tuple[Any, ...]:
     """What the engine wants to know of a save, from what the caller said."""
     chosen = layout_options(layout, orbax, options)
@@ -87,6 +89,7 @@ def save_options(
         strict_orbax,
         count("budget", budget),
         chosen,
+        None if base is None else os.fsdecode(base),
     )
 
 

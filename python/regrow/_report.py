@@ -42,7 +42,8 @@ class SaveReport(NamedTuple):
     io_path: str = ""
     """How large files got to the disk: ``direct``, or ``buffered`` and why."""
     reused_bytes: int = 0
-    """Bytes that were not written because a checkpoint that is there has them."""
+    """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`, though they take no room
+    of their own."""
 
     @property
     def gb_per_s(self) -> float:

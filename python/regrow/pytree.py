@@ -268,6 +268,7 @@ def model_save(
             False,
             None,
             _options.layout_options("pytree_data", None, options),
+            None,
         ),
         unwatched(),
     )

@@ -219,7 +219,8 @@ impl Checkpoint {
         watch: WatchIn,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
-        let mut options = load_options(&only, casts, template, partial, unverified, mapped, budget).or_raise()?;
+        let mut options =
+            load_options(&only, casts, template, partial, unverified, mapped, budget).or_raise()?;
         let tree = watched(py, watch, self.len_bytes(), |monitor| {
             options.monitor = monitor;
             self.0.load(&options)
@@ -243,7 +244,8 @@ impl Checkpoint {
         watch: WatchIn,
     ) -> PyResult<(Vec<bool>, LeavesOut<'py>)> {
         let template = to_template(template)?;
-        let mut options = load_options(&[], casts, Some(template), partial, unverified, false, budget).or_raise()?;
+        let mut options =
+            load_options(&[], casts, Some(template), partial, unverified, false, budget).or_raise()?;
         let mut outs = Destinations::new(outs);
         let bytes = outs.bytes_mut();
         let tree = watched(py, watch, self.len_bytes(), |monitor| {

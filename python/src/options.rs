@@ -1,5 +1,7 @@
 //! What a caller asks for: `regrow/_options.py` has brought it into these tuples.
 
+use std::path::PathBuf;
+
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::array::Dtype;
@@ -21,9 +23,18 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON.
-pub type SaveIn =
-    (OverwriteIn, bool, CastsIn, Option<CompressionIn>, Option<String>, bool, Option<u64>, (String, String));
+/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON, base.
+pub type SaveIn = (
+    OverwriteIn,
+    bool,
+    CastsIn,
+    Option<CompressionIn>,
+    Option<String>,
+    bool,
+    Option<u64>,
+    (String, String),
+    Option<PathBuf>,
+);
 
 /// `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
@@ -43,6 +54,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         strict_orbax,
         budget_bytes,
         (layout, layout_options),
+        base,
     ) = options;
     let compression = match compression {
         None => None,
@@ -75,6 +87,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         compression,
         custom_metadata,
         strict_orbax,
+        base,
         budget_bytes,
         ..SaveOptions::default()
     })

@@ -91,8 +91,9 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Those of the native half: what to overwrite, durable, casts, compression, metadata, strict, budget, layout.
+    """Those of the native half: what to overwrite, durable, casts, compression, metadata, strict, budget, layout,
+    base.
 
     Whatever file has the name is replaced, as safetensors itself does.
     """
-    return "any file", durable, [], None, None, False, None, ("safetensors", json.dumps(options))
+    return "any file", durable, [], None, None, False, None, ("safetensors", json.dumps(options)), None

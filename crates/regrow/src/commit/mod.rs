@@ -21,6 +21,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -29,6 +30,7 @@ use crate::store::local::folders::{make_folders, relative_path, sync_folder, syn
 use crate::store::{DirectWriter, WriteOptions};
 
 mod leftovers;
+mod link;
 mod new_file;
 mod rename;
 mod siblings;
@@ -77,6 +79,7 @@ pub struct Staged {
     made_parents: Vec<PathBuf>,
     /// Files that are not synced yet.
     unsynced: Mutex<Vec<PathBuf>>,
+    linked_bytes: AtomicU64,
     /// Which process may remove the folder: not a fork's child.
     pid: u32,
     committed: bool,
@@ -168,6 +171,7 @@ impl Staged {
             durable: true,
             made_parents,
             unsynced: Mutex::default(),
+            linked_bytes: AtomicU64::new(0),
             pid: std::process::id(),
             committed: false,
             monitor: Monitor::new(),

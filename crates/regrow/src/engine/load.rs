@@ -11,7 +11,6 @@ use bytes::Bytes;
 
 use super::attempts::Attempts;
 use super::bands::for_each_band;
-use super::memory::LeafMemory;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
@@ -215,7 +214,7 @@ impl Checkpoint {
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
         // Views whose bytes are not in memory yet: they are read past the page cache.
-        let mut cold: Vec<(usize, LeafMemory)> = Vec::new();
+        let mut cold: Vec<(usize, Vec<u8>)> = Vec::new();
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
@@ -242,7 +241,7 @@ impl Checkpoint {
                 }
                 _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
                     Some(_) if is_cold && info.len_bytes() > 0 => {
-                        cold.push((leaf, LeafMemory::new(info.len_bytes()).map_err(at(leaf))?));
+                        cold.push((leaf, allocate(info.len_bytes()).map_err(at(leaf))?));
                         None
                     }
                     Some(view) => {
@@ -270,7 +269,7 @@ impl Checkpoint {
             .into_iter()
             .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
         let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out));
-        let raw = raw.chain(cold.iter_mut().map(|(leaf, memory)| (*leaf, memory.as_mut()))).collect();
+        let raw = raw.chain(cold.iter_mut().map(|(leaf, memory)| (*leaf, memory.as_mut_slice()))).collect();
         let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
         let mut bands = Vec::new();
         for (leaf, out) in not_raw {
@@ -304,7 +303,7 @@ impl Checkpoint {
         monitor.finish()?;
         for (leaf, memory) in cold {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
-                let array = Array::new(info.dtype, info.shape.clone(), memory.into_bytes())?;
+                let array = Array::new(info.dtype, info.shape.clone(), Bytes::from(memory))?;
                 *slot = Some(LeafData::Array(array));
             }
         }
@@ -324,7 +323,8 @@ impl Checkpoint {
 fn is_mostly_cold(reader: &dyn Reader, leaves: &[usize]) -> bool {
     let last = leaves.len().saturating_sub(1);
     let looks = [0, last / 4, last / 2, last / 4 * 3, last];
-    let cached = looks.iter().filter_map(|&at| leaves.get(at)).filter(|&&leaf| reader.is_cached(leaf)).count();
+    let cached =
+        looks.iter().filter_map(|&at| leaves.get(at)).filter(|&&leaf| reader.is_cached(leaf)).count();
     !leaves.is_empty() && cached < looks.len().div_ceil(2)
 }
 

@@ -5,7 +5,6 @@
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
-//! | `memory` | memory for what is read |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
 //! | `background` | saves while the caller goes on |
@@ -21,7 +20,6 @@ mod background;
 mod bands;
 mod convert;
 mod load;
-mod memory;
 mod open;
 mod options;
 mod overview;

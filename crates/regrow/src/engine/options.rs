@@ -1,5 +1,7 @@
 //! What a caller may ask for. Every field has a default that is right for most.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use crate::array::{Dtype, Shape};
@@ -85,6 +87,10 @@ pub struct SaveOptions {
     pub custom_metadata: Option<serde_json::Value>,
     /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default layout only).
     pub strict_orbax: bool,
+    /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of written, and
+    /// leaves that did not change are gathered so that the next save can link them. Found by comparing bytes or
+    /// digests, nobody's word. Default layout without compression only; the base may be removed afterwards.
+    pub base: Option<PathBuf>,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.

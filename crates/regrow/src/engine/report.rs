@@ -37,7 +37,8 @@ pub struct SaveReport {
     pub stages: Vec<StageReport>,
     /// How the bytes got to the disk.
     pub io_path: IoPath,
-    /// Bytes that were not written because a checkpoint that is there has them.
+    /// Bytes that were not written because the [base](super::SaveOptions::base) has them; they are part of
+    /// `stored_bytes`, though they take no room of their own.
     pub reused_bytes: u64,
 }
 

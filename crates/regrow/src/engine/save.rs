@@ -75,8 +75,9 @@ fn save_tree(
     let stored_bytes = folder_len_bytes(staged.folder())?;
     options.monitor.finish()?;
     may_commit()?;
+    let reused_bytes = staged.linked_bytes();
     let path = staged.commit()?;
-    Ok(SaveReport::new(path, stored_bytes, tree.len(), data_bytes))
+    Ok(SaveReport { reused_bytes, ..SaveReport::new(path, stored_bytes, tree.len(), data_bytes) })
 }
 
 /// Bytes of array data, after the casts.
@@ -133,12 +134,19 @@ fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a,
 /// Options that the layout has no use for are refused: whoever set them expects something of them.
 fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
     let name = format.name();
+    let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
     let unused =
         |what: &str, help: &str| Err(Error::invalid(format!("the layout {name} has no {what}")).help(help));
     match &options.layout {
-        Layout::Regrow | Layout::Orbax(_) => Ok(()),
+        Layout::Regrow if options.base.is_some() && is_compressed => {
+            Err(Error::invalid("a save with a base cannot be compressed")
+                .help("leave out one of the two: what is compressed has no files that could be linked"))
+        }
+        Layout::Regrow => Ok(()),
+        _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
+        Layout::Orbax(_) => Ok(()),
         _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),
-        _ if matches!(options.compression, Some(Compression::Zstd(_))) => {
+        _ if is_compressed => {
             unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
         }
         _ if options.custom_metadata.is_some() && !format.holds_metadata(options) => {

@@ -123,6 +123,11 @@ impl CheckedStore {
         Ok(Self(Arc::new(Inner { base, files })))
     }
 
+    /// What is recorded of each data file.
+    pub fn records(&self) -> impl Iterator<Item = &DataFile> {
+        self.0.files.iter().map(|file| &file.record)
+    }
+
     /// The bytes of a data file as a view of its map; **not checked**.
     ///
     /// # Errors

@@ -6,7 +6,8 @@
 //!  "custom_metadata":...,
 //!  "structure":{...}                         the exact pytree, see `structure`
 //!  "data_files":[{"name":"model.safetensors","len_bytes":...,"data_offset":4096,"head_crc32c":"...",
-//!                 "block_len_bytes":32768,"block_crc32c":"1b2e9a40..."}]     8 hex digits a block
+//!                 "block_len_bytes":32768,"block_crc32c":"1b2e9a40...",        8 hex digits a block
+//!                 "blake3":"af13..."}]               only of files that the next save may link, see `base`
 //!  "leaf_files":[0,0,-1,...]                 into data_files; -1 zarr chunks in the database; -2 no data
 //!  "leaf_offsets":[4096,...]                 from the start of the file
 //!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"..."}]                every other file
@@ -91,6 +92,10 @@ pub struct DataFile {
     /// CRC-32C of each block.
     #[serde(with = "hex32_list")]
     pub block_crc32c: Vec<u32>,
+    /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that had not changed
+    /// since the save before, so that the next one need not read them to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
 }
 
 /// A file that is read whole.

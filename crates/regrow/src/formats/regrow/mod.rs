@@ -22,6 +22,7 @@
 //! | `plan` | names, order and offsets of a save |
 //! | `index` | what the database says of raw leaves |
 //! | `writer`, `reader` | the two directions |
+//! | `base` | data files of an earlier checkpoint that are linked instead of written |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `passes` | many blocks at once: checked, or read into the caller's memory |
 //!
@@ -36,6 +37,7 @@ use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::tree::{Leaf, Tree};
 
+mod base;
 mod checked;
 mod index;
 pub mod manifest;

@@ -1,10 +1,11 @@
 //! What goes where: the stored dtype, name and offset of every leaf, before a byte is written.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::manifest::LeafPlace;
 use super::stored_dtype;
-use crate::array::{Dtype, Shape};
+use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, LeafNames, Tree};
@@ -147,6 +148,16 @@ impl<'t> Plan<'t> {
         self.leaves.get(leaf).zip(self.tree.leaves().get(leaf))
     }
 
+    /// The array of a leaf as it is stored, which is after a cast; `None` for a leaf without one.
+    pub fn stored_array(&self, leaf: usize) -> Option<Result<Cow<'t, Array>>> {
+        let (planned, leaf) = self.leaf(leaf)?;
+        let array = leaf.as_array()?;
+        Some(match array.dtype() == planned.dtype {
+            true => Ok(Cow::Borrowed(array)),
+            false => array.cast(planned.dtype).map(Cow::Owned),
+        })
+    }
+
     /// Whether zarr gets an array for it: everything with elements.
     pub fn has_elements(leaf: &Leaf) -> bool {
         leaf.kind.is_array() && !leaf.as_array().is_some_and(|array| array.shape().is_empty())
@@ -166,7 +177,7 @@ impl<'t> Plan<'t> {
 
     /// By falling alignment of its size, each leaf starts at a multiple of that, whatever came before; within one
     /// alignment by name.
-    fn raw_order(&self) -> Vec<u32> {
+    pub fn raw_order(&self) -> Vec<u32> {
         let alignment_of = |leaf: u32| match self.leaves.get(leaf as usize) {
             Some(LeafPlan { place: LeafPlace::Raw { .. }, len_bytes, .. }) => Some(alignment(*len_bytes)),
             _ => None,
@@ -182,7 +193,7 @@ impl<'t> Plan<'t> {
 
     /// Cuts the raw leaves into files whose safetensors headers stay well below what safetensors accepts. There
     /// is always one file.
-    fn split_by_header(&self, raw_order: &[u32], header_len_max_bytes: usize) -> Vec<Vec<u32>> {
+    pub fn split_by_header(&self, raw_order: &[u32], header_len_max_bytes: usize) -> Vec<Vec<u32>> {
         let mut files = vec![Vec::new()];
         let mut header_len_bytes = 0;
         for &leaf in raw_order {
@@ -375,7 +386,6 @@ fn escape(key: &Key) -> Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::array::Array;
 
     fn path(keys: &[Key]) -> KeyPath {
         keys.to_vec().into()

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::checked::CheckedStore;
-use super::manifest::{self, LeafPlace, Manifest, SmallFile};
+use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
 use super::passes::{How, Part};
 use crate::array::Region;
 use crate::bytes::checksum::crc32c;
@@ -64,6 +64,16 @@ impl RegrowReader {
         let Description { step, steps, notes, .. } = about;
         self.description = Description { step, steps, notes, ..self.description };
         self
+    }
+
+    /// What is recorded of each file with array data.
+    pub(super) fn data_files(&self) -> impl Iterator<Item = &DataFile> {
+        self.store.records()
+    }
+
+    /// Where the bytes of each leaf are; those of raw ones inside their file.
+    pub(super) fn places(&self) -> &[LeafPlace] {
+        &self.places
     }
 
     fn from_manifest(bytes: &[u8], base: LocalStore) -> Result<Self> {

@@ -1,6 +1,6 @@
 //! Writing a checkpoint in the default layout.
 //!
-//! 1. plan names, order and offsets;
+//! 1. plan names, order and offsets, and what can be linked to an earlier checkpoint;
 //! 2. stream the raw leaves into the safetensors file(s), copying and checksumming in one pass;
 //! 3. compressed leaves, if any, go into a data file of their own;
 //! 4. the database refers to both;
@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use super::base::{Base, Digest, Origin};
 use super::index::RawEntries;
 use super::manifest::{self, DataFile, LeafPlace, NewManifest, SmallFile};
 use super::plan::{HEADER_LEN_MAX_BYTES, Plan, chunk_shape};
@@ -25,6 +26,7 @@ use crate::formats::orbax::writer::documents::{
 use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::write_array;
+use crate::monitor::Monitor;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
 };
@@ -46,13 +48,14 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -
 }
 
 /// Writes with as many safetensors files as keep each header below the limit.
-fn write_split(
+pub(super) fn write_split(
     tree: &Tree<Leaf>,
     staged: &Staged,
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let (plan, structure, heads) = prepare(tree, options, header_len_max_bytes)?;
+    let base = options.base.as_deref().map(Base::open).transpose()?.map(|base| (base, staged.monitor()));
+    let Prepared { plan, structure, heads, origins } = prepare(tree, options, header_len_max_bytes, base)?;
     let plan = &plan;
     // With many leaves the index and the documents cost as much as the data: they are made while it is written.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
@@ -64,7 +67,7 @@ fn write_split(
         let data_files: Result<Vec<DataFile>> = heads
             .iter()
             .enumerate()
-            .map(|(file, head)| write_safetensors(plan, file, head, staged))
+            .map(|(file, head)| write_file(plan, file, head, origins.get(file), staged))
             .collect();
         Ok::<_, Error>((data_files?, join(index)?, join(documents)?))
     })?;
@@ -97,23 +100,38 @@ fn write_split(
 
 /// Says what [`write`] would refuse, and writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-    let (plan, ..) = prepare(tree, options, HEADER_LEN_MAX_BYTES)?;
+    options.base.as_deref().map(Base::open).transpose()?;
+    let Prepared { plan, .. } = prepare(tree, options, HEADER_LEN_MAX_BYTES, None)?;
     orbax_documents(&plan, options, &mut Vec::<Document>::new())
 }
 
-/// Names, structure and what stands before the data of each file.
-fn prepare<'a>(
-    tree: &'a Tree<Leaf>,
+/// All that is known before a byte is written.
+struct Prepared<'t> {
+    plan: Plan<'t>,
+    structure: String,
+    /// What stands before the data of each file.
+    heads: Vec<Head>,
+    /// Where the data of each file come from; empty if all are written.
+    origins: Vec<Origin>,
+}
+
+fn prepare<'t>(
+    tree: &'t Tree<Leaf>,
     options: &SaveOptions,
     header_len_max_bytes: usize,
-) -> Result<(Plan<'a>, String, Vec<Head>)> {
+    base: Option<(Base, &Monitor)>,
+) -> Result<Prepared<'t>> {
     let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
     let structure = structure_json(&plan)?;
+    let origins = match base {
+        Some((base, monitor)) => base.reuse(&mut plan, &structure, header_len_max_bytes, monitor)?,
+        None => Vec::new(),
+    };
     let mut heads = Vec::with_capacity(plan.raw_files.len());
     for file in 0..plan.raw_files.len() {
         heads.push(Head::new(&mut plan, file, &structure)?);
     }
-    Ok((plan, structure, heads))
+    Ok(Prepared { plan, structure, heads, origins })
 }
 
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
@@ -147,23 +165,34 @@ struct Head {
 impl Head {
     /// Also gives the leaves of the file their offsets.
     fn new(plan: &mut Plan<'_>, file: usize, structure: &str) -> Result<Self> {
-        let mut header = HeaderBuilder::new();
-        header.metadata("format", "np");
-        if file == 0 && structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES {
-            header.metadata("regrow", structure);
-        }
-        for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
-            let leaf = leaf as usize;
-            if let Some((planned, Some(array))) = plan.leaf(leaf).map(|(plan, leaf)| (plan, leaf.as_array()))
-            {
-                let added = header.tensor(plan.name(leaf), planned.dtype, array.shape());
-                added.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
-            }
-        }
-        let bytes = header.finish()?;
+        let leaves = plan.raw_files.get(file).map_or(&[][..], Vec::as_slice);
+        let structure = structure_in_header(structure).filter(|_| file == 0);
+        let bytes = header_bytes(plan, leaves, structure)?;
         let file_len_bytes = plan.place_raw(file, bytes.len() as u64);
         Ok(Self { name: file_name(file, plan.raw_files.len()), bytes, file_len_bytes })
     }
+}
+
+/// The structure, if it is short enough for the header of a safetensors file.
+pub(super) fn structure_in_header(structure: &str) -> Option<&str> {
+    Some(structure).filter(|structure| structure.len() <= STRUCTURE_IN_HEADER_MAX_BYTES)
+}
+
+/// What a safetensors file of these leaves has before their data.
+pub(super) fn header_bytes(plan: &Plan<'_>, leaves: &[u32], structure: Option<&str>) -> Result<Vec<u8>> {
+    let mut header = HeaderBuilder::new();
+    header.metadata("format", "np");
+    if let Some(structure) = structure {
+        header.metadata("regrow", structure);
+    }
+    for &leaf in leaves {
+        let leaf = leaf as usize;
+        if let Some((planned, Some(array))) = plan.leaf(leaf).map(|(plan, leaf)| (plan, leaf.as_array())) {
+            let added = header.tensor(plan.name(leaf), planned.dtype, array.shape());
+            added.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
+        }
+    }
+    header.finish()
 }
 
 /// The OCDBT database, or what goes into it as long as something is missing.
@@ -283,17 +312,41 @@ fn file_name(file: usize, count: usize) -> String {
     }
 }
 
+/// Links the file if the base has it, else writes it.
+fn write_file(
+    plan: &Plan<'_>,
+    file: usize,
+    head: &Head,
+    origin: Option<&Origin>,
+    staged: &Staged,
+) -> Result<DataFile> {
+    match origin {
+        None | Some(Origin::Written) => return write_safetensors(plan, file, head, staged),
+        Some(Origin::Gathered) => {}
+        Some(Origin::Linked(link)) => {
+            if let Some(linked) = link.place(&head.name, staged)? {
+                return Ok(linked);
+            }
+        }
+    }
+    let leaves = plan.raw_files.get(file).map_or(&[][..], Vec::as_slice);
+    std::thread::scope(|scope| {
+        let block_len_bytes = DirectWriter::BLOCK_LEN_BYTES as usize;
+        let digest = scope.spawn(move || Digest::of(plan, leaves, block_len_bytes, staged.monitor()));
+        let mut written = write_safetensors(plan, file, head, staged)?;
+        join(digest)?.record_in(&mut written);
+        Ok(written)
+    })
+}
+
 fn write_safetensors(plan: &Plan<'_>, file: usize, head: &Head, staged: &Staged) -> Result<DataFile> {
     let data_offset = head.bytes.len() as u64;
     let mut out = staged.writer(&head.name, head.file_len_bytes, data_offset)?;
     out.write(&head.bytes)?;
     for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
         let leaf = leaf as usize;
-        if let Some((planned, Some(array))) = plan.leaf(leaf).map(|(plan, leaf)| (plan, leaf.as_array())) {
-            let written = match array.dtype() == planned.dtype {
-                true => write_array(&mut out, array),
-                false => array.cast(planned.dtype).and_then(|array| write_array(&mut out, &array)),
-            };
+        if let Some(array) = plan.stored_array(leaf) {
+            let written = array.and_then(|array| write_array(&mut out, &array));
             written.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
         }
     }
@@ -308,6 +361,7 @@ fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenF
         head_crc32c,
         block_len_bytes: DirectWriter::BLOCK_LEN_BYTES,
         block_crc32c: written.block_crc32c,
+        blake3: None,
     }
 }
 

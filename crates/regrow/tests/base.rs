@@ -1,0 +1,256 @@
+//! Saving again with a base: whatever changed and whatever did not, the new checkpoint has the tree's bytes, and the
+//! base stays as it is.
+
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use regrow::array::{Array, ArraySource, Dtype, Region, Shape};
+use regrow::engine::{Compression, Layout};
+use regrow::tree::{Key, Leaf, NodeKind, PathPattern, Tree, TreeBuilder};
+use regrow::{ErrorKind, Result, SaveOptions, SaveReport};
+
+/// The bytes of each leaf.
+type Leaves = BTreeMap<String, Vec<u8>>;
+
+fn tree(leaves: &Leaves) -> Tree<Leaf> {
+    let arrays = leaves.iter().map(|(name, bytes)| {
+        let shape = Shape::new(vec![bytes.len() as u64]).unwrap();
+        (name.as_str(), Array::new(Dtype::UInt8, shape, bytes.clone().into()).unwrap())
+    });
+    dict(arrays)
+}
+
+fn dict<'a>(arrays: impl Iterator<Item = (&'a str, Array)>) -> Tree<Leaf> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    for (name, array) in arrays {
+        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
+    }
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+fn bytes(seed: u8, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed)).collect()
+}
+
+fn with_base(base: &Path) -> SaveOptions {
+    SaveOptions { base: Some(base.to_owned()), ..SaveOptions::default() }
+}
+
+fn save(path: &Path, leaves: &Leaves, base: Option<&Path>) -> SaveReport {
+    let options = SaveOptions { base: base.map(Path::to_owned), not_durable: true, ..SaveOptions::default() };
+    regrow::save_with(path, &tree(leaves), &options).unwrap()
+}
+
+fn assert_holds(path: &Path, leaves: &Leaves) {
+    let loaded: Tree<Leaf> = regrow::load(path).unwrap();
+    let loaded: Leaves = loaded
+        .iter()
+        .map(|(path, leaf)| (path.to_string(), leaf.as_array().unwrap().to_c_order().unwrap().to_vec()))
+        .collect();
+    assert!(&loaded == leaves, "{} does not hold what was saved", path.display());
+    let verified = regrow::verify(path).unwrap();
+    assert!(verified.is_ok(), "{:?}", verified.findings);
+}
+
+fn data_files(path: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "safetensors")).collect();
+    files.sort();
+    files
+}
+
+fn inodes(path: &Path) -> Vec<u64> {
+    data_files(path).iter().map(|file| file.metadata().unwrap().ino()).collect()
+}
+
+#[test]
+fn what_rests_is_gathered_then_linked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |step: u8| folder.path().join(format!("step_{step}"));
+    let leaves = |step: u8| -> Leaves {
+        [("frozen", bytes(0, 3 << 20)), ("small", bytes(1, 5000)), ("trained", bytes(step, 100_000))]
+            .map(|(name, bytes)| (name.to_owned(), bytes))
+            .into()
+    };
+    assert_eq!(save(&path(0), &leaves(0), None).reused_bytes, 0);
+    for step in 1..5 {
+        let report = save(&path(step), &leaves(step), Some(&path(step - 1)));
+        let (new, old) = (inodes(&path(step)), inodes(&path(step - 1)));
+        assert_eq!(new.len(), 3);
+        let linked: Vec<&u64> = new.iter().filter(|inode| old.contains(inode)).collect();
+        assert_eq!(linked.len(), if step == 1 { 0 } else { 2 }, "step {step}");
+        let lens = data_files(&path(step));
+        let lens = lens.iter().map(|file| file.metadata().unwrap());
+        let reused: u64 = lens.filter(|file| linked.contains(&&file.ino())).map(|file| file.len()).sum();
+        assert_eq!(report.reused_bytes, reused);
+        assert_eq!(report.to_string().contains("reused"), step > 1, "{report}");
+    }
+    for step in 0..4 {
+        assert_holds(&path(step), &leaves(step));
+        fs::remove_dir_all(path(step)).unwrap();
+    }
+    assert_holds(&path(4), &leaves(4));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn every_checkpoint_holds_its_tree(
+        lens in prop::collection::vec(prop_oneof![0_usize..3000, 60_000_usize..70_000, 250_000_usize..300_000], 1..8),
+        steps in prop::collection::vec(prop::collection::vec((0_usize..8, 0_usize..300_000, 0_u8..5), 0..5), 1..6),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut leaves: Leaves =
+            lens.iter().enumerate().map(|(at, &len)| (format!("leaf_{at}"), bytes(at as u8, len))).collect();
+        let mut saved = Vec::new();
+        for (step, changes) in std::iter::once(&Vec::new()).chain(&steps).enumerate() {
+            let before = leaves.clone();
+            for &(leaf, at, how) in changes {
+                let name = format!("leaf_{leaf}");
+                let is_only = leaves.len() == 1;
+                match (how, leaves.get_mut(&name)) {
+                    (0, Some(_)) if !is_only => drop(leaves.remove(&name)),
+                    (1, Some(bytes)) => bytes.push(0),
+                    (_, Some(bytes)) => {
+                        let at = at % bytes.len().max(1);
+                        bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = byte.wrapping_add(1));
+                    }
+                    (_, None) => drop(leaves.insert(name, bytes(leaf as u8, at))),
+                }
+            }
+            let is_same = step > 0 && leaves == before;
+            let path = folder.path().join(step.to_string());
+            let base = step.checked_sub(1).map(|step| folder.path().join(step.to_string()));
+            let report = save(&path, &leaves, base.as_deref());
+            if is_same {
+                prop_assert_eq!(inodes(&path), inodes(base.as_ref().unwrap()), "nothing changed in step {}", step);
+                prop_assert!(report.reused_bytes > 0);
+            }
+            saved.push((path, leaves.clone()));
+        }
+        for (path, leaves) in &saved {
+            assert_holds(path, leaves);
+        }
+        for (path, _) in &saved[..saved.len() - 1] {
+            fs::remove_dir_all(path).unwrap();
+        }
+        assert_holds(&saved[saved.len() - 1].0, &leaves);
+    }
+}
+
+/// Of one value, and counts what is read of it.
+#[derive(Debug)]
+struct Counting {
+    value: u8,
+    read_bytes: AtomicU64,
+}
+
+impl ArraySource for Counting {
+    fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        self.read_bytes.fetch_add(out.len() as u64, Ordering::Relaxed);
+        out.fill(self.value);
+        Ok(())
+    }
+
+    fn read_region(&self, _region: &Region, out: &mut [u8]) -> Result<()> {
+        self.read_c_order(0, out)
+    }
+}
+
+#[test]
+fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
+    const LEN_BYTES: u64 = 4 << 20;
+    const PIECE_LEN_BYTES: u64 = 256 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let save = |step: u8, value: u8| {
+        let source = Arc::new(Counting { value, read_bytes: AtomicU64::new(0) });
+        let shape = Shape::new(vec![LEN_BYTES]).unwrap();
+        let deferred = Array::deferred(Dtype::UInt8, shape.clone(), source.clone()).unwrap();
+        let other = Array::new(Dtype::UInt8, Shape::new(vec![9]).unwrap(), vec![step; 9].into()).unwrap();
+        let tree = dict([("deferred", deferred), ("other", other)].into_iter());
+        let base = step.checked_sub(1).map(|step| folder.path().join(step.to_string()));
+        let options = SaveOptions { base, ..SaveOptions::default() };
+        regrow::save_with(folder.path().join(step.to_string()), &tree, &options).unwrap();
+        source.read_bytes.load(Ordering::Relaxed)
+    };
+    assert_eq!(save(0, 7), LEN_BYTES);
+    assert_eq!(save(1, 8), LEN_BYTES + PIECE_LEN_BYTES, "compared up to the first piece, and written");
+    assert_eq!(save(2, 8), 3 * LEN_BYTES, "compared, written and hashed");
+    assert_eq!(save(3, 8), LEN_BYTES, "hashed, and linked");
+    assert_eq!(save(4, 9), 2 * LEN_BYTES + PIECE_LEN_BYTES, "hashed in vain, compared, and written");
+}
+
+#[test]
+fn casts_are_compared_as_they_are_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |step: usize| folder.path().join(step.to_string());
+    let values: Vec<u8> = (0..20_000_u32).flat_map(|i| (i as f32 / 3.0).to_le_bytes()).collect();
+    let array = Array::new(Dtype::Float32, Shape::new(vec![20_000]).unwrap(), values.into()).unwrap();
+    let tree = dict([("x", array)].into_iter());
+    let cast = vec![(PathPattern::new("**").unwrap(), Dtype::BFloat16)];
+    let mut options = SaveOptions { cast, ..SaveOptions::default() };
+    regrow::save_with(path(0), &tree, &options).unwrap();
+    options.base = Some(path(0));
+    let again = regrow::save_with(path(1), &tree, &options).unwrap();
+    assert_eq!(inodes(&path(1)), inodes(&path(0)));
+    assert!(again.reused_bytes > 2 * 20_000);
+    options.cast.clear();
+    let other = regrow::save_with(path(2), &tree, &options).unwrap();
+    assert_eq!(other.reused_bytes, 0, "another dtype is another leaf");
+}
+
+#[test]
+fn on_another_file_system_everything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    // In memory, where the system has that.
+    let elsewhere = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+    let is_other =
+        fs::metadata(folder.path()).unwrap().dev() != fs::metadata(elsewhere.path()).unwrap().dev();
+    let (first, second, third) =
+        (folder.path().join("first"), elsewhere.path().join("second"), elsewhere.path().join("third"));
+    let leaves: Leaves = [("x".to_owned(), bytes(0, 1 << 20)), ("y".to_owned(), bytes(1, 10))].into();
+    save(&first, &leaves, None);
+    let report = save(&second, &leaves, Some(&first));
+    assert_eq!(report.reused_bytes == 0, is_other);
+    assert_eq!(inodes(&second) != inodes(&first), is_other);
+    assert_holds(&second, &leaves);
+    save(&third, &leaves, Some(&second));
+    assert_eq!(inodes(&third), inodes(&second));
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (base, target) = (folder.path().join("base"), folder.path().join("new/target"));
+    let leaves: Leaves = [("x".to_owned(), bytes(0, 10_000))].into();
+    let tree = tree(&leaves);
+    save(&base, &leaves, None);
+    let refused = |options: SaveOptions| {
+        let error = regrow::save_with(&target, &tree, &options).unwrap_err();
+        assert!(!folder.path().join("new").exists(), "nothing is left: {error}");
+        assert!(error.to_string().contains("base"), "{error}");
+        assert!(error.help_text().is_some() || error.kind() == ErrorKind::NotFound, "{error}");
+        error.kind()
+    };
+    let compressed = SaveOptions { compression: Some(Compression::Zstd(1)), ..with_base(&base) };
+    assert_eq!(refused(compressed), ErrorKind::InvalidArgument);
+    for name in Layout::NAMES.into_iter().filter(|&name| name != "regrow") {
+        let layout = Layout::from_name(name, serde_json::Value::Null).unwrap();
+        assert_eq!(refused(SaveOptions { layout, ..with_base(&base) }), ErrorKind::InvalidArgument, "{name}");
+    }
+    assert_eq!(refused(with_base(&folder.path().join("missing"))), ErrorKind::NotFound);
+    assert_eq!(refused(with_base(folder.path())), ErrorKind::InvalidArgument);
+    assert_holds(&base, &leaves);
+    let uncompressed = SaveOptions { compression: Some(Compression::None), ..with_base(&base) };
+    assert!(regrow::save_with(&target, &tree, &uncompressed).unwrap().reused_bytes > 10_000);
+}
