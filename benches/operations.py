@@ -189,8 +189,11 @@ def reusing(setting: Setting) -> None:
     save: Callable[..., Any] = regrow.save
     with setting.tree(workload) as (tree, _, _), setting.room("base") as room:
         after = changed(tree, workload)
-        base, whole, part = room / "base", room / "whole", room / "part"
-        save(base, tree)
+        first, base, whole, part = room / "first", room / "base", room / "whole", room / "part"
+        # The second save knows what stands still, and gathers it: from the third on it is linked.
+        save(first, after)
+        save(base, tree, base=first)
+        remove(first)
 
         def alone(clock: Clock) -> None:
             remove(whole)

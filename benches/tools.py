@@ -69,7 +69,8 @@ class Regrow(Tool):
     def open(self, path: Path) -> Any:
         checkpoint = self.regrow.open(path)
         first = next(iter(checkpoint))
-        return checkpoint, np.asarray(checkpoint[first][...]).reshape(-1)[:1]
+        leaf = checkpoint[first]
+        return checkpoint, np.asarray(leaf[(slice(0, 1),) * leaf.ndim])
 
     def verify(self, path: Path) -> Any:
         report = self.regrow.verify(path)
@@ -104,7 +105,9 @@ class Safetensors(Tool):
     def open(self, path: Path) -> Any:
         with self.safe_open(path / "model.safetensors", framework="np") as file:
             first = next(iter(file.keys()))
-            return file.get_tensor(first).reshape(-1)[:1]
+            piece = file.get_slice(first)
+            rank = len(piece.get_shape())
+            return piece[(slice(0, 1),) * rank] if rank else file.get_tensor(first)
 
 
 class Flax(Tool):
