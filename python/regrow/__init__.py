@@ -231,7 +231,7 @@ def load(
     """Loads a checkpoint of any layout, every block checked.
 
     Without a template arrays come back as read-only NumPy arrays (views of the file itself where they are stored raw
-    and the page cache has them, else read past it into memory),
+    and the page cache has them, or where they are more than half of the memory available; else read into memory),
     containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
 
     Args:

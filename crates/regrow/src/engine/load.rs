@@ -1,16 +1,19 @@
 //! Loading: all of it, or a selection.
 //!
 //! What is stored raw and whole comes back as a view of the map, checked first, in the order in which it lies
-//! on disk. Everything else is decoded straight into its destination by a few threads; an array of many
+//! on disk; where the page cache does not have it and memory has room, it is read past the cache into memory, which is
+//! faster. Everything else is decoded straight into its destination by a few threads; an array of many
 //! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory that the caller
 //! gives is filled in place, and what goes there is checked on the way.
 
+use std::cell::LazyCell;
 use std::path::Path;
 
 use bytes::Bytes;
 
 use super::attempts::Attempts;
 use super::bands::for_each_band;
+use super::room::available_bytes;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
@@ -208,13 +211,16 @@ impl Checkpoint {
         };
         let monitor = &options.monitor;
         let wanted_bytes = order.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
-        monitor.expect(wanted_bytes.fold(0, u64::saturating_add));
+        let wanted_bytes = wanted_bytes.fold(0, u64::saturating_add);
+        monitor.expect(wanted_bytes);
         monitor.enter(Stage::Read);
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
         let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
         // Views whose bytes are not in memory yet: they are read past the page cache.
         let mut cold: Vec<(usize, Vec<u8>)> = Vec::new();
+        // The page cache can be taken back, memory cannot: of that a load takes half of what there is, at most.
+        let has_room = LazyCell::new(|| available_bytes().is_none_or(|bytes| wanted_bytes <= bytes / 2));
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
@@ -227,7 +233,7 @@ impl Checkpoint {
                     !is_given && infos.get(leaf).is_some_and(|info| cast_of(leaf, info).is_none())
                 };
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
-                is_cold = !options.mapped && is_mostly_cold(reader, &views);
+                is_cold = !options.mapped && is_mostly_cold(reader, &views) && *has_room;
                 is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
+//! | `room` | how much memory there is |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
@@ -26,6 +27,7 @@ mod overview;
 pub mod pool;
 mod replace;
 mod report;
+mod room;
 mod save;
 mod search;
 mod template;

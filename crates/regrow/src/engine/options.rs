@@ -58,7 +58,8 @@ pub struct LoadOptions {
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
     /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
-    /// to begin with, and memory that the system can take back. Without it such leaves are read into memory.
+    /// to begin with, and memory that the system can take back. Without it such leaves are read into memory, if
+    /// that takes no more than half of what is available.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,

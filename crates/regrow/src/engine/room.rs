@@ -1,0 +1,56 @@
+//! How much memory there is left: a load takes no more of it than leaves the machine in peace.
+
+use std::fs;
+
+/// Bytes that can be taken without pushing others out, by what the system and the process' group say; `None` where
+/// they say nothing.
+pub(super) fn available_bytes() -> Option<u64> {
+    let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_system(&text));
+    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_group(&text));
+    [system, group].into_iter().flatten().min()
+}
+
+/// `MemAvailable:   12345 kB`
+fn of_system(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// What the limits of the group and of those above it leave, cgroup v2: `0::/user.slice/job`.
+fn of_group(cgroup: &str) -> Option<u64> {
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let number = |folder: &str, file: &str| {
+        fs::read_to_string(format!("/sys/fs/cgroup/{folder}/{file}")).ok()?.trim().parse::<u64>().ok()
+    };
+    let left = |folder: &str| {
+        // Most groups have no limit: the word `max` is no number.
+        let limit = number(folder, "memory.max")?;
+        Some(limit.saturating_sub(number(folder, "memory.current")?))
+    };
+    let above = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
+    above.chain([path, ""]).filter_map(left).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_system_says() {
+        let text = "MemTotal:       24683716 kB\nMemFree:          100 kB\nMemAvailable:   22299148 kB\n";
+        assert_eq!(of_system(text), Some(22_299_148 * 1024));
+        for odd in ["", "MemAvailable: kB", "MemAvailable: 5", "MemAvailable: 99999999999999999999 kB"] {
+            assert_eq!(of_system(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn this_machine_has_some() {
+        assert!(available_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn a_group_that_is_not_there_says_nothing() {
+        assert_eq!(of_group("1:memory:/old"), None);
+    }
+}
