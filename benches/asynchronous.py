@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from limits import Limit
 from measure import LIMIT, OURS, Clock, Turn, interleave
@@ -23,11 +22,6 @@ JAX, NUMPY = "jax", "numpy"
 
 def saving(setting: Setting) -> None:
     """One workload of large leaves, and one of many."""
-    import regrow
-
-    if not hasattr(regrow, "save_async"):
-        setting.samples.note("async saves are left out: regrow has no save_async yet")
-        return
     logging.getLogger("absl").setLevel(logging.ERROR)
     for workload in (setting.scale.main, "moe_128x48@0.25GiB"):
         with setting.tree(workload) as (tree, leaf_count, len_bytes), setting.room("async") as room:
@@ -52,11 +46,10 @@ def _ours(path: Path, kind: str, tree: Tree) -> Callable[[Clock], None]:
     def run(clock: Clock) -> None:
         import regrow
 
-        save_async: Callable[..., Any] = getattr(regrow, "save_async")  # noqa: B009 (it may not be there)
         remove(path)
 
         def whole() -> None:
-            handle = clock.time(f"{BLOCKED}, {kind}", lambda: save_async(path, tree))
+            handle = clock.time(f"{BLOCKED}, {kind}", lambda: regrow.save_async(path, tree))
             handle.wait()
 
         clock.time(f"{DURABLE}, {kind}", whole)

@@ -9,10 +9,8 @@ it put off.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from limits import CopyAndHash, Limit, helper
@@ -181,28 +179,24 @@ def reusing(setting: Setting) -> None:
     """Saves with `base=`: after a step that has changed an adapter, and left the model below it alone."""
     import regrow
 
-    if "base" not in inspect.signature(regrow.save).parameters:
-        setting.samples.note("save with base is left out: regrow.save has no `base` yet")
-        return
     suffix = "0.25GiB" if setting.scale.name == "quick" else "1GiB"
     workload = f"lora@{suffix}"
-    save: Callable[..., Any] = regrow.save
     with setting.tree(workload) as (tree, _, _), setting.room("base") as room:
         after = changed(tree, workload)
         first, base, whole, part = room / "first", room / "base", room / "whole", room / "part"
         # The second save knows what stands still, and gathers it: from the third on it is linked.
-        save(first, after)
-        save(base, tree, base=first)
+        regrow.save(first, after)
+        regrow.save(base, tree, base=first)
         remove(first)
 
         def alone(clock: Clock) -> None:
             remove(whole)
-            clock.time(BASE, lambda: save(whole, after))
+            clock.time(BASE, lambda: regrow.save(whole, after))
             remove(whole)
 
         def with_base(clock: Clock) -> None:
             remove(part)
-            clock.time(BASE, lambda: save(part, after, base=base))
+            clock.time(BASE, lambda: regrow.save(part, after, base=base))
             remove(part)
 
         turns = [Turn(OURS, with_base), Turn("regrow without base", alone)]

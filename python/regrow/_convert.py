@@ -185,8 +185,6 @@ def convert(
         cast=cast,
         compression=compression,
         metadata=metadata,
-        strict_orbax=False,
-        budget=None,
         orbax=orbax,
         options=options,
     )

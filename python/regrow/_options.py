@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -67,18 +67,21 @@ ORBAX_NAMES = frozenset(field.name for field in fields(OrbaxOptions))
 def save_options(
     *,
     layout: str,
-    overwrite: bool,
+    overwrite: bool | Literal["any file"],
     durable: bool,
-    cast: Any,
-    compression: Any,
-    metadata: Any,
-    strict_orbax: bool,
-    budget: int | None,
-    orbax: OrbaxOptions | None,
     options: dict[str, Any],
+    cast: Any = None,
+    compression: Any = None,
+    metadata: Any = None,
+    strict_orbax: bool = False,
     base: str | os.PathLike[str] | None = None,
+    budget: int | None = None,
+    orbax: OrbaxOptions | None = None,
 ) -> tuple[Any, ...]:
-    """What the engine wants to know of a save, from what the caller said."""
+    """What the engine wants to know of a save, from what the caller said: the one place that knows its columns.
+
+    With ``overwrite="any file"`` also a file that is no checkpoint is replaced.
+    """
     chosen = layout_options(layout, orbax, options)
     return (
         overwrite,

@@ -259,16 +259,8 @@ def model_save(
         os.fsdecode(filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
-        (
-            "any file" if overwrite else False,
-            durable,
-            [],
-            None,
-            None,
-            False,
-            None,
-            _options.layout_options("pytree_data", None, options),
-            None,
+        _options.save_options(
+            layout="pytree_data", overwrite="any file" if overwrite else False, durable=durable, options=options
         ),
         unwatched(),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +222,64 @@ def test_damage_is_found_on_the_way_into_arrays(path: Path) -> None:
     assert caught.value.leaf == "w"
     out = regrow.load(path, out={"w": np.zeros_like(rows)}, verify=False)
     np.testing.assert_array_equal(out["w"][:-4], rows[:-4])
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A checkpoint on a disk, where files can be out of the page cache; temporary folders may be memory."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        regrow.save(Path(folder) / "x", {"a": np.arange(1 << 20), "b": np.arange(1 << 18, dtype=np.int32), "c": 1})
+        yield Path(folder) / "x"
+
+
+def leave_page_cache(path: Path) -> None:
+    """Nothing of the checkpoint's files stays in memory."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def lies_in_a_file(array: Any) -> bool:
+    """Whether the array's memory is a map of the data file."""
+    address = array.__array_interface__["data"][0]
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_ = line.split()
+        first, end = (int(each, 16) for each in span.split("-"))
+        if first <= address < end:
+            return line.endswith(".safetensors")
+    raise AssertionError("the address is in no map")
+
+
+def test_what_is_cached_is_mapped_and_what_is_not_is_read(on_disk: Path) -> None:
+    leave_page_cache(on_disk)
+    cold = regrow.load(on_disk)
+    assert not lies_in_a_file(cold["a"]) and not lies_in_a_file(cold["b"])
+    leave_page_cache(on_disk)
+    asked_for = regrow.load(on_disk, mmap=True)
+    assert lies_in_a_file(asked_for["a"]) and lies_in_a_file(asked_for["b"])
+    warm = regrow.load(on_disk)
+    assert lies_in_a_file(warm["a"])
+    for loaded in (cold, asked_for, warm):
+        np.testing.assert_array_equal(loaded["a"], np.arange(1 << 20))
+        np.testing.assert_array_equal(loaded["b"], np.arange(1 << 18, dtype=np.int32))
+        assert loaded["c"] == 1 and not loaded["a"].flags.writeable
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_damage_is_found_by_cold_loads(on_disk: Path, mmap: bool) -> None:
+    file = on_disk / "model.safetensors"
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 2)
+        byte = opened.read(1)
+        opened.seek(-1, os.SEEK_CUR)
+        opened.write(bytes([byte[0] ^ 1]))
+        opened.flush()
+        os.fsync(opened.fileno())
+    leave_page_cache(on_disk)
+    with pytest.raises(regrow.CorruptError) as caught:
+        regrow.load(on_disk, mmap=mmap)
+    assert (caught.value.file, caught.value.leaf) == (str(file), "a")
 
 
 def test_steps(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from .. import _native
+from .. import _native, _options
 from .._checkpoint import StrPath
 from .._errors import InvalidArgumentError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
@@ -91,9 +90,5 @@ def layout_options(metadata: Any, sep: str | None, align: int, max_shard_size: i
 
 
 def save_options(options: dict[str, Any], durable: bool) -> tuple[Any, ...]:
-    """Those of the native half: what to overwrite, durable, casts, compression, metadata, strict, budget, layout,
-    base.
-
-    Whatever file has the name is replaced, as safetensors itself does.
-    """
-    return "any file", durable, [], None, None, False, None, ("safetensors", json.dumps(options)), None
+    """Whatever file has the name is replaced, as safetensors itself does."""
+    return _options.save_options(layout="safetensors", overwrite="any file", durable=durable, options=options)

@@ -13,7 +13,7 @@ use bytes::Bytes;
 
 use super::attempts::Attempts;
 use super::bands::for_each_band;
-use super::room::available_bytes;
+use super::room::has_room_for;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
 use crate::array::{Array, Dtype, Region, cast_bytes};
@@ -219,8 +219,7 @@ impl Checkpoint {
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
         // Views whose bytes are not in memory yet: they are read past the page cache.
         let mut cold: Vec<(usize, Vec<u8>)> = Vec::new();
-        // The page cache can be taken back, memory cannot: of that a load takes half of what there is, at most.
-        let has_room = LazyCell::new(|| available_bytes().is_none_or(|bytes| wanted_bytes <= bytes / 2));
+        let has_room = LazyCell::new(|| has_room_for(wanted_bytes));
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };

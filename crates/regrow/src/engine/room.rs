@@ -2,9 +2,19 @@
 
 use std::fs;
 
+/// Whether a load may take so much memory: half of what there is, at most. What is mapped can be taken back by the
+/// system, memory cannot.
+pub(super) fn has_room_for(len_bytes: u64) -> bool {
+    fits(len_bytes, available_bytes())
+}
+
+fn fits(len_bytes: u64, available_bytes: Option<u64>) -> bool {
+    available_bytes.is_none_or(|available| len_bytes <= available / 2)
+}
+
 /// Bytes that can be taken without pushing others out, by what the system and the process' group say; `None` where
 /// they say nothing.
-pub(super) fn available_bytes() -> Option<u64> {
+fn available_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_system(&text));
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_group(&text));
     [system, group].into_iter().flatten().min()
@@ -34,6 +44,13 @@ fn of_group(cgroup: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_takes_half_at_most() {
+        assert!(fits(50, Some(100)) && !fits(51, Some(100)) && !fits(1, Some(1)));
+        assert!(fits(u64::MAX, None), "where nobody knows, nobody is kept from it");
+        assert!(has_room_for(1) && !has_room_for(u64::MAX));
+    }
 
     #[test]
     fn reads_what_the_system_says() {
