@@ -9,8 +9,7 @@
 use std::cell::LazyCell;
 use std::path::Path;
 
-use bytes::Bytes;
-
+use super::arena::Arena;
 use super::attempts::Attempts;
 use super::bands::for_each_band;
 use super::room::has_room_for;
@@ -215,10 +214,11 @@ impl Checkpoint {
         monitor.expect(wanted_bytes);
         monitor.enter(Stage::Read);
         let mut data: Vec<Option<LeafData>> = vec![None; infos.len()];
-        let mut buffers: Vec<(usize, Dtype, Vec<u8>)> = Vec::new();
+        // What is to be decoded or cast: leaves, and the dtypes they will have.
+        let (mut decoded, mut decoded_memory) = (Vec::<(usize, Dtype)>::new(), Arena::default());
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
         // Views whose bytes are not in memory yet: they are read past the page cache.
-        let mut cold: Vec<(usize, Vec<u8>)> = Vec::new();
+        let (mut cold, mut cold_memory) = (Vec::<usize>::new(), Arena::default());
         let has_room = LazyCell::new(|| has_room_for(wanted_bytes));
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
@@ -246,7 +246,8 @@ impl Checkpoint {
                 }
                 _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
                     Some(_) if is_cold && info.len_bytes() > 0 => {
-                        cold.push((leaf, allocate(info.len_bytes()).map_err(at(leaf))?));
+                        cold_memory.add(info.len_bytes()).map_err(at(leaf))?;
+                        cold.push(leaf);
                         None
                     }
                     Some(view) => {
@@ -261,7 +262,8 @@ impl Checkpoint {
                     None => {
                         let dtype = cast.unwrap_or(info.dtype);
                         let len_bytes = info.shape.len_bytes(dtype).map_err(at(leaf))?;
-                        buffers.push((leaf, dtype, allocate(len_bytes).map_err(at(leaf))?));
+                        decoded_memory.add(len_bytes).map_err(at(leaf))?;
+                        decoded.push((leaf, dtype));
                         None
                     }
                 },
@@ -274,8 +276,9 @@ impl Checkpoint {
             .into_iter()
             .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
         let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out));
-        let raw = raw.chain(cold.iter_mut().map(|(leaf, memory)| (*leaf, memory.as_mut_slice()))).collect();
-        let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
+        let pages = cold_memory.pages();
+        let raw = raw.chain(cold.iter().copied().zip(cold_memory.slices())).collect();
+        let not_raw = pages.made_during(|| reader.read_raw(raw, options.unverified, monitor))?;
         let mut bands = Vec::new();
         for (leaf, out) in not_raw {
             if let Some(info) = infos.get(leaf) {
@@ -287,9 +290,9 @@ impl Checkpoint {
                 cut_into_bands(leaf, info, dtype, out, &mut bands)?;
             }
         }
-        for (leaf, dtype, buffer) in &mut buffers {
-            if let Some(info) = infos.get(*leaf) {
-                cut_into_bands(*leaf, info, *dtype, buffer, &mut bands)?;
+        for (&(leaf, dtype), out) in decoded.iter().zip(decoded_memory.slices()) {
+            if let Some(info) = infos.get(leaf) {
+                cut_into_bands(leaf, info, dtype, out, &mut bands)?;
             }
         }
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
@@ -306,15 +309,12 @@ impl Checkpoint {
             monitor.done(Stage::Read, len_bytes)
         })?;
         monitor.finish()?;
-        for (leaf, memory) in cold {
+        let cold = cold.iter().filter_map(|&leaf| Some((leaf, infos.get(leaf)?.dtype)));
+        let read =
+            cold.zip(cold_memory.into_bytes()).chain(decoded.into_iter().zip(decoded_memory.into_bytes()));
+        for ((leaf, dtype), bytes) in read {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
-                let array = Array::new(info.dtype, info.shape.clone(), Bytes::from(memory))?;
-                *slot = Some(LeafData::Array(array));
-            }
-        }
-        for (leaf, dtype, buffer) in buffers {
-            if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
-                *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), Bytes::from(buffer))?));
+                *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), bytes)?));
             }
         }
         let leaf = |(info, data): (&LeafInfo, Option<LeafData>)| {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
-//! | `room` | how much memory there is |
+//! | `room`, `arena` | how much memory there is; memory for what is loaded |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
@@ -16,6 +16,7 @@
 //! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
 
+mod arena;
 mod attempts;
 mod background;
 mod bands;

@@ -42,6 +42,7 @@ mod reader;
 mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
+pub(crate) use map::make_pages;
 pub use map::{Access, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
 
