@@ -13,10 +13,12 @@ use serde_json::Value;
 
 use super::bytes_codec::{self, Endian};
 use super::transpose::Order;
+use super::zstd::FrameDecoder;
 use super::{BytesCodec, Sharding, buffer, copy_exact, resize, wrong_len};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::CHUNK_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::FreshPages;
 use crate::zarr::Missing;
 use crate::zarr::json::Members;
 
@@ -248,6 +250,36 @@ impl CodecChain {
                 order.decode_into(self.dtype(), self.shape(), encoded, out)
             }
         }
+    }
+
+    /// Whether a stored chunk can be decoded as its bytes come in: then neither they nor the chunk need a buffer.
+    pub(crate) fn is_streamed(&self) -> bool {
+        self.order.is_none()
+            && matches!(self.array_codec, ArrayCodec::Bytes(_))
+            && matches!(self.bytes_codecs.as_slice(), [BytesCodec::Zstd(_)])
+    }
+
+    /// Decodes a stored chunk of a chain that [is streamed](Self::is_streamed), whose bytes `stored` hands out front
+    /// to back, into `out`, which is exactly as long as the chunk.
+    ///
+    /// # Errors
+    /// As [`decode_into`](Self::decode_into); what `stored` says.
+    pub(crate) fn decode_streamed(
+        &self,
+        out: &mut [u8],
+        stored: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<()> {
+        if out.len() as u64 != self.len_bytes {
+            return Err(wrong_len(self.len_bytes, out.len() as u64));
+        }
+        let mut pages = FreshPages::of(out);
+        let mut decoder = FrameDecoder::new(out)?;
+        stored(&mut |bytes| {
+            pages.make_to(decoder.len_bytes().saturating_add(bytes.len()));
+            decoder.push(bytes)
+        })?;
+        decoder.finish()?;
+        bytes_codec::to_memory(self.dtype(), self.endian(), out)
     }
 
     /// Decodes a stored chunk into `buffer`, made as long as needed once it is known that so few bytes can

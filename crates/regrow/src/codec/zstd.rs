@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 
 use ::zstd::bulk::{Compressor, Decompressor};
-use ::zstd::zstd_safe;
+use ::zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer};
 
 use super::{buffer, wrong_len};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +23,9 @@ const BLOCK_LEN_MAX_BYTES: u64 = 128 << 10;
 
 /// The shortest block that decodes to anything: a header of three bytes and one byte that is repeated.
 const BLOCK_STORED_LEN_MIN_BYTES: u64 = 4;
+
+/// The longest window that zstd knows, as a power of two.
+const WINDOW_LOG_MAX: u32 = if usize::BITS == 64 { 31 } else { 30 };
 
 /// The levels that zstd knows.
 const LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
@@ -97,6 +100,72 @@ pub(crate) fn decode_into(stored: &[u8], out: &mut [u8]) -> Result<()> {
         return Err(wrong_len(out.len() as u64, len as u64));
     }
     Ok(())
+}
+
+/// Decodes one frame, whose bytes come piece by piece, into memory that it must fill exactly. What has been decoded
+/// stays where it is and is looked up there, so a frame of any window takes no more memory than this.
+pub(crate) struct FrameDecoder<'o> {
+    context: DCtx<'static>,
+    out: OutBuffer<'o, [u8]>,
+    stored_len_bytes: u64,
+    is_ended: bool,
+}
+
+impl<'o> FrameDecoder<'o> {
+    /// A decoder that fills `out`.
+    pub(crate) fn new(out: &'o mut [u8]) -> Result<Self> {
+        let mut context = DCtx::create();
+        for parameter in [DParameter::StableOutBuffer(true), DParameter::WindowLogMax(WINDOW_LOG_MAX)] {
+            context.set_parameter(parameter).map_err(does_not_decompress)?;
+        }
+        Ok(Self { context, out: OutBuffer::around(out), stored_len_bytes: 0, is_ended: false })
+    }
+
+    /// How many bytes there are by now.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.out.pos()
+    }
+
+    /// Takes the next stored bytes.
+    pub(crate) fn push(&mut self, stored: &[u8]) -> Result<()> {
+        let wanted = self.out.capacity() as u64;
+        if self.stored_len_bytes == 0
+            && let Ok(Some(len_bytes)) = zstd_safe::get_frame_content_size(stored)
+            && len_bytes != wanted
+        {
+            return Err(wrong_len(wanted, len_bytes));
+        }
+        let mut input = InBuffer::around(stored);
+        while input.pos() < stored.len() {
+            let at = self.stored_len_bytes + input.pos() as u64;
+            if self.is_ended {
+                return Err(Error::corrupt("bytes follow its zstd frame").at_byte(at));
+            }
+            let before = (input.pos(), self.out.pos());
+            let hint = self.context.decompress_stream(&mut self.out, &mut input);
+            self.is_ended = hint.map_err(does_not_decompress)? == 0;
+            if !self.is_ended && before == (input.pos(), self.out.pos()) {
+                return Err(wrong_len(wanted, wanted.saturating_add(1)));
+            }
+        }
+        self.stored_len_bytes += stored.len() as u64;
+        Ok(())
+    }
+
+    /// Errs unless the frame has come to its end and filled the memory.
+    pub(crate) fn finish(self) -> Result<()> {
+        if !self.is_ended {
+            return Err(Error::corrupt("its zstd frame is cut off").at_byte(self.stored_len_bytes));
+        }
+        if self.out.pos() != self.out.capacity() {
+            return Err(wrong_len(self.out.capacity() as u64, self.out.pos() as u64));
+        }
+        Ok(())
+    }
+}
+
+fn does_not_decompress(code: zstd_safe::ErrorCode) -> Error {
+    Error::corrupt(format!("its zstd frame does not decompress: {}", zstd_safe::get_error_name(code)))
 }
 
 /// Decodes one frame to at most `max_bytes`.
@@ -199,5 +268,56 @@ mod tests {
         let len = 10 << 20;
         let stored = Zstd::new(19).unwrap().encode(&vec![0; len]).unwrap();
         assert!(decoded_len_max_bytes(stored.len() as u64) >= len as u64, "{}", stored.len());
+    }
+
+    /// Decodes in pieces of `step` bytes.
+    fn decode_in_pieces(stored: &[u8], len: usize, step: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; len];
+        let mut decoder = FrameDecoder::new(&mut out)?;
+        stored.chunks(step).try_for_each(|piece| decoder.push(piece))?;
+        decoder.finish()?;
+        Ok(out)
+    }
+
+    #[test]
+    fn pieces_of_any_length_give_what_the_whole_gives() {
+        let noise = |i: u32| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8 & 63;
+        let bytes: Vec<u8> = (0..600_000).map(noise).collect();
+        let sealed = Zstd { level: 3, checksum: true }.encode(&bytes).unwrap();
+        let unsized_frame = ::zstd::stream::encode_all(&bytes[..], 1).unwrap();
+        for stored in [&sealed, &unsized_frame, &Zstd::new(-5).unwrap().encode(&bytes).unwrap()] {
+            for step in [1000, 4096, 100_000, stored.len() - 1, stored.len()] {
+                assert!(decode_in_pieces(stored, bytes.len(), step).unwrap() == bytes, "{step}");
+                for len in [0, 1, bytes.len() - 1, bytes.len() + 1] {
+                    let error = decode_in_pieces(stored, len, step).unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{step} {len}");
+                }
+                for end in [0, 1, 5, stored.len() / 2, stored.len() - 1] {
+                    let error = decode_in_pieces(&stored[..end], bytes.len(), step).unwrap_err();
+                    assert_eq!(error.what(), "its zstd frame is cut off", "{step} {end}");
+                }
+                let trailing = [stored, &[0_u8][..]].concat();
+                let error = decode_in_pieces(&trailing, bytes.len(), step).unwrap_err();
+                assert_eq!(error.what(), "bytes follow its zstd frame", "{step}");
+                assert_eq!(error.place().offset_bytes, Some(stored.len() as u64));
+            }
+        }
+        let mut damaged = sealed;
+        for at in (0..damaged.len()).step_by(damaged.len() / 50) {
+            damaged[at] ^= 0x10;
+            assert!(decode_in_pieces(&damaged, bytes.len(), 1000).is_err(), "{at}");
+            damaged[at] ^= 0x10;
+        }
+    }
+
+    #[test]
+    fn a_frame_of_a_long_window_needs_no_more_memory() {
+        // 256 MiB: more than decoders take by default when they keep a window of their own.
+        let bytes = vec![3; 300 << 10];
+        let mut encoder = ::zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.window_log(28).unwrap();
+        std::io::Write::write_all(&mut encoder, &bytes).unwrap();
+        let stored = encoder.finish().unwrap();
+        assert!(decode_in_pieces(&stored, bytes.len(), 10).unwrap() == bytes);
     }
 }

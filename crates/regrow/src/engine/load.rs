@@ -7,6 +7,7 @@
 //! gives is filled in place, and what goes there is checked on the way.
 
 use std::cell::LazyCell;
+use std::cmp::Reverse;
 use std::path::Path;
 
 use super::arena::Arena;
@@ -26,6 +27,12 @@ use crate::tree::{
 
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
+
+/// What reading a chunk takes that is decoded as its bytes come in: a buffer, and what the decoder needs.
+const STREAM_COST_BYTES: u64 = 5 << 20;
+
+/// Fewest threads that read and decode: while one waits for the disk the others decode.
+const THREADS_MIN: usize = 3;
 
 /// Views are checked this many bytes ahead of where they are handed out.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
@@ -296,12 +303,20 @@ impl Checkpoint {
             }
         }
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-        // Beside the result itself a chunk is held encoded and decoded, and a band to be cast as it was stored.
+        // Beside the result itself a chunk is held encoded and decoded, unless it is decoded as it comes in; and a
+        // band to be cast is held as it was stored.
         let cost = |band: &Band<'_>| {
-            let info = infos.get(band.leaf);
-            info.map_or(0, |info| 2 * chunk_len_bytes(info) + band.source_len_bytes(info).unwrap_or(0))
+            let Some(info) = infos.get(band.leaf) else { return 0 };
+            let chunk =
+                if reader.is_streamed(band.leaf) { STREAM_COST_BYTES } else { 2 * chunk_len_bytes(info) };
+            chunk.saturating_add(band.source_len_bytes(info).unwrap_or(0))
         };
-        pool::for_each_parallel(pool::thread_count(), bands, budget_bytes, cost, |band| {
+        // What takes one thread long comes first, so that no thread is left with it at the end; the rest in the
+        // order of the disk.
+        bands
+            .sort_by_key(|band| Reverse(Some(band.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES)));
+        let threads = pool::thread_count().max(THREADS_MIN);
+        pool::for_each_parallel(threads, bands, budget_bytes, cost, |band| {
             let (leaf, info) = (band.leaf, infos.get(band.leaf));
             let Some(info) = info else { return Ok(()) };
             let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;

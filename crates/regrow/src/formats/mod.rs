@@ -204,6 +204,12 @@ pub trait Reader: Debug + Send + Sync {
     /// ranges that the region meets, and checks all that is checkable of them.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
 
+    /// Whether [`read_region`](Self::read_region) of whole rows of chunks decodes them in place as their bytes come in:
+    /// then it takes no memory for a chunk.
+    fn is_streamed(&self, _leaf: usize) -> bool {
+        false
+    }
+
     /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None` otherwise.
     /// **Not checked**: [`check_view`](Self::check_view) does that.
     fn view(&self, _leaf: usize) -> Result<Option<Bytes>> {

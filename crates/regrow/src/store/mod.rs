@@ -24,7 +24,7 @@ pub mod ocdbt;
 mod prefix;
 
 pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
-pub(crate) use local::{DirectReader, Scratch, Way, make_pages};
+pub(crate) use local::{DirectReader, FreshPages, Scratch, Way, make_pages};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 
@@ -82,14 +82,26 @@ impl Span {
     /// # Errors
     /// `Corrupt` if the file is gone or too short.
     pub fn read(&self) -> Result<Bytes> {
-        let range = ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.len_bytes };
-        match self.store.get(&self.key, range)? {
-            Some(bytes) => Ok(bytes),
-            None => Err(crate::Error::corrupt("a data file that the index refers to is missing")
-                .in_file(self.store.describe(&self.key))
-                .at_byte(self.offset_bytes)
-                .help("copy the whole checkpoint again, with all its folders")),
-        }
+        self.store.get(&self.key, self.range())?.ok_or_else(|| self.is_missing())
+    }
+
+    /// Hands the bytes to `each`, front to back, in pieces.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), perhaps after some pieces; what `each` says.
+    pub fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        if self.store.stream(&self.key, self.range(), each)? { Ok(()) } else { Err(self.is_missing()) }
+    }
+
+    fn range(&self) -> ByteRange {
+        ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.len_bytes }
+    }
+
+    fn is_missing(&self) -> crate::Error {
+        crate::Error::corrupt("a data file that the index refers to is missing")
+            .in_file(self.store.describe(&self.key))
+            .at_byte(self.offset_bytes)
+            .help("copy the whole checkpoint again, with all its folders")
     }
 }
 
@@ -97,6 +109,23 @@ impl Span {
 pub trait Store: Debug + Send + Sync {
     /// The bytes of `range` at `key`, or `None` when the store has no such key.
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>>;
+
+    /// Hands out the bytes of `range` at `key` front to back, in pieces that are gone when `each` returns; `false` if
+    /// the store has no such key. A local store reads what the page cache lacks past it, and keeps none of it.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), perhaps after some pieces; what `each` says.
+    fn stream(
+        &self,
+        key: &[u8],
+        range: ByteRange,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        match self.get(key, range)? {
+            Some(bytes) => each(&bytes).map(|()| true),
+            None => Ok(false),
+        }
+    }
 
     /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()>;

@@ -5,21 +5,25 @@
 //! | raw | the rows, in pieces of at most 8 MiB |
 //! | shards of several inner chunks | the index, then the inner chunks that are met, each by its range |
 //! | shards with one raw inner chunk | the index, then as raw chunks |
+//! | of one zstd frame, and belong in one place | the value, piece by piece |
 //! | anything else | the whole value |
 //!
-//! Extra memory is one stored and one decoded (inner) chunk, none of the latter where it fills a run of the result.
+//! Extra memory is a buffer of a few MiB where a value is read in pieces; else one stored and one decoded (inner) chunk, none of the latter where it fills a run of the result.
 
 use std::sync::Arc;
 
 use super::raw::read_raw;
 use super::{ArrayMeta, Destination};
 use crate::array::Region;
-use crate::codec::{ByteSource, Sharding, bytes_codec};
+use crate::codec::{ByteSource, CodecChain, Sharding, bytes_codec};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Span, Store};
 
 /// Longest shard of several inner chunks that is read at once where all of it is wanted.
 const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
+
+/// From this stored length on a chunk is decoded as its bytes come in.
+const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 
 /// What a chunk, or an inner chunk of a shard, that is not stored means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +79,19 @@ impl ZarrArray {
         Ok(())
     }
 
+    /// Whether regions of whole rows of chunks are decoded in place as the chunks' bytes come in.
+    pub fn is_streamed(&self) -> bool {
+        let meta = &*self.meta;
+        let chain = match meta.chain().sharding() {
+            Some(sharding) if sharding.inner_count() == 1 => sharding.inner(),
+            _ => meta.chain(),
+        };
+        let (shape, chunk) = (meta.shape().dims(), meta.chunk_shape().dims());
+        let fills_rows = shape.iter().zip(chunk).skip(1).all(|(all, chunk)| all == chunk);
+        let is_even = shape.iter().zip(chunk).all(|(all, &chunk)| chunk > 0 && all % chunk == 0);
+        chain.is_streamed() && fills_rows && is_even
+    }
+
     /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner chunk of
     /// one shard) of exactly the array's size. `None` also for bool and sub-byte dtypes, whose elements must
     /// be checked or cleaned.
@@ -115,9 +132,7 @@ impl ZarrArray {
         let read = match chain.sharding() {
             _ if chain.is_raw() => read_raw(&stored, chain, &chunk, part, destination),
             Some(sharding) => read_shard(&stored, sharding, &chunk, part, destination, self.missing),
-            None => stored.visit(0, stored.len_bytes(), &mut |bytes| {
-                destination.put_chunk(&chunk, chain, bytes, self.missing)
-            }),
+            None => read_encoded(&stored, chain, &chunk, destination, self.missing),
         };
         read.map_err(|error| self.blame(&key, error))
     }
@@ -188,6 +203,21 @@ impl Stored {
     }
 }
 
+impl Stored {
+    /// Hands out all of the value, front to back.
+    fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        match &self.0 {
+            Located::Inline(bytes) => each(bytes),
+            Located::At(span) => span.stream(&mut |bytes| each(bytes).map_err(|error| in_span(error, span))),
+        }
+    }
+}
+
+/// An error of what a span holds: of its beginning, if it does not say of which byte.
+fn in_span(error: Error, span: &Span) -> Error {
+    error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
+}
+
 impl ByteSource for Stored {
     fn len_bytes(&self) -> u64 {
         self.0.len_bytes()
@@ -201,11 +231,27 @@ impl ByteSource for Stored {
     ) -> Result<()> {
         match self.part(offset_bytes, len_bytes) {
             Located::Inline(bytes) => each(&bytes).map_err(|error| error.shift(offset_bytes)),
-            Located::At(span) => each(&span.read()?).map_err(|error| {
-                error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
-            }),
+            Located::At(span) => each(&span.read()?).map_err(|error| in_span(error, &span)),
         }
     }
+}
+
+/// Reads a chunk that is stored encoded; a long one that belongs in one place is decoded there as its bytes come in.
+fn read_encoded(
+    stored: &Stored,
+    chain: &CodecChain,
+    chunk: &Region,
+    destination: &mut Destination<'_>,
+    missing: Missing,
+) -> Result<()> {
+    if chain.is_streamed()
+        && stored.len_bytes() >= STREAMED_LEN_MIN_BYTES
+        && let Some(slot) = destination.slot(chunk)?
+    {
+        return chain.decode_streamed(slot, |each| stored.stream(each));
+    }
+    let put = &mut |bytes: &[u8]| destination.put_chunk(chunk, chain, bytes, missing);
+    stored.visit(0, stored.len_bytes(), put)
 }
 
 /// Reads a shard. One that is wanted whole, or that has but one inner chunk, is read at once if it is not too
@@ -224,6 +270,15 @@ fn read_shard(
             Some((offset, len)) => {
                 let inner = Stored(stored.part(offset, len));
                 read_raw(&inner, sharding.inner(), chunk, part, destination)
+            }
+            None => sharding.read_into(stored, chunk.starts(), destination, missing),
+        };
+    }
+    if is_single && sharding.inner().is_streamed() && stored.len_bytes() >= STREAMED_LEN_MIN_BYTES {
+        return match sharding.only_inner(stored)? {
+            Some((offset, len)) => {
+                let inner = Stored(stored.part(offset, len));
+                read_encoded(&inner, sharding.inner(), chunk, destination, missing)
             }
             None => sharding.read_into(stored, chunk.starts(), destination, missing),
         };

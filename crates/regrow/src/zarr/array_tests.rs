@@ -369,3 +369,55 @@ fn zero_size_arrays_and_bad_arguments() {
         );
     }
 }
+
+#[test]
+fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place() {
+    // Two chunks of 600 kB each that hardly compress, so that each is longer than what is read at once.
+    let (whole, chunk, dtype) = (shape(&[2, 300_000]), [1, 300_000], Dtype::Int16);
+    let bytes = some_bytes(&whole, dtype);
+    let zstd = json!({"name": "zstd", "configuration": {"level": 1}});
+    let little = json!({"name": "bytes", "configuration": {"endian": "little"}});
+    let big = json!({"name": "bytes", "configuration": {"endian": "big"}});
+    let shards = json!([{"name": "sharding_indexed", "configuration": {
+        "chunk_shape": chunk, "codecs": [little, zstd], "index_codecs": [little, {"name": "crc32c"}],
+    }}]);
+    for codecs in [json!([little, zstd]), json!([big, zstd]), shards] {
+        let meta = ArrayMeta::parse_v3(&v3_document(dtype, &[2, 300_000], &chunk, &codecs)).unwrap();
+        let (store, array) = array_of(meta.clone(), &bytes);
+        assert!(array.is_streamed());
+        for (starts, lens) in
+            [([0, 0], [2, 300_000]), ([1, 0], [1, 300_000]), ([0, 5], [2, 299_990]), ([1, 7], [1, 1])]
+        {
+            let region = Region::new(starts, lens).unwrap();
+            assert!(
+                read(&array, &region).unwrap() == expected(&bytes, &whole, &region, dtype),
+                "{region} {codecs}"
+            );
+        }
+        let key = b"a.b/c/1/0";
+        let stored = store.values.get(key, ByteRange::Full).unwrap().unwrap();
+        let all = Region::whole(&whole);
+        for cut in [0, 1, stored.len() / 2, stored.len() - 1] {
+            store.put(key, stored.slice(..cut)).unwrap();
+            let error = read(&array, &all).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{cut} {codecs}");
+            assert!(error.what().contains("c/1/0") && error.place().file.is_some(), "{error}");
+        }
+        store.put(key, [&stored[..], &[0]].concat().into()).unwrap();
+        assert!(read(&array, &all).is_err(), "{codecs}");
+        // The header of the frame, and blocks without entropy, are not covered by any check of the format.
+        for at in [0, 1, 2, 3, 12, 13] {
+            let mut damaged = stored.to_vec();
+            damaged[at] ^= 0x81;
+            store.put(key, damaged.into()).unwrap();
+            let _ = read(&array, &all);
+        }
+    }
+    let uneven = v3_document(dtype, &[3, 300_000], &[2, 300_000], &json!([little, zstd]));
+    let uneven = ArrayMeta::parse_v3(&uneven).unwrap();
+    let bytes = some_bytes(uneven.shape(), dtype);
+    let (_, array) = array_of(uneven, &bytes);
+    assert!(!array.is_streamed(), "the last chunk is decoded whole");
+    let all = Region::whole(array.meta().shape());
+    assert!(read(&array, &all).unwrap() == bytes);
+}

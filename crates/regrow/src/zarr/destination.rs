@@ -56,13 +56,19 @@ impl<'a> Destination<'a> {
         missing: Missing,
     ) -> Result<()> {
         let Some(common) = self.region.intersect(piece) else { return Ok(()) };
-        if common == *piece
-            && let Some(slot) = slot(&common, self.region, &self.shape, self.dtype, self.out)?
-        {
+        if let Some(slot) = self.slot(piece)? {
             return chain.decode_into(stored, slot, missing);
         }
         chain.decode(stored, &mut self.buffer, missing)?;
         copy_common(self.dtype, piece, &self.buffer, &common, self.region, &self.shape, self.out)
+    }
+
+    /// Where the piece that holds `piece` belongs, if all of it is wanted and is one run.
+    pub(crate) fn slot(&mut self, piece: &Region) -> Result<Option<&mut [u8]>> {
+        if self.region.intersect(piece).as_ref() != Some(piece) {
+            return Ok(None);
+        }
+        slot(piece, self.region, &self.shape, self.dtype, self.out)
     }
 
     /// Takes elements as they are stored raw: C order, little endian, those of `piece`.

@@ -333,6 +333,10 @@ impl Reader for OrbaxReader {
         read.map_err(|error| error.at_leaf(&self.path(leaf)))
     }
 
+    fn is_streamed(&self, leaf: usize) -> bool {
+        matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if stored.array.is_streamed())
+    }
+
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
         match self.leaf(leaf)?.1 {
             Source::Zarr(stored) => stored.view().map_err(|error| error.at_leaf(&self.path(leaf))),

@@ -16,11 +16,18 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
 use super::map::map_file;
+use super::reader::{DirectReader, Scratch, Way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, resolve_range};
 
 /// Files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
+
+/// Less than this is read at once.
+const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
+
+/// Bytes that are copied out of the page cache and used while the processor's own cache has them.
+const CACHED_LEN_BYTES: u64 = 256 << 10;
 
 /// The open files of one store, the least recently used closed first.
 #[derive(Debug, Default)]
@@ -79,6 +86,8 @@ impl OpenFiles {
 pub(super) struct OpenFile {
     file: File,
     map: OnceLock<Bytes>,
+    /// The same file, open for long reads; `None` if there is another at its path by now.
+    reader: OnceLock<Option<DirectReader>>,
 }
 
 impl OpenFile {
@@ -86,7 +95,9 @@ impl OpenFile {
         // Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
         match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) if file.metadata()?.is_file() => Ok(Some(Self { file, map: OnceLock::new() })),
+            Ok(file) if file.metadata()?.is_file() => {
+                Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() }))
+            }
             Ok(_) => Ok(None),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
@@ -120,6 +131,40 @@ impl OpenFile {
         }
         bytes.truncate(wanted);
         Ok(bytes.into())
+    }
+
+    /// Hands out `range` front to back: from the page cache in pieces that the processor's cache holds, what is
+    /// only on disk in long direct reads.
+    pub(super) fn stream(
+        &self,
+        path: &Path,
+        range: ByteRange,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let part = resolve_range(range, self.len_bytes().map_err(io_error)?)?;
+        let long = (part.end - part.start >= STREAMED_LEN_MIN_BYTES).then(|| self.reader(path)).flatten();
+        let Some(reader) = long else { return each(&self.read(range)?) };
+        let mut scratch = Scratch::default();
+        let mut at = part.start;
+        while at < part.end {
+            let len = (part.end - at).min(DirectReader::FETCH_LEN_MAX_BYTES);
+            let (way, step) = match reader.is_cached(at, len) {
+                true => (Way::Cached, CACHED_LEN_BYTES),
+                false => (Way::Direct, len),
+            };
+            let end = at + len;
+            while at < end {
+                let step = step.min(end - at);
+                each(reader.fetch(at, step as usize, way, &mut scratch)?)?;
+                at += step;
+            }
+        }
+        Ok(())
+    }
+
+    fn reader(&self, path: &Path) -> Option<&DirectReader> {
+        let open = || DirectReader::open(path).ok().flatten().filter(|reader| reader.is_of(&self.file));
+        self.reader.get_or_init(open).as_ref()
     }
 
     /// The whole file as a map, the same each time; `None` where the file system has no maps.

@@ -70,6 +70,37 @@ impl Residency {
     }
 }
 
+/// Memory whose pages may have to be made, and how far they have been.
+#[derive(Debug)]
+pub(crate) struct FreshPages {
+    start: usize,
+    len_bytes: usize,
+    made_bytes: usize,
+}
+
+impl FreshPages {
+    /// Pages are made in runs of this length, which are filled while the processor's cache has them.
+    const RUN_LEN_BYTES: usize = 512 << 10;
+
+    /// The pages of `memory`, which somebody is about to fill from front to back.
+    pub(crate) fn of(memory: &[u8]) -> Self {
+        Self { start: memory.as_ptr().addr(), len_bytes: memory.len(), made_bytes: 0 }
+    }
+
+    /// Makes the pages of the first `len_bytes`, and of the rest of the last run.
+    pub(crate) fn make_to(&mut self, len_bytes: usize) {
+        while self.made_bytes < len_bytes.min(self.len_bytes) {
+            let run = Self::RUN_LEN_BYTES.min(self.len_bytes - self.made_bytes);
+            if !make_pages(self.start + self.made_bytes, run) {
+                // Then they are made when they are touched.
+                self.made_bytes = self.len_bytes;
+                return;
+            }
+            self.made_bytes += run;
+        }
+    }
+}
+
 /// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
 /// Contents do not change. False if the kernel (before 5.14) cannot, or has no memory for them.
 pub(crate) fn make_pages(start: usize, len_bytes: usize) -> bool {

@@ -42,8 +42,8 @@ mod reader;
 mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
-pub(crate) use map::make_pages;
 pub use map::{Access, advise};
+pub(crate) use map::{FreshPages, make_pages};
 pub(crate) use reader::{DirectReader, Scratch, Way};
 
 use files::{OpenFiles, is_absent};
@@ -130,6 +130,17 @@ impl Store for LocalStore {
         let path = self.path(key)?;
         let Some(file) = self.inner.files.open(key, &path)? else { return Ok(None) };
         file.read(range).map(Some).in_file(path)
+    }
+
+    fn stream(
+        &self,
+        key: &[u8],
+        range: ByteRange,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<bool> {
+        let path = self.path(key)?;
+        let Some(file) = self.inner.files.open(key, &path)? else { return Ok(false) };
+        file.stream(&path, range, each).map(|()| true).in_file(path)
     }
 
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {

@@ -98,6 +98,12 @@ impl DirectReader {
         }))
     }
 
+    /// Whether `file` is the same file.
+    pub(super) fn is_of(&self, file: &File) -> bool {
+        let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino())).ok();
+        identity(file).is_some_and(|found| identity(&self.cached) == Some(found))
+    }
+
     /// Its length when it was opened.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.len_bytes

@@ -204,3 +204,57 @@ fn a_failed_put_leaves_the_old_value_and_no_litter() {
     assert!(store.put(b"a", Bytes::from_static(b"y")).is_err());
     assert_eq!(fs::read_dir(store.root()).unwrap().count(), 1);
 }
+
+#[test]
+fn a_stream_is_what_a_read_gives_from_the_cache_and_from_the_disk() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let store = LocalStore::new(folder.path());
+    let bytes: Vec<u8> = (0..9_000_001_u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    store.put(b"long", bytes.clone().into()).unwrap();
+    let streamed = |range| {
+        let (mut found, mut longest) = (Vec::new(), 0);
+        let each = &mut |piece: &[u8]| {
+            longest = longest.max(piece.len());
+            found.extend_from_slice(piece);
+            Ok(())
+        };
+        assert!(store.stream(b"long", range, each).unwrap());
+        (found, longest)
+    };
+    for is_cold in [true, false] {
+        for (offset, len) in
+            [(0, 9_000_001), (1, 9_000_000), (4095, 262_144), (5_000_001, 4_000_000), (7, 100), (9, 0)]
+        {
+            if is_cold {
+                let file = fs::File::open(folder.path().join("long")).unwrap();
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            } else {
+                store.get_whole(b"long").unwrap();
+            }
+            let (found, longest) = streamed(span(offset, len));
+            assert!(found == bytes[offset as usize..(offset + len) as usize], "{offset} {len}");
+            // What the page cache has comes in pieces for the processor's cache, what it lacks in long ones.
+            assert_eq!(longest > 1 << 20, is_cold && len > 1 << 20, "{offset} {len}");
+        }
+    }
+    assert!(!store.stream(b"none", ByteRange::Full, &mut |_| Ok(())).unwrap());
+    let beyond = store.stream(b"long", span(9_000_000, 2), &mut |_| Ok(())).unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::Corrupt);
+    let stopped = store.stream(b"long", ByteRange::Full, &mut |_| Err(Error::invalid("enough"))).unwrap_err();
+    assert_eq!(stopped.what(), "enough");
+}
+
+#[test]
+fn a_stream_goes_on_with_the_file_that_was_opened() {
+    let (_folder, store) = store();
+    store.put(b"key", vec![1; 1 << 20].into()).unwrap();
+    assert_eq!(store.get(b"key", span(0, 1)).unwrap().unwrap(), vec![1]);
+    let other = store.root().join("other");
+    fs::write(&other, vec![2; 1 << 20]).unwrap();
+    fs::rename(&other, store.root().join("key")).unwrap();
+    let each = &mut |piece: &[u8]| {
+        assert!(piece.iter().all(|&byte| byte == 1));
+        Ok(())
+    };
+    assert!(store.stream(b"key", ByteRange::Full, each).unwrap());
+}
