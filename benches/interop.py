@@ -14,6 +14,7 @@ from tools import write_synced
 from workloads import touch
 
 TARGETS = ("orbax", "flax", "safetensors")
+FLAX_ENCODE = "flax to_bytes"
 FLAX_SAVE, FLAX_LOAD = "flax to_bytes + file", "flax file + from_bytes"
 EQUINOX_SAVE, EQUINOX_LOAD = "equinox save", "equinox load"
 
@@ -87,7 +88,7 @@ def _read_both(clock: Clock, form: str, path: Path, load: Callable[[Path], objec
 
 
 def flax(setting: Setting) -> None:
-    """`to_bytes` and a file, a file and `from_bytes`; synced, and warm."""
+    """`to_bytes`, the same and a file, a file and `from_bytes`; synced, and warm."""
     from flax import serialization
 
     import regrow
@@ -98,6 +99,7 @@ def flax(setting: Setting) -> None:
 
         def original(clock: Clock) -> None:
             path = room / "original"
+            clock.time(FLAX_ENCODE, lambda: serialization.to_bytes(tree))
             clock.time(FLAX_SAVE, lambda: write_synced(path, serialization.to_bytes(tree)))
             bring_into_page_cache(path)
             clock.time(FLAX_LOAD, lambda: touch(serialization.from_bytes(tree, path.read_bytes())))
@@ -105,6 +107,7 @@ def flax(setting: Setting) -> None:
 
         def ours(clock: Clock) -> None:
             path = room / "ours"
+            clock.time(FLAX_ENCODE, lambda: regrow.flax.to_bytes(tree))
             clock.time(FLAX_SAVE, lambda: write_synced(path, regrow.flax.to_bytes(tree)))
             bring_into_page_cache(path)
 

@@ -2,8 +2,8 @@
 
 A ratio to these says how far a tool is from what the machine can do, on whatever machine it runs:
 
-- writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer, one fsync;
-- reading cold: direct reads of 8 MiB into one buffer;
+- writing: one file, its blocks set aside first, direct writes of 8 MiB from one buffer of large pages, one fsync;
+- reading cold: direct reads of 8 MiB into that buffer;
 - memcpy: from memory to memory, all pages touched before;
 - memcpy with crc32c: the same with every block hashed while it is in the cache
   (`crates/regrow/examples/limits.rs`).
@@ -31,7 +31,10 @@ class Limit:
         self.file = folder / "limit"
         self.second = folder / "limit-copy"
         self.len_bytes = -(-len_bytes // PAGE) * PAGE
-        self.buffer = mmap.mmap(-1, BLOCK)  # anonymous maps start on a page, as direct writes want it
+        # Anonymous maps start on a page, as direct I/O wants it; in large pages a request has fewer pieces, which
+        # is up to twice as fast on a virtual disk.
+        self.buffer = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.buffer.madvise(mmap.MADV_HUGEPAGE)
         self.buffer.write(os.urandom(BLOCK))
         part_bytes = min(len_bytes, COPIED_BYTES)
         self.copies = len_bytes / part_bytes

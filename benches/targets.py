@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from asynchronous import BLOCKED, JAX, NUMPY
 from growth import BYTES, INTO, LEAVES, LOAD, OPEN, SAVE
-from interop import EQUINOX_LOAD, EQUINOX_SAVE, FLAX_LOAD, FLAX_SAVE
+from interop import EQUINOX_LOAD, EQUINOX_SAVE, FLAX_ENCODE, FLAX_LOAD, FLAX_SAVE
 from measure import LIMIT, OURS, Samples
 from operations import COLD, MEMCPY, MILLION, OPEN_ALONE, SLICE, SLICE_BYTES, VERIFY, WARM
 from operations import INTO as LOAD_INTO
@@ -103,6 +103,7 @@ def targets(scale: Scale) -> list[Target]:
             faster("loading what Orbax wrote", f"load {state} {form}", main, "orbax", 1.5)
     for form, bound in (("orbax", 1.5), ("orbax zarr3", 1.5), ("orbax raw", 2.5), ("orbax zarr3 raw", 2.5)):
         faster("saving in Orbax's own forms", f"save {form}", main, "orbax", bound)
+    faster("flax", FLAX_ENCODE, main, "flax", 8)
     faster("flax", FLAX_SAVE, main, "flax", 8)
     faster("flax", FLAX_SAVE, main, "flax", 8, "regrow.save")
     faster("flax", FLAX_LOAD, main, "flax", 8)
