@@ -42,6 +42,16 @@ pub(crate) trait ByteSource {
         len_bytes: u64,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()>;
+
+    /// The same, but front to back in pieces of any length, after some of which there may be an error.
+    fn stream(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.visit(offset_bytes, len_bytes, each)
+    }
 }
 
 impl ByteSource for &[u8] {

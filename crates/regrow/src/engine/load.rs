@@ -29,7 +29,7 @@ use crate::tree::{
 const BAND_LEN_BYTES: u64 = 8 << 20;
 
 /// What reading a chunk takes that is decoded as its bytes come in: a buffer, and what the decoder needs.
-const STREAM_COST_BYTES: u64 = 5 << 20;
+const STREAM_COST_BYTES: u64 = 8 << 20;
 
 /// Fewest threads that read and decode: while one waits for the disk the others decode.
 const THREADS_MIN: usize = 3;
@@ -279,55 +279,16 @@ impl Checkpoint {
                 *slot = found;
             }
         }
-        let (raw, cast): (Vec<_>, Vec<_>) = given
-            .into_iter()
-            .partition(|(leaf, dtype, _)| infos.get(*leaf).map(|info| info.dtype) == Some(*dtype));
-        let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out));
+        let cold: Vec<(usize, Dtype)> =
+            cold.into_iter().filter_map(|leaf| Some((leaf, infos.get(leaf)?.dtype))).collect();
         let pages = cold_memory.pages();
-        let raw = raw.chain(cold.iter().copied().zip(cold_memory.slices())).collect();
-        let not_raw = pages.made_during(|| reader.read_raw(raw, options.unverified, monitor))?;
-        let mut bands = Vec::new();
-        for (leaf, out) in not_raw {
-            if let Some(info) = infos.get(leaf) {
-                cut_into_bands(leaf, info, info.dtype, out, &mut bands)?;
-            }
+        for (leaves, memory) in [(&cold, &mut cold_memory), (&decoded, &mut decoded_memory)] {
+            given.extend(leaves.iter().zip(memory.slices()).map(|(&(leaf, dtype), out)| (leaf, dtype, out)));
         }
-        for (leaf, dtype, out) in cast {
-            if let Some(info) = infos.get(leaf) {
-                cut_into_bands(leaf, info, dtype, out, &mut bands)?;
-            }
-        }
-        for (&(leaf, dtype), out) in decoded.iter().zip(decoded_memory.slices()) {
-            if let Some(info) = infos.get(leaf) {
-                cut_into_bands(leaf, info, dtype, out, &mut bands)?;
-            }
-        }
-        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-        // Beside the result itself a chunk is held encoded and decoded, unless it is decoded as it comes in; and a
-        // band to be cast is held as it was stored.
-        let cost = |band: &Band<'_>| {
-            let Some(info) = infos.get(band.leaf) else { return 0 };
-            let chunk =
-                if reader.is_streamed(band.leaf) { STREAM_COST_BYTES } else { 2 * chunk_len_bytes(info) };
-            chunk.saturating_add(band.source_len_bytes(info).unwrap_or(0))
-        };
-        // What takes one thread long comes first, so that no thread is left with it at the end; the rest in the
-        // order of the disk.
-        bands
-            .sort_by_key(|band| Reverse(Some(band.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES)));
-        let threads = pool::thread_count().max(THREADS_MIN);
-        pool::for_each_parallel(threads, bands, budget_bytes, cost, |band| {
-            let (leaf, info) = (band.leaf, infos.get(band.leaf));
-            let Some(info) = info else { return Ok(()) };
-            let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;
-            band.read(reader, info).map_err(at(leaf))?;
-            monitor.done(Stage::Read, len_bytes)
-        })?;
+        pages.made_during(|| self.fill(given, options))?;
         monitor.finish()?;
-        let cold = cold.iter().filter_map(|&leaf| Some((leaf, infos.get(leaf)?.dtype)));
-        let read =
-            cold.zip(cold_memory.into_bytes()).chain(decoded.into_iter().zip(decoded_memory.into_bytes()));
-        for ((leaf, dtype), bytes) in read {
+        let cold = cold.into_iter().zip(cold_memory.into_bytes());
+        for ((leaf, dtype), bytes) in cold.chain(decoded.into_iter().zip(decoded_memory.into_bytes())) {
             if let (Some(info), Some(slot)) = (infos.get(leaf), data.get_mut(leaf)) {
                 *slot = Some(LeafData::Array(Array::new(dtype, info.shape.clone(), bytes)?));
             }
@@ -336,6 +297,46 @@ impl Checkpoint {
             data.map(|data| Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
         };
         Ok(infos.iter().zip(data).map(leaf).collect())
+    }
+
+    /// Reads leaves whole, each as that dtype, to where they are to go.
+    fn fill(&self, places: Vec<(usize, Dtype, &mut [u8])>, options: &LoadOptions) -> Result<()> {
+        let (reader, monitor, infos) = (self.reader(), &options.monitor, self.tree().leaves());
+        let is_cast = |leaf: usize, dtype: Dtype| infos.get(leaf).is_some_and(|info| info.dtype != dtype);
+        let (cast, raw): (Vec<_>, Vec<_>) =
+            places.into_iter().partition(|(leaf, dtype, _)| is_cast(*leaf, *dtype));
+        let raw = raw.into_iter().map(|(leaf, _, out)| (leaf, out)).collect();
+        let not_raw = reader.read_raw(raw, options.unverified, monitor)?;
+        let mut bands = Vec::new();
+        let not_raw = not_raw.into_iter().map(|(leaf, out)| (leaf, None, out));
+        for (leaf, dtype, out) in
+            not_raw.chain(cast.into_iter().map(|(leaf, dtype, out)| (leaf, Some(dtype), out)))
+        {
+            if let Some(info) = infos.get(leaf) {
+                cut_into_bands(leaf, info, dtype.unwrap_or(info.dtype), out, &mut bands)?;
+            }
+        }
+        // Beside the result itself a chunk is held encoded and decoded, unless it is put in place as it comes in; and
+        // a band to be cast is held as it was stored.
+        let cost = |band: &Band<'_>| {
+            let Some(info) = infos.get(band.leaf) else { return 0 };
+            let is_streamed = reader.is_streamed(band.leaf);
+            let chunk = if is_streamed { STREAM_COST_BYTES } else { 2 * chunk_len_bytes(info) };
+            chunk.saturating_add(band.source_len_bytes(info).unwrap_or(0))
+        };
+        // What keeps one thread long comes first, so that the others do not wait for it at the end; the rest in the
+        // order of the disk.
+        let long = |band: &Band<'_>| Some(band.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES);
+        bands.sort_by_key(|band| Reverse(long(band)));
+        let threads = pool::thread_count().max(THREADS_MIN);
+        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        pool::for_each_parallel(threads, bands, budget_bytes, cost, |band| {
+            let Some(info) = infos.get(band.leaf) else { return Ok(()) };
+            let len_bytes = band.region.len_elements() * info.dtype.size_bytes() as u64;
+            let leaf = band.leaf;
+            band.read(reader, info).map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))?;
+            monitor.done(Stage::Read, len_bytes)
+        })
     }
 }
 

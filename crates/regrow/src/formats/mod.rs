@@ -204,8 +204,8 @@ pub trait Reader: Debug + Send + Sync {
     /// ranges that the region meets, and checks all that is checkable of them.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// Whether [`read_region`](Self::read_region) of whole rows of chunks decodes them in place as their bytes come in:
-    /// then it takes no memory for a chunk.
+    /// Whether [`read_region`](Self::read_region) of whole rows of chunks puts them in place as their bytes come in: then
+    /// it takes no memory for a chunk.
     fn is_streamed(&self, _leaf: usize) -> bool {
         false
     }
@@ -216,8 +216,8 @@ pub trait Reader: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Whether memory has the bytes of this leaf's view already. Where it has not, and
-    /// [`read_raw`](Self::read_raw) takes the leaf, that is faster than to fill the page cache for a view.
+    /// Whether memory has the bytes of this leaf's view already. Where it has not, it is faster to read them past the
+    /// page cache than to fill that for a view.
     fn is_cached(&self, _leaf: usize) -> bool {
         true
     }

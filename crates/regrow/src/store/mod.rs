@@ -127,6 +127,11 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
+    /// Whether memory has so many bytes of the value already; true where nobody knows.
+    fn is_cached(&self, _key: &[u8], _offset_bytes: u64, _len_bytes: u64) -> bool {
+        true
+    }
+
     /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
 

@@ -2,7 +2,7 @@
 //!
 //! | chunks are | what is read |
 //! |---|---|
-//! | raw | the rows, in pieces of at most 8 MiB |
+//! | raw | the rows, in pieces of at most 8 MiB; of runs that belong in one place, what is on disk past the page cache |
 //! | shards of several inner chunks | the index, then the inner chunks that are met, each by its range |
 //! | shards with one raw inner chunk | the index, then as raw chunks |
 //! | of one zstd frame, and belong in one place | the value, piece by piece |
@@ -22,8 +22,8 @@ use crate::store::{Located, Span, Store};
 /// Longest shard of several inner chunks that is read at once where all of it is wanted.
 const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
-/// From this stored length on a chunk is decoded as its bytes come in.
-const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
+/// From this length on bytes are used as they come in.
+pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 
 /// What a chunk, or an inner chunk of a shard, that is not stored means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,8 @@ impl ZarrArray {
         Ok(())
     }
 
-    /// Whether regions of whole rows of chunks are decoded in place as the chunks' bytes come in.
+    /// Whether regions of whole rows of chunks are read in place as the chunks' bytes come in: what is raw, and what
+    /// is one zstd frame a chunk.
     pub fn is_streamed(&self) -> bool {
         let meta = &*self.meta;
         let chain = match meta.chain().sharding() {
@@ -89,7 +90,7 @@ impl ZarrArray {
         let (shape, chunk) = (meta.shape().dims(), meta.chunk_shape().dims());
         let fills_rows = shape.iter().zip(chunk).skip(1).all(|(all, chunk)| all == chunk);
         let is_even = shape.iter().zip(chunk).all(|(all, &chunk)| chunk > 0 && all % chunk == 0);
-        chain.is_streamed() && fills_rows && is_even
+        chain.is_raw() || chain.is_streamed() && fills_rows && is_even
     }
 
     /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner chunk of
@@ -203,16 +204,6 @@ impl Stored {
     }
 }
 
-impl Stored {
-    /// Hands out all of the value, front to back.
-    fn stream(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        match &self.0 {
-            Located::Inline(bytes) => each(bytes),
-            Located::At(span) => span.stream(&mut |bytes| each(bytes).map_err(|error| in_span(error, span))),
-        }
-    }
-}
-
 /// An error of what a span holds: of its beginning, if it does not say of which byte.
 fn in_span(error: Error, span: &Span) -> Error {
     error.at_byte(0).shift(span.offset_bytes).in_file(span.store.describe(&span.key))
@@ -234,6 +225,18 @@ impl ByteSource for Stored {
             Located::At(span) => each(&span.read()?).map_err(|error| in_span(error, &span)),
         }
     }
+
+    fn stream(
+        &self,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        match self.part(offset_bytes, len_bytes) {
+            Located::Inline(bytes) => each(&bytes).map_err(|error| error.shift(offset_bytes)),
+            Located::At(span) => span.stream(&mut |bytes| each(bytes).map_err(|error| in_span(error, &span))),
+        }
+    }
 }
 
 /// Reads a chunk that is stored encoded; a long one that belongs in one place is decoded there as its bytes come in.
@@ -248,7 +251,7 @@ fn read_encoded(
         && stored.len_bytes() >= STREAMED_LEN_MIN_BYTES
         && let Some(slot) = destination.slot(chunk)?
     {
-        return chain.decode_streamed(slot, |each| stored.stream(each));
+        return chain.decode_streamed(slot, |each| stored.stream(0, stored.len_bytes(), each));
     }
     let put = &mut |bytes: &[u8]| destination.put_chunk(chunk, chain, bytes, missing);
     stored.visit(0, stored.len_bytes(), put)

@@ -7,8 +7,9 @@
 //! ```
 
 use super::Destination;
+use super::array::STREAMED_LEN_MIN_BYTES;
 use crate::array::Region;
-use crate::codec::{ByteSource, CodecChain, wrong_len};
+use crate::codec::{ByteSource, CodecChain, bytes_codec, wrong_len};
 use crate::error::{Error, Result};
 
 /// Longest range of a raw chunk that is read at once, so that memory stays bounded whatever a chunk's size.
@@ -87,5 +88,19 @@ fn read_raw_run(
     let range = local.contiguous_bytes(&chunk.shape(), chain.dtype());
     let (offset, len) =
         range.ok_or_else(|| Error::invalid(format!("region {run} of a raw chunk is no run")))?;
+    if len >= STREAMED_LEN_MIN_BYTES
+        && bytes_codec::takes_any_bytes(chain.dtype())
+        && let Some(slot) = destination.slot(run)?
+    {
+        let mut rest = slot;
+        return stored.stream(offset, len, &mut |bytes| {
+            let (place, after) = std::mem::take(&mut rest)
+                .split_at_mut_checked(bytes.len())
+                .ok_or_else(|| wrong_len(len, len.saturating_add(bytes.len() as u64)))?;
+            place.copy_from_slice(bytes);
+            rest = after;
+            Ok(())
+        });
+    }
     stored.visit(offset, len, &mut |bytes| destination.put_raw(run, bytes))
 }

@@ -159,6 +159,14 @@ impl StoredArray {
         Ok(None)
     }
 
+    /// Whether memory has the bytes of the view already.
+    pub fn is_cached(&self) -> bool {
+        match self.array.locate_raw_whole() {
+            Ok(Some(Located::At(span))) => span.store.is_cached(&span.key, span.offset_bytes, span.len_bytes),
+            _ => true,
+        }
+    }
+
     /// The whole array as a view of a map, if it is stored raw and in one piece.
     ///
     /// # Errors

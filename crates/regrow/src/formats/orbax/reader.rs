@@ -333,6 +333,10 @@ impl Reader for OrbaxReader {
         read.map_err(|error| error.at_leaf(&self.path(leaf)))
     }
 
+    fn is_cached(&self, leaf: usize) -> bool {
+        !matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if !stored.is_cached())
+    }
+
     fn is_streamed(&self, leaf: usize) -> bool {
         matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if stored.array.is_streamed())
     }

@@ -162,6 +162,11 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Whether the page cache has that part, by a few looks.
+    pub(super) fn is_cached(&self, path: &Path, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.reader(path).is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))
+    }
+
     fn reader(&self, path: &Path) -> Option<&DirectReader> {
         let open = || DirectReader::open(path).ok().flatten().filter(|reader| reader.is_of(&self.file));
         self.reader.get_or_init(open).as_ref()

@@ -143,6 +143,12 @@ impl Store for LocalStore {
         file.stream(&path, range, each).map(|()| true).in_file(path)
     }
 
+    fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
+        let Ok(path) = self.path(key) else { return true };
+        let file = self.inner.files.open(key, &path);
+        !matches!(file, Ok(Some(file)) if !file.is_cached(&path, offset_bytes, len_bytes))
+    }
+
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
         let path = self.path(key)?;
         if key.ends_with(LOCK_SUFFIX.as_bytes()) {
