@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString,
+    PyBool, PyBytes, PyCapsule, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString,
     PyTuple,
 };
 use regrow::array::{Array, Dtype, Shape};
@@ -17,7 +17,7 @@ use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
-use crate::memory::{Shown, borrow_array, borrow_buffer};
+use crate::memory::{Shown, borrow_array, take_tensor};
 
 /// Names of the leaf kinds, by their number in the columns.
 pub const LEAF_KINDS: [&str; 10] = [
@@ -33,7 +33,7 @@ pub const LEAF_KINDS: [&str; 10] = [
     "numpy_other",
 ];
 
-/// Kinds, values, notes and shardings, as they come from Python.
+/// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come from Python.
 pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, Bound<'py, PyDict>);
 
 /// Kinds, values and notes, on the way to Python.
@@ -105,12 +105,12 @@ fn to_leaf<'a>(
         7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
         _ => return Err(Error::invalid(format!("there is no leaf kind {kind}"))),
     };
+    if value.is_exact_instance_of::<PyCapsule>() {
+        return take_tensor(value).map(|array| Ok(of_array(kind, array)));
+    }
     let array = match value.cast::<PyUntypedArray>() {
         Ok(array) => array,
-        Err(error) => match value.cast::<PyMemoryView>() {
-            Ok(view) => return borrow_buffer(view).map(|array| array.map(|array| of_array(kind, array))),
-            Err(_) => return Ok(Err(error.into())),
-        },
+        Err(error) => return Ok(Err(error.into())),
     };
     let dtype = match dtypes.get(array) {
         Ok(dtype) => dtype?,

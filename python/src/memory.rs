@@ -1,14 +1,15 @@
 //! The only unsafe code of the extension: NumPy's memory as shared bytes, and shared bytes as a Python buffer.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -70,50 +71,160 @@ pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<A
     borrow(array, dtype, shape, strides)
 }
 
-/// The elements of a view of another library's memory, where they lie, as numbers of the type that it names.
+/// What DLPack calls a `DLTensor`: an array of another library, as it lies in memory.
 ///
-/// The outer error is the engine's, the inner one Python's.
-pub fn borrow_buffer(view: &Bound<'_, PyMemoryView>) -> Result<PyResult<Array>> {
-    let buffer = match PyUntypedBuffer::get(view) {
-        Ok(buffer) => buffer,
-        Err(error) => return Ok(Err(error)),
-    };
-    let dtype = dtype_of_format(buffer.format().to_bytes(), buffer.item_size()).ok_or_else(|| {
-        Error::unsupported(format!("a buffer of the format {:?} cannot be stored", buffer.format()))
-    })?;
-    let shape = Shape::new(buffer.shape().iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
-    let strides: Vec<i64> = buffer.strides().iter().map(|&stride| stride as i64).collect();
-    let reach = Reach::of(buffer.shape(), buffer.strides(), buffer.item_size());
-    let first = buffer.buf_ptr().cast::<u8>().cast_const();
-    if shape.is_empty() {
-        return Array::new(dtype, shape, Bytes::new()).map(Ok);
-    }
-    let owner =
-        Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: buffer };
-    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner)).map(Ok)
+/// Source: <https://dmlc.github.io/dlpack/latest/c_api.html>.
+#[repr(C)]
+struct DlTensor {
+    data: *const u8,
+    device_type: c_int,
+    device_id: c_int,
+    rank: c_int,
+    dtype_code: u8,
+    dtype_bits: u8,
+    dtype_lanes: u16,
+    dims: *const i64,
+    /// In elements; null for C order.
+    strides: *const i64,
+    first_byte: u64,
 }
 
-/// The dtype of a buffer's elements, as the `struct` module spells numbers of this machine's byte order.
-fn dtype_of_format(format: &[u8], size_bytes: usize) -> Option<Dtype> {
-    let letters = format.strip_prefix(b"=").or(format.strip_prefix(b"@")).unwrap_or(format);
-    Some(match (letters, size_bytes) {
-        (b"?", 1) => Dtype::Bool,
-        (b"b", 1) => Dtype::Int8,
-        (b"h", 2) => Dtype::Int16,
-        (b"i" | b"l", 4) => Dtype::Int32,
-        (b"q" | b"l", 8) => Dtype::Int64,
-        (b"B", 1) => Dtype::UInt8,
-        (b"H", 2) => Dtype::UInt16,
-        (b"I" | b"L", 4) => Dtype::UInt32,
-        (b"Q" | b"L", 8) => Dtype::UInt64,
-        (b"e", 2) => Dtype::Float16,
-        (b"f", 4) => Dtype::Float32,
-        (b"d", 8) => Dtype::Float64,
-        (b"Zf", 8) => Dtype::Complex64,
-        (b"Zd", 16) => Dtype::Complex128,
-        _ => return None,
-    })
+/// A tensor and what lets go of it: whoever takes it out of its capsule owns it.
+#[repr(C)]
+struct DlManagedTensor {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
+
+/// The names of a capsule before and after its tensor was taken.
+const TENSOR: &CStr = c"dltensor";
+const TENSOR_TAKEN: &CStr = c"used_dltensor";
+
+/// DLPack's number of memory that this machine's processors reach.
+const DEVICE_CPU: c_int = 1;
+
+impl DlTensor {
+    /// The dtype; `None` for vectors, for numbers that share bytes, and for what the engine does not know.
+    fn dtype(&self) -> Option<Dtype> {
+        if self.dtype_lanes != 1 {
+            return None;
+        }
+        Some(match (self.dtype_code, self.dtype_bits) {
+            (0, 8) => Dtype::Int8,
+            (0, 16) => Dtype::Int16,
+            (0, 32) => Dtype::Int32,
+            (0, 64) => Dtype::Int64,
+            (1, 8) => Dtype::UInt8,
+            (1, 16) => Dtype::UInt16,
+            (1, 32) => Dtype::UInt32,
+            (1, 64) => Dtype::UInt64,
+            (2, 16) => Dtype::Float16,
+            (2, 32) => Dtype::Float32,
+            (2, 64) => Dtype::Float64,
+            (4, 16) => Dtype::BFloat16,
+            (5, 64) => Dtype::Complex64,
+            (5, 128) => Dtype::Complex128,
+            (6, 8) => Dtype::Bool,
+            (7, 8) => Dtype::Float8E3m4,
+            (8, 8) => Dtype::Float8E4m3,
+            (9, 8) => Dtype::Float8E4m3b11fnuz,
+            (10, 8) => Dtype::Float8E4m3fn,
+            (11, 8) => Dtype::Float8E4m3fnuz,
+            (12, 8) => Dtype::Float8E5m2,
+            (13, 8) => Dtype::Float8E5m2fnuz,
+            (14, 8) => Dtype::Float8E8m0fnu,
+            _ => return None,
+        })
+    }
+}
+
+/// The tensor in a capsule, if it has not been taken.
+fn tensor_in(capsule: &Bound<'_, PyAny>) -> Option<NonNull<DlManagedTensor>> {
+    // SAFETY: both take any object of Python's; the second is asked only if it has a pointer of this name.
+    let pointer = unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), TENSOR.as_ptr()) != 1 {
+            return None;
+        }
+        ffi::PyCapsule_GetPointer(capsule.as_ptr(), TENSOR.as_ptr())
+    };
+    NonNull::new(pointer.cast())
+}
+
+/// The number of the device on whose behalf a tensor lies in this machine's memory; `None` if it lies elsewhere, or
+/// its elements are none of the engine's.
+pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
+    let told = tensor_in(capsule)?;
+    // SAFETY: the capsule holds the tensor as long as it is not taken, and nobody changes it.
+    let tensor = unsafe { &told.as_ref().tensor };
+    (tensor.device_type == DEVICE_CPU && tensor.dtype().is_some()).then_some(tensor.device_id)
+}
+
+/// Takes the tensor out of a capsule: its elements where they lie, until the array is dropped, on whatever thread.
+pub fn take_tensor(capsule: &Bound<'_, PyAny>) -> Result<Array> {
+    let unfit = || Error::invalid("a capsule holds no tensor in this machine's memory");
+    let told = tensor_in(capsule).ok_or_else(unfit)?;
+    // SAFETY: as above; from here on this function, then the array, is what holds it.
+    let tensor = unsafe { &told.as_ref().tensor };
+    let dtype = tensor.dtype().filter(|_| tensor.device_type == DEVICE_CPU).ok_or_else(unfit)?;
+    let rank = usize::try_from(tensor.rank).map_err(|_| unfit())?;
+    // SAFETY: DLPack promises `rank` numbers at both, where there are any.
+    let (dims, strides) = unsafe { (numbers_at(tensor.dims, rank), numbers_at(tensor.strides, rank)) };
+    let dims: Option<Vec<usize>> = dims.unwrap_or_default().iter().map(|&dim| dim.try_into().ok()).collect();
+    let dims = dims.filter(|dims| dims.len() == rank).ok_or_else(unfit)?;
+    let shape = Shape::new(dims.iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
+    if shape.is_empty() {
+        return Array::new(dtype, shape, Bytes::new());
+    }
+    let size_bytes = dtype.size_bytes();
+    let strides: Option<Vec<i64>> = match strides {
+        Some(strides) => strides.iter().map(|stride| stride.checked_mul(size_bytes as i64)).collect(),
+        None => shape
+            .strides_elements()
+            .iter()
+            .map(|&stride| (stride as i64).checked_mul(size_bytes as i64))
+            .collect(),
+    };
+    let strides = strides.ok_or_else(unfit)?;
+    let reach = Reach::of(&dims, strides.iter().map(|&stride| stride as isize), size_bytes);
+    if tensor.data.is_null() {
+        return Err(unfit());
+    }
+    let first = tensor.data.wrapping_add(tensor.first_byte as usize);
+    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. Its destructor then leaves the
+    // tensor to us.
+    if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), TENSOR_TAKEN.as_ptr()) } != 0 {
+        return Err(unfit());
+    }
+    let owner =
+        Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: Taken(told) };
+    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner))
+}
+
+/// # Safety
+/// Where `start` is not null there are `len` numbers, and they stay.
+unsafe fn numbers_at<'a>(start: *const i64, len: usize) -> Option<&'a [i64]> {
+    // SAFETY: as above.
+    (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, len) })
+}
+
+/// A tensor that was taken out of its capsule.
+struct Taken(NonNull<DlManagedTensor>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: the tensor is ours, and this is the only time that it is let go.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+// SAFETY: a tensor is let go on any thread, with or without the interpreter: its exporter takes what it needs. JAX' puts
+// the array aside until it next holds the interpreter (see `gather::let_go`).
+unsafe impl Send for Taken {}
 
 /// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same size; elements
 /// of a size that no number has become an axis of bytes.
@@ -139,7 +250,7 @@ fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new());
     }
-    let reach = Reach::of(array.shape(), array.strides(), array.dtype().itemsize());
+    let reach = Reach::of(array.shape(), array.strides().iter().copied(), array.dtype().itemsize());
     // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
     let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const();
     let owner = Memory {
@@ -158,9 +269,9 @@ struct Reach {
 
 impl Reach {
     /// Of an array that has elements.
-    fn of(shape: &[usize], strides: &[isize], itemsize: usize) -> Self {
+    fn of(shape: &[usize], strides: impl Iterator<Item = isize>, itemsize: usize) -> Self {
         let (mut before, mut after) = (0_usize, itemsize);
-        for (&stride, &dim) in strides.iter().zip(shape) {
+        for (stride, &dim) in strides.zip(shape) {
             let reach = stride.unsigned_abs().saturating_mul(dim.saturating_sub(1));
             let side = if stride < 0 { &mut before } else { &mut after };
             *side = side.saturating_add(reach);
@@ -181,12 +292,12 @@ struct Memory<T> {
 }
 
 // SAFETY: the pointer is only read through, and the memory behind it stays until the owner is dropped, which PyO3
-// does safely on any thread, for an object as for a buffer.
+// does safely on any thread for an object, and `Taken` for a tensor.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T> AsRef<[u8]> for Memory<T> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: NumPy, and who exports a buffer, promise that the elements, at start + strides, are memory of the
+        // SAFETY: NumPy, and who exports a tensor, promise that the elements, at start + strides, are memory of the
         // array; `Reach` has computed their bounds, and `_owner` keeps them there.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
     }
