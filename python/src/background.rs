@@ -72,9 +72,7 @@ impl AsyncSaver {
         if options.when_busy == WhenBusy::Wait {
             wait(py, None, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
         }
-        let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise();
-        let_go(py);
-        let handle = handle?;
+        let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise()?;
         Ok(handle.map(SaveHandle))
     }
 

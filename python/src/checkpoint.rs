@@ -36,12 +36,14 @@ pub fn save(
     let mut options = save_options(options).or_raise()?;
     let len_bytes =
         tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
-    // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
     let report = watched(py, watch, len_bytes, |monitor| {
         options.monitor = monitor;
         regrow::save_with(path, &tree, &options)
-    })?;
-    Ok(save_report(report))
+    });
+    // With the interpreter held again: its leaves own Python objects.
+    drop(tree);
+    let_go(py);
+    Ok(save_report(report?))
 }
 
 /// The report in columns.

@@ -61,15 +61,57 @@ impl Slab {
 /// The result keeps the Python array alive. As everywhere in NumPy, whoever writes to an array while another
 /// thread reads it gets a mixture of old and new values.
 pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<Array> {
-    let shape = Shape::new(array.shape().iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
+    borrow_one_of_many(array, dtype, &mut Shapes::default())
+}
+
+/// The same of an array whose shape other arrays may have.
+pub fn borrow_one_of_many(
+    array: &Bound<'_, PyUntypedArray>,
+    dtype: Dtype,
+    shapes: &mut Shapes,
+) -> Result<Array> {
+    let shape = shapes.get(array.shape().iter().map(|&dim| dim as u64))?;
     let itemsize = array.dtype().itemsize();
     if itemsize != dtype.size_bytes() {
         return Err(Error::unsupported(format!("an array of dtype {dtype} has elements of another size"))
             .expected(dtype.size_bytes(), itemsize));
     }
+    if array.is_c_contiguous() && !shape.is_empty() {
+        let len_bytes = shape.len_bytes(dtype)? as usize;
+        let owner = Memory { start: first_element(array), len_bytes, _owner: array.clone().unbind() };
+        return Array::new(dtype, shape, Bytes::from_owner(owner));
+    }
     let strides = array.strides().iter().map(|&stride| stride as i64).collect();
     borrow(array, dtype, shape, strides)
 }
+
+/// The last few shapes: thousands of leaves share a few, which need no memory of their own.
+#[derive(Default)]
+pub struct Shapes {
+    known: Vec<Shape>,
+    /// The one that is forgotten next.
+    oldest: usize,
+}
+
+impl Shapes {
+    /// The shape of these extents.
+    fn get(&mut self, dims: impl Iterator<Item = u64> + Clone) -> Result<Shape> {
+        if let Some(shape) = self.known.iter().find(|known| known.dims().iter().copied().eq(dims.clone())) {
+            return Ok(shape.clone());
+        }
+        let shape = Shape::new(dims.collect::<Vec<_>>())?;
+        if self.known.len() < SHAPES_LEN {
+            self.known.push(shape.clone());
+        } else if let Some(oldest) = self.known.get_mut(self.oldest) {
+            *oldest = shape.clone();
+            self.oldest = (self.oldest + 1) % SHAPES_LEN;
+        }
+        Ok(shape)
+    }
+}
+
+/// Shapes that are remembered: more would be slower to go through than to make.
+const SHAPES_LEN: usize = 16;
 
 /// What DLPack calls a `DLTensor`: an array of another library, as it lies in memory.
 ///
@@ -161,32 +203,41 @@ pub fn tensor_host_device(capsule: &Bound<'_, PyAny>) -> Option<i32> {
 }
 
 /// Takes the tensor out of a capsule: its elements where they lie, until the array is dropped, on whatever thread.
-pub fn take_tensor(capsule: &Bound<'_, PyAny>) -> Result<Array> {
+pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Array> {
     let unfit = || Error::invalid("a capsule holds no tensor in this machine's memory");
     let told = tensor_in(capsule).ok_or_else(unfit)?;
-    // SAFETY: as above; from here on this function, then the array, is what holds it.
+    // SAFETY: as above; below, the array is what holds it.
     let tensor = unsafe { &told.as_ref().tensor };
     let dtype = tensor.dtype().filter(|_| tensor.device_type == DEVICE_CPU).ok_or_else(unfit)?;
     let rank = usize::try_from(tensor.rank).map_err(|_| unfit())?;
     // SAFETY: DLPack promises `rank` numbers at both, where there are any.
     let (dims, strides) = unsafe { (numbers_at(tensor.dims, rank), numbers_at(tensor.strides, rank)) };
-    let dims: Option<Vec<usize>> = dims.unwrap_or_default().iter().map(|&dim| dim.try_into().ok()).collect();
-    let dims = dims.filter(|dims| dims.len() == rank).ok_or_else(unfit)?;
-    let shape = Shape::new(dims.iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
+    let dims = dims.unwrap_or_default();
+    if dims.len() != rank || dims.iter().any(|&dim| dim < 0) {
+        return Err(unfit());
+    }
+    let shape = shapes.get(dims.iter().map(|&dim| dim as u64))?;
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new());
     }
-    let size_bytes = dtype.size_bytes();
+    let strides = strides.filter(|strides| !is_c_order(dims, strides));
     let strides: Option<Vec<i64>> = match strides {
-        Some(strides) => strides.iter().map(|stride| stride.checked_mul(size_bytes as i64)).collect(),
-        None => shape
-            .strides_elements()
-            .iter()
-            .map(|&stride| (stride as i64).checked_mul(size_bytes as i64))
-            .collect(),
+        Some(strides) => Some(
+            strides
+                .iter()
+                .map(|stride| stride.checked_mul(dtype.size_bytes() as i64))
+                .collect::<Option<_>>()
+                .ok_or_else(unfit)?,
+        ),
+        None => None,
     };
-    let strides = strides.ok_or_else(unfit)?;
-    let reach = Reach::of(&dims, strides.iter().map(|&stride| stride as isize), size_bytes);
+    let reach = match &strides {
+        Some(strides) => {
+            let dims: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
+            Reach::of(&dims, strides.iter().map(|&stride| stride as isize), dtype.size_bytes())
+        }
+        None => Reach { before: 0, after: shape.len_bytes(dtype)? as usize },
+    };
     if tensor.data.is_null() {
         return Err(unfit());
     }
@@ -198,7 +249,21 @@ pub fn take_tensor(capsule: &Bound<'_, PyAny>) -> Result<Array> {
     }
     let owner =
         Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: Taken(told) };
-    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner))
+    let data = Bytes::from_owner(owner);
+    match strides {
+        Some(strides) => Array::with_strides(dtype, shape, strides, reach.before, data),
+        None => Array::new(dtype, shape, data),
+    }
+}
+
+/// Whether strides in elements are those of C order.
+fn is_c_order(dims: &[i64], strides: &[i64]) -> bool {
+    let mut expected = 1_i64;
+    dims.iter().zip(strides).rev().all(|(&dim, &stride)| {
+        let is_next = dim <= 1 || stride == expected;
+        expected = expected.saturating_mul(dim);
+        is_next
+    })
 }
 
 /// # Safety
@@ -251,14 +316,17 @@ fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides
         return Array::new(dtype, shape, Bytes::new());
     }
     let reach = Reach::of(array.shape(), array.strides().iter().copied(), array.dtype().itemsize());
-    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
-    let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const();
     let owner = Memory {
-        start: first.wrapping_sub(reach.before),
+        start: first_element(array).wrapping_sub(reach.before),
         len_bytes: reach.len_bytes(),
         _owner: array.clone().unbind(),
     };
     Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner))
+}
+
+fn first_element(array: &Bound<'_, PyUntypedArray>) -> *const u8 {
+    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
+    unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const()
 }
 
 /// Bytes before and after the beginning of the first element that an array reaches.
