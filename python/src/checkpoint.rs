@@ -12,6 +12,7 @@ use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
+use crate::gather::let_go;
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};

@@ -242,9 +242,13 @@ pub fn take_tensor(capsule: &Bound<'_, PyAny>, shapes: &mut Shapes) -> Result<Ar
         return Err(unfit());
     }
     let first = tensor.data.wrapping_add(tensor.first_byte as usize);
-    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. Its destructor then leaves the
-    // tensor to us.
-    if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), TENSOR_TAKEN.as_ptr()) } != 0 {
+    // SAFETY: a capsule can be renamed while it is valid, and the name lives for ever. From then on the tensor is ours,
+    // and a destructor would only find that out.
+    let is_ours = unsafe {
+        ffi::PyCapsule_SetName(capsule.as_ptr(), TENSOR_TAKEN.as_ptr()) == 0
+            && ffi::PyCapsule_SetDestructor(capsule.as_ptr(), None) == 0
+    };
+    if !is_ours {
         return Err(unfit());
     }
     let owner =
