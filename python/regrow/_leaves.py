@@ -209,8 +209,8 @@ def _shows_memory(cls: type[Any]) -> bool:
 
 
 def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
-    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as long
-    to get there. In versions before 0.6 it has another place, and takes arrays away from who shows them."""
+    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
+    long to get there. Before jaxlib 0.6 it was elsewhere, and could take arrays away from who shows them: not used."""
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
     return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
