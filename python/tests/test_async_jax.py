@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +207,27 @@ def test_another_thread_that_donates_changes_nothing(tmp_path: Path, saver: Asyn
             outcomes.add("saved")
         other.join()
     assert outcomes
+
+
+def test_what_is_donated_while_the_call_waits_is_saved_as_it_was(tmp_path: Path, saver: AsyncSaver) -> None:
+    tree = {str(i): jnp.full((100, 7), 1 + i % 8, jnp.bfloat16) for i in range(100)}
+    jax.block_until_ready(donating(jax.tree.map(jnp.copy, tree)))  # compiled
+    slow = saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
+    was_running: list[bool] = []
+
+    def donate() -> None:
+        time.sleep(0.1)
+        jax.block_until_ready(donating(tree))
+        was_running.append(not slow.done())
+
+    other = threading.Thread(target=donate)
+    other.start()
+    save = saver.save(tmp_path / "x", tree)
+    other.join()
+    save.wait()
+    assert was_running == [True]
+    for i, array in enumerate(regrow.load(tmp_path / "x").values()):
+        assert (array == array.dtype.type(1 + i % 8)).all(), i
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
