@@ -69,7 +69,7 @@ def to_native(flat: Flat) -> LeafColumns:
     def other(leaf: Any, at: int) -> ToldLeaf:
         return tell(leaf, flat, at, sharding_texts)
 
-    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding)
+    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks())
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
 
 
@@ -197,8 +197,8 @@ def _is_jax_literal(leaf: Any) -> bool:
 
 
 def _shows_memory(cls: type[Any]) -> bool:
-    """Whether a class is JAX' own of arrays, which show their memory as a buffer where they have one on this machine,
-    and refuse to where they were deleted; neither tracers nor PRNG keys are of it."""
+    """Whether a class is JAX' own of arrays, which show their memory where they have one on this machine, and refuse to
+    where they were deleted; neither tracers nor PRNG keys are of it."""
     jax_array_type = _jax_array_type()
     return (
         jax_array_type is not None
@@ -206,6 +206,14 @@ def _shows_memory(cls: type[Any]) -> bool:
         and cls.__module__.partition(".")[0] in ("jax", "jaxlib")
         and issubclass(cls, jax_array_type)
     )
+
+
+def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
+    """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
+    long to get there. Before jaxlib 0.6 it was elsewhere, and could take arrays away from who shows them: not used."""
+    export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
+    sharding = getattr(sys.modules.get("jax"), "sharding", None)
+    return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
 
 
 def is_prng_key(leaf: Any) -> bool:

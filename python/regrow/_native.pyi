@@ -64,8 +64,9 @@ def unflatten(
 
 def leaf_columns(leaves: list[Any], hooks: tuple[Any, ...]) -> _LeavesIn:
     """What leaves are to the engine. Hooks: kinds by class, numbers by dtype, ``other(leaf, at)`` for kind, value, note
-    and sharding of all other leaves, whether a class shows the memory of its arrays, and of a sharding its text and
-    whether its arrays lie in one piece."""
+    and sharding of all other leaves, whether a class shows the memory of its arrays, of a sharding its text and whether
+    its arrays lie in one piece, and of JAX the class of shardings on one device and what exports an array by DLPack.
+    Exported arrays are capsules, from which one save can take the tensor."""
 
 def template_leaves(
     leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any], Any]

@@ -11,6 +11,7 @@ use regrow::{Error, Result};
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
 use crate::error::OrRaise;
+use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::options::{SaveIn, save_options};
 
@@ -58,7 +59,7 @@ impl AsyncSaver {
         // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
         // the thread does, once, so that arrays do not live on until the next call.
         let on_end = OnEnd::new(|| {
-            Python::try_attach(|_| ());
+            Python::try_attach(let_go);
         });
         let options = AsyncOptions {
             save: save_options(options).or_raise()?,

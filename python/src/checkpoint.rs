@@ -12,6 +12,7 @@ use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place};
+use crate::gather::let_go;
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
@@ -36,12 +37,14 @@ pub fn save(
     let mut options = save_options(options).or_raise()?;
     let len_bytes =
         tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).fold(0, u64::saturating_add);
-    // The tree is dropped after this, with the interpreter held again: its leaves own Python objects.
     let report = watched(py, watch, len_bytes, |monitor| {
         options.monitor = monitor;
         regrow::save_with(path, &tree, &options)
-    })?;
-    Ok(save_report(report))
+    });
+    // With the interpreter held again: its leaves own Python objects.
+    drop(tree);
+    let_go(py);
+    Ok(save_report(report?))
 }
 
 /// The report in columns.

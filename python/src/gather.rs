@@ -1,11 +1,15 @@
 //! A user's leaves on their way to the engine: which are what, as columns. NumPy's arrays and scalars of the engine's
 //! dtypes, Python's own types, and arrays of JAX that lie in this machine's memory are told here; all others by
 //! `regrow/_leaves.py`.
+//!
+//! JAX shows an array by DLPack: the call waits until the array is computed, and as long as the tensor that it gives is
+//! held the memory stays what it is: another thread that donates the array makes JAX copy it. It takes a microsecond or
+//! two, whatever the dtype; `np.asarray` ten times that for those that buffers cannot name (bfloat16, float8).
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use regrow::array::{Dtype, Shape};
 use regrow::engine::TemplateLeaf;
 use regrow::tree::LeafKind;
@@ -13,11 +17,19 @@ use regrow::tree::LeafKind;
 use crate::addresses::AddressMap;
 use crate::error::OrRaise;
 use crate::leaves::kind_number;
+use crate::memory::tensor_host_device;
 
 /// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note, sharding)`,
-/// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`.
-type Hooks<'py> =
-    (Bound<'py, PyDict>, Bound<'py, PyDict>, Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+/// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`, and of JAX, if it is there, the class
+/// of shardings on one device and `export(array) -> capsule of a DLPack tensor`.
+type Hooks<'py> = (
+    Bound<'py, PyDict>,
+    Bound<'py, PyDict>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Bound<'py, PyAny>,
+    Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+);
 
 /// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
@@ -35,6 +47,9 @@ pub fn leaf_columns<'py>(
         hooks: &hooks,
         ways: AddressMap::default(),
         shardings: Vec::new(),
+        devices: Vec::new(),
+        jax: hooks.5.as_ref(),
+        refused: Vec::new(),
     };
     let mut kinds = Vec::with_capacity(leaves.len());
     let mut values = Vec::with_capacity(leaves.len());
@@ -85,9 +100,16 @@ struct Gather<'a, 'py> {
     ways: AddressMap<Way>,
     /// The last few shardings of JAX arrays, with their texts.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
+    /// The shardings of arrays that lie on one device, each of which may have an object of its own, as texts by the
+    /// number of the device.
+    devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
+    /// The class of those, and what exports an array.
+    jax: Option<&'a (Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    /// Descriptors of arrays that JAX would not export.
+    refused: Vec<Bound<'py, PyAny>>,
 }
 
-impl<'py> Gather<'_, 'py> {
+impl<'a, 'py> Gather<'a, 'py> {
     /// `None` if Python is to tell.
     fn leaf(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         match self.way_of(leaf)? {
@@ -107,21 +129,55 @@ impl<'py> Gather<'_, 'py> {
         Ok(is_known.then(|| (kind_number(kind), value, None)))
     }
 
-    /// Shows the memory of an array that lies in one piece on this machine. Of a dtype that is not NumPy's own,
-    /// or if there is anything to be refused, Python goes about it.
+    /// Shows the memory of an array that lies in one piece on this machine. If it lies otherwise, or there is anything
+    /// to be refused, Python goes about it.
     fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         let py = self.py;
+        let Some((one_device, export)) = self.jax else { return Ok(None) };
         let sharding = leaf.getattr(intern!(py, "sharding"))?;
-        let (text, is_plain) = self.sharding(sharding)?;
-        if !is_plain || !self.dtypes.is_of_numpy(leaf.getattr(intern!(py, "dtype"))?)? {
-            return Ok(None);
+        let known = if sharding.get_type().is(one_device) {
+            None
+        } else {
+            match self.sharding(sharding.clone())? {
+                (text, true) => Some(text),
+                (_, false) => return Ok(None),
+            }
+        };
+        if !self.refused.is_empty() {
+            let dtype = leaf.getattr(intern!(py, "dtype"))?;
+            if self.refused.iter().any(|refused| refused.is(&dtype)) {
+                return Ok(None);
+            }
         }
-        let Ok(view) = PyMemoryView::from(leaf) else { return Ok(None) };
-        let view = view.into_any();
-        // Without axes there may be no shape to read; NumPy needs none.
-        let has_axes = view.getattr(intern!(py, "ndim"))?.is_truthy()?;
-        let value = if has_axes { view } else { numpy_asarray(py)?.call1((view,))? };
-        Ok(Some((kind_number(&LeafKind::JaxArray), value, text)))
+        // What has gone wrong, Python says: it was deleted, or its computation has failed, or DLPack has no such dtype.
+        let capsule = export.call1((leaf,)).ok();
+        let Some((capsule, device)) = capsule.and_then(|capsule| {
+            let device = tensor_host_device(&capsule)?;
+            Some((capsule, device))
+        }) else {
+            if self.refused.len() < KNOWN_MAX {
+                self.refused.push(leaf.getattr(intern!(py, "dtype"))?);
+            }
+            return Ok(None);
+        };
+        let text = match known {
+            Some(text) => text,
+            None => self.text_of_device(device, sharding)?,
+        };
+        Ok(Some((kind_number(&LeafKind::JaxArray), capsule, text)))
+    }
+
+    fn text_of_device(
+        &mut self,
+        device: i32,
+        sharding: Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if let Some((_, text)) = self.devices.iter().find(|(known, _)| *known == device) {
+            return Ok(text.clone());
+        }
+        let (text, _) = self.sharding(sharding)?;
+        self.devices.push((device, text.clone()));
+        Ok(text)
     }
 
     fn sharding(&mut self, sharding: Bound<'py, PyAny>) -> PyResult<(Option<Bound<'py, PyAny>>, bool)> {
@@ -157,6 +213,16 @@ impl<'py> Gather<'_, 'py> {
     }
 }
 
+/// Has JAX let go of the arrays whose tensors were dropped: it does so in its next call, but there may be none.
+pub fn let_go(py: Python<'_>) {
+    let collect = || {
+        let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?;
+        modules.get_item(intern!(py, "jaxlib._jax"))?.call_method0(intern!(py, "collect_garbage"))
+    };
+    // Without JAX, or with one that has another name for it, there is nothing to do.
+    let _: PyResult<_> = collect();
+}
+
 /// Objects of which the last few are remembered: more would be slower to go through than to ask for.
 const KNOWN_MAX: usize = 32;
 
@@ -183,10 +249,7 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
 
     /// `None` if the engine has no such dtype in this byte order.
     fn get(&mut self, array: &Bound<'py, PyUntypedArray>) -> PyResult<Option<Dtype>> {
-        self.of_descriptor(array.dtype().into_any())
-    }
-
-    fn of_descriptor(&mut self, descriptor: Bound<'py, PyAny>) -> PyResult<Option<Dtype>> {
+        let descriptor = array.dtype().into_any();
         if let Some((_, dtype)) = self.known.iter().find(|(known, _)| known.is(&descriptor)) {
             return Ok(*dtype);
         }
@@ -198,32 +261,6 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
         }
         self.known.push((descriptor, dtype));
         Ok(dtype)
-    }
-
-    /// Whether a dtype is one of NumPy's own numbers, which buffers can name.
-    fn is_of_numpy(&mut self, descriptor: Bound<'py, PyAny>) -> PyResult<bool> {
-        Ok(self.of_descriptor(descriptor)?.is_some_and(|dtype| {
-            use Dtype::{
-                Bool, Complex64, Complex128, Float16, Float32, Float64, Int8, Int16, Int32, Int64, UInt8,
-                UInt16, UInt32, UInt64,
-            };
-            matches!(
-                dtype,
-                Bool | Int8
-                    | Int16
-                    | Int32
-                    | Int64
-                    | UInt8
-                    | UInt16
-                    | UInt32
-                    | UInt64
-                    | Float16
-                    | Float32
-                    | Float64
-                    | Complex64
-                    | Complex128
-            )
-        }))
     }
 }
 

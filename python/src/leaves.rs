@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{
-    PyBool, PyBytes, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyMemoryView, PyString,
+    PyBool, PyBytes, PyCapsule, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString,
     PyTuple,
 };
 use regrow::array::{Array, Dtype, Shape};
@@ -17,7 +17,7 @@ use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
-use crate::memory::{Shown, borrow_array, borrow_buffer};
+use crate::memory::{Shapes, Shown, borrow_one_of_many, take_tensor};
 
 /// Names of the leaf kinds, by their number in the columns.
 pub const LEAF_KINDS: [&str; 10] = [
@@ -33,7 +33,7 @@ pub const LEAF_KINDS: [&str; 10] = [
     "numpy_other",
 ];
 
-/// Kinds, values, notes and shardings, as they come from Python.
+/// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come from Python.
 pub type LeavesIn<'py> = (PyBackedBytes, Bound<'py, PyList>, HashMap<usize, String>, Bound<'py, PyDict>);
 
 /// Kinds, values and notes, on the way to Python.
@@ -42,11 +42,11 @@ pub type LeavesOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, P
 /// The leaves of `tree`; an error names the key path.
 pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>> {
     let (kinds, values, notes, shardings) = columns;
-    let mut dtypes = Dtypes::default();
+    let (mut dtypes, mut shapes) = (Dtypes::default(), Shapes::default());
     let mut sharding_of = Shardings::new(shardings);
     let mut leaves = Vec::with_capacity(kinds.len());
     for (at, (&kind, value)) in kinds.iter().zip(values.iter()).enumerate() {
-        let mut leaf = match to_leaf(kind, &value, || notes.get(&at), &mut dtypes) {
+        let mut leaf = match to_leaf(kind, &value, || notes.get(&at), &mut dtypes, &mut shapes) {
             Ok(leaf) => leaf?,
             Err(error) => {
                 return Err(to_py_err(error.at_leaf(&tree.path_of(at))));
@@ -89,6 +89,7 @@ fn to_leaf<'a>(
     value: &Bound<'_, PyAny>,
     note: impl FnOnce() -> Option<&'a String>,
     dtypes: &mut Dtypes,
+    shapes: &mut Shapes,
 ) -> Result<PyResult<Leaf>> {
     let kind = match kind {
         0 => LeafKind::NumpyArray,
@@ -105,18 +106,18 @@ fn to_leaf<'a>(
         7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
         _ => return Err(Error::invalid(format!("there is no leaf kind {kind}"))),
     };
+    if value.is_exact_instance_of::<PyCapsule>() {
+        return take_tensor(value, shapes).map(|array| Ok(of_array(kind, array)));
+    }
     let array = match value.cast::<PyUntypedArray>() {
         Ok(array) => array,
-        Err(error) => match value.cast::<PyMemoryView>() {
-            Ok(view) => return borrow_buffer(view).map(|array| array.map(|array| of_array(kind, array))),
-            Err(_) => return Ok(Err(error.into())),
-        },
+        Err(error) => return Ok(Err(error.into())),
     };
     let dtype = match dtypes.get(array) {
         Ok(dtype) => dtype?,
         Err(error) => return Ok(Err(error)),
     };
-    Ok(Ok(of_array(kind, borrow_array(array, dtype)?)))
+    Ok(Ok(of_array(kind, borrow_one_of_many(array, dtype, shapes)?)))
 }
 
 fn of_array(kind: LeafKind, array: Array) -> Leaf {
@@ -244,7 +245,7 @@ pub type InfosOut<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, P
 
 /// The columns of what is known of leaves.
 pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut<'py>> {
-    let mut shapes = Shapes::default();
+    let mut shapes = ShapeTuples::default();
     let kinds: Vec<u8> = infos.iter().map(|info| kind_number(&info.kind)).collect();
     let dtypes: Vec<u8> = infos.iter().map(|info| info.dtype as u8).collect();
     let shapes: PyResult<Vec<_>> = infos.iter().map(|info| shapes.get(py, &info.shape)).collect();
@@ -258,9 +259,9 @@ pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut
 
 /// Shapes as Python tuples, one for all leaves of the same shape.
 #[derive(Default)]
-struct Shapes<'py>(HashMap<Shape, Bound<'py, PyTuple>>);
+struct ShapeTuples<'py>(HashMap<Shape, Bound<'py, PyTuple>>);
 
-impl<'py> Shapes<'py> {
+impl<'py> ShapeTuples<'py> {
     fn get(&mut self, py: Python<'py>, shape: &Shape) -> PyResult<Bound<'py, PyTuple>> {
         if let Some(tuple) = self.0.get(shape) {
             return Ok(tuple.clone());

@@ -1,5 +1,7 @@
 //! The only unsafe code of the extension: NumPy's memory as shared bytes, and shared bytes as a Python buffer.
 
+mod dlpack;
+
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -8,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use bytes::Bytes;
 use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -17,6 +19,7 @@ use regrow::array::{Array, Dtype, Shape};
 use regrow::{Error, Result};
 use rustix::mm::{Advice, madvise};
 
+pub use self::dlpack::{take_tensor, tensor_host_device};
 use crate::error::OrRaise;
 
 /// Bytes that the engine holds (a view of a map, a buffer), for the buffer protocol; read-only.
@@ -60,60 +63,57 @@ impl Slab {
 /// The result keeps the Python array alive. As everywhere in NumPy, whoever writes to an array while another
 /// thread reads it gets a mixture of old and new values.
 pub fn borrow_array(array: &Bound<'_, PyUntypedArray>, dtype: Dtype) -> Result<Array> {
-    let shape = Shape::new(array.shape().iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
+    borrow_one_of_many(array, dtype, &mut Shapes::default())
+}
+
+/// The same of an array whose shape other arrays may have.
+pub fn borrow_one_of_many(
+    array: &Bound<'_, PyUntypedArray>,
+    dtype: Dtype,
+    shapes: &mut Shapes,
+) -> Result<Array> {
+    let shape = shapes.get(array.shape().iter().map(|&dim| dim as u64))?;
     let itemsize = array.dtype().itemsize();
     if itemsize != dtype.size_bytes() {
         return Err(Error::unsupported(format!("an array of dtype {dtype} has elements of another size"))
             .expected(dtype.size_bytes(), itemsize));
     }
+    if array.is_c_contiguous() && !shape.is_empty() {
+        let len_bytes = shape.len_bytes(dtype)? as usize;
+        let owner = Memory { start: first_element(array), len_bytes, _owner: array.clone().unbind() };
+        return Array::new(dtype, shape, Bytes::from_owner(owner));
+    }
     let strides = array.strides().iter().map(|&stride| stride as i64).collect();
     borrow(array, dtype, shape, strides)
 }
 
-/// The elements of a view of another library's memory, where they lie, as numbers of the type that it names.
-///
-/// The outer error is the engine's, the inner one Python's.
-pub fn borrow_buffer(view: &Bound<'_, PyMemoryView>) -> Result<PyResult<Array>> {
-    let buffer = match PyUntypedBuffer::get(view) {
-        Ok(buffer) => buffer,
-        Err(error) => return Ok(Err(error)),
-    };
-    let dtype = dtype_of_format(buffer.format().to_bytes(), buffer.item_size()).ok_or_else(|| {
-        Error::unsupported(format!("a buffer of the format {:?} cannot be stored", buffer.format()))
-    })?;
-    let shape = Shape::new(buffer.shape().iter().map(|&dim| dim as u64).collect::<Vec<_>>())?;
-    let strides: Vec<i64> = buffer.strides().iter().map(|&stride| stride as i64).collect();
-    let reach = Reach::of(buffer.shape(), buffer.strides(), buffer.item_size());
-    let first = buffer.buf_ptr().cast::<u8>().cast_const();
-    if shape.is_empty() {
-        return Array::new(dtype, shape, Bytes::new()).map(Ok);
-    }
-    let owner =
-        Memory { start: first.wrapping_sub(reach.before), len_bytes: reach.len_bytes(), _owner: buffer };
-    Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner)).map(Ok)
+/// The last few shapes: thousands of leaves share a few, which need no memory of their own.
+#[derive(Default)]
+pub struct Shapes {
+    known: Vec<Shape>,
+    /// The one that is forgotten next.
+    oldest: usize,
 }
 
-/// The dtype of a buffer's elements, as the `struct` module spells numbers of this machine's byte order.
-fn dtype_of_format(format: &[u8], size_bytes: usize) -> Option<Dtype> {
-    let letters = format.strip_prefix(b"=").or(format.strip_prefix(b"@")).unwrap_or(format);
-    Some(match (letters, size_bytes) {
-        (b"?", 1) => Dtype::Bool,
-        (b"b", 1) => Dtype::Int8,
-        (b"h", 2) => Dtype::Int16,
-        (b"i" | b"l", 4) => Dtype::Int32,
-        (b"q" | b"l", 8) => Dtype::Int64,
-        (b"B", 1) => Dtype::UInt8,
-        (b"H", 2) => Dtype::UInt16,
-        (b"I" | b"L", 4) => Dtype::UInt32,
-        (b"Q" | b"L", 8) => Dtype::UInt64,
-        (b"e", 2) => Dtype::Float16,
-        (b"f", 4) => Dtype::Float32,
-        (b"d", 8) => Dtype::Float64,
-        (b"Zf", 8) => Dtype::Complex64,
-        (b"Zd", 16) => Dtype::Complex128,
-        _ => return None,
-    })
+impl Shapes {
+    /// The shape of these extents.
+    fn get(&mut self, dims: impl Iterator<Item = u64> + Clone) -> Result<Shape> {
+        if let Some(shape) = self.known.iter().find(|known| known.dims().iter().copied().eq(dims.clone())) {
+            return Ok(shape.clone());
+        }
+        let shape = Shape::new(dims.collect::<Vec<_>>())?;
+        if self.known.len() < SHAPES_LEN {
+            self.known.push(shape.clone());
+        } else if let Some(oldest) = self.known.get_mut(self.oldest) {
+            *oldest = shape.clone();
+            self.oldest = (self.oldest + 1) % SHAPES_LEN;
+        }
+        Ok(shape)
+    }
 }
+
+/// Shapes that are remembered: more would be slower to go through than to make.
+const SHAPES_LEN: usize = 16;
 
 /// The elements of an array of any dtype as it lies in NumPy's memory, as some numbers of the same size; elements
 /// of a size that no number has become an axis of bytes.
@@ -139,15 +139,18 @@ fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: Dtype, shape: Shape, strides
     if shape.is_empty() {
         return Array::new(dtype, shape, Bytes::new());
     }
-    let reach = Reach::of(array.shape(), array.strides(), array.dtype().itemsize());
-    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
-    let first = unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const();
+    let reach = Reach::of(array.shape(), array.strides().iter().copied(), array.dtype().itemsize());
     let owner = Memory {
-        start: first.wrapping_sub(reach.before),
+        start: first_element(array).wrapping_sub(reach.before),
         len_bytes: reach.len_bytes(),
         _owner: array.clone().unbind(),
     };
     Array::with_strides(dtype, shape, strides, reach.before, Bytes::from_owner(owner))
+}
+
+fn first_element(array: &Bound<'_, PyUntypedArray>) -> *const u8 {
+    // SAFETY: the pointer comes from a live NumPy array, whose struct has had `data` in this place since NumPy 1.
+    unsafe { (*array.as_array_ptr()).fields.data }.cast::<u8>().cast_const()
 }
 
 /// Bytes before and after the beginning of the first element that an array reaches.
@@ -158,9 +161,9 @@ struct Reach {
 
 impl Reach {
     /// Of an array that has elements.
-    fn of(shape: &[usize], strides: &[isize], itemsize: usize) -> Self {
+    fn of(shape: &[usize], strides: impl Iterator<Item = isize>, itemsize: usize) -> Self {
         let (mut before, mut after) = (0_usize, itemsize);
-        for (&stride, &dim) in strides.iter().zip(shape) {
+        for (stride, &dim) in strides.zip(shape) {
             let reach = stride.unsigned_abs().saturating_mul(dim.saturating_sub(1));
             let side = if stride < 0 { &mut before } else { &mut after };
             *side = side.saturating_add(reach);
@@ -181,12 +184,12 @@ struct Memory<T> {
 }
 
 // SAFETY: the pointer is only read through, and the memory behind it stays until the owner is dropped, which PyO3
-// does safely on any thread, for an object as for a buffer.
+// does safely on any thread for an object, and `Taken` for a tensor.
 unsafe impl<T: Send> Send for Memory<T> {}
 
 impl<T> AsRef<[u8]> for Memory<T> {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: NumPy, and who exports a buffer, promise that the elements, at start + strides, are memory of the
+        // SAFETY: NumPy, and who exports a tensor, promise that the elements, at start + strides, are memory of the
         // array; `Reach` has computed their bounds, and `_owner` keeps them there.
         unsafe { std::slice::from_raw_parts(self.start, self.len_bytes) }
     }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions};
 
 use super::super::{BUDGET_DEFAULT_BYTES, pool};
-use crate::array::Array;
+use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::tree::{Leaf, LeafData, Tree};
 
@@ -72,10 +72,16 @@ impl Pool {
     }
 }
 
-/// A filled map; it goes back to its pool when the last copy in it is let go.
+/// A filled map, of which each copy is a slice; it goes back to its pool when the last of them is let go.
 struct Filled {
     map: Option<MmapMut>,
     pool: Weak<Pool>,
+}
+
+impl AsRef<[u8]> for Filled {
+    fn as_ref(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
 }
 
 impl Drop for Filled {
@@ -86,28 +92,19 @@ impl Drop for Filled {
     }
 }
 
-/// One leaf's copy.
-struct Part {
-    filled: Arc<Filled>,
-    range: Range<usize>,
-}
-
-impl AsRef<[u8]> for Part {
-    fn as_ref(&self) -> &[u8] {
-        self.filled.map.as_ref().and_then(|map| map.get(self.range.clone())).unwrap_or_default()
-    }
-}
-
 /// A leaf's place in the map.
-struct Place<'a> {
+struct Place {
     leaf: usize,
-    array: &'a Array,
+    dtype: Dtype,
+    shape: Shape,
     range: Range<usize>,
 }
 
 /// A piece of a leaf, on its way to its copy.
 struct Piece<'a> {
-    place: &'a Place<'a>,
+    leaf: usize,
+    /// Let go by whoever has copied it: to let go of many takes as long as to copy them.
+    array: Array,
     offset: usize,
     out: &'a mut [u8],
 }
@@ -122,65 +119,66 @@ pub(super) fn snapshot(
     copied: impl Fn(usize, &Leaf) -> bool,
 ) -> Result<(Tree<Leaf>, u64)> {
     let mut tree = tree;
-    let mut places = Vec::new();
+    let (mut places, mut arrays) = (Vec::new(), Vec::new());
     let mut end = 0_usize;
-    for (leaf, data) in tree.leaves().iter().enumerate() {
+    for (leaf, data) in tree.leaves_mut().iter_mut().enumerate() {
         let LeafData::Array(array) = &data.data else { continue };
         if array.len_bytes() == 0 || !copied(leaf, data) {
             continue;
         }
+        let (dtype, shape) = (array.dtype(), array.shape().clone());
         let next = usize::try_from(array.len_bytes()).ok().and_then(|len| end.checked_add(len));
         let next = next.filter(|&next| next < isize::MAX as usize - ALIGN_BYTES).ok_or_else(too_large)?;
-        places.push(Place { leaf, array, range: end..next });
+        places.push(Place { leaf, dtype, shape, range: end..next });
         end = next.next_multiple_of(ALIGN_BYTES);
+        // Absent until its copy is there.
+        if let LeafData::Array(array) = std::mem::replace(&mut data.data, LeafData::Absent) {
+            arrays.push(array);
+        }
     }
     if places.is_empty() {
         return Ok((tree, 0));
     }
     let copied_bytes = places.iter().map(|place| place.range.len() as u64).sum();
     let mut map = pool.take(end).map_err(|error| no_memory(end, &error))?;
-    fill(&tree, &places, &mut map)?;
-    let filled = Arc::new(Filled { map: Some(map), pool: Arc::downgrade(pool) });
-    let mut copies = Vec::with_capacity(places.len());
-    for Place { leaf, array, range } in places {
-        let part = Bytes::from_owner(Part { filled: filled.clone(), range });
-        copies.push((leaf, Array::new(array.dtype(), array.shape().clone(), part)?));
-    }
+    fill(&tree, &places, arrays, &mut map)?;
+    let filled = Bytes::from_owner(Filled { map: Some(map), pool: Arc::downgrade(pool) });
     let leaves = tree.leaves_mut();
-    for (leaf, copy) in copies {
+    for Place { leaf, dtype, shape, range } in places {
         if let Some(leaf) = leaves.get_mut(leaf) {
-            leaf.data = LeafData::Array(copy);
+            leaf.data = LeafData::Array(Array::new(dtype, shape, filled.slice(range))?);
         }
     }
     Ok((tree, copied_bytes))
 }
 
-fn fill(tree: &Tree<Leaf>, places: &[Place<'_>], map: &mut [u8]) -> Result<()> {
-    let mut pieces = Vec::new();
+/// Copies each array to its place, and lets go of it.
+fn fill(tree: &Tree<Leaf>, places: &[Place], arrays: Vec<Array>, map: &mut [u8]) -> Result<()> {
+    let mut pieces = Vec::with_capacity(arrays.len());
     let (mut rest, mut at) = (map, 0);
-    for place in places {
-        let after = std::mem::take(&mut rest).split_at_mut(place.range.start - at).1;
-        let (mut out, after) = after.split_at_mut(place.range.len());
-        (rest, at) = (after, place.range.end);
-        let mut offset = 0;
-        while !out.is_empty() {
-            let (piece, later) = out.split_at_mut(out.len().min(PIECE_LEN_BYTES));
-            pieces.push(Piece { place, offset, out: piece });
+    for (Place { leaf, range, .. }, array) in places.iter().zip(arrays) {
+        let after = std::mem::take(&mut rest).split_at_mut(range.start - at).1;
+        let (mut out, after) = after.split_at_mut(range.len());
+        (rest, at) = (after, range.end);
+        let (leaf, mut offset) = (*leaf, 0);
+        while out.len() > PIECE_LEN_BYTES {
+            let (piece, later) = out.split_at_mut(PIECE_LEN_BYTES);
+            pieces.push(Piece { leaf, array: array.clone(), offset, out: piece });
             offset += PIECE_LEN_BYTES;
             out = later;
         }
+        pieces.push(Piece { leaf, array, offset, out });
     }
     let copy = |piece: Piece<'_>| {
-        let Piece { place, offset, out } = piece;
-        let copied = match place.array.c_order_bytes().and_then(|bytes| bytes.get(offset..offset + out.len()))
-        {
+        let Piece { leaf, array, offset, out } = piece;
+        let copied = match array.c_order_bytes().and_then(|bytes| bytes.get(offset..offset + out.len())) {
             Some(bytes) => {
                 out.copy_from_slice(bytes);
                 Ok(())
             }
-            None => place.array.copy_c_order(offset as u64, out),
+            None => array.copy_c_order(offset as u64, out),
         };
-        copied.map_err(|error| name_leaf(tree, place.leaf, error))
+        copied.map_err(|error| name_leaf(tree, leaf, error))
     };
     if at < PARALLEL_FROM_BYTES {
         return pieces.into_iter().try_for_each(copy);
@@ -275,7 +273,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::array::{Dtype, Shape};
     use crate::tree::{Key, LeafKind, NodeKind, TreeBuilder};
 
     fn tree_of(arrays: Vec<Array>) -> Tree<Leaf> {
