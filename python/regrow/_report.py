@@ -14,8 +14,8 @@ class StageReport(NamedTuple):
     """What one stage of a save took."""
 
     stage: str
-    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a background save
-    also ``wait_for_save`` and ``snapshot``."""
+    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a
+    background save also ``wait_for_save`` and ``snapshot``."""
     seconds: float
     """Added up where several threads were at it."""
     bytes: int
