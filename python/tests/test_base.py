@@ -292,18 +292,16 @@ def test_a_conversion_takes_a_base(tmp_path: Path) -> None:
     base = frozen()
     reused = []
     for step in range(4):
+        # Orbax sorts keys, as JAX does.
+        tree = jax.tree.map(lambda leaf: leaf, {"base": base, "lora": trained(step)})
         source, target = tmp_path / f"orbax_{step}", tmp_path / str(step)
         with ocp.PyTreeCheckpointer() as checkpointer:
-            checkpointer.save(source, {"base": base, "lora": trained(step)})
+            checkpointer.save(source, tree)
         last = tmp_path / str(step - 1) if step else None
-        told: list[tuple[int, int]] = []
-        report = regrow.convert(
-            source, target, base=last, progress=lambda done, total, told=told: told.append((done, total))
-        )  # type: ignore[misc]
+        report = regrow.convert(source, target, base=last)
         assert report.reused_bytes == report.save.reused_bytes
         reused.append(report.reused_bytes)
-        assert_judged(target, {"base": base, "lora": trained(step)})
-        assert told[-1] == (report.save.data_bytes * (2 if step else 1),) * 2
+        assert_judged(target, tree)
     frozen_bytes = sum(array.nbytes for array in dotted(base).values())
     assert reused[:2] == [0, 0]
     assert all(frozen_bytes < each < frozen_bytes + 20_000 for each in reused[2:])

@@ -89,7 +89,7 @@ def test_what_is_compared_with_a_base_counts(tmp_path: Path) -> None:
     assert "a part of compare and copy" in str(converted)
 
     def stop(done: int, total: int) -> None:
-        if done < DATA_BYTES:
+        if done <= DATA_BYTES < total:
             raise StopItError
 
     changed = {"a": TREE["a"] + 1, "b": TREE["b"]}
