@@ -69,6 +69,7 @@ fn a_check_says_what_the_run_says() {
         (&[(&["w"], leaf())], "equinox", "new", r#"{"hyperparameters": 3}"#, "hyperparameters"),
         (&[(&["w"], leaf())], "pytree_data", "new", r#"{"paths": []}"#, "not one path for each leaf"),
         (&[(&["w"], leaf())], "npy", "new.npy", "{}", "containers"),
+        (&[], "npy", "new.npy", "{}", "the tree has none"),
     ];
     for (leaves, layout, name, json, what) in cases {
         let (source, target) = (source(folder.path(), &tree(leaves)), folder.path().join(name));

@@ -298,7 +298,9 @@ fn compare(
                     set(unchanged, leaf.leaf);
                 }
                 // Nobody looks at what is behind a difference.
-                monitor.advance(leaf.len_bytes.saturating_sub(same_bytes))?;
+                if same_bytes < leaf.len_bytes {
+                    monitor.advance(leaf.len_bytes - same_bytes)?;
+                }
             }
             Ok(())
         },
