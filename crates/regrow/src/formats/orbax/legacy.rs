@@ -18,7 +18,6 @@ use super::pytree::Opened;
 use super::slot::{Slot, Source};
 use super::steps::AGGREGATE_FILE;
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::Sketch;
 use crate::formats::flax::decode::decode;
 use crate::formats::flax::msgpack::begins_map;
 use crate::store::{LocalStore, Store, StoreExt};
@@ -71,22 +70,13 @@ pub(super) fn read_aggregate(folder: &Path) -> Result<Tree<Slot>> {
 
 /// Whether a file is named and begins like the msgpack file `checkpoint`.
 pub(super) fn is_msgpack_file(file: &Path) -> bool {
-    if !is_named_so(file) {
+    if file.file_name().is_none_or(|name| name != AGGREGATE_FILE) {
         return false;
     }
     let mut first = [0];
     let read =
         std::fs::File::open(file).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first));
     read.is_ok() && begins_map(first[0])
-}
-
-/// The same of a file that has not been written yet.
-pub(super) fn is_msgpack_sketch(name: &Path, sketch: &Sketch) -> bool {
-    is_named_so(name) && sketch.read_at(0, 1).first().is_some_and(|&first| begins_map(first))
-}
-
-fn is_named_so(file: &Path) -> bool {
-    file.file_name().is_some_and(|name| name == AGGREGATE_FILE)
 }
 
 /// A whole file, mapped if it can be: its arrays are then read where they lie.

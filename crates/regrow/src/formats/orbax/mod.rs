@@ -32,7 +32,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use super::{Format, Loss, Reader, Sketch};
+use super::{Format, Loss, Reader};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -71,10 +71,6 @@ impl Format for Orbax {
 
     fn recognise(&self, path: &Path) -> Result<bool> {
         Ok(!matches!(detect::detect(path)?, detect::Found::Nothing(_)))
-    }
-
-    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
-        legacy::is_msgpack_sketch(name, sketch)
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
