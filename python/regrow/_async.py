@@ -65,7 +65,7 @@ class AsyncSave:
         return (0, 0) if self._handle is None else self._handle.progress()[1:]
 
     def stage(self) -> str:
-        """What it is at: ``"prepare"``, ``"copy"``, ``"write"``, ``"sync"``, ``"commit"`` ..."""
+        """What it is at: ``"prepare"``, ``"compare"``, ``"copy"``, ``"write"``, ``"sync"``, ``"commit"`` ..."""
         return "skipped" if self._handle is None else self._handle.progress()[0]
 
     def cancel(self) -> None:

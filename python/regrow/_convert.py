@@ -69,6 +69,11 @@ class ConvertReport(NamedTuple):
     save: SaveReport
     """How fast it went, and where the time went."""
 
+    @property
+    def reused_bytes(self) -> int:
+        """Bytes that were not written because ``base=`` has them; they are part of `stored_bytes`."""
+        return self.save.reused_bytes
+
 
 @overload
 def convert(
@@ -87,6 +92,7 @@ def convert(
     durable: bool = ...,
     compression: Any = ...,
     metadata: Any = ...,
+    base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
     progress: Progress = ...,
@@ -112,6 +118,7 @@ def convert(
     durable: bool = ...,
     compression: Any = ...,
     metadata: Any = ...,
+    base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
     progress: Progress = ...,
@@ -136,6 +143,7 @@ def convert(
     durable: bool = True,
     compression: Any = None,
     metadata: Any = None,
+    base: StrPath | None = None,
     step: int | None = None,
     item: str | None = None,
     progress: Progress = None,
@@ -163,6 +171,8 @@ def convert(
         durable: Sync to disk before returning.
         compression: As for `save`.
         metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
+        base: An earlier checkpoint, as for `save`: data files in which nothing changed since are hard-linked instead of
+            written. What is compared is read twice, unless its file is linked.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several.
         progress: As for `save`.
@@ -174,7 +184,7 @@ def convert(
 
     Raises:
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
-        NotFoundError: for globs that match nothing; it names them all.
+        NotFoundError: for globs that match nothing, all of them named; if there is no `base`.
         InvalidArgumentError: for rules that cannot be followed, or change nothing.
         NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
@@ -185,6 +195,7 @@ def convert(
         cast=cast,
         compression=compression,
         metadata=metadata,
+        base=base,
         orbax=orbax,
         options=options,
     )

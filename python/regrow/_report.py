@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 from ._progress import format_bytes
 
 BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
+READ_TO_COMPARE = "  a part of compare and copy"
 
 
 class StageReport(NamedTuple):
     """What one stage of a save took."""
 
     stage: str
-    """``prepare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a background save
-    also ``wait_for_save`` and ``snapshot``."""
+    """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a
+    background save also ``wait_for_save`` and ``snapshot``."""
     seconds: float
     """Added up where several threads were at it."""
     bytes: int
@@ -37,7 +38,7 @@ class SaveReport(NamedTuple):
     seconds: float = 0.0
     """What the whole save took, without taking the pytree apart."""
     stages: tuple[StageReport, ...] = ()
-    """Where the time went. Those of the calling thread (all but ``read``, a part of ``copy``, and ``write``) add up to
+    """Where the time went. Those of the calling thread (all but ``read``, a part of others, and ``write``) add up to
     `seconds`, unless the layout writes with several threads."""
     io_path: str = ""
     """How large files got to the disk: ``direct``, or ``buffered`` and why."""
@@ -58,10 +59,11 @@ class SaveReport(NamedTuple):
         )
         if self.reused_bytes:
             text += f"; {format_bytes(self.reused_bytes)} reused"
+        compares = any(stage.stage == "compare" for stage in self.stages)
         for stage in self.stages:
             text += f"\n  {stage.stage:13} {stage.seconds:8.3f} s"
             text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
-            text += BESIDE.get(stage.stage, "")
+            text += READ_TO_COMPARE if stage.stage == "read" and compares else BESIDE.get(stage.stage, "")
         return text
 
     @classmethod

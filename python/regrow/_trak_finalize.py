@@ -7,21 +7,19 @@ float32 and are cast once, when they are stored.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from . import trak
 from ._errors import InvalidArgumentError, NotFoundError
 from ._trak_base import ModelIDException
-
-if TYPE_CHECKING:
-    from .trak import MmapSaver
 
 _BLOCK_BYTES = 64 << 20
 
 
 def finalize_features(
-    saver: MmapSaver,
+    saver: trak.MmapSaver,
     model_ids: Iterable[int] | None = None,
     *,
     lambda_reg: float = 0.0,
@@ -70,7 +68,7 @@ def finalize_features(
 
 
 def finalize_scores(
-    saver: MmapSaver,
+    saver: trak.MmapSaver,
     exp_name: str,
     model_ids: Iterable[int] | None = None,
     *,

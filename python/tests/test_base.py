@@ -287,6 +287,33 @@ def test_only_the_default_layout_has_one(tmp_path: Path, options: dict[str, Any]
     assert not (tmp_path / "b").exists()
 
 
+def test_a_conversion_takes_a_base(tmp_path: Path) -> None:
+    """Steps that Orbax wrote, one after the other."""
+    base = frozen()
+    reused = []
+    for step in range(4):
+        # Orbax sorts keys, as JAX does.
+        tree = jax.tree.map(lambda leaf: leaf, {"base": base, "lora": trained(step)})
+        source, target = tmp_path / f"orbax_{step}", tmp_path / str(step)
+        with ocp.PyTreeCheckpointer() as checkpointer:
+            checkpointer.save(source, tree)
+        last = tmp_path / str(step - 1) if step else None
+        report = regrow.convert(source, target, base=last)
+        assert report.reused_bytes == report.save.reused_bytes
+        reused.append(report.reused_bytes)
+        assert_judged(target, tree)
+    frozen_bytes = sum(array.nbytes for array in dotted(base).values())
+    assert reused[:2] == [0, 0]
+    assert all(frozen_bytes < each < frozen_bytes + 20_000 for each in reused[2:])
+    assert linked(tmp_path / "3", tmp_path / "2")
+    with pytest.raises(regrow.InvalidArgumentError, match="base"):
+        regrow.convert(tmp_path / "3", tmp_path / "x", layout="npy", base=tmp_path / "2")
+    for dry_run in (True, False):
+        with pytest.raises(regrow.NotFoundError, match="base"):
+            regrow.convert(tmp_path / "3", tmp_path / "x", base=tmp_path / "missing", dry_run=dry_run)
+    assert not (tmp_path / "x").exists()
+
+
 def damage(file: Path, at: int) -> None:
     """Flips a bit, in a file of its own: another name of the old one stays as it is."""
     stored = bytearray(file.read_bytes())

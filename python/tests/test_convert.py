@@ -146,7 +146,7 @@ def test_what_is_private_stays_private(tmp_path: Path, layout: str) -> None:
 
 
 def test_a_dry_run_raises_what_the_conversion_would(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str, str, type[Exception]]] = [
+    cases: list[tuple[Any, str, str, type[Exception]]] = [
         ({"w": np.ones(2)}, "trak", "new", regrow.UnsupportedError),
         ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "safetensors", "new.safetensors", regrow.NameCollisionError),
         ({"a.b": np.ones(2), "a": {"b": np.ones(2)}}, "orbax", "new", regrow.NameCollisionError),
@@ -155,6 +155,9 @@ def test_a_dry_run_raises_what_the_conversion_would(tmp_path: Path) -> None:
         ({"__metadata__": np.ones(2)}, "safetensors", "new.safetensors", regrow.NameCollisionError),
         ({"~": "text"}, "orbax", "new", regrow.RegrowError),
         ({"k" * 300: np.ones(2)}, "npy", "new", regrow.UnsupportedError),
+        (3, "flax", "new.bin", regrow.InvalidArgumentError),
+        ("text", "equinox", "new", regrow.InvalidArgumentError),
+        ({"w": np.ones(2)}, "flax", "new.eqx", regrow.InvalidArgumentError),
     ]
     for number, (tree, layout, name, error) in enumerate(cases):
         folder = tmp_path / str(number)

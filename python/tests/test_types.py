@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import regrow
+
+# `regrow.safetensors.torch` needs torch: its own tests look at it.
+PUBLIC = [
+    "regrow",
+    "regrow.equinox",
+    "regrow.flax",
+    "regrow.flax.checkpoints",
+    "regrow.flax.errors",
+    "regrow.flax.traverse_util",
+    "regrow.pytree",
+    "regrow.safetensors",
+    "regrow.safetensors.flax",
+    "regrow.safetensors.numpy",
+    "regrow.trak",
+]
 
 
 def test_the_stub_fits_the_extension(tmp_path: Path) -> None:
@@ -40,3 +62,51 @@ def test_an_import_is_quick() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(regrow.__file__).parent.parent)}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def test_every_public_module_is_looked_at() -> None:
+    home = Path(regrow.__file__).parent
+    files = [file.relative_to(home.parent).with_suffix("") for file in home.rglob("*.py")]
+    names = {".".join(file.parts).removesuffix(".__init__") for file in files}
+    public = {name for name in names if not any(part.startswith("_") for part in name.split("."))}
+    assert public - {"regrow.safetensors.torch"} == set(PUBLIC)
+
+
+def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:
+    """What of a public thing may have annotations: itself, its overloads, its methods and properties."""
+    if not callable(public):
+        return
+    yield name, public
+    if not inspect.isclass(public):
+        yield from ((f"{name}, an overload", overload) for overload in typing.get_overloads(public))
+        return
+    for attribute, value in vars(public).items():
+        for function in (value, *(getattr(value, part, None) for part in ("fget", "fset", "__func__"))):
+            if inspect.isfunction(function):
+                yield from annotated(f"{name}.{attribute}", function)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_type_hints_are_there_at_run_time(module: str) -> None:
+    """What is imported late, or for the type checker alone, must not be missing where annotations name it."""
+    home = importlib.import_module(module)
+    failed = {}
+    for name in home.__all__:
+        for where, found in annotated(name, getattr(home, name)):
+            try:
+                typing.get_type_hints(found)
+            except Exception as error:
+                failed[where] = error
+    assert not failed
+
+
+def test_type_hints_say_what_is_meant() -> None:
+    hints = typing.get_type_hints(regrow.save)
+    assert hints["return"] is regrow.SaveReport
+    assert hints["orbax"] == regrow.OrbaxOptions | None
+    assert typing.get_type_hints(regrow.open)["return"] is regrow.Checkpoint
+    assert {typing.get_type_hints(each)["return"] for each in typing.get_overloads(regrow.convert)} == {
+        regrow.ConvertPlan,
+        regrow.ConvertReport,
+    }
+    assert typing.get_type_hints(regrow.SaveReport)["stages"] == tuple[regrow.StageReport, ...]

@@ -159,3 +159,37 @@ fn the_report_says_where_the_time_went_if_asked() {
     assert!(json["io_path"].is_string() && json["reused_bytes"] == 0, "{json}");
     assert_eq!(regrow(["verify", text(&path), "--no-progress"]).stderr, "");
 }
+
+#[test]
+fn what_did_not_change_since_the_base_is_linked() {
+    let (folder, path) = saved();
+    let target = |name: &str| folder.path().join(name);
+    let run = regrow(["convert", text(&path), text(&target("a"))]);
+    assert!(run.stdout.trim_end().ends_with(", regrow"), "{run:?}");
+    let run = regrow(["convert", text(&path), text(&target("b")), "--base", text(&target("a"))]);
+    assert!(
+        run.code == 0 && run.stdout.contains(", regrow, ") && run.stdout.contains(" KiB reused"),
+        "{run:?}"
+    );
+    let json =
+        regrow(["convert", text(&path), text(&target("c")), "--base", text(&target("b")), "--json"]).json();
+    let inode = |name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        let file = target(name).join("model.safetensors").metadata().unwrap();
+        (file.ino(), file.len())
+    };
+    assert_eq!(json["reused_bytes"], inode("a").1, "{json}");
+    assert!(inode("a") == inode("b") && inode("a") == inode("c"));
+    assert_eq!(regrow(["verify", text(&target("c"))]).code, 0);
+    for (base, layout) in [("a", "npy"), ("missing", "regrow")] {
+        let dry = [&["--dry-run"][..], &[]].map(|dry| {
+            let (new, base) = (target("new"), target(base));
+            let arguments =
+                ["convert", text(&path), text(&new), "--layout", layout, "--lossy", "--base", text(&base)];
+            regrow(arguments.iter().chain(dry))
+        });
+        assert!(dry[0].code > 1 && dry[0].stderr.contains("base"), "{dry:?}");
+        assert_eq!((dry[0].code, &dry[0].stderr), (dry[1].code, &dry[1].stderr));
+        assert!(!target("new").exists());
+    }
+}

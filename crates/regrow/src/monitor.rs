@@ -38,7 +38,10 @@ const TELL_EVERY: Duration = Duration::from_millis(50);
 pub enum Stage {
     /// Planning, names, indexes and small files: all that the stages below do not claim.
     Prepare,
-    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of the copy.
+    /// Before a save with a [base](crate::SaveOptions::base): looking which leaves are the same there.
+    Compare,
+    /// Getting data from disk or from a map, checking and decoding it; in a conversion a part of the copy, and of the
+    /// comparison.
     Read,
     /// Filling the writer's buffers: copies and checksums, and what the layout does to data on its way there, such
     /// as casts and compression.
@@ -59,8 +62,9 @@ pub enum Stage {
 
 impl Stage {
     /// All of them, in the order of a save, and then those of the caller of a save in the background.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Prepare,
+        Self::Compare,
         Self::Read,
         Self::Copy,
         Self::WaitForDisk,
@@ -75,6 +79,7 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
+            Self::Compare => "compare",
             Self::Read => "read",
             Self::Copy => "copy",
             Self::WaitForDisk => "wait_for_disk",
@@ -100,7 +105,8 @@ pub struct Progress {
     pub stage: Stage,
     /// Bytes of array data done; never more than `total_bytes`.
     pub done_bytes: u64,
-    /// Bytes of array data in all; 0 until that is known.
+    /// Bytes of array data in all; 0 until that is known. With a [base](crate::SaveOptions::base) what is compared
+    /// counts as well: once, and again where a digest turns out to be that of other bytes.
     pub total_bytes: u64,
 }
 

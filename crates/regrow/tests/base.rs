@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use regrow::array::{Array, ArraySource, Dtype, Region, Shape};
-use regrow::engine::{Compression, Layout};
+use regrow::engine::{Compression, ConvertOptions, Layout};
+use regrow::monitor::{Progress, Stage};
 use regrow::tree::{Key, Leaf, NodeKind, PathPattern, Tree, TreeBuilder};
-use regrow::{ErrorKind, Result, SaveOptions, SaveReport};
+use regrow::{Error, ErrorKind, Monitor, Result, SaveOptions, SaveReport};
 
 /// The bytes of each leaf.
 type Leaves = BTreeMap<String, Vec<u8>>;
@@ -152,14 +153,44 @@ proptest! {
 #[derive(Debug)]
 struct Counting {
     value: u8,
+    len_bytes: u64,
     read_bytes: AtomicU64,
+    /// What it keeps from its first byte to its last, or until it is released; 0 for nothing.
+    kept_len_bytes: u64,
+    keeps: Mutex<bool>,
+    /// What all of them keep now, and the most that they kept.
+    kept: Arc<(AtomicU64, AtomicU64)>,
+}
+
+impl Counting {
+    fn new(value: u8, len_bytes: u64, kept_len_bytes: u64) -> Self {
+        let (read_bytes, keeps, kept) = (AtomicU64::new(0), Mutex::new(false), Arc::default());
+        Self { value, len_bytes, read_bytes, kept_len_bytes, keeps, kept }
+    }
 }
 
 impl ArraySource for Counting {
-    fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+    fn read_c_order(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        if !std::mem::replace(&mut *self.keeps.lock().unwrap(), true) {
+            let now = self.kept.0.fetch_add(self.kept_len_bytes, Ordering::Relaxed) + self.kept_len_bytes;
+            self.kept.1.fetch_max(now, Ordering::Relaxed);
+        }
         self.read_bytes.fetch_add(out.len() as u64, Ordering::Relaxed);
         out.fill(self.value);
+        if offset_bytes + out.len() as u64 == self.len_bytes {
+            self.release();
+        }
         Ok(())
+    }
+
+    fn kept_len_bytes(&self) -> u64 {
+        self.kept_len_bytes
+    }
+
+    fn release(&self) {
+        if std::mem::replace(&mut *self.keeps.lock().unwrap(), false) {
+            self.kept.0.fetch_sub(self.kept_len_bytes, Ordering::Relaxed);
+        }
     }
 
     fn read_region(&self, _region: &Region, out: &mut [u8]) -> Result<()> {
@@ -172,8 +203,8 @@ fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
     const LEN_BYTES: u64 = 4 << 20;
     const PIECE_LEN_BYTES: u64 = 256 << 10;
     let folder = tempfile::tempdir().unwrap();
-    let save = |step: u8, value: u8| {
-        let source = Arc::new(Counting { value, read_bytes: AtomicU64::new(0) });
+    let save_keeping = |step: u8, value: u8, kept_len_bytes: u64| {
+        let source = Arc::new(Counting::new(value, LEN_BYTES, kept_len_bytes));
         let shape = Shape::new(vec![LEN_BYTES]).unwrap();
         let deferred = Array::deferred(Dtype::UInt8, shape.clone(), source.clone()).unwrap();
         let other = Array::new(Dtype::UInt8, Shape::new(vec![9]).unwrap(), vec![step; 9].into()).unwrap();
@@ -183,11 +214,209 @@ fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
         regrow::save_with(folder.path().join(step.to_string()), &tree, &options).unwrap();
         source.read_bytes.load(Ordering::Relaxed)
     };
+    let save = |step: u8, value: u8| save_keeping(step, value, 0);
     assert_eq!(save(0, 7), LEN_BYTES);
     assert_eq!(save(1, 8), LEN_BYTES + PIECE_LEN_BYTES, "compared up to the first piece, and written");
     assert_eq!(save(2, 8), 3 * LEN_BYTES, "compared, written and hashed");
     assert_eq!(save(3, 8), LEN_BYTES, "hashed, and linked");
     assert_eq!(save(4, 9), 2 * LEN_BYTES + PIECE_LEN_BYTES, "hashed in vain, compared, and written");
+    assert_eq!(save_keeping(5, 9, 1), 2 * LEN_BYTES, "compared, and hashed on its way into the file");
+    assert_eq!(save(6, 9), LEN_BYTES, "by the digest of that, linked");
+    assert_eq!(inodes(&folder.path().join("6")).len(), 2);
+    let loaded: Tree<Leaf> = regrow::load(folder.path().join("6")).unwrap();
+    assert!(loaded.leaves()[0].as_array().unwrap().to_c_order().unwrap().iter().all(|&byte| byte == 9));
+    assert!(regrow::verify(folder.path().join("6")).unwrap().is_ok());
+}
+
+/// What differs early is not read on: what it keeps must go, or memory would be that of all leaves.
+#[test]
+fn comparing_keeps_no_more_than_the_budget() {
+    const LEN_BYTES: u64 = 2 << 20;
+    const LEAVES: usize = 24;
+    let folder = tempfile::tempdir().unwrap();
+    let save = |step: u8, value: u8, base: Option<PathBuf>| {
+        let kept: Arc<(AtomicU64, AtomicU64)> = Arc::default();
+        let names: Vec<String> = (0..LEAVES).map(|at| format!("leaf_{at:02}")).collect();
+        let arrays = names.iter().map(|name| {
+            let source = Counting { kept: kept.clone(), ..Counting::new(value, LEN_BYTES, 1 << 20) };
+            let shape = Shape::new([LEN_BYTES]).unwrap();
+            (name.as_str(), Array::deferred(Dtype::UInt8, shape, Arc::new(source)).unwrap())
+        });
+        let budget_bytes = Some(3 << 20);
+        let options = SaveOptions { base, budget_bytes, not_durable: true, ..SaveOptions::default() };
+        regrow::save_with(folder.path().join(step.to_string()), &dict(arrays), &options).unwrap();
+        assert_eq!(kept.0.load(Ordering::Relaxed), 0);
+        kept.1.load(Ordering::Relaxed)
+    };
+    assert_eq!(save(0, 1, None), 1 << 20, "one after the other");
+    let base = |step: u8| Some(folder.path().join(step.to_string()));
+    for (step, value) in [(1, 2), (2, 2), (3, 2), (4, 3)] {
+        let most = save(step, value, base(step - 1));
+        assert!(most <= 3 << 20, "step {step}: {most}");
+    }
+}
+
+/// Told to the hook, in their order, of a save or a conversion that goes on for long enough.
+fn told_by(work: impl FnOnce(Monitor)) -> Vec<Progress> {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    work(Monitor::with_hook(move |progress| {
+        tell.lock().unwrap().push(progress);
+        Ok(())
+    }));
+    let told = told.lock().unwrap().clone();
+    assert!(told.iter().all(|now| now.done_bytes <= now.total_bytes), "{told:?}");
+    assert!(told.is_sorted_by_key(|now| now.done_bytes), "{told:?}");
+    told
+}
+
+/// Slow enough for a hook to be called while it is compared.
+#[derive(Debug)]
+struct Slow(u8);
+
+impl ArraySource for Slow {
+    fn read_c_order(&self, _offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        out.fill(self.0);
+        Ok(())
+    }
+
+    fn read_region(&self, _region: &Region, out: &mut [u8]) -> Result<()> {
+        self.read_c_order(0, out)
+    }
+}
+
+#[test]
+fn comparing_counts_bytes() {
+    const LEN_BYTES: u64 = 4 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |step: u8| folder.path().join(step.to_string());
+    let tree = |rests: u8, value: u8| {
+        let slow = |value: u8| {
+            Array::deferred(Dtype::UInt8, Shape::new([LEN_BYTES]).unwrap(), Arc::new(Slow(value))).unwrap()
+        };
+        dict([("rests", slow(rests)), ("trained", slow(value))].into_iter())
+    };
+    let save = |step: u8, rests: u8, value: u8, monitor: Monitor| {
+        let base = step.checked_sub(1).map(path);
+        let options = SaveOptions { base, monitor, not_durable: true, ..SaveOptions::default() };
+        regrow::save_with(path(step), &tree(rests, value), &options)
+    };
+    save(0, 1, 0, Monitor::new()).unwrap();
+    // Of a file of two, one changed; then of two files, by digest and by bytes; then a digest in vain: what rested
+    // is gone through twice.
+    for (step, rests, value, again) in [(1, 1, 1, 0), (2, 1, 2, 0), (3, 1, 2, 0), (4, 9, 3, 1)] {
+        let mut report = None;
+        let told = told_by(|monitor| report = Some(save(step, rests, value, monitor).unwrap()));
+        let total = (2 + 2 + again) * LEN_BYTES;
+        assert_eq!(
+            told.last().map(|last| (last.done_bytes, last.total_bytes)),
+            Some((total, total)),
+            "{step}"
+        );
+        let compares: Vec<&Progress> = told.iter().filter(|now| now.stage == Stage::Compare).collect();
+        assert!(compares.len() > 2, "step {step}: {told:?}");
+        assert!(compares.first().unwrap().done_bytes < compares.last().unwrap().done_bytes);
+        assert!(compares.iter().all(|now| now.done_bytes <= (2 + again) * LEN_BYTES), "{compares:?}");
+        let report = report.unwrap();
+        let stage = report.stages.iter().find(|stage| stage.stage == Stage::Compare).unwrap();
+        let seconds: f64 = report
+            .stages
+            .iter()
+            .filter(|stage| ![Stage::Write, Stage::Read].contains(&stage.stage))
+            .map(|stage| stage.seconds)
+            .sum();
+        assert!((seconds - report.seconds).abs() < 0.01 * report.seconds, "{report}");
+        assert!(stage.bytes > 0 && stage.seconds > 0.05, "{report}");
+        assert!(report.to_string().contains("\n  compare "), "{report}");
+    }
+    let monitor = Monitor::with_hook(|progress| match progress.stage {
+        Stage::Compare => Err(Error::invalid("no more")),
+        _ => Ok(()),
+    });
+    assert!(save(5, 9, 3, monitor).unwrap_err().to_string().contains("no more"));
+    assert!(!path(5).exists());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5, "nothing is left");
+}
+
+/// From another layout, and from one that is decoded in bands.
+#[test]
+fn a_conversion_links_what_did_not_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: String| folder.path().join(name);
+    let leaves = |step: u8| -> Leaves {
+        [("frozen", bytes(0, 20 << 20)), ("small", bytes(1, 5000)), ("trained", bytes(step, 100_000))]
+            .map(|(name, bytes)| (name.to_owned(), bytes))
+            .into()
+    };
+    for (layout, compression) in [("orbax", Some(Compression::Zstd(1))), ("flax", None)] {
+        let source = |step: u8| path(format!("{layout}_{step}"));
+        let target = |step: u8| path(format!("from_{layout}_{step}"));
+        for step in 0..4 {
+            let to = SaveOptions {
+                layout: Layout::from_name(layout, serde_json::Value::Null).unwrap(),
+                compression,
+                not_durable: true,
+                ..SaveOptions::default()
+            };
+            regrow::save_with(source(step), &tree(&leaves(step)), &to).unwrap();
+            let base = step.checked_sub(1).map(target);
+            let mut options = ConvertOptions {
+                save: SaveOptions { base, not_durable: true, ..SaveOptions::default() },
+                ..ConvertOptions::default()
+            };
+            let mut report = None;
+            let told = told_by(|monitor| {
+                options.save.monitor = monitor;
+                report = Some(regrow::convert(source(step), target(step), &options).unwrap());
+            });
+            let data_bytes = (20 << 20) + 105_000;
+            let total = if step == 0 { data_bytes } else { 2 * data_bytes };
+            assert_eq!(told.last().unwrap().total_bytes, total, "{layout} {step}");
+            let reused_bytes = report.unwrap().save.reused_bytes;
+            assert_eq!(reused_bytes > 20 << 20, step > 1, "{layout} {step}: {reused_bytes}");
+            assert_holds(&target(step), &leaves(step));
+        }
+        for step in 0..3 {
+            fs::remove_dir_all(target(step)).unwrap();
+        }
+        assert_holds(&target(3), &leaves(3));
+    }
+}
+
+#[test]
+fn a_conversion_refuses_a_base_as_a_save_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    save(&path("source"), &[("x".to_owned(), bytes(0, 1000))].into(), None);
+    let refused = |save: SaveOptions| {
+        let options = ConvertOptions { save, ..ConvertOptions::default() };
+        let plan = regrow::open(path("source")).unwrap().plan_convert(&options).unwrap();
+        let check = plan.check(path("target"), &options).unwrap_err();
+        let run = regrow::convert(path("source"), path("target"), &options).unwrap_err();
+        assert_eq!((check.kind(), check.to_string()), (run.kind(), run.to_string()));
+        assert!(run.to_string().contains("base") && !path("target").exists(), "{run}");
+        run.kind()
+    };
+    let npy = Layout::from_name("npy", serde_json::Value::Null).unwrap();
+    assert_eq!(
+        refused(SaveOptions { layout: npy, ..with_base(&path("source")) }),
+        ErrorKind::InvalidArgument
+    );
+    let compression = Some(Compression::Zstd(1));
+    assert_eq!(
+        refused(SaveOptions { compression, ..with_base(&path("source")) }),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(refused(with_base(&path("missing"))), ErrorKind::NotFound);
+    assert_eq!(refused(with_base(folder.path())), ErrorKind::InvalidArgument);
+    let save = with_base(&path("source"));
+    let report = regrow::convert(
+        path("source"),
+        path("target"),
+        &ConvertOptions { save, ..ConvertOptions::default() },
+    );
+    assert!(report.unwrap().save.reused_bytes > 1000, "the source itself can be the base");
 }
 
 #[test]

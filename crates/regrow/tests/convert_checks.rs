@@ -69,6 +69,7 @@ fn a_check_says_what_the_run_says() {
         (&[(&["w"], leaf())], "equinox", "new", r#"{"hyperparameters": 3}"#, "hyperparameters"),
         (&[(&["w"], leaf())], "pytree_data", "new", r#"{"paths": []}"#, "not one path for each leaf"),
         (&[(&["w"], leaf())], "npy", "new.npy", "{}", "containers"),
+        (&[], "npy", "new.npy", "{}", "the tree has none"),
     ];
     for (leaves, layout, name, json, what) in cases {
         let (source, target) = (source(folder.path(), &tree(leaves)), folder.path().join(name));
@@ -194,4 +195,93 @@ fn a_conversion_chooses_as_a_load_does() {
         let loaded = regrow::engine::load_with(&source, &load_options).unwrap();
         assert_eq!(load(&target).unwrap().nodes(), loaded.nodes());
     }
+}
+
+/// A tree of one leaf, or of containers alone.
+fn odd_trees() -> Vec<(&'static str, Tree<Leaf>)> {
+    let array = |dims: &[u64]| {
+        let shape = Shape::new(dims).unwrap();
+        let len_bytes = 4 * shape.len_elements() as usize;
+        Leaf::array(Array::new(Dtype::Float32, shape, vec![0; len_bytes].into()).unwrap())
+    };
+    let number = Leaf { kind: LeafKind::Scalar, ..array(&[]) };
+    let empty = |kind: NodeKind| {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), kind).unwrap();
+        build.close().unwrap();
+        build.finish().unwrap()
+    };
+    vec![
+        ("number", Tree::single(number.clone())),
+        ("NumPy's number", Tree::single(Leaf { kind: LeafKind::NumpyScalar, ..array(&[]) })),
+        ("text", Tree::single(Leaf::text("x"))),
+        ("bytes", Tree::single(Leaf { kind: LeafKind::Bytes, ..leaf_of_bytes() })),
+        ("array", Tree::single(array(&[3]))),
+        ("empty array", Tree::single(array(&[0]))),
+        // Of so many axes its npy header is longer than what is looked at first.
+        ("array of many axes", Tree::single(array(&[1; 60]))),
+        ("large array", Tree::single(array(&[100_000]))),
+        ("none", empty(NodeKind::None)),
+        ("empty dict", empty(NodeKind::Dict)),
+        ("dict of an array", tree(&[(&["w"], leaf())])),
+        ("dict of two", tree(&[(&["v"], leaf()), (&["w"], leaf())])),
+        ("dict of large arrays", tree(&[(&["v"], array(&[100_000])), (&["w"], array(&[100_000]))])),
+        ("dict of a number", tree(&[(&["n"], number)])),
+        ("dict of a text", tree(&[(&["t"], Leaf::text("x"))])),
+    ]
+}
+
+/// That a file would not be found again shows in what is written, which a dry run has not: it let such names pass.
+#[test]
+fn a_check_knows_the_names_under_which_nothing_would_be_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!(r#"{{"hyperparameters": {{"text": "{}"}}}}"#, "x".repeat(70_000));
+    let layouts = [
+        ("flax", "{}"),
+        ("equinox", "{}"),
+        ("equinox", r#"{"trailer": false}"#),
+        ("equinox", r#"{"hyperparameters": {"a": 1}}"#),
+        ("equinox", r#"{"hyperparameters": [1], "trailer": false}"#),
+        ("equinox", long.as_str()),
+        ("npy", r#"{"form": "npy"}"#),
+        ("npy", r#"{"form": "npz"}"#),
+        ("safetensors", r#"{"one_file": true}"#),
+    ];
+    let names = [
+        "plain",
+        "x.npy",
+        "x.NPZ",
+        "x.msgpack",
+        "x.eqx",
+        "x.safetensors",
+        "checkpoint",
+        "checkpoint_7",
+        "x.data",
+        "x.manifest",
+        "regrow.json",
+    ];
+    let (mut refused, mut written) = (0, 0);
+    for (what, tree) in odd_trees() {
+        let source = source(folder.path(), &tree);
+        for (layout, json) in layouts {
+            let options = options(layout, json);
+            for name in names {
+                let case = format!("{what} as {layout} {} in {name}", json.get(..40).unwrap_or(json));
+                let target = folder.path().join(name);
+                let plan = regrow::open(&source).unwrap().plan_convert(&options).unwrap();
+                let check = plan.check(&target, &options).map_err(|error| error.to_string());
+                assert!(!target.exists(), "{case}");
+                let run = convert(&source, &target, &options).map_err(|error| error.to_string());
+                assert_eq!(check, run.map(drop), "{case}");
+                if check.is_err_and(|error| error.contains("a file of this name would")) {
+                    refused += 1;
+                }
+                if target.exists() {
+                    written += 1;
+                    std::fs::remove_file(&target).unwrap();
+                }
+            }
+        }
+    }
+    assert!(refused > 300 && written > 300, "{refused} refused, {written} written");
 }

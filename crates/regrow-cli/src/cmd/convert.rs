@@ -58,6 +58,10 @@ pub struct Convert {
     /// Replace a checkpoint that is there.
     #[arg(long)]
     overwrite: bool,
+    /// An earlier checkpoint in the layout regrow: data files in which nothing changed since are linked to its own
+    /// instead of written. For the layout regrow only.
+    #[arg(long, value_name = "PATH")]
+    base: Option<PathBuf>,
     /// Do not wait until the disk has it: faster, but a power cut may cost the new checkpoint.
     #[arg(long)]
     no_sync: bool,
@@ -120,7 +124,11 @@ impl Convert {
         let leaves = out::count(report.save.leaf_count, "leaf", "leaves");
         let size = out::size(report.save.stored_bytes);
         let path = report.save.path.to_string_lossy();
-        writeln!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
+        write!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
+        if self.base.is_some() {
+            write!(out, ", {} reused", out::size(report.save.reused_bytes))?;
+        }
+        writeln!(out)?;
         Ok(Exit::Fine)
     }
 
@@ -158,6 +166,7 @@ impl Convert {
             overwrite: self.overwrite,
             not_durable: self.no_sync,
             cast: casts?,
+            base: self.base.clone(),
             ..SaveOptions::default()
         };
         let only: Result<Vec<PathPattern>, Error> =

@@ -22,6 +22,15 @@ pub trait ArraySource: Debug + Send + Sync {
     /// # Errors
     /// As [`read_c_order`](Self::read_c_order).
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()>;
+
+    /// Bytes that it may keep from one read to the next: so much memory each of several that are read at once takes,
+    /// and two readers of one would drive each other out of it. 0 for what can be read anywhere at no cost.
+    fn kept_len_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Gives up what it keeps: nobody will read on from here.
+    fn release(&self) {}
 }
 
 /// An array: dtype, shape, and shared little-endian bytes, or where to get them.
@@ -166,6 +175,18 @@ impl Array {
         out.resize(len, 0);
         self.copy_c_order(0, &mut out)?;
         Ok(out.into())
+    }
+
+    /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that is in memory.
+    pub(crate) fn kept_len_bytes(&self) -> u64 {
+        self.source.as_ref().map_or(0, |source| source.kept_len_bytes())
+    }
+
+    /// For a deferred array that was not read to its end: gives up what it keeps.
+    pub(crate) fn release(&self) {
+        if let Some(source) = &self.source {
+            source.release();
+        }
     }
 
     /// Shows the C-order bytes to `each`, front to back, in pieces of at most `piece_len_bytes` that hold whole

@@ -122,6 +122,14 @@ impl ArraySource for Cast {
         self.inner.copy_region_c_order(region, &mut raw)?;
         cast_bytes(&raw, self.inner.dtype(), self.to, out)
     }
+
+    fn kept_len_bytes(&self) -> u64 {
+        self.inner.kept_len_bytes()
+    }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }
 
 #[derive(Debug)]
@@ -140,6 +148,14 @@ impl ArraySource for Reshape {
             let end = at.saturating_add(len);
             self.inner.copy_c_order(offset_bytes, out.get_mut(at..end).unwrap_or_default())
         })
+    }
+
+    fn kept_len_bytes(&self) -> u64 {
+        self.inner.kept_len_bytes()
+    }
+
+    fn release(&self) {
+        self.inner.release();
     }
 }
 
@@ -202,6 +218,15 @@ impl ArraySource for Transpose {
         let strides = self.axes.iter().filter_map(|&axis| inner_strides.get(axis));
         let strides = strides.map(|&stride| stride as i64 * dtype.size_bytes() as i64).collect();
         Self::part(dtype, region.shape(), strides, raw)?.copy_c_order(0, out)
+    }
+
+    fn kept_len_bytes(&self) -> u64 {
+        BAND_LEN_BYTES.saturating_add(self.inner.kept_len_bytes())
+    }
+
+    fn release(&self) {
+        *self.band.lock().unwrap_or_else(PoisonError::into_inner) = (0, Vec::new());
+        self.inner.release();
     }
 }
 

@@ -18,6 +18,7 @@ use std::path::Path;
 use super::SaveOptions;
 use crate::error::{Error, Result};
 use crate::formats::{Format, builtin_formats, nearby};
+use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
 const FOLDERS_ABOVE_MAX: usize = 4;
@@ -72,6 +73,26 @@ pub(super) fn check_name(
         return Ok(());
     }
     let found = builtin_formats().into_iter().find(|format| format.recognise(written).unwrap_or(false));
+    must_be(format, found, target)
+}
+
+/// [`check_name`] of a file of `tree`, before it is written.
+pub(super) fn check_name_ahead(
+    format: &'static dyn Format,
+    tree: &Tree<Leaf>,
+    target: &Path,
+    options: &SaveOptions,
+) -> Result<()> {
+    if options.replace_any_file || format.claims_name(target) {
+        return Ok(());
+    }
+    let sketch = format.sketch(tree, options)?;
+    let found = builtin_formats().into_iter().find(|format| format.recognise_sketch(target, &sketch));
+    must_be(format, found, target)
+}
+
+/// Errs unless the layout that was found is the one that was written.
+fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, target: &Path) -> Result<()> {
     let name = format.name();
     let what = match found {
         Some(found) if found.name() == name => return Ok(()),

@@ -31,7 +31,7 @@ pub struct SaveReport {
     pub data_bytes: u64,
     /// What the whole save took.
     pub seconds: f64,
-    /// What each stage took. Those of the calling thread (all but `read`, a part of `copy`, and `write`) add up to
+    /// What each stage took. Those of the calling thread (all but `read`, a part of others, and `write`) add up to
     /// `seconds`, unless the layout writes with several threads. Of a save in the background, `wait_for_save` and
     /// `snapshot` come first; they are not part of `seconds`.
     pub stages: Vec<StageReport>,
@@ -63,7 +63,7 @@ impl SaveReport {
 
     /// Reads off the monitor where the time went; what no stage has claimed was preparation.
     pub(super) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
-        let own = [Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
+        let own = [Stage::Compare, Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
         let stages = monitor.stages();
         let claimed = stages.iter().filter(|report| own.contains(&report.stage)).map(|report| report.seconds);
         let left = time.as_secs_f64() - claimed.sum::<f64>();
@@ -91,6 +91,7 @@ impl fmt::Display for SaveReport {
         if self.reused_bytes > 0 {
             write!(f, "; {} reused", format_bytes(self.reused_bytes))?;
         }
+        let compares = self.stages.iter().any(|stage| stage.stage == Stage::Compare);
         for stage in &self.stages {
             write!(f, "\n  {:13} {:8.3} s", stage.stage.name(), stage.seconds)?;
             if stage.bytes > 0 {
@@ -98,6 +99,7 @@ impl fmt::Display for SaveReport {
             }
             match stage.stage {
                 Stage::Write => f.write_str("  beside the others")?,
+                Stage::Read if compares => f.write_str("  a part of compare and copy")?,
                 Stage::Read => f.write_str("  a part of copy")?,
                 Stage::WaitForSave | Stage::Snapshot => f.write_str("  before, the caller blocked")?,
                 _ => {}

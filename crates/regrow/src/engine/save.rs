@@ -118,7 +118,8 @@ pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) 
     if kind == Kind::File && options.overwrite && !options.replace_any_file && path.exists() {
         replace::check_file(path)?;
     }
-    format.check(&tree, path, options)
+    format.check(&tree, path, options)?;
+    if kind == Kind::File { replace::check_name_ahead(format, &tree, path, options) } else { Ok(()) }
 }
 
 /// The tree as [`Format::write`] takes it.

@@ -28,10 +28,12 @@ pub mod pytree_data;
 pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
+mod sketch;
 pub(crate) mod stream;
 pub mod trak;
 
 pub use loss::{Loss, LossKind};
+pub use sketch::Sketch;
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
 pub fn builtin_formats() -> [&'static dyn Format; 8] {
@@ -62,6 +64,20 @@ pub trait Format: Debug + Sync {
     /// programs give to files of their own.
     fn claims_name(&self, _path: &Path) -> bool {
         false
+    }
+
+    /// [`recognise`](Self::recognise) of a file of one name that has not been written yet.
+    fn recognise_sketch(&self, name: &Path, _sketch: &Sketch) -> bool {
+        self.claims_name(name)
+    }
+
+    /// What of a single file of `tree` is looked at by those who recognise files by what is in them: nothing, for a
+    /// layout of which nobody takes one by its content alone.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check).
+    fn sketch(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Sketch> {
+        Ok(Sketch::default())
     }
 
     /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a

@@ -7,7 +7,9 @@
 //!
 //! Nothing is written before the plan is whole and accepted: the target's own writer looks at it first, as it does on
 //! a dry run ([`ConvertPlan::check`]). Memory is a band of the leaf that is being written,
-//! whatever the size of the checkpoint; a source that was compressed in one piece is decoded in one piece.
+//! whatever the size of the checkpoint; a source that was compressed in one piece is decoded in one piece. With a
+//! base, leaves are compared before they are written, a band for each thread within the budget: what is not linked
+//! is read a second time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +34,8 @@ use source::LeafSource;
 pub struct ConvertOptions {
     /// How to open the source.
     pub open: OpenOptions,
-    /// How to save: the layout with its options, overwriting, durability. Casts and the monitor, too, go here.
+    /// How to save: the layout with its options, overwriting, durability, a [base](SaveOptions::base). Casts and the
+    /// monitor, too, go here.
     pub save: SaveOptions,
     /// Only leaves that one of these matches, by their path in the source; all if empty.
     pub only: Vec<PathPattern>,

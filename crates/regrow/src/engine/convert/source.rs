@@ -120,8 +120,9 @@ impl LeafSource {
             offset += len as u64;
             rest = later;
         }
-        if let (true, State::Band { start_bytes, bytes }) = (offset == self.info.len_bytes(), &mut *state) {
-            (*start_bytes, *bytes) = (0, Bytes::new());
+        drop(state);
+        if offset == self.info.len_bytes() {
+            self.release();
         }
         Ok(())
     }
@@ -151,5 +152,19 @@ impl ArraySource for LeafSource {
             self.timed(out_len_bytes, read)?;
         }
         Ok(())
+    }
+
+    fn kept_len_bytes(&self) -> u64 {
+        match self.checkpoint.reader().view(self.leaf) {
+            Ok(Some(_)) => 0,
+            _ => band_elements(&self.info, BAND_LEN_BYTES) * self.info.dtype.size_bytes() as u64,
+        }
+    }
+
+    fn release(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let State::Band { start_bytes, bytes } = &mut *state {
+            (*start_bytes, *bytes) = (0, Bytes::new());
+        }
     }
 }

@@ -27,7 +27,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::npy::header::MAGIC;
-use super::{Format, Loss, Reader, Target};
+use super::{Format, Loss, Reader, Sketch, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -71,7 +71,16 @@ impl Format for Equinox {
         if self.claims_name(path) {
             return Ok(true);
         }
-        shows_records(path).map_err(|source| Error::io("cannot read", path, source))
+        shows_records_at(path).map_err(|source| Error::io("cannot read", path, source))
+    }
+
+    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+        let shows = shows_records(|offset_bytes, len_bytes| Ok(sketch.read_at(offset_bytes, len_bytes)));
+        self.claims_name(name) || shows.unwrap_or(false)
+    }
+
+    fn sketch(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sketch> {
+        plan::plan(tree, &own_options(options), options)?.sketch()
     }
 
     fn claims_name(&self, path: &Path) -> bool {
@@ -122,19 +131,25 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
     }
 }
 
+fn shows_records_at(path: &Path) -> std::io::Result<bool> {
+    let file = File::open(path)?;
+    shows_records(|offset_bytes, len_max_bytes| {
+        let (mut file, mut out) = (&file, Vec::new());
+        file.seek(SeekFrom::Start(offset_bytes))?;
+        file.take(len_max_bytes).read_to_end(&mut out)?;
+        Ok(out)
+    })
+}
+
 /// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or
-/// something of ours behind the first record.
-fn shows_records(path: &Path) -> std::io::Result<bool> {
-    let mut file = File::open(path)?;
-    let mut start = Vec::new();
-    Read::by_ref(&mut file).take(LOOKED_AT_BYTES).read_to_end(&mut start)?;
+/// something of ours behind the first record. `read_at` gives at most so many bytes from an offset on.
+fn shows_records(read_at: impl Fn(u64, u64) -> std::io::Result<Vec<u8>>) -> std::io::Result<bool> {
+    let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {
         return Ok(true);
     }
     let Some(end) = layout::first_record_end(&start) else { return Ok(false) };
-    let mut next = Vec::new();
-    file.seek(SeekFrom::Start(end))?;
-    file.take(trailer::TRAILER_MAGIC.len() as u64).read_to_end(&mut next)?;
+    let next = read_at(end, trailer::TRAILER_MAGIC.len() as u64)?;
     Ok(next.starts_with(&MAGIC) || next == trailer::TRAILER_MAGIC)
 }
 

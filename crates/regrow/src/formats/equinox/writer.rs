@@ -9,6 +9,7 @@ use crate::array::Array;
 use crate::bytes::checksum::{BlockSums, Crc32c, crc32c};
 use crate::commit::Staged;
 use crate::error::{Error, Result};
+use crate::formats::Sketch;
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
 use crate::store::DirectWriter;
@@ -35,6 +36,25 @@ pub struct Contents {
     pub records: Vec<RecordOut>,
     /// regrow's index, with the leaves that have no record and lie in it: for each its position in the pytree.
     pub trailer: Option<(Trailer, Vec<(usize, Array)>)>,
+}
+
+impl Contents {
+    /// What of the file is looked at to recognise it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a record that no memory could hold.
+    pub(super) fn sketch(&self) -> Result<Sketch> {
+        let mut sketch = Sketch::default();
+        sketch.bytes(&self.line);
+        for record in &self.records {
+            sketch.bytes(&record.header.to_bytes());
+            sketch.data(record.header.data_len_bytes()?);
+        }
+        if self.trailer.is_some() {
+            sketch.bytes(&TRAILER_MAGIC);
+        }
+        Ok(sketch)
+    }
 }
 
 /// The line in front of the leaves, as Python's `json.dumps` writes it.

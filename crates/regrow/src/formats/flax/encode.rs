@@ -14,9 +14,13 @@ use std::ops::Range;
 use super::layout::{CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, SHAPE_KEY};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::Sketch;
 
 /// Array data up to this long is copied among the small bytes at once.
 const INLINE_LEN_MAX_BYTES: u64 = 512;
+
+/// Bytes that are enough to tell what a file is.
+const START_LEN_BYTES: usize = 16;
 
 /// An object being encoded.
 #[derive(Debug, Default)]
@@ -283,6 +287,15 @@ impl Encoder {
             [Some(Part::Bytes(bytes)), bulk.next().map(Part::Bulk)]
         })
         .flatten()
+    }
+
+    /// What of it is looked at to recognise a file.
+    pub(super) fn sketch(&self) -> Sketch {
+        let start = self.bytes.get(..START_LEN_BYTES).unwrap_or(&self.bytes);
+        let mut sketch = Sketch::default();
+        sketch.bytes(start);
+        sketch.data(self.len_bytes().saturating_sub(start.len() as u64));
+        sketch
     }
 }
 

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use super::msgpack::{begins_tree, is_one_object};
 use super::steps::split;
 use crate::error::{Error, Result};
+use crate::formats::Sketch;
+use crate::formats::npy::header::MAGIC;
 use crate::store::{LocalStore, Store, StoreExt};
 
 /// The ending of names that say what they are.
@@ -37,6 +39,13 @@ pub(super) fn holds_one_object(path: &Path) -> bool {
     read.is_ok()
         && begins_tree(first[0])
         && whole(path).is_ok_and(|(_, _, bytes)| is_one_object(&bytes, TOKENS_MAX))
+}
+
+/// The same of a file that has not been written yet. Of the layouts that begin as an object does, msgpack is one from
+/// its first byte to its last, and npy records never are.
+pub(super) fn shows_one_object(sketch: &Sketch) -> bool {
+    let start = sketch.read_at(0, MAGIC.len() as u64);
+    start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
 }
 
 /// The store of a file's folder, its key there, and all of its bytes: mapped if they can be.

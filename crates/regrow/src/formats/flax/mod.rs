@@ -30,6 +30,7 @@ use super::{Format, Loss, LossKind, Reader, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::formats::Sketch;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod convert;
@@ -66,6 +67,14 @@ impl Format for Flax {
 
     fn claims_name(&self, path: &Path) -> bool {
         files::is_named_so(path)
+    }
+
+    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+        self.claims_name(name) || files::shows_one_object(sketch)
+    }
+
+    fn sketch(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sketch> {
+        Ok(writer::encode(tree, &own_options(options))?.sketch())
     }
 
     fn suffix(&self) -> Option<&'static str> {

@@ -28,7 +28,7 @@
 
 use std::path::Path;
 
-use super::{Format, Loss, Reader, Target};
+use super::{Format, Loss, Reader, Sketch, Target};
 use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -66,6 +66,10 @@ impl Format for Npy {
 
     fn claims_name(&self, path: &Path) -> bool {
         Form::of_path(path) != Form::Folder
+    }
+
+    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+        reader::is_sketch_of_one(name, sketch)
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {

@@ -93,6 +93,10 @@ impl<'a> Plan<'a> {
             arrays.extend(planned);
         }
         refusals.finish("cannot be written to npy files like this")?;
+        if form == Form::Npy && arrays.is_empty() {
+            return Err(Error::unsupported("an .npy file holds one array, and the tree has none")
+                .help("give the target a name that ends in .npz, or without a suffix for a folder"));
+        }
         Ok(Self { infos, arrays })
     }
 }

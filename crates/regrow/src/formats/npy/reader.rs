@@ -19,7 +19,7 @@ use super::zip::{Inflater, Method, read_directory};
 use crate::array::Region;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Regrown;
-use crate::formats::{Description, Reader};
+use crate::formats::{Description, Reader, Sketch};
 use crate::store::LocalStore;
 use crate::tree::{LeafInfo, Tree};
 
@@ -34,7 +34,7 @@ pub(super) fn is_one(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return walk::is_one(path);
     }
-    let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
+    let suffix = suffix(path);
     if !matches!(suffix.as_deref(), Some("npy" | "npz")) || !path.is_file() {
         return Ok(false);
     }
@@ -43,14 +43,31 @@ pub(super) fn is_one(path: &Path) -> Result<bool> {
     let file = File::open(path).map_err(cannot_read)?;
     let file_len = file.metadata().map_err(cannot_read)?.len();
     file.take(FIRST_LEN_BYTES).read_to_end(&mut first).map_err(cannot_read)?;
-    if suffix.as_deref() == Some("npz") {
-        return Ok(ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)));
+    Ok(shows_one(suffix.as_deref(), &first, file_len))
+}
+
+/// The same for a file that has not been written yet.
+pub(super) fn is_sketch_of_one(name: &Path, sketch: &Sketch) -> bool {
+    shows_one(suffix(name).as_deref(), &sketch.read_at(0, FIRST_LEN_BYTES), sketch.len_bytes())
+}
+
+fn suffix(path: &Path) -> Option<String> {
+    path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase())
+}
+
+/// Whether a file is one of these by its suffix and first bytes.
+fn shows_one(suffix: Option<&str>, first: &[u8], file_len: u64) -> bool {
+    match suffix {
+        Some("npz") => ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)),
+        Some("npy") => {
+            // More records behind the first: a stream of leaves, which is another layout's.
+            let ends = Header::parse(first)
+                .ok()
+                .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
+            first.starts_with(&MAGIC) && ends.is_none_or(|end| end >= file_len)
+        }
+        _ => false,
     }
-    // More records behind the first: a stream of leaves, which is another layout's.
-    let ends = Header::parse(&first)
-        .ok()
-        .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
-    Ok(first.starts_with(&MAGIC) && ends.is_none_or(|end| end >= file_len))
 }
 
 /// An opened file, archive or folder.

@@ -13,6 +13,9 @@
 //! piece. Where the base knows a [digest](super::manifest::DataFile::blake3) of a file, the tree's own leaves are
 //! hashed instead, and the base is not read at all.
 //!
+//! All leaves are compared before one is written, for whether a file is linked hangs on the last of its leaves. What
+//! is read on demand, as in a conversion, is thus read twice unless its file is linked.
+//!
 //! A file is linked if all its leaves are unchanged and its header is, byte for byte, the one that would be written
 //! now: names, offsets and, in the first file, the structure. The other unchanged leaves are gathered in files of
 //! their own, so that the next save can link those. Where the system cannot link, the file is written.
@@ -22,20 +25,21 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
+use super::digest::for_each_piece;
 use super::manifest::{self, DataFile, LeafPlace};
 use super::plan::Plan;
 use super::reader::RegrowReader;
 use super::writer::{header_bytes, structure_in_header};
 use crate::array::Array;
-use crate::bytes::checksum::BlockSums;
 use crate::commit::Staged;
 use crate::engine::pool;
 use crate::error::{Error, Result};
 use crate::formats::{Reader, refuse_uncommitted};
-use crate::monitor::Monitor;
+use crate::monitor::{Monitor, Stage};
 
-/// Bytes compared or hashed at a time.
+/// Bytes compared at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// Leaves are compared in batches of about this size, each by one thread.
@@ -98,7 +102,9 @@ impl Base {
         Ok(Self { reader: RegrowReader::open(&folder)?, folder })
     }
 
-    /// Splits the raw leaves of `plan` anew over files; says where the bytes of each file come from.
+    /// Splits the raw leaves of `plan` anew over files; says where the bytes of each file come from. The monitor's
+    /// total grows by the bytes that are compared. What leaves [keep](Array::kept_len_bytes) while they are read is
+    /// at most `budget_bytes`, or that of one of them.
     ///
     /// # Errors
     /// `Cancelled`; what reading the tree's own leaves says.
@@ -107,19 +113,29 @@ impl Base {
         plan: &mut Plan<'_>,
         structure: &str,
         header_len_max_bytes: usize,
+        budget_bytes: u64,
         monitor: &Monitor,
     ) -> Result<Vec<Origin>> {
+        let began = Instant::now();
+        monitor.enter(Stage::Compare);
         let mut old_files = self.match_leaves(plan);
+        monitor.expect(old_files.iter().map(OldFile::leaves_len_bytes).fold(0, u64::saturating_add));
         let unchanged: Vec<AtomicBool> = plan.leaves.iter().map(|_| AtomicBool::new(false)).collect();
         let mut to_compare = Vec::new();
         for old in &old_files {
-            if old.has_digest_of_leaves(plan, monitor)? {
-                old.leaves.iter().for_each(|leaf| set(&unchanged, leaf.leaf));
-            } else {
-                to_compare.push(old);
+            match old.has_digest_of_leaves(plan, monitor)? {
+                Some(true) => old.leaves.iter().for_each(|leaf| set(&unchanged, leaf.leaf)),
+                Some(false) => {
+                    // Hashed in vain, and gone through once more.
+                    monitor.expect(old.leaves_len_bytes());
+                    to_compare.push(old);
+                }
+                None => to_compare.push(old),
             }
         }
-        compare(plan, &to_compare, &unchanged, monitor)?;
+        compare(plan, &to_compare, &unchanged, budget_bytes, monitor)?;
+        monitor.add(Stage::Compare, began.elapsed(), 0);
+        monitor.enter(Stage::Prepare);
         let is_unchanged = |leaf: u32| get(&unchanged, leaf);
         old_files.retain(|old| old.is_whole && old.leaves.iter().all(|leaf| is_unchanged(leaf.leaf)));
         Ok(arrange(plan, old_files, &is_unchanged, structure, header_len_max_bytes))
@@ -187,14 +203,21 @@ impl OldFile {
         is_as_recorded.then_some(Self { at, path, file, record, leaves, is_whole: true })
     }
 
-    /// Whether the digest of the file is that of the tree's leaves, in their order.
-    fn has_digest_of_leaves(&self, plan: &Plan<'_>, monitor: &Monitor) -> Result<bool> {
-        let Some(expected) = self.record.blake3.as_ref().filter(|_| self.is_whole) else { return Ok(false) };
+    /// Bytes of the leaves that the tree has too.
+    fn leaves_len_bytes(&self) -> u64 {
+        self.leaves.iter().map(|leaf| leaf.len_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Whether the digest of the file is that of the tree's leaves, in their order; `None` where there is none to
+    /// compare with.
+    fn has_digest_of_leaves(&self, plan: &Plan<'_>, monitor: &Monitor) -> Result<Option<bool>> {
+        let Some(expected) = self.record.blake3.as_ref().filter(|_| self.is_whole) else { return Ok(None) };
         let mut hasher = blake3::Hasher::new();
-        for_each_piece(plan, self.leaves.iter().map(|leaf| leaf.leaf), monitor, |piece| {
+        for_each_piece(plan, self.leaves.iter().map(|leaf| leaf.leaf), |piece| {
             hasher.update(piece);
+            monitor.done(Stage::Compare, piece.len() as u64)
         })?;
-        Ok(hasher.finalize().to_hex().as_str() == expected.as_str())
+        Ok(Some(hasher.finalize().to_hex().as_str() == expected.as_str()))
     }
 
     /// Whether the file begins with `header`, and its leaves follow as they would in a file that is written now.
@@ -239,7 +262,13 @@ fn get(flags: &[AtomicBool], leaf: u32) -> bool {
 }
 
 /// Marks the leaves whose bytes are those of the base.
-fn compare(plan: &Plan<'_>, files: &[&OldFile], unchanged: &[AtomicBool], monitor: &Monitor) -> Result<()> {
+fn compare(
+    plan: &Plan<'_>,
+    files: &[&OldFile],
+    unchanged: &[AtomicBool],
+    budget_bytes: u64,
+    monitor: &Monitor,
+) -> Result<()> {
     let batches = files.iter().flat_map(|old| {
         let mut len_bytes = 0_u64;
         let batches = old.leaves.chunk_by(move |leaf, _| {
@@ -250,19 +279,27 @@ fn compare(plan: &Plan<'_>, files: &[&OldFile], unchanged: &[AtomicBool], monito
         });
         batches.map(|batch| (&old.file, batch))
     });
-    // Each thread holds two pieces.
-    let (cost_bytes, budget_bytes) = (1, u64::MAX);
+    // Each thread holds two pieces, and what the one leaf keeps that it is at.
+    let cost_bytes = |batch: &[OldLeaf]| {
+        let arrays = batch.iter().filter_map(|leaf| plan.stored_array(leaf.leaf as usize)?.ok());
+        arrays.map(|array| array.kept_len_bytes()).max().unwrap_or(0)
+    };
     pool::for_each_parallel(
         pool::thread_count(),
         batches,
         budget_bytes,
-        |_| cost_bytes,
+        |(_, batch)| cost_bytes(batch),
         |(file, batch)| {
             for leaf in batch {
                 let Some(array) = plan.stored_array(leaf.leaf as usize) else { continue };
-                let same = array.and_then(|array| has_bytes_at(&array, file, leaf.offset_bytes, monitor));
-                if same.map_err(|error| error.at_leaf(&plan.path(leaf.leaf as usize)))? {
+                let same = array.and_then(|array| same_len_bytes(&array, file, leaf.offset_bytes, monitor));
+                let same_bytes = same.map_err(|error| error.at_leaf(&plan.path(leaf.leaf as usize)))?;
+                if same_bytes == leaf.len_bytes {
                     set(unchanged, leaf.leaf);
+                }
+                // Nobody looks at what is behind a difference.
+                if same_bytes < leaf.len_bytes {
+                    monitor.advance(leaf.len_bytes - same_bytes)?;
                 }
             }
             Ok(())
@@ -270,15 +307,15 @@ fn compare(plan: &Plan<'_>, files: &[&OldFile], unchanged: &[AtomicBool], monito
     )
 }
 
-/// Whether the file has the array's bytes at an offset; what cannot be read there is not the same.
-fn has_bytes_at(array: &Array, file: &File, offset_bytes: u64, monitor: &Monitor) -> Result<bool> {
+/// How many bytes at an offset of the file are the array's, up to the first piece that differs; what cannot be read
+/// there is not the same.
+fn same_len_bytes(array: &Array, file: &File, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
     let piece_len = usize::try_from(len_bytes).unwrap_or(usize::MAX).min(PIECE_LEN_BYTES);
     let mut theirs = vec![0; piece_len];
     let mut copied = vec![0; if array.c_order_bytes().is_some() { 0 } else { piece_len }];
     let mut done = 0_u64;
     while done < len_bytes {
-        monitor.check()?;
         let len = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(piece_len);
         let ours = match array.c_order_bytes() {
             Some(bytes) => bytes.get(done as usize..done as usize + len).unwrap_or_default(),
@@ -290,31 +327,14 @@ fn has_bytes_at(array: &Array, file: &File, offset_bytes: u64, monitor: &Monitor
         };
         let theirs = theirs.get_mut(..len).unwrap_or_default();
         if file.read_exact_at(theirs, offset_bytes.saturating_add(done)).is_err() || theirs != ours {
-            return Ok(false);
+            // Until it is written, others are read.
+            array.release();
+            break;
         }
         done += len as u64;
+        monitor.done(Stage::Compare, len as u64)?;
     }
-    Ok(true)
-}
-
-/// Shows the bytes of leaves as they are stored, one leaf after the other.
-fn for_each_piece(
-    plan: &Plan<'_>,
-    leaves: impl Iterator<Item = u32>,
-    monitor: &Monitor,
-    mut each: impl FnMut(&[u8]),
-) -> Result<()> {
-    for leaf in leaves {
-        let Some(array) = plan.stored_array(leaf as usize) else { continue };
-        let shown = array.and_then(|array| {
-            array.for_each_piece(PIECE_LEN_BYTES, |piece| {
-                each(piece);
-                monitor.check()
-            })
-        });
-        shown.map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?;
-    }
-    Ok(())
+    Ok(done)
 }
 
 /// Gives the plan its files: what changed first, unless the first file of the base is linked; then other links; then
@@ -394,33 +414,6 @@ impl Link {
     }
 }
 
-/// The digest of the leaves of a file that is being written, unless its blocks tell that other bytes were written:
-/// somebody changed an array meanwhile, and a digest of anything but the file's bytes would lie to the next save.
-pub(super) struct Digest {
-    blake3: String,
-    block_crc32c: Vec<u32>,
-}
-
-impl Digest {
-    /// Of leaves in the order of their bytes.
-    ///
-    /// # Errors
-    /// `Cancelled`; what reading the leaves says.
-    pub fn of(plan: &Plan<'_>, leaves: &[u32], block_len_bytes: usize, monitor: &Monitor) -> Result<Self> {
-        let (mut hasher, mut blocks) = (blake3::Hasher::new(), BlockSums::new(block_len_bytes));
-        for_each_piece(plan, leaves.iter().copied(), monitor, |piece| {
-            hasher.update(piece);
-            blocks.update(piece);
-        })?;
-        Ok(Self { blake3: hasher.finalize().to_hex().to_string(), block_crc32c: blocks.finish() })
-    }
-
-    /// Puts it into the record of the file.
-    pub fn record_in(self, file: &mut DataFile) {
-        file.blake3 = (self.block_crc32c == file.block_crc32c).then_some(self.blake3);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::writer::write_split;
@@ -491,27 +484,6 @@ mod tests {
         assert!(save(folder.path(), 0, &fills).len() > LINKS_MAX + 1);
         let linked = save(folder.path(), 1, &fills).into_iter().filter(|(_, is_linked)| *is_linked).count();
         assert_eq!(linked, LINKS_MAX + 1, "the first, and so many more");
-    }
-
-    #[test]
-    fn a_digest_of_other_bytes_is_not_recorded() {
-        let mut file = DataFile {
-            name: String::new(),
-            len_bytes: 3,
-            data_offset: 0,
-            head_crc32c: 0,
-            block_len_bytes: 1 << 20,
-            block_crc32c: vec![crate::bytes::checksum::crc32c(b"abc")],
-            blake3: None,
-        };
-        let digest = |bytes: &[u8]| Digest {
-            blake3: "digest".to_owned(),
-            block_crc32c: vec![crate::bytes::checksum::crc32c(bytes)],
-        };
-        digest(b"abc").record_in(&mut file);
-        assert_eq!(file.blake3.as_deref(), Some("digest"));
-        digest(b"abd").record_in(&mut file);
-        assert_eq!(file.blake3, None);
     }
 
     #[test]

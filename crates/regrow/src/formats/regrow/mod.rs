@@ -23,6 +23,7 @@
 //! | `index` | what the database says of raw leaves |
 //! | `writer`, `reader` | the two directions |
 //! | `base` | data files of an earlier checkpoint that are linked instead of written |
+//! | `digest` | by what the next save knows leaves that rest |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `passes` | many blocks at once: checked, or read into the caller's memory |
 //!
@@ -39,6 +40,7 @@ use crate::tree::{Leaf, Tree};
 
 mod base;
 mod checked;
+mod digest;
 mod index;
 pub mod manifest;
 mod passes;

@@ -9,7 +9,8 @@
 
 use std::sync::Arc;
 
-use super::base::{Base, Digest, Origin};
+use super::base::{Base, Origin};
+use super::digest::Digest;
 use super::index::RawEntries;
 use super::manifest::{self, DataFile, LeafPlace, NewManifest, SmallFile};
 use super::plan::{HEADER_LEN_MAX_BYTES, Plan, chunk_shape};
@@ -25,7 +26,7 @@ use crate::formats::orbax::writer::documents::{
 };
 use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
-use crate::formats::stream::write_array;
+use crate::formats::stream::{write_array, write_array_shown};
 use crate::monitor::Monitor;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
@@ -124,7 +125,10 @@ fn prepare<'t>(
     let mut plan = Plan::new(tree, options, header_len_max_bytes)?;
     let structure = structure_json(&plan)?;
     let origins = match base {
-        Some((base, monitor)) => base.reuse(&mut plan, &structure, header_len_max_bytes, monitor)?,
+        Some((base, monitor)) => {
+            let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+            base.reuse(&mut plan, &structure, header_len_max_bytes, budget_bytes, monitor)?
+        }
         None => Vec::new(),
     };
     let mut heads = Vec::with_capacity(plan.raw_files.len());
@@ -321,7 +325,7 @@ fn write_file(
     staged: &Staged,
 ) -> Result<DataFile> {
     match origin {
-        None | Some(Origin::Written) => return write_safetensors(plan, file, head, staged),
+        None | Some(Origin::Written) => return write_safetensors(plan, file, head, staged, None),
         Some(Origin::Gathered) => {}
         Some(Origin::Linked(link)) => {
             if let Some(linked) = link.place(&head.name, staged)? {
@@ -330,23 +334,44 @@ fn write_file(
         }
     }
     let leaves = plan.raw_files.get(file).map_or(&[][..], Vec::as_slice);
+    let keeps = |&leaf: &u32| {
+        plan.stored_array(leaf as usize).is_some_and(|array| array.is_ok_and(|it| it.kept_len_bytes() > 0))
+    };
+    if leaves.iter().any(keeps) {
+        let mut hasher = blake3::Hasher::new();
+        let mut written = write_safetensors(plan, file, head, staged, Some(&mut hasher))?;
+        written.blake3 = Some(hasher.finalize().to_hex().to_string());
+        return Ok(written);
+    }
     std::thread::scope(|scope| {
         let block_len_bytes = DirectWriter::BLOCK_LEN_BYTES as usize;
         let digest = scope.spawn(move || Digest::of(plan, leaves, block_len_bytes, staged.monitor()));
-        let mut written = write_safetensors(plan, file, head, staged)?;
+        let mut written = write_safetensors(plan, file, head, staged, None)?;
         join(digest)?.record_in(&mut written);
         Ok(written)
     })
 }
 
-fn write_safetensors(plan: &Plan<'_>, file: usize, head: &Head, staged: &Staged) -> Result<DataFile> {
+/// Writes the file; a hasher is shown the bytes of its leaves on their way.
+fn write_safetensors(
+    plan: &Plan<'_>,
+    file: usize,
+    head: &Head,
+    staged: &Staged,
+    mut hasher: Option<&mut blake3::Hasher>,
+) -> Result<DataFile> {
     let data_offset = head.bytes.len() as u64;
     let mut out = staged.writer(&head.name, head.file_len_bytes, data_offset)?;
     out.write(&head.bytes)?;
     for &leaf in plan.raw_files.get(file).map_or(&[][..], Vec::as_slice) {
         let leaf = leaf as usize;
         if let Some(array) = plan.stored_array(leaf) {
-            let written = array.and_then(|array| write_array(&mut out, &array));
+            let written = array.and_then(|array| match &mut hasher {
+                None => write_array(&mut out, &array),
+                Some(hasher) => write_array_shown(&mut out, &array, |piece| {
+                    hasher.update(piece);
+                }),
+            });
             written.map_err(|error| error.at_leaf(&plan.path(leaf)))?;
         }
     }

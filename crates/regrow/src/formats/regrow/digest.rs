@@ -1,0 +1,85 @@
+//! The BLAKE3 digest of a data file's leaves, by which the next save knows that they have not changed.
+//!
+//! Leaves in memory are hashed by a thread beside the one that writes them. What is read on demand and
+//! [keeps](crate::array::ArraySource::kept_len_bytes) what it decoded last would be decoded by each of the two for
+//! itself: it is hashed by the writer, on its way into the file.
+
+use super::manifest::DataFile;
+use super::plan::Plan;
+use crate::bytes::checksum::BlockSums;
+use crate::error::Result;
+use crate::monitor::Monitor;
+
+/// Bytes hashed at a time.
+const PIECE_LEN_BYTES: usize = 256 << 10;
+
+/// The digest of the leaves of a file that is being written, unless its blocks tell that other bytes were written:
+/// somebody changed an array meanwhile, and a digest of anything but the file's bytes would lie to the next save.
+pub(super) struct Digest {
+    blake3: String,
+    block_crc32c: Vec<u32>,
+}
+
+impl Digest {
+    /// Of leaves in the order of their bytes.
+    ///
+    /// # Errors
+    /// `Cancelled`; what reading the leaves says.
+    pub fn of(plan: &Plan<'_>, leaves: &[u32], block_len_bytes: usize, monitor: &Monitor) -> Result<Self> {
+        let (mut hasher, mut blocks) = (blake3::Hasher::new(), BlockSums::new(block_len_bytes));
+        for_each_piece(plan, leaves.iter().copied(), |piece| {
+            hasher.update(piece);
+            blocks.update(piece);
+            monitor.check()
+        })?;
+        Ok(Self { blake3: hasher.finalize().to_hex().to_string(), block_crc32c: blocks.finish() })
+    }
+
+    /// Puts it into the record of the file.
+    pub fn record_in(self, file: &mut DataFile) {
+        file.blake3 = (self.block_crc32c == file.block_crc32c).then_some(self.blake3);
+    }
+}
+
+/// Shows the bytes of leaves as they are stored, one leaf after the other.
+///
+/// # Errors
+/// What `each` says; what reading the leaves says.
+pub(super) fn for_each_piece(
+    plan: &Plan<'_>,
+    leaves: impl Iterator<Item = u32>,
+    mut each: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    for leaf in leaves {
+        let Some(array) = plan.stored_array(leaf as usize) else { continue };
+        let shown = array.and_then(|array| array.for_each_piece(PIECE_LEN_BYTES, &mut each));
+        shown.map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_of_other_bytes_is_not_recorded() {
+        let mut file = DataFile {
+            name: String::new(),
+            len_bytes: 3,
+            data_offset: 0,
+            head_crc32c: 0,
+            block_len_bytes: 1 << 20,
+            block_crc32c: vec![crate::bytes::checksum::crc32c(b"abc")],
+            blake3: None,
+        };
+        let digest = |bytes: &[u8]| Digest {
+            blake3: "digest".to_owned(),
+            block_crc32c: vec![crate::bytes::checksum::crc32c(bytes)],
+        };
+        digest(b"abc").record_in(&mut file);
+        assert_eq!(file.blake3.as_deref(), Some("digest"));
+        digest(b"abd").record_in(&mut file);
+        assert_eq!(file.blake3, None);
+    }
+}

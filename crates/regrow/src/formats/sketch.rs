@@ -1,0 +1,72 @@
+//! A file that has not been written: as much of it as layouts look at to recognise one, for a dry run to look at too.
+
+/// The bytes of a file in front of and between its array data, which stands as zeros and takes no memory.
+#[derive(Debug, Clone, Default)]
+pub struct Sketch {
+    /// Where bytes begin, and the bytes; in order.
+    pieces: Vec<(u64, Vec<u8>)>,
+    len_bytes: u64,
+}
+
+impl Sketch {
+    /// Goes on with these bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.pieces.push((self.len_bytes, bytes.to_vec()));
+        self.data(bytes.len() as u64);
+    }
+
+    /// Goes on with so many bytes of array data.
+    pub fn data(&mut self, len_bytes: u64) {
+        self.len_bytes = self.len_bytes.saturating_add(len_bytes);
+    }
+
+    /// Length of the file, as far as it was sketched.
+    pub fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// At most so many bytes from `offset_bytes` on: fewer at the end of the file.
+    pub fn read_at(&self, offset_bytes: u64, len_max_bytes: u64) -> Vec<u8> {
+        let end = offset_bytes.saturating_add(len_max_bytes).min(self.len_bytes);
+        let mut out = vec![0; end.saturating_sub(offset_bytes) as usize];
+        for (start, bytes) in &self.pieces {
+            let skipped = offset_bytes.saturating_sub(*start) as usize;
+            let at = start.saturating_sub(offset_bytes) as usize;
+            let (Some(from), Some(to)) = (bytes.get(skipped..), out.get_mut(at..)) else { continue };
+            let len = from.len().min(to.len());
+            if let (Some(from), Some(to)) = (from.get(..len), to.get_mut(..len)) {
+                to.copy_from_slice(from);
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn reads_as_the_file_would(
+            pieces in prop::collection::vec((any::<bool>(), prop::collection::vec(1_u8.., 0..9)), 0..6),
+            offset in 0_usize..60,
+            len in 0_usize..60,
+        ) {
+            let (mut sketch, mut file) = (Sketch::default(), Vec::new());
+            for (is_data, bytes) in &pieces {
+                if *is_data {
+                    sketch.data(bytes.len() as u64);
+                    file.resize(file.len() + bytes.len(), 0);
+                } else {
+                    sketch.bytes(bytes);
+                    file.extend(bytes);
+                }
+            }
+            prop_assert_eq!(sketch.len_bytes(), file.len() as u64);
+            let expected: Vec<u8> = file.into_iter().skip(offset).take(len).collect();
+            prop_assert_eq!(sketch.read_at(offset as u64, len as u64), expected);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+"""Opening a checkpoint, and what is done with an opened one in a single call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from . import _native, _options
+from ._attempts import attempts
+from ._checkpoint import Checkpoint, StrPath, VerifyReport
+from ._errors import RegrowError, ReplacedError
+from ._handlers import LeafRegistry
+from ._progress import Progress
+
+
+def load(
+    path: StrPath,
+    like: Any = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    cast: Any = None,
+    partial: bool = False,
+    out: Any = None,
+    verify: bool = True,
+    mmap: bool = False,
+    step: int | None = None,
+    item: str | None = None,
+    shardings: Any = None,
+    budget: int | None = None,
+    handlers: LeafRegistry | None = None,
+    progress: Progress = None,
+) -> Any:
+    """Loads a checkpoint of any layout, every block checked.
+
+    Without a template arrays come back as read-only NumPy arrays (views of the file itself where they are stored raw
+    and the page cache has them, or where they are more than half of the memory available; else read into memory),
+    containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
+            with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
+        only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
+            `like` they stay as they are there.
+        cast: A dtype for all arrays, or a dict of globs over key paths.
+        partial: With `like`: leave out what it lacks, instead of an error.
+        out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
+            into as they are and checked on the way: after an error their contents are unspecified.
+        verify: Check data against checksums before handing it out.
+        mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
+            to begin with, and memory that the system can take back.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
+        budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
+        handlers: Who restores leaves of your own types; without, they come back as what they are made of.
+        progress: As for `save`.
+
+    Raises:
+        MismatchError: if the template differs, with every difference.
+        CorruptError: with file, leaf and offset.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+    """
+    options = {
+        "only": only,
+        "cast": cast,
+        "partial": partial,
+        "out": out,
+        "verify": verify,
+        "mmap": mmap,
+        "shardings": shardings,
+        "budget": budget,
+        "handlers": handlers,
+        "progress": progress,
+    }
+    for is_last in attempts():
+        before = _identity(path)
+        try:
+            return open(path, step=step, item=item).load(like, **options)
+        except RegrowError as error:
+            # Replaced while it was being read: what is there now is whole, and as good an answer.
+            is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
+            if is_last or not is_replaced:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _identity(path: StrPath) -> tuple[int, int, int] | None:
+    """Which folder it is; the time tells apart two that were given the same inode one after the other."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        try:
+            # A pytree's data and manifest go by a name that neither of them has.
+            status = os.stat(os.fsdecode(path) + ".manifest")
+        except OSError:
+            return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:
+    """Opens a checkpoint of any layout: metadata only.
+
+    Raises:
+        NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
+    """
+    return Checkpoint(_open(path, step, item))
+
+
+def verify(
+    path: StrPath, *, step: int | None = None, item: str | None = None, progress: Progress = None
+) -> VerifyReport:
+    """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        progress: As for `save`.
+
+    Raises:
+        RegrowError: only if the checkpoint cannot be opened at all.
+    """
+    return open(path, step=step, item=item).verify(progress=progress)
+
+
+def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
+    """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
+    return _open(path, step, item).overview()
+
+
+def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
+    return _native.open(os.fsdecode(path), _options.count("step", step), item)
