@@ -20,8 +20,8 @@ import regrow
 from regrow import AsyncSaver, _leaves
 
 RANDOM = np.random.default_rng(0)
-SLOW = {"w": RANDOM.integers(0, 256, 3 << 20, np.uint8)}
-"""With `SLOW_OPTIONS`, a save of this takes about half a second."""
+SLOW = {str(i): RANDOM.integers(0, 256, 1 << 20, np.uint8) for i in range(60)}
+"""With `SLOW_OPTIONS`, a save of this takes many seconds; it is cancelled once something was done meanwhile."""
 SLOW_OPTIONS: dict[str, Any] = {"layout": "orbax", "compression": ("zstd", 15), "durable": False}
 
 EXACT = (
@@ -108,12 +108,13 @@ def test_keys_are_kept(tmp_path: Path, saver: AsyncSaver) -> None:
 def test_small_arrays_can_be_donated_at_once(tmp_path: Path, saver: AsyncSaver, dtype: Any) -> None:
     tree = {str(i): jnp.full((100, 7), 1 + i % 8, dtype) for i in range(100)}
     jax.block_until_ready(donating(jax.tree.map(jnp.copy, tree)))  # compiled
-    saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
+    slow = saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
     save = saver.save(tmp_path / "x", tree, when_busy="queue")
     stepped = jax.block_until_ready(donating(tree))
     assert all(array.is_deleted() for array in tree.values())
     assert not save.done()
     stepped = donating(stepped)
+    slow.cancel()
     save.wait()
     for i, array in enumerate(regrow.load(tmp_path / "x").values()):
         assert (array == np.full((100, 7), 1 + i % 8, array.dtype)).all(), i
@@ -122,10 +123,11 @@ def test_small_arrays_can_be_donated_at_once(tmp_path: Path, saver: AsyncSaver, 
 def test_large_arrays_that_are_referred_to_are_not_given_away(tmp_path: Path, saver: AsyncSaver) -> None:
     tree = {"w": jnp.full((300, 300), 3, jnp.bfloat16)}
     jax.block_until_ready(donating(jax.tree.map(jnp.copy, tree)))  # compiled
-    saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
+    slow = saver.save(tmp_path / "slow", SLOW, **SLOW_OPTIONS)
     save = saver.save(tmp_path / "x", tree, when_busy="queue")
     jax.block_until_ready(donating(tree))
     assert not tree["w"].is_deleted() and not save.done()
+    slow.cancel()
     save.wait()
     assert (regrow.load(tmp_path / "x")["w"] == 3).all()
 
@@ -219,6 +221,7 @@ def test_what_is_donated_while_the_call_waits_is_saved_as_it_was(tmp_path: Path,
         time.sleep(0.1)
         jax.block_until_ready(donating(tree))
         was_running.append(not slow.done())
+        slow.cancel()
 
     other = threading.Thread(target=donate)
     other.start()
