@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import io
+import mmap
 import os
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ _PIECE_LEN = 16 << 20
 
 _ALIGNMENT = 64
 """JAX on CPUs takes memory over, instead of copying it, if it begins at a multiple of this."""
+
+_MAPPED_FROM_BYTES = 4 << 20
+"""From here on memory comes from the system and not from NumPy."""
 
 
 class Options(NamedTuple):
@@ -250,6 +254,10 @@ def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     length = len_bytes(header, dtype)
     if dtype.itemsize == 0:
         return np.empty(header.shape, dtype)
+    if length >= _MAPPED_FROM_BYTES:
+        # NumPy asks the system for large pages, and takes seconds where those have to be made by moving others.
+        mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(mapped, dtype).reshape(header.shape, order=order)
     memory = np.empty(length + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + length].view(dtype).reshape(header.shape, order=order)

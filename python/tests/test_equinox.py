@@ -87,6 +87,19 @@ def test_shapes_without_data(tmp_path: Path) -> None:
     assert not (tmp_path / "shapes.eqx").exists()
 
 
+def test_large_leaves_are_writable_and_nobodys_file(tmp_path: Path) -> None:
+    numbers = np.arange(3 << 20, dtype=np.float32).reshape(1024, -1)
+    tree = [numbers, np.asfortranarray(numbers), numbers.astype(ml_dtypes.bfloat16), jnp.asarray(numbers)]
+    ours.tree_serialise_leaves(tmp_path / "x.eqx", tree)
+    loaded = ours.tree_deserialise_leaves(tmp_path / "x.eqx", tree)
+    (tmp_path / "x.eqx").write_bytes(b"")
+    assert_leaves(loaded, tree)
+    for after in loaded[:3]:
+        assert after.ctypes.data % 64 == 0
+        after[:] = 0
+    assert loaded[1].flags.f_contiguous and not loaded[0].any()
+
+
 def test_numpy_leaves_are_writable_and_keep_their_order(tmp_path: Path) -> None:
     tree = {"f": np.asfortranarray(np.arange(6.0).reshape(2, 3)), "big": np.arange(3, dtype=">i4")}
     ours.tree_serialise_leaves(tmp_path / "x", tree)

@@ -8,17 +8,20 @@
 //! The pages of fresh memory are made when they are touched, and that takes longer than to read what goes there. An
 //! allocator that zeroes memory itself touches all of it, with one thread, before the first read. From a map the
 //! threads that fill it take the pages; and where the disk leaves time, [`Pages`] are made ahead, many in one call
-//! (1 GiB with one thread: 0.57 s one by one, 0.38 s many in a call).
+//! (1 GiB with one thread: 0.57 s one by one, 0.38 s many in a call, 0.2 s as large pages). The system may look for a
+//! large page by moving others out of the way, which can take seconds: so they are asked for one at a time, and no
+//! more once one was slow to come.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::make_pages;
+use crate::store::{make_pages, want_large_page};
 
 /// Leaves begin at multiples of this: a cache line, and what JAX takes over without a copy.
 const ALIGN_BYTES: usize = 64;
@@ -26,8 +29,14 @@ const ALIGN_BYTES: usize = 64;
 /// Length of a map that leaves share. So much stays taken while one small leaf of it is still held.
 const SHARED_LEN_BYTES: usize = 8 << 20;
 
-/// Pages are made so many bytes at a time: in between somebody looks whether they are still wanted.
+/// Pages are made so many bytes at a time, a large page: in between somebody looks whether they are still wanted.
 const STEP_LEN_BYTES: usize = 2 << 20;
+
+/// A large page that takes longer had to be looked for. As small pages a step takes 0.7 ms.
+const STEP_SECONDS_MAX: Duration = Duration::from_millis(3);
+
+/// After a large page that was slow to come, so many steps are made of small ones.
+const SMALL_STEPS: u32 = 32;
 
 /// Memory for leaves, in the order in which it was asked for.
 #[derive(Debug, Default)]
@@ -55,7 +64,8 @@ impl Arena {
         let place = if len == 0 {
             None
         } else if len > SHARED_LEN_BYTES / 2 {
-            self.maps.push(map(len)?);
+            // Maps of whole large pages begin on one.
+            self.maps.push(map(len.checked_next_multiple_of(STEP_LEN_BYTES).ok_or_else(too_much)?)?);
             Some((self.maps.len() - 1, 0..len))
         } else {
             let shared = self.shared.filter(|(_, end)| end + len <= SHARED_LEN_BYTES);
@@ -133,12 +143,22 @@ impl Pages {
     }
 
     fn make(&self, is_over: &AtomicBool) {
+        let mut small_steps = 0_u32;
         for &(start, len) in &self.0 {
-            for offset in (0..len).step_by(STEP_LEN_BYTES) {
-                let step = STEP_LEN_BYTES.min(len - offset);
-                if is_over.load(Ordering::Relaxed) || !make_pages(start + offset, step) {
+            let (mut at, end) = (start, start + len);
+            while at < end {
+                let next = (at / STEP_LEN_BYTES + 1).saturating_mul(STEP_LEN_BYTES).min(end);
+                let is_large = next - at == STEP_LEN_BYTES && small_steps == 0;
+                if is_large {
+                    want_large_page(at, next - at);
+                }
+                let began = Instant::now();
+                if is_over.load(Ordering::Relaxed) || !make_pages(at, next - at) {
                     return;
                 }
+                let was_slow = is_large && began.elapsed() > STEP_SECONDS_MAX;
+                small_steps = if was_slow { SMALL_STEPS } else { small_steps.saturating_sub(1) };
+                at = next;
             }
         }
     }

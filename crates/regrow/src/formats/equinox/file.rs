@@ -10,7 +10,7 @@ use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
 use crate::bytes::checksum::crc32c;
 use crate::engine::pool;
 use crate::error::{Error, Result, ResultExt};
-use crate::store::{Access, LocalStore, Store, advise};
+use crate::store::{Access, FreshPages, LocalStore, Store, advise};
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -20,6 +20,9 @@ const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Bytes of a record that are read at a time where there are no checksums.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Bytes copied at a time into memory that may be fresh.
+const COPIED_LEN_BYTES: usize = 512 << 10;
 
 /// A leaf file: headers in memory, data on disk.
 #[derive(Debug)]
@@ -255,7 +258,14 @@ impl LeafFile {
             |batch: Vec<(usize, u64, &mut [u8])>| {
                 for (at, start, out) in batch {
                     self.check(at, start, start + out.len() as u64)?;
-                    out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
+                    let data = self.data(at, start, out.len() as u64)?;
+                    let mut pages = FreshPages::of(out);
+                    let mut done = 0;
+                    for (from, to) in data.chunks(COPIED_LEN_BYTES).zip(out.chunks_mut(COPIED_LEN_BYTES)) {
+                        done += from.len();
+                        pages.make_to(done);
+                        to.copy_from_slice(from);
+                    }
                 }
                 Ok(())
             },

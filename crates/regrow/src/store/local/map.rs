@@ -101,6 +101,13 @@ impl FreshPages {
     }
 }
 
+/// Asks for a large page at an address of fresh memory. Advice only.
+pub(crate) fn want_large_page(start: usize, len_bytes: usize) {
+    let pages = std::ptr::without_provenance_mut(start);
+    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents of no page.
+    let _ = unsafe { madvise(pages, len_bytes, Advice::LinuxHugepage) };
+}
+
 /// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
 /// Contents do not change. False if the kernel (before 5.14) cannot, or has no memory for them.
 pub(crate) fn make_pages(start: usize, len_bytes: usize) -> bool {
