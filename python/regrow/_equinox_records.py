@@ -35,7 +35,8 @@ _PIECE_LEN = 16 << 20
 _ALIGNMENT = 64
 """JAX on CPUs takes memory over, instead of copying it, if it begins at a multiple of this."""
 
-_MAPPED_FROM_BYTES = 4 << 20
+_LARGE_PAGE = 2 << 20
+_MAPPED_FROM_BYTES = 2 * _LARGE_PAGE
 """From here on memory comes from the system and not from NumPy."""
 
 
@@ -256,8 +257,9 @@ def allocate(header: Header, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return np.empty(header.shape, dtype)
     if length >= _MAPPED_FROM_BYTES:
         # NumPy asks the system for large pages, and takes seconds where those have to be made by moving others.
-        mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return np.frombuffer(mapped, dtype).reshape(header.shape, order=order)
+        # The engine asks for one at a time; maps of whole ones begin on one.
+        mapped = mmap.mmap(-1, -(-length // _LARGE_PAGE) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(mapped, dtype, length // dtype.itemsize).reshape(header.shape, order=order)
     memory = np.empty(length + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + length].view(dtype).reshape(header.shape, order=order)

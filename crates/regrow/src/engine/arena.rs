@@ -32,11 +32,11 @@ const SHARED_LEN_BYTES: usize = 8 << 20;
 /// Pages are made so many bytes at a time, a large page: in between somebody looks whether they are still wanted.
 const STEP_LEN_BYTES: usize = 2 << 20;
 
-/// A large page that takes longer had to be looked for. As small pages a step takes 0.7 ms.
-const STEP_SECONDS_MAX: Duration = Duration::from_millis(3);
+/// A large page that takes longer had to be looked for: as small ones a step takes 0.7 ms.
+const STEP_SECONDS_MAX: Duration = Duration::from_millis(1);
 
 /// After a large page that was slow to come, so many steps are made of small ones.
-const SMALL_STEPS: u32 = 32;
+const SMALL_STEPS: u32 = 64;
 
 /// Memory for leaves, in the order in which it was asked for.
 #[derive(Debug, Default)]
@@ -121,9 +121,14 @@ impl Arena {
 
 /// Pages of fresh memory: where each run of them begins, and how many bytes it has.
 #[derive(Debug)]
-pub(super) struct Pages(Vec<(usize, usize)>);
+pub(crate) struct Pages(Vec<(usize, usize)>);
 
 impl Pages {
+    /// The pages of memory that nobody has touched yet.
+    pub fn of<'a>(memory: impl Iterator<Item = &'a [u8]>) -> Self {
+        Self(memory.map(|memory| (memory.as_ptr().addr(), memory.len())).collect())
+    }
+
     /// Does `work`, and has a thread of its own make the pages in the meantime: front to back, as they are filled.
     /// Those that it has not come to are made when they are touched, as ever.
     pub fn made_during<R>(&self, work: impl FnOnce() -> R) -> R {

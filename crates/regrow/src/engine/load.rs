@@ -31,8 +31,8 @@ const BAND_LEN_BYTES: u64 = 8 << 20;
 /// What reading a chunk takes that is decoded as its bytes come in: a buffer, and what the decoder needs.
 const STREAM_COST_BYTES: u64 = 8 << 20;
 
-/// Fewest threads that read and decode: while one waits for the disk the others decode.
-const THREADS_MIN: usize = 3;
+/// Fewest threads that read and decode: on two processors two decode while the others wait for the disk.
+const THREADS_MIN: usize = 5;
 
 /// Views are checked this many bytes ahead of where they are handed out.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
 use crate::bytes::checksum::crc32c;
-use crate::engine::pool;
+use crate::engine::{Pages, pool};
 use crate::error::{Error, Result, ResultExt};
-use crate::store::{Access, FreshPages, LocalStore, Store, advise};
+use crate::store::{Access, LocalStore, Store, advise};
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -20,9 +20,6 @@ const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// Bytes of a record that are read at a time where there are no checksums.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
-
-/// Bytes copied at a time into memory that may be fresh.
-const COPIED_LEN_BYTES: usize = 512 << 10;
 
 /// A leaf file: headers in memory, data on disk.
 #[derive(Debug)]
@@ -216,10 +213,13 @@ impl LeafFile {
     /// Reads the data of whole records as it lies in the file, checked, by a few threads. Each `out` is exactly
     /// as long as the record's data.
     ///
+    /// The destinations are taken for fresh memory, whose pages are yet to be made.
+    ///
     /// # Errors
     /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another length.
     pub fn read(&self, wanted: Vec<(usize, &mut [u8])>) -> Result<()> {
         self.check_len()?;
+        let pages = Pages::of(wanted.iter().map(|(_, out)| &**out));
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
         for (at, out) in wanted {
             let record = self.record(at)?;
@@ -250,26 +250,14 @@ impl LeafFile {
         batches.push(batch);
         let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
         // Nothing is held beside what the caller brought.
-        pool::for_each_parallel(
-            threads,
-            batches,
-            1,
-            |_| 0,
-            |batch: Vec<(usize, u64, &mut [u8])>| {
-                for (at, start, out) in batch {
-                    self.check(at, start, start + out.len() as u64)?;
-                    let data = self.data(at, start, out.len() as u64)?;
-                    let mut pages = FreshPages::of(out);
-                    let mut done = 0;
-                    for (from, to) in data.chunks(COPIED_LEN_BYTES).zip(out.chunks_mut(COPIED_LEN_BYTES)) {
-                        done += from.len();
-                        pages.make_to(done);
-                        to.copy_from_slice(from);
-                    }
-                }
-                Ok(())
-            },
-        )
+        let copy = |batch: Vec<(usize, u64, &mut [u8])>| {
+            for (at, start, out) in batch {
+                self.check(at, start, start + out.len() as u64)?;
+                out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
+            }
+            Ok(())
+        };
+        pages.made_during(|| pool::for_each_parallel(threads, batches, 1, |_| 0, copy))
     }
 
     /// The data of a record where the block that holds its byte `start` ends.
