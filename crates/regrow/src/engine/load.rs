@@ -34,6 +34,9 @@ const STREAM_COST_BYTES: u64 = 8 << 20;
 /// Fewest threads that read and decode: on two processors two decode while the others wait for the disk.
 const THREADS_MIN: usize = 5;
 
+/// Fewer bytes are not worth a look whether the page cache has them: they go through it.
+const COLD_LEN_MIN_BYTES: u64 = 256 << 10;
+
 /// Views are checked this many bytes ahead of where they are handed out.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
 
@@ -239,7 +242,10 @@ impl Checkpoint {
                     !is_given && infos.get(leaf).is_some_and(|info| cast_of(leaf, info).is_none())
                 };
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
-                is_cold = !options.mapped && is_mostly_cold(reader, &views) && *has_room;
+                let views_len_bytes =
+                    views.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
+                let is_long = views_len_bytes.fold(0, u64::saturating_add) >= COLD_LEN_MIN_BYTES;
+                is_cold = !options.mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
                 is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);
@@ -328,7 +334,9 @@ impl Checkpoint {
         // order of the disk.
         let long = |band: &Band<'_>| Some(band.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES);
         bands.sort_by_key(|band| Reverse(long(band)));
-        let threads = pool::thread_count().max(THREADS_MIN);
+        let wanted_bytes: u64 = bands.iter().map(|band| band.out.len() as u64).sum();
+        let threads_min = if wanted_bytes < BAND_LEN_BYTES { 1 } else { THREADS_MIN };
+        let threads = pool::thread_count().max(threads_min);
         let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
         pool::for_each_parallel(threads, bands, budget_bytes, cost, |band| {
             let Some(info) = infos.get(band.leaf) else { return Ok(()) };
