@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -290,3 +292,44 @@ def test_steps(tmp_path: Path) -> None:
     assert regrow.load(tmp_path, step=2)["s"] == 2
     with pytest.raises(regrow.NotFoundError):
         regrow.open(tmp_path, step=3)
+
+
+def peak_of(code: str) -> tuple[int, int]:
+    """What a process of its own held before `code`, and at most while it ran: bytes that are no file's pages."""
+    program = f"""
+import sys, threading, time
+import numpy as np
+import regrow
+
+def held():
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines["RssAnon"].split()[0]) << 10
+
+most, is_over = 0, threading.Event()
+
+def watch():
+    global most
+    while not is_over.is_set():
+        most = max(most, held())
+        time.sleep(0.001)
+
+watcher = threading.Thread(target=watch)
+before = held()
+watcher.start()
+{code}
+is_over.set()
+watcher.join()
+print(before, most)
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    before, most = map(int, run.stdout.split())
+    return before, most
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+def test_a_chunk_larger_than_the_budget_is_decoded_without_a_copy_of_it(tmp_path: Path, use_zarr3: bool) -> None:
+    leaf = np.random.default_rng(0).integers(0, 250, 96 << 20, np.uint8)
+    regrow.save(tmp_path / "x", {"a": leaf}, layout="orbax", compression="zstd", use_zarr3=use_zarr3)
+    before, most = peak_of(f"loaded = regrow.load({str(tmp_path / 'x')!r})")
+    # The result; five buffers of 4 MiB, and what decoding needs.
+    assert leaf.nbytes < most - before < leaf.nbytes + (48 << 20)

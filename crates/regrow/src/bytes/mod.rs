@@ -1,9 +1,10 @@
-//! Bytes from strangers: a cursor that knows its offset, varints, checksums, and the limits that every
-//! length meets before it becomes an allocation.
+//! Bytes from strangers: a cursor that knows its offset, varints, checksums, the limits that every length meets before
+//! it becomes an allocation, and the pages of that.
 
 pub mod checksum;
 pub mod cursor;
 pub mod limits;
+pub(crate) mod pages;
 pub mod python_literal;
 pub mod varint;
 

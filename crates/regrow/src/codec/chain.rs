@@ -17,8 +17,8 @@ use super::zstd::FrameDecoder;
 use super::{BytesCodec, Sharding, buffer, copy_exact, resize, wrong_len};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::CHUNK_LEN_MAX_BYTES;
+use crate::bytes::pages::FreshPages;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::FreshPages;
 use crate::zarr::Missing;
 use crate::zarr::json::Members;
 

@@ -21,6 +21,7 @@ use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Ahead, Reader};
 use crate::monitor::Stage;
+use crate::store::DirectReader;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
 };
@@ -28,14 +29,8 @@ use crate::tree::{
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
 
-/// What reading a chunk takes that is decoded as its bytes come in: a buffer, and what the decoder needs.
-const STREAM_COST_BYTES: u64 = 8 << 20;
-
 /// Fewest threads that read and decode: on two processors two decode while the others wait for the disk.
 const THREADS_MIN: usize = 5;
-
-/// Fewer bytes are not worth a look whether the page cache has them: they go through it.
-const COLD_LEN_MIN_BYTES: u64 = 256 << 10;
 
 /// Views are checked this many bytes ahead of where they are handed out.
 const AHEAD_LEN_BYTES: u64 = 256 << 20;
@@ -244,7 +239,8 @@ impl Checkpoint {
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
                 let views_len_bytes =
                     views.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
-                let is_long = views_len_bytes.fold(0, u64::saturating_add) >= COLD_LEN_MIN_BYTES;
+                let is_long =
+                    views_len_bytes.fold(0, u64::saturating_add) >= DirectReader::LONG_LEN_MIN_BYTES;
                 is_cold = !options.mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
                 is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
@@ -322,13 +318,11 @@ impl Checkpoint {
                 cut_into_bands(leaf, info, dtype.unwrap_or(info.dtype), out, &mut bands)?;
             }
         }
-        // Beside the result itself a chunk is held encoded and decoded, unless it is put in place as it comes in; and
-        // a band to be cast is held as it was stored.
+        // A band that is to be cast is held as it was stored, too.
         let cost = |band: &Band<'_>| {
-            let Some(info) = infos.get(band.leaf) else { return 0 };
-            let is_streamed = reader.is_streamed(band.leaf);
-            let chunk = if is_streamed { STREAM_COST_BYTES } else { 2 * chunk_len_bytes(info) };
-            chunk.saturating_add(band.source_len_bytes(info).unwrap_or(0))
+            let stored = infos.get(band.leaf).and_then(|info| band.source_len_bytes(info));
+            let working = reader.working_len_bytes(band.leaf, stored.unwrap_or(band.out.len() as u64));
+            working.saturating_add(stored.unwrap_or(0))
         };
         // What keeps one thread long comes first, so that the others do not wait for it at the end; the rest in the
         // order of the disk.
@@ -366,12 +360,6 @@ fn portion_len(infos: &[LeafInfo], leaves: &[usize]) -> usize {
         within
     };
     leaves.iter().take_while(is_within).count()
-}
-
-/// Bytes of one decoded chunk of the leaf; the whole leaf where it is not cut.
-pub(super) fn chunk_len_bytes(info: &LeafInfo) -> u64 {
-    let chunk = info.chunk_shape.as_ref().and_then(|shape| shape.len_bytes(info.dtype).ok());
-    chunk.unwrap_or(info.len_bytes()).min(i64::MAX as u64 / 4)
 }
 
 /// A part of a leaf, and where it goes.

@@ -35,7 +35,6 @@ mod template;
 pub mod value;
 mod verify;
 
-pub(crate) use arena::Pages;
 pub use background::{
     AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,

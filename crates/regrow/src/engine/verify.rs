@@ -97,7 +97,8 @@ impl Checkpoint {
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());
             let info = self.tree().leaves().get(leaf).filter(|_| !is_view);
             info.map_or(0, |info| {
-                info.len_bytes().min(PIECE_LEN_BYTES) + 2 * super::load::chunk_len_bytes(info)
+                let piece = info.len_bytes().min(PIECE_LEN_BYTES);
+                self.reader().working_len_bytes(leaf, piece).saturating_add(piece)
             })
         };
         pool::for_each_parallel(pool::thread_count(), order, BUDGET_DEFAULT_BYTES, cost, |leaf| {

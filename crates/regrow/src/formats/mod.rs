@@ -220,10 +220,12 @@ pub trait Reader: Debug + Send + Sync {
     /// ranges that the region meets, and checks all that is checkable of them.
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
 
-    /// Whether [`read_region`](Self::read_region) of whole rows of chunks puts them in place as their bytes come in: then
-    /// it takes no memory for a chunk.
-    fn is_streamed(&self, _leaf: usize) -> bool {
-        false
+    /// Memory that [`read_region`](Self::read_region) takes beside `out`, at most, for a band of so many bytes: a chunk
+    /// stored and decoded, where the layout cuts arrays; else a copy.
+    fn working_len_bytes(&self, leaf: usize, band_len_bytes: u64) -> u64 {
+        let Some(info) = self.tree().leaves().get(leaf) else { return 0 };
+        let chunk = info.chunk_shape.as_ref().map(|shape| shape.len_bytes(info.dtype).unwrap_or(u64::MAX));
+        chunk.map_or(band_len_bytes, |chunk| chunk.saturating_mul(2))
     }
 
     /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None` otherwise.

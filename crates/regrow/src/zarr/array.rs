@@ -25,6 +25,9 @@ const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 /// From this length on bytes are used as they come in.
 pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
 
+/// What using bytes as they come in takes at most: a buffer of a reader or a piece of raw rows, and a decoder.
+const STREAM_LEN_MAX_BYTES: u64 = 9 << 20;
+
 /// What a chunk, or an inner chunk of a shard, that is not stored means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
@@ -79,9 +82,9 @@ impl ZarrArray {
         Ok(())
     }
 
-    /// Whether regions of whole rows of chunks are read in place as the chunks' bytes come in: what is raw, and what
-    /// is one zstd frame a chunk.
-    pub fn is_streamed(&self) -> bool {
+    /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for what is raw, or one zstd
+    /// frame a chunk and decoded in place as its bytes come in; else an (inner) chunk, stored and decoded.
+    pub fn working_len_bytes(&self) -> u64 {
         let meta = &*self.meta;
         let chain = match meta.chain().sharding() {
             Some(sharding) if sharding.inner_count() == 1 => sharding.inner(),
@@ -90,7 +93,12 @@ impl ZarrArray {
         let (shape, chunk) = (meta.shape().dims(), meta.chunk_shape().dims());
         let fills_rows = shape.iter().zip(chunk).skip(1).all(|(all, chunk)| all == chunk);
         let is_even = shape.iter().zip(chunk).all(|(all, &chunk)| chunk > 0 && all % chunk == 0);
-        chain.is_raw() || chain.is_streamed() && fills_rows && is_even
+        let whole = meta.inner_chunk_shape().len_bytes(meta.dtype()).unwrap_or(u64::MAX).saturating_mul(2);
+        if chain.is_raw() || chain.is_streamed() && fills_rows && is_even {
+            whole.min(STREAM_LEN_MAX_BYTES)
+        } else {
+            whole
+        }
     }
 
     /// Where the array's plain C-order bytes lie, if they do: raw in one chunk (or in the one inner chunk of

@@ -384,7 +384,6 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
     for codecs in [json!([little, zstd]), json!([big, zstd]), shards] {
         let meta = ArrayMeta::parse_v3(&v3_document(dtype, &[2, 300_000], &chunk, &codecs)).unwrap();
         let (store, array) = array_of(meta.clone(), &bytes);
-        assert!(array.is_streamed());
         for (starts, lens) in
             [([0, 0], [2, 300_000]), ([1, 0], [1, 300_000]), ([0, 5], [2, 299_990]), ([1, 7], [1, 1])]
         {
@@ -413,11 +412,40 @@ fn long_chunks_are_decoded_as_they_come_in_and_damage_is_an_error_with_a_place()
             let _ = read(&array, &all);
         }
     }
+    // The last chunk does not fit, and is decoded by itself.
     let uneven = v3_document(dtype, &[3, 300_000], &[2, 300_000], &json!([little, zstd]));
     let uneven = ArrayMeta::parse_v3(&uneven).unwrap();
     let bytes = some_bytes(uneven.shape(), dtype);
     let (_, array) = array_of(uneven, &bytes);
-    assert!(!array.is_streamed(), "the last chunk is decoded whole");
     let all = Region::whole(array.meta().shape());
     assert!(read(&array, &all).unwrap() == bytes);
+}
+
+#[test]
+fn long_chunks_take_memory_only_if_they_are_decoded_by_themselves() {
+    let (little, zstd, gzip) = (
+        json!({"name": "bytes", "configuration": {"endian": "little"}}),
+        json!({"name": "zstd"}),
+        json!({"name": "gzip"}),
+    );
+    let working = |whole: [u64; 2], chunk: [u64; 2], codecs: Value| {
+        let meta = ArrayMeta::parse_v3(&v3_document(Dtype::Int16, &whole, &chunk, &codecs)).unwrap();
+        let store = Arc::new(MemoryStore::default());
+        ZarrArray::new(store, b"a", Arc::new(meta), Missing::Error).working_len_bytes()
+    };
+    let (whole, half) = ([64, 1 << 20], [32, 1 << 20]);
+    let chunk_len = 32 * (2 << 20);
+    for codecs in [json!([little]), json!([little, zstd])] {
+        assert!(working(whole, half, codecs.clone()) < chunk_len / 4, "{codecs}");
+    }
+    for (chunk, codecs) in [
+        (half, json!([little, gzip])),
+        (half, json!([little, zstd, {"name": "crc32c"}])),
+        ([40, 1 << 20], json!([little, zstd])),
+        ([64, 1 << 19], json!([little, zstd])),
+    ] {
+        let len = chunk.iter().product::<u64>() * 2;
+        assert_eq!(working(whole, chunk, codecs.clone()), 2 * len, "{codecs}");
+    }
+    assert_eq!(working([4, 4], [4, 4], json!([little, zstd])), 2 * 32, "never more than the chunk");
 }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
 use crate::bytes::checksum::crc32c;
-use crate::engine::{Pages, pool};
+use crate::bytes::pages::Pages;
+use crate::engine::pool;
 use crate::error::{Error, Result, ResultExt};
 use crate::store::{Access, LocalStore, Store, advise};
 

@@ -209,6 +209,13 @@ impl Reader for NpyReader {
         self.files.read_region(leaf, self.stored(leaf)?, region, out)
     }
 
+    fn working_len_bytes(&self, leaf: usize, band_len_bytes: u64) -> u64 {
+        match self.placed.stored.get(leaf) {
+            Some(Some(stored)) => stored.working_len_bytes(band_len_bytes),
+            _ => band_len_bytes,
+        }
+    }
+
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
         match self.placed.stored.get(leaf) {
             Some(Some(stored)) => self.files.view(stored),

@@ -29,6 +29,17 @@ pub(super) struct Stored {
     pub record: Record,
 }
 
+impl Stored {
+    /// Memory that reading a band of so many bytes takes beside the result, at most. A deflated member counts with all
+    /// of it: one inflater goes through it, so its bands are best read one after the other.
+    pub fn working_len_bytes(&self, band_len_bytes: u64) -> u64 {
+        match self.method {
+            Method::Deflated => self.record.len_bytes().saturating_mul(2),
+            _ => band_len_bytes,
+        }
+    }
+}
+
 /// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Files {

@@ -337,8 +337,11 @@ impl Reader for OrbaxReader {
         !matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if !stored.is_cached())
     }
 
-    fn is_streamed(&self, leaf: usize) -> bool {
-        matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if stored.array.is_streamed())
+    fn working_len_bytes(&self, leaf: usize, band_len_bytes: u64) -> u64 {
+        match self.leaf(leaf) {
+            Ok((_, Source::Zarr(stored))) => stored.array.working_len_bytes(),
+            _ => band_len_bytes,
+        }
     }
 
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {

@@ -26,14 +26,8 @@ use crate::store::{DirectReader, Scratch, Way};
 /// Bytes of blocks that one thread takes at a time, at most.
 const PIECE_LEN_BYTES: u64 = DirectReader::FETCH_LEN_MAX_BYTES;
 
-/// Bytes that are read and checked while they are still in cache.
-const CACHED_LEN_BYTES: u64 = 256 << 10;
-
 /// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their own.
 const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
-
-/// From here on direct I/O is worth its buffer; less is read through the page cache.
-const DIRECT_LEN_MIN_BYTES: u64 = 256 << 10;
 
 /// From here on what is wanted in the page cache is read with readahead; less has nothing read around it.
 const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
@@ -207,8 +201,9 @@ impl CheckedStore {
     fn read_piece(&self, piece: Piece<'_, '_>, how: How) -> Result<()> {
         let reader = self.reader_of(piece.file)?;
         let len_bytes = piece.end - piece.start;
-        let is_direct =
-            how.direct && len_bytes >= DIRECT_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
+        let is_direct = how.direct
+            && len_bytes >= DirectReader::LONG_LEN_MIN_BYTES
+            && !reader.is_cached(piece.start, len_bytes);
         if is_direct {
             let mut scratch = Scratch::default();
             let bytes = reader.fetch(piece.start, len_bytes as usize, Way::Direct, &mut scratch)?;
@@ -222,7 +217,7 @@ impl CheckedStore {
     fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: Way) -> Result<()> {
         let Piece { file, start, end, .. } = piece;
         let reader = self.reader_of(file)?;
-        let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
+        let step = DirectReader::CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
         let mut scratch = Scratch::default();
         let mut failed = Ok(());
         let (mut at, mut next) = (start, 0);

@@ -23,12 +23,6 @@ use crate::store::{ByteRange, resolve_range};
 /// Files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
 
-/// Less than this is read at once.
-const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
-
-/// Bytes that are copied out of the page cache and used while the processor's own cache has them.
-const CACHED_LEN_BYTES: u64 = 256 << 10;
-
 /// The open files of one store, the least recently used closed first.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles(Mutex<Slots>);
@@ -142,14 +136,15 @@ impl OpenFile {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let part = resolve_range(range, self.len_bytes().map_err(io_error)?)?;
-        let long = (part.end - part.start >= STREAMED_LEN_MIN_BYTES).then(|| self.reader(path)).flatten();
+        let long =
+            (part.end - part.start >= DirectReader::LONG_LEN_MIN_BYTES).then(|| self.reader(path)).flatten();
         let Some(reader) = long else { return each(&self.read(range)?) };
         let mut scratch = Scratch::default();
         let mut at = part.start;
         while at < part.end {
             let len = (part.end - at).min(DirectReader::FETCH_LEN_MAX_BYTES);
             let (way, step) = match reader.is_cached(at, len) {
-                true => (Way::Cached, CACHED_LEN_BYTES),
+                true => (Way::Cached, DirectReader::CACHED_LEN_BYTES),
                 false => (Way::Direct, len),
             };
             let end = at + len;

@@ -70,54 +70,6 @@ impl Residency {
     }
 }
 
-/// Memory whose pages may have to be made, and how far they have been.
-#[derive(Debug)]
-pub(crate) struct FreshPages {
-    start: usize,
-    len_bytes: usize,
-    made_bytes: usize,
-}
-
-impl FreshPages {
-    /// Pages are made in runs of this length, which are filled while the processor's cache has them.
-    const RUN_LEN_BYTES: usize = 512 << 10;
-
-    /// The pages of `memory`, which somebody is about to fill from front to back.
-    pub(crate) fn of(memory: &[u8]) -> Self {
-        Self { start: memory.as_ptr().addr(), len_bytes: memory.len(), made_bytes: 0 }
-    }
-
-    /// Makes the pages of the first `len_bytes`, and of the rest of the last run.
-    pub(crate) fn make_to(&mut self, len_bytes: usize) {
-        while self.made_bytes < len_bytes.min(self.len_bytes) {
-            let run = Self::RUN_LEN_BYTES.min(self.len_bytes - self.made_bytes);
-            if !make_pages(self.start + self.made_bytes, run) {
-                // Then they are made when they are touched.
-                self.made_bytes = self.len_bytes;
-                return;
-            }
-            self.made_bytes += run;
-        }
-    }
-}
-
-/// Asks for a large page at an address of fresh memory. Advice only.
-pub(crate) fn want_large_page(start: usize, len_bytes: usize) {
-    let pages = std::ptr::without_provenance_mut(start);
-    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents of no page.
-    let _ = unsafe { madvise(pages, len_bytes, Advice::LinuxHugepage) };
-}
-
-/// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
-/// Contents do not change. False if the kernel (before 5.14) cannot, or has no memory for them.
-pub(crate) fn make_pages(start: usize, len_bytes: usize) -> bool {
-    let before = start % rustix::param::page_size();
-    let pages = std::ptr::without_provenance_mut(start - before);
-    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written to, the call
-    // makes the pages and changes no byte; where nothing is mapped, or only for reading, it fails.
-    unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
-}
-
 /// Tells the kernel how `bytes`, part of a map, are about to be read. Advice only: it changes no contents, and
 /// failure is of no consequence.
 pub fn advise(bytes: &[u8], access: Access) {

@@ -43,7 +43,6 @@ mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};
-pub(crate) use map::{FreshPages, make_pages, want_large_page};
 pub(crate) use reader::{DirectReader, Scratch, Way};
 
 use files::{OpenFiles, is_absent};

@@ -60,6 +60,12 @@ impl DirectReader {
     /// Longest [`fetch`](Self::fetch): with what lies before it in its first device block it fills a buffer.
     pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
 
+    /// From here on direct I/O is worth its buffer; less is read through the page cache, at once.
+    pub(crate) const LONG_LEN_MIN_BYTES: u64 = 256 << 10;
+
+    /// Bytes that are copied out of the page cache and used while the processor's own cache has them.
+    pub(crate) const CACHED_LEN_BYTES: u64 = 256 << 10;
+
     /// Opens the regular file at `path`; `None` if there is none.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
         let open = |more: OFlags| {
