@@ -94,7 +94,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS), metavar="TOOL",
                         help=f"some of: {', '.join(TOOLS)}")  # fmt: skip
-    parser.add_argument("--rounds", type=int, help="rounds that count, after one that does not (5; quick: 3)")
+    parser.add_argument("--rounds", type=int, help="rounds that count, after one that does not (5; quick: 2)")
     parser.add_argument(
         "--folder", type=Path, default=Path.cwd(), help="where to write what is measured; emptied afterwards"
     )

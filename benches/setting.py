@@ -49,8 +49,9 @@ class Scale:
     growth_leaves: tuple[int, int, int]
     chunked_max: int
     """Beyond so many leaves Orbax and TensorStore do not take part."""
-    rivals_at_one_workload: bool
-    """Whether all rivals meet at the first workload only, and safetensors and Orbax at the others."""
+    is_quick: bool
+    """Whether all rivals meet at the first workload only, safetensors alone at the others, and nobody opens a million
+    leaves."""
     needs_bytes: int
     """Free space on the disk: the largest tree, twice, and what the limits write beside it."""
 
@@ -72,7 +73,7 @@ SCALES = {
     for scale in (
         Scale(
             "quick",
-            3,
+            2,
             "0.25GiB",
             256 * MIB,
             (8 * MIB, 32 * MIB, 128 * MIB),
@@ -132,12 +133,9 @@ class Setting:
             if most is not None and leaf_count > most:
                 self.samples.note(f"{name} is left out of {workload}: beyond {most:,} leaves it takes too long")
                 continue
-            few = {OURS, Safetensors.name, Orbax.name}
-            if self.scale.rivals_at_one_workload and workload != self.workloads[0] and name not in few:
-                if leaf_count < 5_000:
-                    continue
-                if name not in {Flax.name, Pickle.name, Torch.name}:
-                    continue
+            is_first = workload == self.workloads[0]
+            if self.scale.is_quick and not is_first and name not in {OURS, Safetensors.name}:
+                continue
             out.append(tool())
         return out
 
