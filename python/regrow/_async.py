@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import time
 import weakref
 from collections.abc import Generator
 from types import TracebackType
@@ -142,6 +143,7 @@ class AsyncSaver:
         **options: Any,
     ) -> AsyncSave:
         """As `regrow.save_async`, with this saver."""
+        began = time.perf_counter()
         target = os.fsdecode(path)
         if when_busy == "skip" and self._native.is_busy():
             return AsyncSave(target, None)
@@ -159,10 +161,10 @@ class AsyncSaver:
             options=options,
         )
         flat = flatten(tree, handlers)
-        return AsyncSave(
-            target,
-            self._native.save(target, flat.structure, to_native(flat), save_options, when_busy, copy, check_source),
-        )
+        leaves = to_native(flat)
+        seconds = time.perf_counter() - began
+        handle = self._native.save(target, flat.structure, leaves, save_options, when_busy, copy, check_source, seconds)
+        return AsyncSave(target, handle)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until nothing is left to save.
@@ -213,7 +215,7 @@ def save_async(
 ) -> AsyncSave:
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
-    What is done to the tree after the return is not in the checkpoint. JAX arrays of 64 KiB and more are referred to,
+    What is done to the tree after the return is not in the checkpoint. JAX arrays of 4 KiB and more are referred to,
     which costs nothing: they cannot change. While a save refers to them JAX cannot donate their memory to the result
     of a computation: it makes new memory instead, without a word, until the save has ended. Everything else is copied
     into memory that the next snapshot uses again, so the first one is the slowest.

@@ -94,6 +94,7 @@ class AsyncSaver:
         when_busy: str,
         copy: str,
         check_source: bool,
+        seconds: float,
     ) -> SaveHandle | None:
         """Takes the snapshot; `None` if the save is to be skipped."""
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use regrow::engine::{AsyncOptions, CopyLeaves, OnEnd, WhenBusy};
+use regrow::engine::{AsyncOptions, Blocked, CopyLeaves, OnEnd, WhenBusy};
 use regrow::{Error, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
@@ -41,7 +41,7 @@ impl AsyncSaver {
     }
 
     /// Takes the snapshot; `None` if the save is to be skipped. What is new in `structure` and `leaves` stays
-    /// referred to until the save has ended, unless it is copied.
+    /// referred to until the save has ended, unless it is copied. `seconds` have gone by since the caller began.
     #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
     fn save(
         &self,
@@ -53,7 +53,9 @@ impl AsyncSaver {
         when_busy: &str,
         copy: &str,
         check_source: bool,
+        seconds: f64,
     ) -> PyResult<Option<SaveHandle>> {
+        let since = Instant::now();
         let leaves = to_leaves(structure.tree(), &leaves)?;
         let tree = structure.tree().with_leaves(leaves).or_raise()?;
         // References to Python objects that the thread lets go of wait until somebody holds the interpreter: here
@@ -61,17 +63,22 @@ impl AsyncSaver {
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
         });
+        let when_busy = to_when_busy(when_busy).or_raise()?;
+        // In steps, so that Ctrl-C ends the wait for an earlier save.
+        let waits_since = Instant::now();
+        wait(py, None, |step| self.0.wait_for_room(when_busy, step).map(|is_room| is_room.then_some(())))?;
         let options = AsyncOptions {
             save: save_options(options).or_raise()?,
-            when_busy: to_when_busy(when_busy).or_raise()?,
+            when_busy,
             copy: to_copy(copy).or_raise()?,
             check_source,
             on_end: Some(on_end),
+            before: Blocked {
+                seconds: seconds + since.elapsed().as_secs_f64(),
+                waited_seconds: waits_since.elapsed().as_secs_f64(),
+                copied_bytes: 0,
+            },
         };
-        // In steps, so that Ctrl-C ends the wait for an earlier save.
-        if options.when_busy == WhenBusy::Wait {
-            wait(py, None, |step| self.0.wait_for(step).map(|is_idle| is_idle.then_some(())))?;
-        }
         let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise()?;
         Ok(handle.map(SaveHandle))
     }

@@ -90,10 +90,30 @@ def test_waits_skips_or_queues(tmp_path: Path, saver: AsyncSaver) -> None:
         queued.wait(0.01)
     with pytest.raises(TimeoutError):
         saver.wait(0.01)
+    began = time.perf_counter()
     waited = saver.save(tmp_path / "3", {"a": 3})
-    assert first.done() and queued.done() and waited.blocked.waited_seconds > 0
+    seconds = time.perf_counter() - began
+    assert first.done() and queued.done()
+    # It did little else.
+    assert seconds / 2 < waited.blocked.waited_seconds <= waited.blocked.seconds <= seconds
     saver.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2", "3"]
+
+
+def test_taking_the_tree_apart_counts_as_blocked(tmp_path: Path, saver: AsyncSaver) -> None:
+    class Slow:
+        pass
+
+    def take_apart(_: Slow) -> tuple[tuple[int], None]:
+        time.sleep(0.05)
+        return (1,), None
+
+    jax.tree_util.register_pytree_node(Slow, take_apart, lambda _, children: children[0])
+    save = saver.save(tmp_path / "x", {"slow": Slow()})
+    assert save.blocked.seconds > 0.05 and save.blocked.waited_seconds < save.blocked.seconds / 2
+    report = save.wait()
+    assert report is not None
+    assert next(stage for stage in report.stages if stage.stage == "snapshot").seconds > 0.025
 
 
 def test_a_failure_is_told_by_the_next_call(tmp_path: Path, saver: AsyncSaver) -> None:

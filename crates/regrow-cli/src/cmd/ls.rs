@@ -32,33 +32,41 @@ impl Ls {
         let patterns =
             self.globs.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>()?;
         let checkpoint = regrow::open_with(&self.path, &globals.open_options())?;
-        let leaves: Vec<(KeyPath, &LeafInfo)> = checkpoint
-            .tree()
-            .iter()
-            .filter(|(path, _)| patterns.is_empty() || patterns.iter().any(|glob| glob.matches(path)))
-            .collect();
-        if leaves.is_empty() && !patterns.is_empty() {
+        // Gone through anew each time: so many key paths at once would cost more than to build them twice.
+        let leaves = || {
+            let leaves = checkpoint.tree().iter();
+            leaves.filter(|(path, _)| patterns.is_empty() || patterns.iter().any(|glob| glob.matches(path)))
+        };
+        if !patterns.is_empty() && leaves().next().is_none() {
             let text = format!("no leaf of {} matches {}", self.path.display(), self.globs.join(" "));
             let help = "list the leaves with `regrow ls`, without a glob; `**` spans keys, `*` does not";
             return Err(Failure::Usage(Error::new(ErrorKind::NotFound, text).help(help)));
         }
         if globals.json {
-            out::json(out, &as_json(&checkpoint, &leaves))?;
+            out::json(out, &as_json(&checkpoint, leaves()))?;
         } else {
-            print(out, &leaves, self.long)?;
+            print(out, leaves(), self.long)?;
         }
+        // The process ends here, and with it goes the memory, at once instead of leaf by leaf.
+        std::mem::forget(checkpoint);
         Ok(Exit::Fine)
     }
 }
 
-fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> std::io::Result<()> {
+fn print<'a>(
+    out: &mut impl Write,
+    leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>,
+    long: bool,
+) -> std::io::Result<()> {
     use Align::{Left, Right};
     const HEADER: [&str; 5] = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"];
+    let mut totals = Totals::default();
     if long {
         let mut table = Table::new();
         HEADER.iter().chain(&["KIND", "CHUNK", "SHARDING"]).for_each(|title| table.cell(title));
         for (path, leaf) in leaves {
-            row(&mut table, path, leaf);
+            totals.add(leaf);
+            row(&mut table, &path, leaf);
             table.cell(leaf.kind.name());
             match &leaf.chunk_shape {
                 Some(shape) => table.cell(shape),
@@ -73,12 +81,27 @@ fn print(out: &mut impl Write, leaves: &[(KeyPath, &LeafInfo)], long: bool) -> s
     } else {
         let mut table = Table::new();
         HEADER.iter().for_each(|title| table.cell(title));
-        leaves.iter().for_each(|(path, leaf)| row(&mut table, path, leaf));
+        for (path, leaf) in leaves {
+            totals.add(leaf);
+            row(&mut table, &path, leaf);
+        }
         table.print(out, "", [Left, Left, Left, Right, Left])?;
     }
-    let total = total_bytes(leaves);
-    let leaves = out::count(leaves.len(), "leaf", "leaves");
-    writeln!(out, "{leaves}, {total} bytes ({})", out::size(total))
+    let Totals { leaf_count, bytes } = totals;
+    writeln!(out, "{}, {bytes} bytes ({})", out::count(leaf_count, "leaf", "leaves"), out::size(bytes))
+}
+
+#[derive(Default)]
+struct Totals {
+    leaf_count: usize,
+    bytes: u64,
+}
+
+impl Totals {
+    fn add(&mut self, leaf: &LeafInfo) {
+        self.leaf_count += 1;
+        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
+    }
 }
 
 /// The cells that every list has.
@@ -92,10 +115,6 @@ fn row<const N: usize>(table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
         table.cell("-");
     }
     table.cell(if leaf.coding.is_empty() { "-" } else { &*leaf.coding });
-}
-
-fn total_bytes(leaves: &[(KeyPath, &LeafInfo)]) -> u64 {
-    leaves.iter().fold(0, |sum, (_, leaf)| sum.saturating_add(data_bytes(leaf)))
 }
 
 /// A sharding in few words: `{x:4,y:2} (x,y)`, mesh and partition, where it is a named one; its type otherwise.
@@ -125,16 +144,22 @@ fn axis_text(axis: &Value) -> String {
     }
 }
 
-fn as_json(checkpoint: &Checkpoint, leaves: &[(KeyPath, &LeafInfo)]) -> Value {
+fn as_json<'a>(checkpoint: &Checkpoint, leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>) -> Value {
     let about = checkpoint.description();
-    let rows: Vec<Value> = leaves.iter().map(|(path, leaf)| leaf_json(path, leaf)).collect();
+    let mut totals = Totals::default();
+    let rows: Vec<Value> = leaves
+        .map(|(path, leaf)| {
+            totals.add(leaf);
+            leaf_json(&path, leaf)
+        })
+        .collect();
     json!({
         "path": checkpoint.path().to_string_lossy(),
         "layout": about.layout,
         "variant": about.variant,
         "step": about.step,
         "leaves": rows,
-        "totals": { "leaf_count": leaves.len(), "bytes": total_bytes(leaves) },
+        "totals": { "leaf_count": totals.leaf_count, "bytes": totals.bytes },
     })
 }
 

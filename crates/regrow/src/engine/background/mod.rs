@@ -57,6 +57,17 @@ pub enum WhenBusy {
     Queue,
 }
 
+impl WhenBusy {
+    /// Whether a save need not wait.
+    fn has_room(self, state: &State) -> bool {
+        match self {
+            Self::Wait => !state.is_busy(),
+            Self::Skip => true,
+            Self::Queue => state.queue.len() < QUEUE_LEN_MAX,
+        }
+    }
+}
+
 /// Which leaves the snapshot copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CopyLeaves {
@@ -72,7 +83,7 @@ pub enum CopyLeaves {
 
 /// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot give it to the
 /// result of a computation (donation), and a copy of so little costs less than the reference.
-pub const REFER_FROM_BYTES: u64 = 64 << 10;
+pub const REFER_FROM_BYTES: u64 = 4 << 10;
 
 impl CopyLeaves {
     fn chooses(self, leaf: &Leaf) -> bool {
@@ -106,6 +117,8 @@ pub struct AsyncOptions {
     pub check_source: bool,
     /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
     pub on_end: Option<OnEnd>,
+    /// What the caller has taken for this save before the call: it counts with the rest.
+    pub before: Blocked,
 }
 
 /// A function to be called when a save has ended.
@@ -260,17 +273,14 @@ impl AsyncSaver {
         self.check_process(path)?;
         let mut state = self.lock();
         report_failure(&mut state)?;
-        let room = match options.when_busy {
-            WhenBusy::Skip if state.is_busy() => return Ok(None),
-            WhenBusy::Skip | WhenBusy::Wait => 0,
-            WhenBusy::Queue => QUEUE_LEN_MAX,
-        };
-        while state.queue.len() > room || room == 0 && state.is_busy() {
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        if options.when_busy == WhenBusy::Skip && state.is_busy() {
+            return Ok(None);
         }
+        let waited = self.shared.changed.wait_while(state, |state| !options.when_busy.has_room(state));
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         report_failure(&mut state)?;
         drop(state);
-        let waited_seconds = since.elapsed().as_secs_f64();
+        let waited_seconds = options.before.waited_seconds + since.elapsed().as_secs_f64();
         if !options.save.overwrite && std::fs::symlink_metadata(path).is_ok() {
             return Err(Error::new(ErrorKind::AlreadyExists, "there is something at the path already")
                 .in_file(path)
@@ -281,7 +291,7 @@ impl AsyncSaver {
             snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
         let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
-        blocked.seconds = since.elapsed().as_secs_f64();
+        blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
         let job = Arc::new(Job::new(path.to_owned(), tree, options, fingerprints, blocked));
         self.begin(job.clone())?;
         Ok(Some(SaveHandle { job, shared: self.shared.clone(), pid: self.pid, own_saver: None }))
@@ -307,6 +317,19 @@ impl AsyncSaver {
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         report_failure(&mut state)?;
         Ok(!state.is_busy())
+    }
+
+    /// Waits until [`save`](Self::save) need not wait any more, but not longer than that; whether it need not.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for_room(&self, when_busy: WhenBusy, timeout: Duration) -> Result<bool> {
+        self.check_process(Path::new(""))?;
+        let is_full = |state: &mut State| !when_busy.has_room(state);
+        let waited = self.shared.changed.wait_timeout_while(self.lock(), timeout, is_full);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        report_failure(&mut state)?;
+        Ok(when_busy.has_room(&state))
     }
 
     /// Waits until nothing is left to save, and leaves what went wrong for the next call to say.

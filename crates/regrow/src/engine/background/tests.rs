@@ -198,10 +198,15 @@ fn waits_skips_or_queues_when_busy() {
         assert!(waited.blocked().waited_seconds > 0.01);
         waited.wait().unwrap();
     });
+    let before = Blocked { seconds: 7.0, waited_seconds: 5.0, copied_bytes: 0 };
+    let late = AsyncOptions { before, ..options(WhenBusy::Wait) };
+    let late = saver.save(path("5"), &one(10, 5), &late).unwrap().unwrap().blocked();
+    assert!((7.0..8.0).contains(&late.seconds) && (5.0..6.0).contains(&late.waited_seconds), "{late:?}");
+    saver.wait().unwrap();
     assert_eq!((first_byte(&path("0")), first_byte(&path("2")), first_byte(&path("3"))), (7, 2, 3));
     assert!(saver.save(path("4"), &one(10, 4), &options(WhenBusy::Skip)).unwrap().is_some());
     saver.wait().unwrap();
-    assert_eq!(entries(folder.path()), ["0", "2", "3", "4"]);
+    assert_eq!(entries(folder.path()), ["0", "2", "3", "4", "5"]);
 }
 
 #[test]
@@ -216,9 +221,12 @@ fn the_queue_does_not_grow_for_ever() {
     while saver.running().is_none() {
         std::thread::yield_now();
     }
-    for name in 0..=QUEUE_LEN_MAX {
+    let has_room = |when_busy| saver.wait_for_room(when_busy, Duration::from_millis(10)).unwrap();
+    for name in 0..QUEUE_LEN_MAX {
+        assert!(has_room(WhenBusy::Queue));
         let _queued = queue(name, &one(10, 0));
     }
+    assert!(!has_room(WhenBusy::Queue) && !has_room(WhenBusy::Wait) && has_room(WhenBusy::Skip));
     std::thread::scope(|scope| {
         let more = scope.spawn(|| {
             let _more = queue(2000, &one(10, 0));
@@ -228,7 +236,8 @@ fn the_queue_does_not_grow_for_ever() {
         drop(open);
     });
     saver.wait().unwrap();
-    assert_eq!(entries(folder.path()).len(), QUEUE_LEN_MAX + 3);
+    assert_eq!(entries(folder.path()).len(), QUEUE_LEN_MAX + 2);
+    assert!(has_room(WhenBusy::Queue) && has_room(WhenBusy::Wait));
 }
 
 /// A leaf that the default layout cannot store.
