@@ -9,32 +9,35 @@
 //! | [`Pages`] | all of them, front to back, on a thread of its own while others fill them |
 //! | [`FreshPages`] | the next few, for whoever fills them |
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
+use rustix::time::{ClockId, clock_gettime};
 
-/// A large page; so many bytes are made at a time, and in between somebody looks whether they are still wanted.
+/// A large page; so many bytes are made at a time at most, and in between somebody looks whether they are still wanted.
 pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
 
-/// A large page that takes longer had to be looked for: as small ones a step takes 0.7 ms.
-const STEP_SECONDS_MAX: Duration = Duration::from_millis(1);
+/// Small pages are made in runs of this length, which are filled while the processor's cache has them.
+const RUN_LEN_BYTES: usize = 512 << 10;
 
-/// After a large page that was slow to come, so many steps are made of small ones.
-const SMALL_STEPS: u32 = 64;
+/// A large page that takes longer had to be looked for: that takes about 7 ms, one that is there 0.4, and 0.7 as small
+/// ones. In time of the thread's own, in which others on the same processor do not count.
+const LARGE_PAGE_TIME_MAX: Duration = Duration::from_millis(2);
+
+/// After a large page that was slow to come, so many bytes are made of small ones.
+const SMALL_LEN_BYTES: usize = 128 << 20;
+
+/// Bytes still to be made of small pages, before a large one is asked for again: it is the system that has none.
+static SMALL_LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Pages of fresh memory: where each run of them begins, and how many bytes it has.
 #[derive(Debug)]
 pub(crate) struct Pages(Vec<(usize, usize)>);
 
 impl Pages {
-    /// The pages of memory that nobody has touched yet.
-    pub fn of<'a>(memory: impl Iterator<Item = &'a [u8]>) -> Self {
-        Self::at(memory.map(|memory| (memory.as_ptr().addr(), memory.len())).collect())
-    }
-
-    /// The same by addresses and lengths.
+    /// The pages of memory that nobody has touched yet, by addresses and lengths.
     pub fn at(spans: Vec<(usize, usize)>) -> Self {
         Self(spans)
     }
@@ -58,22 +61,12 @@ impl Pages {
     }
 
     fn make(&self, is_over: &AtomicBool) {
-        let mut small_steps = 0_u32;
-        for &(start, len) in &self.0 {
-            let (mut at, end) = (start, start + len);
-            while at < end {
-                let next = (at / LARGE_PAGE_LEN_BYTES + 1).saturating_mul(LARGE_PAGE_LEN_BYTES).min(end);
-                let is_large = next - at == LARGE_PAGE_LEN_BYTES && small_steps == 0;
-                if is_large {
-                    want_large_page(at, next - at);
-                }
-                let began = Instant::now();
-                if is_over.load(Ordering::Relaxed) || !make_pages(at, next - at) {
+        for &(start, len_bytes) in &self.0 {
+            let mut pages = FreshPages { start, len_bytes, made_bytes: 0 };
+            while pages.made_bytes < len_bytes {
+                if is_over.load(Ordering::Relaxed) || !pages.make_more() {
                     return;
                 }
-                let was_slow = is_large && began.elapsed() > STEP_SECONDS_MAX;
-                small_steps = if was_slow { SMALL_STEPS } else { small_steps.saturating_sub(1) };
-                at = next;
             }
         }
     }
@@ -88,33 +81,59 @@ pub(crate) struct FreshPages {
 }
 
 impl FreshPages {
-    /// Pages are made in runs of this length, which are filled while the processor's cache has them.
-    const RUN_LEN_BYTES: usize = 512 << 10;
-
     /// The pages of `memory`, which somebody is about to fill from front to back.
-    pub(crate) fn of(memory: &[u8]) -> Self {
+    pub fn of(memory: &[u8]) -> Self {
         Self { start: memory.as_ptr().addr(), len_bytes: memory.len(), made_bytes: 0 }
     }
 
-    /// Makes the pages of the first `len_bytes`, and of the rest of the last run.
-    pub(crate) fn make_to(&mut self, len_bytes: usize) {
+    /// Makes the pages of the first `len_bytes`, and a few more.
+    pub fn make_to(&mut self, len_bytes: usize) {
         while self.made_bytes < len_bytes.min(self.len_bytes) {
-            let run = Self::RUN_LEN_BYTES.min(self.len_bytes - self.made_bytes);
-            if !make_pages(self.start + self.made_bytes, run) {
+            if !self.make_more() {
                 // Then they are made when they are touched.
                 self.made_bytes = self.len_bytes;
-                return;
             }
-            self.made_bytes += run;
         }
+    }
+
+    /// Makes the next large page, or a run of small ones. False if the kernel cannot.
+    fn make_more(&mut self) -> bool {
+        let at = self.start + self.made_bytes;
+        let left = self.len_bytes - self.made_bytes;
+        let is_large = at.is_multiple_of(LARGE_PAGE_LEN_BYTES)
+            && left >= LARGE_PAGE_LEN_BYTES
+            && SMALL_LEFT_BYTES.load(Ordering::Relaxed) == 0;
+        if is_large {
+            want_large_page(at);
+            let began = own_time();
+            if !make_pages(at, LARGE_PAGE_LEN_BYTES) {
+                return false;
+            }
+            if own_time().saturating_sub(began) > LARGE_PAGE_TIME_MAX {
+                SMALL_LEFT_BYTES.store(SMALL_LEN_BYTES, Ordering::Relaxed);
+            }
+            self.made_bytes += LARGE_PAGE_LEN_BYTES;
+            return true;
+        }
+        let to_large = LARGE_PAGE_LEN_BYTES - at % LARGE_PAGE_LEN_BYTES;
+        let run = RUN_LEN_BYTES.min(left).min(to_large);
+        let less = |small_left: usize| Some(small_left.saturating_sub(run));
+        let _ = SMALL_LEFT_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.made_bytes += run;
+        make_pages(at, run)
     }
 }
 
+/// Processor time that this thread has taken.
+fn own_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+}
+
 /// Asks for a large page at an address of fresh memory. Advice only.
-fn want_large_page(start: usize, len_bytes: usize) {
+fn want_large_page(start: usize) {
     let pages = std::ptr::without_provenance_mut(start);
     // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents of no page.
-    let _ = unsafe { madvise(pages, len_bytes, Advice::LinuxHugepage) };
+    let _ = unsafe { madvise(pages, LARGE_PAGE_LEN_BYTES, Advice::LinuxHugepage) };
 }
 
 /// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
@@ -156,7 +175,7 @@ mod tests {
         };
         const LEN: usize = 64 << 20;
         let map = MmapOptions::new().len(LEN).map_anon().unwrap();
-        let (start, pages) = (map.as_ptr().addr(), Pages::of(std::iter::once(&map[..])));
+        let (start, pages) = (map.as_ptr().addr(), Pages::at(vec![(map.as_ptr().addr(), LEN)]));
         let before = resident(start, LEN);
         pages.make(&AtomicBool::new(true));
         assert!(resident(start, LEN) < before + LEN / 2);
@@ -170,7 +189,7 @@ mod tests {
         map[7] = 7;
         let mut pages = FreshPages::of(&map[5..]);
         pages.make_to(1);
-        assert_eq!(pages.made_bytes, FreshPages::RUN_LEN_BYTES);
+        assert!((1..=RUN_LEN_BYTES).contains(&pages.made_bytes));
         pages.make_to(usize::MAX);
         assert_eq!(pages.made_bytes, map.len() - 5);
         assert!(map.iter().enumerate().all(|(at, &byte)| (byte == 7) == (at == 7)));

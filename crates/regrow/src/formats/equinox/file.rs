@@ -8,13 +8,16 @@ use bytes::Bytes;
 use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
 use crate::bytes::checksum::crc32c;
-use crate::bytes::pages::Pages;
+use crate::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
 use crate::engine::pool;
 use crate::error::{Error, Result, ResultExt};
 use crate::store::{Access, LocalStore, Store, advise};
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
+
+/// Pages of less are made as they are touched.
+const FRESH_LEN_MIN_BYTES: usize = 128 << 10;
 
 /// Below this, threads cost more than they save.
 const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
@@ -220,7 +223,6 @@ impl LeafFile {
     /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another length.
     pub fn read(&self, wanted: Vec<(usize, &mut [u8])>) -> Result<()> {
         self.check_len()?;
-        let pages = Pages::of(wanted.iter().map(|(_, out)| &**out));
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
         for (at, out) in wanted {
             let record = self.record(at)?;
@@ -232,17 +234,19 @@ impl LeafFile {
             total_len += record.data_len_bytes;
             let mut rest = out;
             let mut start = 0;
-            while start < record.data_len_bytes {
-                let end = self.block_end(record, start);
-                let (out, after) = rest.split_at_mut((end - start) as usize);
+            // Cut where large pages of the destination begin, so that each is made by one thread.
+            while !rest.is_empty() {
+                let to_page = LARGE_PAGE_LEN_BYTES - rest.as_ptr().addr() % LARGE_PAGE_LEN_BYTES;
+                let (out, after) = rest.split_at_mut(to_page.min(rest.len()));
                 rest = after;
+                let len = out.len() as u64;
                 batch.push((at, start, out));
-                batch_len += end - start;
+                batch_len += len;
                 if batch_len >= BATCH_LEN_BYTES {
                     batches.push(std::mem::take(&mut batch));
                     batch_len = 0;
                 }
-                start = end;
+                start += len;
             }
             if record.data_len_bytes == 0 {
                 self.check(at, 0, 0)?;
@@ -252,13 +256,26 @@ impl LeafFile {
         let threads = if total_len <= ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
         // Nothing is held beside what the caller brought.
         let copy = |batch: Vec<(usize, u64, &mut [u8])>| {
-            for (at, start, out) in batch {
-                self.check(at, start, start + out.len() as u64)?;
-                out.copy_from_slice(&self.data(at, start, out.len() as u64)?);
+            for (at, mut start, out) in batch {
+                let record = self.record(at)?;
+                let mut pages = (out.len() >= FRESH_LEN_MIN_BYTES).then(|| FreshPages::of(out));
+                let (mut rest, mut filled) = (out, 0);
+                while !rest.is_empty() {
+                    let len = (self.block_end(record, start) - start).min(rest.len() as u64);
+                    let (out, after) = rest.split_at_mut(len as usize);
+                    rest = after;
+                    filled += out.len();
+                    self.check(at, start, start + len)?;
+                    if let Some(pages) = &mut pages {
+                        pages.make_to(filled);
+                    }
+                    out.copy_from_slice(&self.data(at, start, len)?);
+                    start += len;
+                }
             }
             Ok(())
         };
-        pages.made_during(|| pool::for_each_parallel(threads, batches, 1, |_| 0, copy))
+        pool::for_each_parallel(threads, batches, 1, |_| 0, copy)
     }
 
     /// The data of a record where the block that holds its byte `start` ends.
