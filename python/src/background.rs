@@ -63,22 +63,20 @@ impl AsyncSaver {
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
         });
-        let when_busy = to_when_busy(when_busy).or_raise()?;
-        // In steps, so that Ctrl-C ends the wait for an earlier save.
-        let waits_since = Instant::now();
-        wait(py, None, |step| self.0.wait_for_room(when_busy, step).map(|is_room| is_room.then_some(())))?;
-        let options = AsyncOptions {
+        let mut options = AsyncOptions {
             save: save_options(options).or_raise()?,
-            when_busy,
+            when_busy: to_when_busy(when_busy).or_raise()?,
             copy: to_copy(copy).or_raise()?,
             check_source,
             on_end: Some(on_end),
-            before: Blocked {
-                seconds: seconds + since.elapsed().as_secs_f64(),
-                waited_seconds: waits_since.elapsed().as_secs_f64(),
-                copied_bytes: 0,
-            },
+            before: Blocked::default(),
         };
+        // In steps, so that Ctrl-C ends the wait for an earlier save.
+        let waits_since = Instant::now();
+        let has_room = |step| self.0.wait_for_room(options.when_busy, step);
+        wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
+        options.before.waited_seconds = waits_since.elapsed().as_secs_f64();
+        options.before.seconds = seconds + since.elapsed().as_secs_f64();
         let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise()?;
         Ok(handle.map(SaveHandle))
     }

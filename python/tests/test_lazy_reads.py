@@ -333,3 +333,10 @@ def test_a_chunk_larger_than_the_budget_is_decoded_without_a_copy_of_it(tmp_path
     before, most = peak_of(f"loaded = regrow.load({str(tmp_path / 'x')!r})")
     # The result; five buffers of 4 MiB, and what decoding needs.
     assert leaf.nbytes < most - before < leaf.nbytes + (48 << 20)
+
+
+def test_verifying_chunks_larger_than_the_budget_takes_one_at_a_time(tmp_path: Path) -> None:
+    leaf = np.random.default_rng(0).integers(0, 250, 96 << 20, np.uint8)
+    regrow.save(tmp_path / "x", {"a": leaf, "b": leaf}, layout="orbax", compression="zstd")
+    before, most = peak_of(f"assert regrow.verify({str(tmp_path / 'x')!r}).ok")
+    assert most - before < leaf.nbytes + (48 << 20)

@@ -14,7 +14,6 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::mm::{Advice, madvise};
-use rustix::time::{ClockId, clock_gettime};
 
 /// A large page; so many bytes are made at a time at most, and in between somebody looks whether they are still wanted.
 pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
@@ -124,9 +123,16 @@ impl FreshPages {
     }
 }
 
-/// Processor time that this thread has taken.
+/// Processor time that this thread has taken; none where the system does not tell.
 fn own_time() -> Duration {
-    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one `timespec`, and there is one.
+    let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    match (told, seconds, nanoseconds) {
+        (0, Ok(seconds), Ok(nanoseconds)) => Duration::new(seconds, nanoseconds),
+        _ => Duration::ZERO,
+    }
 }
 
 /// Asks for a large page at an address of fresh memory. Advice only.
@@ -148,9 +154,22 @@ fn make_pages(start: usize, len_bytes: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use memmap2::MmapOptions;
 
     use super::*;
+
+    #[test]
+    fn a_threads_own_time_goes_on_while_it_works_and_not_while_it_sleeps() {
+        let (began, clock) = (own_time(), Instant::now());
+        while own_time() < began + Duration::from_millis(5) {
+            assert!(clock.elapsed() < Duration::from_secs(60), "it stands still");
+        }
+        let before = own_time();
+        thread::sleep(Duration::from_millis(50));
+        assert!(own_time() - before < Duration::from_millis(25));
+    }
 
     #[test]
     fn pages_are_made_until_nobody_wants_them() {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::bands::for_each_band;
+use super::bands::{band_elements, for_each_band};
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, VerifyOptions, pool};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
@@ -97,7 +97,8 @@ impl Checkpoint {
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());
             let info = self.tree().leaves().get(leaf).filter(|_| !is_view);
             info.map_or(0, |info| {
-                let piece = info.len_bytes().min(PIECE_LEN_BYTES);
+                let size = info.dtype.size_bytes() as u64;
+                let piece = band_elements(info, PIECE_LEN_BYTES).saturating_mul(size);
                 self.reader().working_len_bytes(leaf, piece).saturating_add(piece)
             })
         };

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Span, Store};
 
 /// Longest shard of several inner chunks that is read at once where all of it is wanted.
-const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
+pub(super) const SHARD_READ_WHOLE_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// From this length on bytes are used as they come in.
 pub(super) const STREAMED_LEN_MIN_BYTES: u64 = 256 << 10;
@@ -83,13 +83,19 @@ impl ZarrArray {
     }
 
     /// Memory that reading whole rows of chunks takes beside the result, at most: a buffer, for what is raw, or one zstd
-    /// frame a chunk and decoded in place as its bytes come in; else an (inner) chunk, stored and decoded.
+    /// frame a chunk and decoded in place as its bytes come in; else an (inner) chunk, stored and decoded, and the shard
+    /// around it where that is read at once.
     pub fn working_len_bytes(&self) -> u64 {
         let meta = &*self.meta;
-        let chain = match meta.chain().sharding() {
-            Some(sharding) if sharding.inner_count() == 1 => sharding.inner(),
-            _ => meta.chain(),
-        };
+        let (mut chain, mut shard) = (meta.chain(), 0);
+        match chain.sharding() {
+            Some(sharding) if sharding.inner_count() == 1 => chain = sharding.inner(),
+            Some(_) => {
+                let len = meta.chunk_shape().len_bytes(meta.dtype()).unwrap_or(u64::MAX);
+                shard = len.min(SHARD_READ_WHOLE_LEN_MAX_BYTES);
+            }
+            None => {}
+        }
         let (shape, chunk) = (meta.shape().dims(), meta.chunk_shape().dims());
         let fills_rows = shape.iter().zip(chunk).skip(1).all(|(all, chunk)| all == chunk);
         let is_even = shape.iter().zip(chunk).all(|(all, &chunk)| chunk > 0 && all % chunk == 0);
@@ -97,7 +103,7 @@ impl ZarrArray {
         if chain.is_raw() || chain.is_streamed() && fills_rows && is_even {
             whole.min(STREAM_LEN_MAX_BYTES)
         } else {
-            whole
+            whole.saturating_add(shard)
         }
     }
 

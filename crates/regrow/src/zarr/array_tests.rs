@@ -9,6 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::array::SHARD_READ_WHOLE_LEN_MAX_BYTES;
 use super::{ArrayMeta, Missing, ZarrArray};
 use crate::array::{Dtype, Region, Shape, copy_region};
 use crate::engine::Compression;
@@ -448,4 +449,13 @@ fn long_chunks_take_memory_only_if_they_are_decoded_by_themselves() {
         assert_eq!(working(whole, chunk, codecs.clone()), 2 * len, "{codecs}");
     }
     assert_eq!(working([4, 4], [4, 4], json!([little, zstd])), 2 * 32, "never more than the chunk");
+    let inner = |rows: u64| {
+        json!([{"name": "sharding_indexed", "configuration": {
+            "chunk_shape": [rows, 1 << 20], "codecs": [little, zstd], "index_codecs": [little],
+        }}])
+    };
+    assert!(working(whole, half, inner(32)) < chunk_len / 4, "one inner chunk is the shard");
+    let small = working([64, 1 << 20], [4, 1 << 20], inner(1));
+    assert_eq!(small, 2 * (2 << 20) + 4 * (2 << 20), "and the shard, read at once");
+    assert_eq!(working(whole, half, inner(1)), 2 * (2 << 20) + SHARD_READ_WHOLE_LEN_MAX_BYTES);
 }

@@ -290,6 +290,7 @@ impl AsyncSaver {
         let (tree, copied_bytes) =
             snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
         let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };
+        let copied_bytes = options.before.copied_bytes + copied_bytes;
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
         let job = Arc::new(Job::new(path.to_owned(), tree, options, fingerprints, blocked));

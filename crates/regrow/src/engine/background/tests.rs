@@ -198,10 +198,11 @@ fn waits_skips_or_queues_when_busy() {
         assert!(waited.blocked().waited_seconds > 0.01);
         waited.wait().unwrap();
     });
-    let before = Blocked { seconds: 7.0, waited_seconds: 5.0, copied_bytes: 0 };
+    let before = Blocked { seconds: 7.0, waited_seconds: 5.0, copied_bytes: 3 };
     let late = AsyncOptions { before, ..options(WhenBusy::Wait) };
     let late = saver.save(path("5"), &one(10, 5), &late).unwrap().unwrap().blocked();
     assert!((7.0..8.0).contains(&late.seconds) && (5.0..6.0).contains(&late.waited_seconds), "{late:?}");
+    assert_eq!(late.copied_bytes, 3);
     saver.wait().unwrap();
     assert_eq!((first_byte(&path("0")), first_byte(&path("2")), first_byte(&path("3"))), (7, 2, 3));
     assert!(saver.save(path("4"), &one(10, 4), &options(WhenBusy::Skip)).unwrap().is_some());
