@@ -88,7 +88,7 @@ docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: i
 	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
 	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
 
-bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (half an hour, 9 GiB of disk); BENCH='...' for options
+bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale full --out $(BENCH_OUT) $(BENCH)
 
@@ -96,7 +96,7 @@ bench-quick: bench-prerequisites ## The same with 0.25 GiB (under five minutes)
 	$(SAY) "benchmark, quick: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale quick --out $(BENCH_OUT) $(BENCH)
 
-bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk, 24 GiB of memory)
+bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk, 32 GiB of memory)
 	$(SAY) "benchmark, long: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale long --out $(BENCH_OUT) $(BENCH)
 

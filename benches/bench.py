@@ -1,6 +1,6 @@
 """Measures regrow against the tools its users have today, and against what disk and memory can do.
 
-    make bench                                            # 1 GiB; half an hour, and 9 GiB of disk
+    make bench                                            # 1 GiB; 40 minutes, and 9 GiB of disk
     make bench-quick                                      # 0.25 GiB; under five minutes
     make bench-long                                       # 4 GiB, a million leaves
     make bench BENCH='--only flax equinox --rounds 9'     # some of it

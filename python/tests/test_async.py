@@ -201,6 +201,36 @@ def test_ctrl_c_ends_the_wait_and_not_the_save(tmp_path: Path, saver: AsyncSaver
     np.testing.assert_array_equal(regrow.load(tmp_path / "x")["w"], SLOW["w"])
 
 
+def test_ctrl_c_ends_the_wait_for_room_in_the_queue(tmp_path: Path, saver: AsyncSaver) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    tree = {str(i): SLOW["w"] for i in range(10)}
+    saves = [saver.save(tmp_path / "0", tree, copy="nothing", **SLOW_OPTIONS)]
+    for i in range(1, 10):
+        if i == 9:
+            before = signal.signal(signal.SIGALRM, interrupt)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            saves.append(saver.save(tmp_path / str(i), tree, when_busy="queue", copy="nothing", **SLOW_OPTIONS))
+        except KeyboardInterrupt:
+            break
+    signal.signal(signal.SIGALRM, before)
+    assert len(saves) == 9 and not any(save.done() for save in saves)
+    for save in saves:
+        save.cancel()
+    saver.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_option_is_told_before_the_wait(tmp_path: Path, saver: AsyncSaver) -> None:
+    slow = saver.save(tmp_path / "slow", {str(i): SLOW["w"] for i in range(10)}, copy="nothing", **SLOW_OPTIONS)
+    with pytest.raises(regrow.InvalidArgumentError, match="copy"):
+        saver.save(tmp_path / "x", {"a": 1}, copy="some")  # type: ignore[arg-type]
+    assert not slow.done()
+    slow.cancel()
+
+
 def test_a_saver_that_is_let_go_finishes(tmp_path: Path) -> None:
     saver = AsyncSaver()
     saver.save(tmp_path / "x", SLOW, **SLOW_OPTIONS)

@@ -7,7 +7,7 @@ use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
 use serde_json::{Value, json};
 
-use super::{data_bytes, dtype_text, has_data, leaf_json};
+use super::{Share, dtype_text, has_data, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align, Table};
@@ -60,7 +60,7 @@ fn print<'a>(
 ) -> std::io::Result<()> {
     use Align::{Left, Right};
     const HEADER: [&str; 5] = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"];
-    let mut totals = Totals::default();
+    let mut totals = Share::default();
     if long {
         let mut table = Table::new();
         HEADER.iter().chain(&["KIND", "CHUNK", "SHARDING"]).for_each(|title| table.cell(title));
@@ -87,21 +87,8 @@ fn print<'a>(
         }
         table.print(out, "", [Left, Left, Left, Right, Left])?;
     }
-    let Totals { leaf_count, bytes } = totals;
+    let Share { leaf_count, bytes } = totals;
     writeln!(out, "{}, {bytes} bytes ({})", out::count(leaf_count, "leaf", "leaves"), out::size(bytes))
-}
-
-#[derive(Default)]
-struct Totals {
-    leaf_count: usize,
-    bytes: u64,
-}
-
-impl Totals {
-    fn add(&mut self, leaf: &LeafInfo) {
-        self.leaf_count += 1;
-        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
-    }
 }
 
 /// The cells that every list has.
@@ -146,7 +133,7 @@ fn axis_text(axis: &Value) -> String {
 
 fn as_json<'a>(checkpoint: &Checkpoint, leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>) -> Value {
     let about = checkpoint.description();
-    let mut totals = Totals::default();
+    let mut totals = Share::default();
     let rows: Vec<Value> = leaves
         .map(|(path, leaf)| {
             totals.add(leaf);
@@ -159,7 +146,7 @@ fn as_json<'a>(checkpoint: &Checkpoint, leaves: impl Iterator<Item = (KeyPath, &
         "variant": about.variant,
         "step": about.step,
         "leaves": rows,
-        "totals": { "leaf_count": totals.leaf_count, "bytes": totals.bytes },
+        "totals": totals.as_json(),
     })
 }
 

@@ -41,6 +41,24 @@ fn data_bytes(leaf: &LeafInfo) -> u64 {
     if has_data(leaf) { leaf.len_bytes() } else { 0 }
 }
 
+/// Leaves and bytes of a part of the tree.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    leaf_count: usize,
+    bytes: u64,
+}
+
+impl Share {
+    fn add(&mut self, leaf: &LeafInfo) {
+        self.leaf_count += 1;
+        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
+    }
+
+    fn as_json(self) -> Value {
+        json!({ "leaf_count": self.leaf_count, "bytes": self.bytes })
+    }
+}
+
 /// The dtype in a table: text has none, and a PRNG key is more than its integers.
 fn dtype_text(leaf: &LeafInfo) -> Cow<'_, str> {
     match &leaf.kind {

@@ -8,7 +8,7 @@ use regrow::Checkpoint;
 use regrow::tree::{KeyPath, LeafInfo};
 use serde_json::{Value, json};
 
-use super::{data_bytes, dtype_text, leaf_json};
+use super::{Share, data_bytes, dtype_text, leaf_json};
 use crate::Globals;
 use crate::exit::{Exit, Failure};
 use crate::out::{self, Align};
@@ -36,24 +36,6 @@ impl Overview {
             summary.print(out, &checkpoint)?;
         }
         Ok(Exit::Fine)
-    }
-}
-
-/// Leaves and bytes of a part of the tree.
-#[derive(Debug, Clone, Copy, Default)]
-struct Share {
-    leaf_count: usize,
-    bytes: u64,
-}
-
-impl Share {
-    fn add(&mut self, leaf: &LeafInfo) {
-        self.leaf_count += 1;
-        self.bytes = self.bytes.saturating_add(data_bytes(leaf));
-    }
-
-    fn as_json(self) -> Value {
-        json!({ "leaf_count": self.leaf_count, "bytes": self.bytes })
     }
 }
 

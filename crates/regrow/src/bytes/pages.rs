@@ -21,6 +21,9 @@ pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
 /// Small pages are made in runs of this length, which are filled while the processor's cache has them.
 const RUN_LEN_BYTES: usize = 512 << 10;
 
+/// The pages of less are not worth a call.
+const FRESH_LEN_MIN_BYTES: usize = 128 << 10;
+
 /// A large page that takes longer had to be looked for: that takes about 7 ms, one that is there 0.4, and 0.7 as small
 /// ones. In time of the thread's own, in which others on the same processor do not count.
 const LARGE_PAGE_TIME_MAX: Duration = Duration::from_millis(2);
@@ -80,9 +83,12 @@ pub(crate) struct FreshPages {
 }
 
 impl FreshPages {
-    /// The pages of `memory`, which somebody is about to fill from front to back.
+    /// The pages of `memory`, which somebody is about to fill from front to back. Few are left to be made as they are
+    /// touched.
     pub fn of(memory: &[u8]) -> Self {
-        Self { start: memory.as_ptr().addr(), len_bytes: memory.len(), made_bytes: 0 }
+        let len_bytes = memory.len();
+        let made_bytes = if len_bytes < FRESH_LEN_MIN_BYTES { len_bytes } else { 0 };
+        Self { start: memory.as_ptr().addr(), len_bytes, made_bytes }
     }
 
     /// Makes the pages of the first `len_bytes`, and a few more.
@@ -213,5 +219,20 @@ mod tests {
         assert_eq!(pages.made_bytes, map.len() - 5);
         assert!(map.iter().enumerate().all(|(at, &byte)| (byte == 7) == (at == 7)));
         FreshPages::of(&[]).make_to(9);
+    }
+
+    #[test]
+    fn after_a_large_page_that_was_slow_some_are_made_small() {
+        let map = MmapOptions::new().len(4 * LARGE_PAGE_LEN_BYTES).map_anon().unwrap();
+        let before = map.as_ptr().addr().next_multiple_of(LARGE_PAGE_LEN_BYTES) - map.as_ptr().addr();
+        let mut pages = FreshPages::of(&map[before..]);
+        SMALL_LEFT_BYTES.store(LARGE_PAGE_LEN_BYTES - 1, Ordering::Relaxed);
+        for run in 1..=LARGE_PAGE_LEN_BYTES / RUN_LEN_BYTES {
+            assert!(pages.make_more());
+            assert_eq!(pages.made_bytes, run * RUN_LEN_BYTES);
+        }
+        assert_eq!(SMALL_LEFT_BYTES.load(Ordering::Relaxed), 0);
+        assert!(pages.make_more());
+        assert_eq!(pages.made_bytes, 2 * LARGE_PAGE_LEN_BYTES, "then a large one is asked for again");
     }
 }

@@ -16,9 +16,6 @@ use crate::store::{Access, LocalStore, Store, advise};
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
 
-/// Pages of less are made as they are touched.
-const FRESH_LEN_MIN_BYTES: usize = 128 << 10;
-
 /// Below this, threads cost more than they save.
 const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
 
@@ -258,7 +255,7 @@ impl LeafFile {
         let copy = |batch: Vec<(usize, u64, &mut [u8])>| {
             for (at, mut start, out) in batch {
                 let record = self.record(at)?;
-                let mut pages = (out.len() >= FRESH_LEN_MIN_BYTES).then(|| FreshPages::of(out));
+                let mut pages = FreshPages::of(out);
                 let (mut rest, mut filled) = (out, 0);
                 while !rest.is_empty() {
                     let len = (self.block_end(record, start) - start).min(rest.len() as u64);
@@ -266,9 +263,7 @@ impl LeafFile {
                     rest = after;
                     filled += out.len();
                     self.check(at, start, start + len)?;
-                    if let Some(pages) = &mut pages {
-                        pages.make_to(filled);
-                    }
+                    pages.make_to(filled);
                     out.copy_from_slice(&self.data(at, start, len)?);
                     start += len;
                 }
