@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::error::{ErrorKind, Result};
+
 /// What takes longer than these many attempts together is not given up for the clock alone.
 const ATTEMPTS_MIN: u32 = 20;
 
@@ -18,6 +20,20 @@ pub(super) struct Attempts {
 impl Attempts {
     pub(super) fn begin() -> Self {
         Self { since: Instant::now(), done: 0 }
+    }
+
+    /// Reads until what was read was not replaced meanwhile.
+    ///
+    /// # Errors
+    /// What `read` says; `Replaced` if a writer wins.
+    pub(super) fn until_unreplaced<T>(read: impl Fn() -> Result<T>) -> Result<T> {
+        let mut attempts = Self::begin();
+        loop {
+            match read() {
+                Err(error) if error.kind() == ErrorKind::Replaced && attempts.another() => {}
+                other => return other,
+            }
+        }
     }
 
     /// Counts one that was in vain; whether there is to be another.

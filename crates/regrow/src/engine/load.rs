@@ -50,20 +50,16 @@ pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
 /// # Errors
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<Leaf>> {
-    let path = path.as_ref();
-    let mut attempts = Attempts::begin();
-    loop {
-        let checkpoint = super::open_with(path, &options.open)?;
-        let loaded = checkpoint.load(options);
-        let is_replaced = match &loaded {
-            Ok(_) => false,
-            Err(error) if error.kind() == ErrorKind::Cancelled => false,
-            Err(error) => error.kind() == ErrorKind::Replaced || checkpoint.is_replaced(),
-        };
-        if !is_replaced || !attempts.another() {
-            return loaded;
+    Attempts::until_unreplaced(|| {
+        let checkpoint = super::open_with(path.as_ref(), &options.open)?;
+        match checkpoint.load(options) {
+            // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
+            Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {
+                Err(checkpoint.was_replaced())
+            }
+            loaded => loaded,
         }
-    }
+    })
 }
 
 impl Checkpoint {

@@ -131,16 +131,22 @@ impl Checkpoint {
     }
 
     /// What was read, unless the checkpoint was replaced meanwhile and what was read may be parts of two: where
-    /// every byte is under a checksum, success proves that it is not, and a file that stays open is never two.
+    /// every byte is under a checksum that was read first, success proves that it is not, and a file that stays open is
+    /// never two.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole =
             self.reader().reads_open_files() || result.is_ok() && self.reader().has_data_checksums();
-        if is_whole || !self.is_replaced() {
+        let is_cancelled = matches!(&result, Err(error) if error.kind() == ErrorKind::Cancelled);
+        if is_whole || is_cancelled || !self.is_replaced() {
             return result;
         }
-        Err(Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")
+        Err(self.was_replaced())
+    }
+
+    pub(super) fn was_replaced(&self) -> Error {
+        Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was being read")
             .in_file(self.path())
-            .help("open it again"))
+            .help("open it again")
     }
 
     /// The reader of its layout.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::attempts::Attempts;
 use super::bands::{band_elements, for_each_band};
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, VerifyOptions, pool};
 use crate::bytes::limits::allocate;
@@ -52,7 +53,7 @@ impl VerifyReport {
 /// # Errors
 /// Only if the checkpoint cannot be opened at all.
 pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
-    super::open(path)?.verify()
+    verify_with(path, &VerifyOptions::default())
 }
 
 /// As [`verify`], of a step or an item, or watched.
@@ -60,14 +61,18 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
 /// # Errors
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
-    super::open_with(path, &options.open)?.verify_watched(&options.monitor)
+    Attempts::until_unreplaced(|| {
+        let checkpoint = super::open_with(path.as_ref(), &options.open)?;
+        checkpoint.verify_watched(&options.monitor)
+    })
 }
 
 impl Checkpoint {
     /// Reads and checks everything.
     ///
     /// # Errors
-    /// If the files cannot even be listed.
+    /// If the files cannot even be listed; `Replaced` if another checkpoint took the path meanwhile, and something
+    /// was found or may have been missed because of that.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.verify_watched(&Monitor::new())
     }
@@ -81,8 +86,20 @@ impl Checkpoint {
         monitor.expect(self.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add));
         monitor.enter(Stage::Read);
         let report = monitor.timed(Stage::Read, 0, || self.check_all(monitor));
-        let report = report.and_then(|report| monitor.finish().map(|()| report));
+        let report = self.unless_misled(report).and_then(|report| monitor.finish().map(|()| report));
         monitor.conclude(report)
+    }
+
+    /// A report of one checkpoint: files that went away with a checkpoint that was replaced are no damage.
+    fn unless_misled(&self, report: Result<VerifyReport>) -> Result<VerifyReport> {
+        match report {
+            Ok(report) if report.is_ok() => self.unless_replaced(Ok(report)),
+            Ok(report) => {
+                let is_whole = self.reader().reads_open_files() || !self.is_replaced();
+                if is_whole { Ok(report) } else { Err(self.was_replaced()) }
+            }
+            error => self.unless_replaced(error),
+        }
     }
 
     fn check_all(&self, monitor: &Monitor) -> Result<VerifyReport> {

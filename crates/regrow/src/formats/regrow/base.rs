@@ -144,7 +144,8 @@ impl Base {
     /// The raw leaves of the base, a list for each of its files, with those of the tree that may be the same.
     fn match_leaves(self, plan: &Plan<'_>) -> Vec<OldFile> {
         let Self { folder, reader } = self;
-        let open = |(at, record): (usize, &DataFile)| OldFile::open(at, &folder, record);
+        let open =
+            |(at, record): (usize, &DataFile)| OldFile::new(at, &folder, reader.data_file(record)?, record);
         let mut files: Vec<Option<OldFile>> = reader.data_files().enumerate().map(open).collect();
         for (info, place) in reader.tree().leaves().iter().zip(reader.places()) {
             let &LeafPlace::Raw { file, offset_bytes } = place else { continue };
@@ -193,14 +194,12 @@ struct OldLeaf {
 }
 
 impl OldFile {
-    /// `None` if the file is not there as recorded: then all in it is taken to have changed.
-    fn open(at: usize, folder: &Path, record: &DataFile) -> Option<Self> {
+    /// `file` is the one that is recorded; `None` if no path leads to it any more.
+    fn new(at: usize, folder: &Path, file: File, record: &DataFile) -> Option<Self> {
+        // Without links on the way, for what is a link itself cannot be given another name.
         let path = fs::canonicalize(folder.join(&record.name)).ok()?;
-        let file = File::open(&path).ok()?;
-        let found = file.metadata().ok()?;
         let (leaves, record) = (Vec::new(), record.clone());
-        let is_as_recorded = found.is_file() && found.len() == record.len_bytes;
-        is_as_recorded.then_some(Self { at, path, file, record, leaves, is_whole: true })
+        Some(Self { at, path, file, record, leaves, is_whole: true })
     }
 
     /// Bytes of the leaves that the tree has too.
@@ -484,6 +483,28 @@ mod tests {
         assert!(save(folder.path(), 0, &fills).len() > LINKS_MAX + 1);
         let linked = save(folder.path(), 1, &fills).into_iter().filter(|(_, is_linked)| *is_linked).count();
         assert_eq!(linked, LINKS_MAX + 1, "the first, and so many more");
+    }
+
+    #[test]
+    fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (ours, theirs) = ([1; 20], [2; 20]);
+        save(folder.path(), 0, &ours);
+        let before = fs::read(path("0/model-00001-of-00002.safetensors")).unwrap();
+        let base = Base::open(&path("0")).unwrap();
+        fs::rename(path("0"), path("aside")).unwrap();
+        save(folder.path(), 0, &theirs);
+        let (tree, options) = (tree(&theirs), SaveOptions::default());
+        let plan = Plan::new(&tree, &options, 2000).unwrap();
+        let files = base.match_leaves(&plan);
+        assert_eq!(files.len(), 2);
+        let mut found = vec![0; before.len()];
+        files[0].file.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == before, "a file of another checkpoint under the record of the base");
+        // Its name leads elsewhere by now: it cannot be linked.
+        let staged = Staged::create(&path("next"), false).unwrap();
+        assert!(!staged.link("model", &files[0].path, &files[0].file).unwrap());
     }
 
     #[test]

@@ -1,20 +1,32 @@
-//! Data files whose every block is checked before its first byte is handed out.
+//! The files of one checkpoint, each checked against its record before its first byte is handed out.
 //!
-//! Each file carries a list of block checksums. A view of the map is free; its blocks are checked once, whoever asks
-//! first, and have a flag that says so. What is read into memory of the caller is checked there each time: it is not
-//! what was checked before. [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
+//! | file | is checked | by |
+//! |---|---|---|
+//! | data file | a block at a time, when a byte of the block is wanted | the block's CRC-32C |
+//! | any other that `regrow.json` records | as a whole, when a byte of it is wanted | its BLAKE3 |
+//! | one that it does not record | is refused: it is of another checkpoint, or nobody's | |
+//!
+//! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that says so. What is
+//! read into memory of the caller is checked there each time: it is not what was checked before.
+//! [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
+//!
+//! All files are opened from the folder that was opened first, and each data file once for everything: reads, maps and
+//! flags speak of the same bytes when another checkpoint has taken the path.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::manifest::DataFile;
+use super::manifest::{DataFile, SmallFile};
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{ByteRange, DirectReader, LocalStore, Located, Scratch, Span, Store, Way, resolve_range};
+use crate::store::{
+    ByteRange, DirectReader, LocalStore, Located, OpenFile, Scratch, Span, Store, Way, resolve_range,
+};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
@@ -22,7 +34,10 @@ const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 /// Blocks up to this length are read by offset; longer ones, which regrow does not write, through the map.
 const READ_BLOCK_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// A folder whose data files are checked on reading; other files pass through.
+/// Files that are checked as a whole are read in pieces of this length.
+const CHECKED_LEN_BYTES: u64 = 1 << 20;
+
+/// A folder whose files are checked on reading.
 #[derive(Debug, Clone)]
 pub struct CheckedStore(Arc<Inner>);
 
@@ -30,16 +45,25 @@ pub struct CheckedStore(Arc<Inner>);
 struct Inner {
     base: LocalStore,
     files: Vec<CheckedFile>,
+    small_files: Vec<CheckedSmallFile>,
 }
 
 /// A data file: what is recorded of it, and what is known by now.
 #[derive(Debug)]
 pub(super) struct CheckedFile {
     pub(super) record: DataFile,
-    map: OnceLock<Bytes>,
-    reader: OnceLock<DirectReader>,
+    /// The file itself, for reads and for the map.
+    opened: OnceLock<DirectReader>,
     /// One for each block, and a last one for the head.
     passed: Vec<AtomicBool>,
+}
+
+/// A file that is checked as a whole.
+#[derive(Debug)]
+struct CheckedSmallFile {
+    record: SmallFile,
+    /// The file itself, once it has been found to be what was written.
+    passed: OnceLock<Arc<OpenFile>>,
 }
 
 /// A block of a data file.
@@ -94,11 +118,11 @@ impl CheckedFile {
 }
 
 impl CheckedStore {
-    /// The folder of `base`, with the data files that `records` describe.
+    /// The folder of `base`, with the files that the records describe.
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
-    pub fn new(base: LocalStore, records: &[DataFile]) -> Result<Self> {
+    pub fn new(base: LocalStore, records: &[DataFile], small_files: Vec<SmallFile>) -> Result<Self> {
         let mut files = Vec::with_capacity(records.len());
         for record in records {
             let data_len = record.len_bytes.checked_sub(record.data_offset);
@@ -113,14 +137,12 @@ impl CheckedStore {
                 .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
             }
             let passed = (0..=record.block_crc32c.len()).map(|_| AtomicBool::new(false)).collect();
-            files.push(CheckedFile {
-                record: record.clone(),
-                map: OnceLock::new(),
-                reader: OnceLock::new(),
-                passed,
-            });
+            files.push(CheckedFile { record: record.clone(), opened: OnceLock::new(), passed });
         }
-        Ok(Self(Arc::new(Inner { base, files })))
+        let small_files = small_files.into_iter();
+        let small_files =
+            small_files.map(|record| CheckedSmallFile { record, passed: OnceLock::new() }).collect();
+        Ok(Self(Arc::new(Inner { base, files, small_files })))
     }
 
     /// What is recorded of each data file.
@@ -161,6 +183,31 @@ impl CheckedStore {
         found
     }
 
+    /// Checks every file that is checked as a whole, as it is now: what fails.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn check_small_files(&self) -> Result<Vec<Error>> {
+        let mut found = Vec::new();
+        for file in &self.0.small_files {
+            if let Err(error) = self.open_checked(&file.record)? {
+                found.push(error);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Records of files that say nothing of their bytes: those that older checkpoints have of the database.
+    pub fn empty_records(&self) -> impl Iterator<Item = &SmallFile> {
+        self.0.small_files.iter().map(|file| &file.record).filter(|record| record.says_nothing())
+    }
+
+    /// A data file of its own for the caller, if it is there and as long as recorded.
+    pub(super) fn data_file(&self, record: &DataFile) -> Option<File> {
+        let file = self.0.base.open_file(record.name.as_bytes()).ok()??;
+        (file.len_bytes().ok()? == record.len_bytes).then(|| file.into_file())
+    }
+
     /// The data file of that number.
     pub(super) fn file(&self, file: usize) -> Result<&CheckedFile> {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
@@ -168,7 +215,7 @@ impl CheckedStore {
 
     /// Whether the page cache has a range of a data file, by a few looks; so does a file of which nobody knows.
     pub fn is_cached(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> bool {
-        let reader = self.file(file).and_then(|file| self.reader_of(file));
+        let reader = self.file(file).and_then(|file| self.opened(file));
         reader.map_or(true, |reader| reader.is_cached(offset_bytes, len_bytes))
     }
 
@@ -198,7 +245,7 @@ impl CheckedStore {
             if file.is_read_by_offset() {
                 let mut scratch = Scratch::default();
                 let bytes =
-                    self.reader_of(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
+                    self.opened(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
                 self.check_block(file, block, bytes)?;
             } else {
                 self.check_mapped(file, block, &self.map_of(file)?)?;
@@ -250,27 +297,20 @@ impl CheckedStore {
             }))
     }
 
-    /// The map of a data file, taken only if the file is as long as recorded: a shorter one would fault.
+    /// The map of a data file, which has the recorded length: a shorter one would fault.
     pub(super) fn map_of(&self, file: &CheckedFile) -> Result<Bytes> {
-        if let Some(map) = file.map.get() {
-            return Ok(map.clone());
-        }
-        let key = file.record.name.as_bytes();
-        self.expect_len(file, self.0.base.len_bytes(key)?)?;
-        let map = self.0.base.map(key)?;
-        self.expect_len(file, map.as_ref().map(|map| map.len() as u64))?;
-        Ok(file.map.get_or_init(|| map.unwrap_or_default()).clone())
+        self.opened(file)?.map()
     }
 
-    /// The data file, open for reading by offset; it has the recorded length.
-    pub(super) fn reader_of<'a>(&self, file: &'a CheckedFile) -> Result<&'a DirectReader> {
-        if let Some(reader) = file.reader.get() {
-            return Ok(reader);
+    /// The data file, open for everything that is done with it; it has the recorded length.
+    pub(super) fn opened<'a>(&self, file: &'a CheckedFile) -> Result<&'a DirectReader> {
+        if let Some(opened) = file.opened.get() {
+            return Ok(opened);
         }
-        let found = DirectReader::open(&self.path_of(file))?;
+        let found = self.0.base.open_direct(file.record.name.as_bytes())?;
         self.expect_len(file, found.as_ref().map(DirectReader::len_bytes))?;
         let found = found.ok_or_else(|| Error::invalid("no such data file"))?;
-        Ok(file.reader.get_or_init(|| found))
+        Ok(file.opened.get_or_init(|| found))
     }
 
     fn expect_len(&self, file: &CheckedFile, found: Option<u64>) -> Result<()> {
@@ -292,28 +332,98 @@ impl CheckedStore {
     fn file_named(&self, key: &[u8]) -> Option<&CheckedFile> {
         self.0.files.iter().find(|file| file.record.name.as_bytes() == key)
     }
+
+    fn small_file_named(&self, key: &[u8]) -> Option<&CheckedSmallFile> {
+        self.0.small_files.iter().find(|file| file.record.name.as_bytes() == key)
+    }
+
+    /// A file that is checked as a whole, checked.
+    fn checked<'a>(&self, file: &'a CheckedSmallFile) -> Result<&'a Arc<OpenFile>> {
+        if let Some(passed) = file.passed.get() {
+            return Ok(passed);
+        }
+        let passed = Arc::new(self.open_checked(&file.record)??);
+        Ok(file.passed.get_or_init(|| passed))
+    }
+
+    /// Opens a file that is checked as a whole, and checks it: the file, or what is wrong with it.
+    ///
+    /// # Errors
+    /// What the disk says.
+    fn open_checked(&self, record: &SmallFile) -> Result<Result<OpenFile>> {
+        let path = self.0.base.describe(record.name.as_bytes());
+        let Some(file) = self.0.base.open_file(record.name.as_bytes())? else {
+            return Ok(Err(Error::corrupt("a file of the checkpoint is missing")
+                .in_file(path)
+                .help("Orbax needs it; copy the checkpoint again")));
+        };
+        let cannot_look = |error| Error::io("cannot look at", &path, error);
+        let len_bytes = file.len_bytes().map_err(cannot_look)?;
+        let changed = || Error::corrupt("a file of the checkpoint is not the one that was written with it");
+        let help = "another checkpoint's file, or a damaged one, is in its place: copy the checkpoint again; arrays \
+                    that are not compressed are read without it";
+        if len_bytes != record.len_bytes {
+            return Ok(Err(changed()
+                .in_file(path)
+                .expected(format_args!("{} bytes", record.len_bytes), format_args!("{len_bytes} bytes"))
+                .help(help)));
+        }
+        let mut sum = record.sum();
+        let mut at = 0;
+        while at < len_bytes {
+            let len = (len_bytes - at).min(CHECKED_LEN_BYTES);
+            let part = ByteRange::Span { offset_bytes: at, len_bytes: len };
+            sum.update(&file.read(part).map_err(|error| error.in_file(&path))?);
+            at += len;
+        }
+        Ok(match sum.differs_from(record) {
+            None => Ok(file),
+            Some((expected, found)) => Err(changed().in_file(path).expected(expected, found).help(help)),
+        })
+    }
+
+    fn unrecorded(&self, key: &[u8]) -> Error {
+        Error::corrupt("regrow.json does not record a file that the checkpoint refers to")
+            .in_file(self.0.base.describe(key))
+            .help("the file is of another checkpoint: copy the checkpoint again")
+    }
 }
 
 impl Store for CheckedStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-        let Some(file) = self.file_named(key) else { return self.0.base.get(key, range) };
-        let part =
-            resolve_range(range, file.record.len_bytes).map_err(|error| error.in_file(self.path_of(file)))?;
-        let map = self.map_of(file)?;
-        self.check_file(file, part.start, part.end, Ahead::Views)?;
-        Ok(Some(map.slice(part.start as usize..part.end as usize)))
+        if let Some(file) = self.file_named(key) {
+            let part = resolve_range(range, file.record.len_bytes)
+                .map_err(|error| error.in_file(self.path_of(file)))?;
+            let map = self.map_of(file)?;
+            self.check_file(file, part.start, part.end, Ahead::Views)?;
+            return Ok(Some(map.slice(part.start as usize..part.end as usize)));
+        }
+        if let Some(file) = self.small_file_named(key) {
+            let read = self.checked(file)?.read(range);
+            return read.map(Some).map_err(|error| error.in_file(self.describe(key)));
+        }
+        match self.0.base.len_bytes(key)? {
+            None => Ok(None),
+            Some(_) => Err(self.unrecorded(key)),
+        }
     }
 
-    fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
-        self.0.base.put(key, value)
+    fn put(&self, key: &[u8], _value: Bytes) -> Result<()> {
+        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {
-        self.0.base.delete(key)
+        Err(Error::unsupported("an opened checkpoint is read only").in_file(self.describe(key)))
     }
 
+    /// Those that are recorded.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.0.base.list(prefix)
+        let data_files = self.0.files.iter().map(|file| &file.record.name);
+        let names = data_files.chain(self.0.small_files.iter().map(|file| &file.record.name));
+        let mut keys: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
+        keys.retain(|key| key.starts_with(prefix));
+        keys.sort_unstable();
+        Ok(keys)
     }
 
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {

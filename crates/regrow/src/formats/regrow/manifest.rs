@@ -10,7 +10,8 @@
 //!                 "blake3":"af13..."}]               only of files that the next save may link, see `base`
 //!  "leaf_files":[0,0,-1,...]                 into data_files; -1 zarr chunks in the database; -2 no data
 //!  "leaf_offsets":[4096,...]                 from the start of the file
-//!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"..."}]                every other file
+//!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"...","blake3":"..."}]   every other file
+//!  "database_uuid":"9c1d..."                 of manifest.ocdbt; absent where there is no database
 //! }
 //! ```
 //!
@@ -19,7 +20,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::structure::Structure;
-use crate::bytes::checksum::crc32c;
+use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::error::{Error, Result};
 
 /// Name of the file.
@@ -73,6 +74,9 @@ pub struct Manifest {
     leaf_offsets: Vec<u64>,
     /// Every other file.
     pub files: Vec<SmallFile>,
+    /// The identity of the database, in 32 hex digits: that of `manifest.ocdbt`.
+    #[serde(default)]
+    pub database_uuid: Option<String>,
 }
 
 /// A file with array data, and a checksum for each of its blocks.
@@ -98,16 +102,74 @@ pub struct DataFile {
     pub blake3: Option<String>,
 }
 
-/// A file that is read whole.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A file that is checked as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallFile {
     /// Path below the checkpoint.
     pub name: String,
     /// Its length.
     pub len_bytes: u64,
-    /// CRC-32C of all of it.
+    /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file that ends in its
+    /// own CRC-32C, as those of the database do: the CRC of anything followed by its CRC is [`CRC_OF_SEALED`].
     #[serde(with = "hex32")]
     pub crc32c: u32,
+    /// BLAKE3 of all of it, in 64 hex digits: what is checked, where it is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+}
+
+/// The CRC-32C of any bytes that end in their own, little endian.
+pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
+
+impl SmallFile {
+    /// Whether any file of the same length that ends in its own CRC-32C would do.
+    pub fn says_nothing(&self) -> bool {
+        self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
+    }
+
+    /// What is to be fed with the file's bytes.
+    pub(super) fn sum(&self) -> Sum {
+        Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
+    }
+}
+
+/// The checksums of a file in the making, or of one that is being checked.
+pub(super) struct Sum {
+    crc32c: Crc32c,
+    blake3: Option<blake3::Hasher>,
+}
+
+impl Sum {
+    /// All that a new record has.
+    pub fn new() -> Self {
+        Self { crc32c: Crc32c::new(), blake3: Some(blake3::Hasher::new()) }
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.crc32c.update(bytes);
+        if let Some(hasher) = &mut self.blake3 {
+            hasher.update(bytes);
+        }
+    }
+
+    /// The record of the file.
+    pub fn record(self, name: String, len_bytes: u64) -> SmallFile {
+        let blake3 = self.blake3.map(|hasher| hasher.finalize().to_hex().to_string());
+        SmallFile { name, len_bytes, crc32c: self.crc32c.value(), blake3 }
+    }
+
+    /// What was expected and what was found, if that is not the same.
+    pub fn differs_from(self, record: &SmallFile) -> Option<(String, String)> {
+        let found = self.record(record.name.clone(), record.len_bytes);
+        if found == *record {
+            return None;
+        }
+        let show = |file: &SmallFile| match &file.blake3 {
+            Some(blake3) => format!("blake3 {blake3}"),
+            None => format!("crc32c {:08x}", file.crc32c),
+        };
+        Some((show(record), show(&found)))
+    }
 }
 
 impl Manifest {
@@ -205,6 +267,8 @@ pub(super) struct NewManifest<'a> {
     pub data_files: &'a [DataFile],
     /// Every other file.
     pub files: &'a [SmallFile],
+    /// The identity of the database, if there is one.
+    pub database_uuid: Option<&'a str>,
 }
 
 impl NewManifest<'_> {
@@ -249,6 +313,10 @@ impl NewManifest<'_> {
         }
         out.extend_from_slice(b"],\"files\":");
         push_json(&mut out, &self.files)?;
+        if let Some(uuid) = self.database_uuid {
+            out.extend_from_slice(b",\"database_uuid\":");
+            push_json(&mut out, uuid)?;
+        }
         out.push(b'}');
         let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));
         if let Some(slot) = out.get_mut(OPENING.len()..OPENING.len() + CRC_HEX_LEN) {
@@ -258,6 +326,11 @@ impl NewManifest<'_> {
     }
 }
 
+/// The identity of a database, as `regrow.json` has it.
+pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(*uuid))
+}
+
 fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()> {
     if at > 0 {
         out.push(b',');
@@ -265,7 +338,7 @@ fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()
     push_json(out, number)
 }
 
-fn push_json(out: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
+fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<()> {
     serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("no JSON: {error}")))
 }
 

@@ -125,7 +125,7 @@ impl CheckedStore {
         }
         let is_streamed = ahead == Ahead::Views
             && pieces.first().is_some_and(|first| {
-                let reader = self.reader_of(first.file);
+                let reader = self.opened(first.file);
                 reader.is_ok_and(|reader| !reader.is_cached(first.start, first.end - first.start))
             });
         let threads = if is_streamed { STREAM_THREADS } else { thread_count() };
@@ -145,7 +145,7 @@ impl CheckedStore {
     }
 
     fn check_views(&self, piece: Piece<'_, '_>) -> Result<()> {
-        let reader = self.reader_of(piece.file)?;
+        let reader = self.opened(piece.file)?;
         let len_bytes = piece.end - piece.start;
         if !reader.is_cached(piece.start, len_bytes) {
             // Not through the map: its faults cost more than a copy of what is read, the first of them reads what
@@ -199,7 +199,7 @@ impl CheckedStore {
     }
 
     fn read_piece(&self, piece: Piece<'_, '_>, how: How) -> Result<()> {
-        let reader = self.reader_of(piece.file)?;
+        let reader = self.opened(piece.file)?;
         let len_bytes = piece.end - piece.start;
         let is_direct = how.direct
             && len_bytes >= DirectReader::LONG_LEN_MIN_BYTES
@@ -216,7 +216,7 @@ impl CheckedStore {
     /// go, where many whole blocks go to one place, else into a buffer.
     fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: Way) -> Result<()> {
         let Piece { file, start, end, .. } = piece;
-        let reader = self.reader_of(file)?;
+        let reader = self.opened(file)?;
         let step = DirectReader::CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
         let mut scratch = Scratch::default();
         let mut failed = Ok(());

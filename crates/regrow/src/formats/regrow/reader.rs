@@ -1,22 +1,23 @@
 //! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 use super::checked::CheckedStore;
-use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
+use super::manifest::uuid_text;
+use super::manifest::{self, DataFile, LeafPlace, Manifest};
 use super::passes::{How, Part};
 use crate::array::Region;
-use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
 use crate::monitor::Monitor;
-use crate::store::ocdbt::OcdbtStore;
+use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
 use crate::store::{LocalStore, Store, StoreExt};
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
@@ -35,7 +36,7 @@ pub struct RegrowReader {
     texts: HashMap<usize, Arc<str>>,
     places: Vec<LeafPlace>,
     store: CheckedStore,
-    small_files: Vec<SmallFile>,
+    database_uuid: Option<String>,
     /// Opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
 }
@@ -46,7 +47,7 @@ impl RegrowReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`.
     pub fn open(path: &Path) -> Result<Self> {
-        let base = LocalStore::new(path);
+        let base = LocalStore::anchored(path)?;
         let file = path.join(manifest::FILE_NAME);
         let len_bytes = base.len_bytes(manifest::FILE_NAME.as_bytes())?.unwrap_or(0);
         if len_bytes > JSON_LEN_MAX_BYTES {
@@ -69,6 +70,11 @@ impl RegrowReader {
     /// What is recorded of each file with array data.
     pub(super) fn data_files(&self) -> impl Iterator<Item = &DataFile> {
         self.store.records()
+    }
+
+    /// The file of such a record; `None` if it is not there, or not as long as recorded.
+    pub(super) fn data_file(&self, record: &DataFile) -> Option<File> {
+        self.store.data_file(record)
     }
 
     /// Where the bytes of each leaf are; those of raw ones inside their file.
@@ -108,7 +114,7 @@ impl RegrowReader {
                 LeafPlace::Nowhere => {}
             }
         }
-        let store = CheckedStore::new(base, &manifest.data_files)?;
+        let store = CheckedStore::new(base, &manifest.data_files, manifest.files)?;
         let variant = match manifest.data_files.len() {
             1 => "one data file".to_owned(),
             n => format!("{n} data files"),
@@ -125,7 +131,7 @@ impl RegrowReader {
             texts: regrown.texts,
             places,
             store,
-            small_files: manifest.files,
+            database_uuid: manifest.database_uuid,
             database: OnceLock::new(),
         })
     }
@@ -145,6 +151,7 @@ impl RegrowReader {
             Some(database) => database.clone(),
             None => {
                 let opened = Arc::new(OcdbtStore::open(Arc::new(self.store.clone()))?);
+                self.check_identity(&opened)?;
                 self.database.get_or_init(|| opened).clone()
             }
         };
@@ -162,6 +169,20 @@ impl RegrowReader {
                 ));
         }
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
+    }
+
+    /// Errs unless the database is the one that was written with `regrow.json`.
+    fn check_identity(&self, database: &OcdbtStore) -> Result<()> {
+        let found = uuid_text(&database.uuid());
+        match &self.database_uuid {
+            Some(expected) if *expected != found => {
+                Err(Error::corrupt("the database is another checkpoint's")
+                    .in_file(self.store.describe(MANIFEST_KEY.as_bytes()))
+                    .expected(format_args!("uuid {expected}"), format_args!("uuid {found}"))
+                    .help("copy the checkpoint again, all of its files"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check(&self, leaf: usize, ahead: Ahead) -> Result<()> {
@@ -308,41 +329,24 @@ impl Reader for RegrowReader {
     }
 
     fn check_files(&self) -> Result<Vec<Finding>> {
-        let mut findings: Vec<Finding> =
-            self.store.check_heads().into_iter().map(|error| Finding { error }).collect();
-        for file in &self.small_files {
-            if let Some(error) = check_small_file(&self.store, file)? {
-                findings.push(Finding { error });
-            }
+        let mut errors = self.store.check_heads();
+        errors.extend(self.store.check_small_files()?);
+        Ok(errors.into_iter().map(|error| Finding { error }).collect())
+    }
+
+    fn check_notes(&self) -> Result<Vec<String>> {
+        let names: Vec<&str> = self.store.empty_records().map(|record| record.name.as_str()).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
         }
-        Ok(findings)
+        Ok(vec![format!(
+            "an early version of regrow wrote this checkpoint: of {} only the length is recorded, so another checkpoint's \
+             file in its place would not be noticed; save or convert it again",
+            names.join(" and ")
+        )])
     }
 
     fn has_data_checksums(&self) -> bool {
         true
     }
-}
-
-fn check_small_file(store: &CheckedStore, file: &SmallFile) -> Result<Option<Error>> {
-    let path = store.describe(file.name.as_bytes());
-    let Some(bytes) = store.get_text_key(&file.name)? else {
-        return Ok(Some(
-            Error::corrupt("a file of the checkpoint is missing")
-                .in_file(path)
-                .help("Orbax needs it; copy the checkpoint again"),
-        ));
-    };
-    let found = crc32c(&bytes);
-    if bytes.len() as u64 == file.len_bytes && found == file.crc32c {
-        return Ok(None);
-    }
-    Ok(Some(
-        Error::corrupt("a file of the checkpoint has changed since it was written")
-            .in_file(path)
-            .expected(
-                format_args!("{} bytes, crc32c {:08x}", file.len_bytes, file.crc32c),
-                format_args!("{} bytes, crc32c {found:08x}", bytes.len()),
-            )
-            .help("copy the file again; regrow itself reads the arrays without it"),
-    ))
 }

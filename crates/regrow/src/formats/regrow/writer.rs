@@ -12,12 +12,12 @@ use std::sync::Arc;
 use super::base::{Base, Origin};
 use super::digest::Digest;
 use super::index::RawEntries;
-use super::manifest::{self, DataFile, LeafPlace, NewManifest, SmallFile};
+use super::manifest::{self, DataFile, LeafPlace, NewManifest, SmallFile, Sum, uuid_text};
 use super::plan::{HEADER_LEN_MAX_BYTES, Plan, chunk_shape};
 use super::structure::{LeafColumns, Structure};
 use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
-use crate::bytes::checksum::{Crc32c, crc32c};
+use crate::bytes::checksum::crc32c;
 use crate::commit::Staged;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
 use crate::error::{Error, Result};
@@ -83,7 +83,9 @@ pub(super) fn write_split(
         }
         (index, _) => index,
     };
+    let mut database_uuid = None;
     if let Index::Database(node_file, database) = index {
+        database_uuid = Some(uuid_text(&database.uuid));
         small.write_whole(&node_file, &database.nodes)?;
         for (name, bytes) in &database.manifests {
             small.write_whole(name, bytes)?;
@@ -94,6 +96,7 @@ pub(super) fn write_split(
         custom_metadata: options.custom_metadata.as_ref(),
         data_files: &data_files,
         files: &small.files,
+        database_uuid: database_uuid.as_deref(),
     };
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
     staged.write(manifest::FILE_NAME, &json)
@@ -253,7 +256,7 @@ struct Small<'a> {
 struct Current {
     name: String,
     len_bytes: u64,
-    crc32c: Crc32c,
+    sum: Sum,
     gathered: Vec<u8>,
     out: Option<DirectWriter>,
 }
@@ -273,15 +276,14 @@ impl<'a> Small<'a> {
 impl DocumentSink for Small<'_> {
     fn begin(&mut self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.current =
-            Some(Current { name, len_bytes: 0, crc32c: Crc32c::new(), gathered: Vec::new(), out: None });
+        self.current = Some(Current { name, len_bytes: 0, sum: Sum::new(), gathered: Vec::new(), out: None });
         Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let Some(file) = &mut self.current else { return Err(Error::invalid("no file was begun")) };
         file.len_bytes += bytes.len() as u64;
-        file.crc32c.update(bytes);
+        file.sum.update(bytes);
         if file.out.is_none() && file.gathered.len() + bytes.len() <= GATHERED_LEN_MAX_BYTES {
             file.gathered.extend_from_slice(bytes);
             return Ok(());
@@ -303,8 +305,7 @@ impl DocumentSink for Small<'_> {
             Some(out) => drop(out.finish()?),
             None => self.staged.write(&file.name, &file.gathered)?,
         }
-        let (len_bytes, crc32c) = (file.len_bytes, file.crc32c.value());
-        self.files.push(SmallFile { name: file.name, len_bytes, crc32c });
+        self.files.push(file.sum.record(file.name, file.len_bytes));
         Ok(())
     }
 }

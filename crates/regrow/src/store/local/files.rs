@@ -5,9 +5,8 @@
 //! are `pread`s, so a file that shrinks gives an error and never a signal.
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -15,6 +14,7 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
+use super::folder::Folder;
 use super::map::map_file;
 use super::reader::{DirectReader, Scratch, Way};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,14 +34,12 @@ struct Slots {
 }
 
 impl OpenFiles {
-    /// The file at `path`, known as `key`; `None` if there is no regular file.
-    pub(super) fn open(&self, key: &[u8], path: &Path) -> Result<Option<Arc<OpenFile>>> {
+    /// The file at `relative`, known as `key`; `None` if there is no regular file.
+    pub(super) fn open(&self, key: &[u8], folder: &Folder, relative: &Path) -> Result<Option<Arc<OpenFile>>> {
         if let Some(file) = self.known(key) {
             return Ok(Some(file));
         }
-        let Some(file) = OpenFile::open(path).map_err(|error| Error::io("cannot open", path, error))? else {
-            return Ok(None);
-        };
+        let Some(file) = OpenFile::open(folder, relative)? else { return Ok(None) };
         let file = Arc::new(file);
         let mut slots = self.slots();
         if slots.by_key.len() >= OPEN_FILES_MAX {
@@ -77,7 +75,7 @@ impl OpenFiles {
 
 /// A regular file, open for reading.
 #[derive(Debug)]
-pub(super) struct OpenFile {
+pub(crate) struct OpenFile {
     file: File,
     map: OnceLock<Bytes>,
     /// The same file, open for long reads; `None` if there is another at its path by now.
@@ -85,25 +83,31 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    fn open(path: &Path) -> io::Result<Option<Self>> {
-        // Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
-        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-        match OpenOptions::new().read(true).custom_flags(flags).open(path) {
-            Ok(file) if file.metadata()?.is_file() => {
-                Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() }))
-            }
-            Ok(_) => Ok(None),
+    /// The regular file at `relative`; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub(super) fn open(folder: &Folder, relative: &Path) -> Result<Option<Self>> {
+        let opened = folder.open_file(relative, OFlags::empty());
+        match opened.and_then(|file| Ok((file.metadata()?.is_file(), file))) {
+            Ok((true, file)) => Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() })),
+            Ok((false, _)) => Ok(None),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(Error::io("cannot open", &folder.describe(relative), error)),
         }
     }
 
-    pub(super) fn len_bytes(&self) -> io::Result<u64> {
+    /// The file alone.
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    pub(crate) fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
     /// Reads exactly `range`; the length meets that of the file before it becomes an allocation.
-    pub(super) fn read(&self, range: ByteRange) -> Result<Bytes> {
+    pub(crate) fn read(&self, range: ByteRange) -> Result<Bytes> {
         let len_bytes = self.len_bytes().map_err(io_error)?;
         let part = resolve_range(range, len_bytes)?;
         let too_large = || Error::new(ErrorKind::Limit, "a stored value does not fit in memory");
@@ -131,13 +135,13 @@ impl OpenFile {
     /// only on disk in long direct reads.
     pub(super) fn stream(
         &self,
-        path: &Path,
+        (folder, relative): (&Folder, &Path),
         range: ByteRange,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let part = resolve_range(range, self.len_bytes().map_err(io_error)?)?;
-        let long =
-            (part.end - part.start >= DirectReader::LONG_LEN_MIN_BYTES).then(|| self.reader(path)).flatten();
+        let is_long = part.end - part.start >= DirectReader::LONG_LEN_MIN_BYTES;
+        let long = is_long.then(|| self.reader(folder, relative)).flatten();
         let Some(reader) = long else { return each(&self.read(range)?) };
         let mut scratch = Scratch::default();
         let mut at = part.start;
@@ -158,12 +162,19 @@ impl OpenFile {
     }
 
     /// Whether the page cache has that part, by a few looks.
-    pub(super) fn is_cached(&self, path: &Path, offset_bytes: u64, len_bytes: u64) -> bool {
-        self.reader(path).is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))
+    pub(super) fn is_cached(
+        &self,
+        (folder, relative): (&Folder, &Path),
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> bool {
+        let reader = self.reader(folder, relative);
+        reader.is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))
     }
 
-    fn reader(&self, path: &Path) -> Option<&DirectReader> {
-        let open = || DirectReader::open(path).ok().flatten().filter(|reader| reader.is_of(&self.file));
+    fn reader(&self, folder: &Folder, relative: &Path) -> Option<&DirectReader> {
+        let is_same = |reader: &DirectReader| reader.is_of(&self.file);
+        let open = || DirectReader::open(folder, relative).ok().flatten().filter(is_same);
         self.reader.get_or_init(open).as_ref()
     }
 

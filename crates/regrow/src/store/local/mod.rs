@@ -3,6 +3,7 @@
 //! | room | does |
 //! |---|---|
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
+//! | `folder` | the folder that keys are paths below: by its path, or the one that was opened |
 //! | `files` | open files kept for the next read; `pread` |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | read-only maps of whole files, and advice on reading them |
@@ -29,12 +30,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ByteRange, Located, Span, Store};
-use crate::error::{Error, Result, ResultExt};
+use crate::error::{Error, Result};
 
 mod blocks;
 mod buffer;
 mod direct;
 mod files;
+mod folder;
 pub(crate) mod folders;
 mod map;
 mod output;
@@ -45,7 +47,10 @@ pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
 
+pub(crate) use files::OpenFile;
+
 use files::{OpenFiles, is_absent};
+use folder::Folder;
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
 
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
@@ -61,23 +66,55 @@ pub struct LocalStore {
 
 #[derive(Debug)]
 struct Inner {
-    root: PathBuf,
+    root: Folder,
     files: OpenFiles,
 }
 
 impl LocalStore {
     /// The folder `root`; it need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { inner: Arc::new(Inner { root: root.into(), files: OpenFiles::default() }) }
+        Self { inner: Arc::new(Inner { root: Folder::at_path(root), files: OpenFiles::default() }) }
+    }
+
+    /// The folder that `root` leads to now: files are read from it even when another one has taken its name. Writing
+    /// and listing still go by the name.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub(crate) fn anchored(root: &Path) -> Result<Self> {
+        let folder = Folder::open(root).map_err(|error| Error::io("cannot open", root, error))?;
+        Ok(Self { inner: Arc::new(Inner { root: folder, files: OpenFiles::default() }) })
     }
 
     /// The folder.
     pub fn root(&self) -> &Path {
-        &self.inner.root
+        self.inner.root.path()
     }
 
     fn path(&self, key: &[u8]) -> Result<PathBuf> {
-        Ok(self.inner.root.join(relative_path(key)?))
+        Ok(self.root().join(relative_path(key)?))
+    }
+
+    /// The file of that key, which the caller keeps open; `None` if there is no regular file.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub(crate) fn open_file(&self, key: &[u8]) -> Result<Option<OpenFile>> {
+        OpenFile::open(&self.inner.root, relative_path(key)?)
+    }
+
+    /// The same, for long reads as well.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub(crate) fn open_direct(&self, key: &[u8]) -> Result<Option<DirectReader>> {
+        DirectReader::open(&self.inner.root, relative_path(key)?)
+    }
+
+    /// Where a key is read from, and the open file.
+    fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<((&'a Folder, &'a Path), Arc<OpenFile>)>> {
+        let place = (&self.inner.root, relative_path(key)?);
+        Ok(self.inner.files.open(key, place.0, place.1)?.map(|file| (place, file)))
     }
 
     fn listing(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -85,7 +122,7 @@ impl LocalStore {
         let folder = prefix.get(..folder_len.unwrap_or(0)).unwrap_or_default();
         let mut pending = match folder_len {
             Some(_) => vec![(self.path(folder)?, [folder, b"/"].concat())],
-            None => vec![(self.inner.root.clone(), Vec::new())],
+            None => vec![(self.root().to_owned(), Vec::new())],
         };
         let mut keys = Vec::new();
         while let Some((folder, below)) = pending.pop() {
@@ -117,7 +154,7 @@ impl LocalStore {
     }
 
     fn leads_inside(&self, link: &Path) -> bool {
-        match (fs::canonicalize(link), fs::canonicalize(&self.inner.root)) {
+        match (fs::canonicalize(link), fs::canonicalize(self.root())) {
             (Ok(file), Ok(root)) => file.is_file() && file.starts_with(root),
             _ => false,
         }
@@ -126,9 +163,8 @@ impl LocalStore {
 
 impl Store for LocalStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-        let path = self.path(key)?;
-        let Some(file) = self.inner.files.open(key, &path)? else { return Ok(None) };
-        file.read(range).map(Some).in_file(path)
+        let Some((_, file)) = self.opened(key)? else { return Ok(None) };
+        file.read(range).map(Some).map_err(|error| error.in_file(self.describe(key)))
     }
 
     fn stream(
@@ -137,15 +173,13 @@ impl Store for LocalStore {
         range: ByteRange,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<bool> {
-        let path = self.path(key)?;
-        let Some(file) = self.inner.files.open(key, &path)? else { return Ok(false) };
-        file.stream(&path, range, each).map(|()| true).in_file(path)
+        let Some((place, file)) = self.opened(key)? else { return Ok(false) };
+        file.stream(place, range, each).map(|()| true).map_err(|error| error.in_file(self.describe(key)))
     }
 
     fn is_cached(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> bool {
-        let Ok(path) = self.path(key) else { return true };
-        let file = self.inner.files.open(key, &path);
-        !matches!(file, Ok(Some(file)) if !file.is_cached(&path, offset_bytes, len_bytes))
+        let opened = self.opened(key);
+        !matches!(opened, Ok(Some((place, file))) if !file.is_cached(place, offset_bytes, len_bytes))
     }
 
     fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
@@ -153,7 +187,7 @@ impl Store for LocalStore {
         if key.ends_with(LOCK_SUFFIX.as_bytes()) {
             return Err(Error::invalid(format!("a key must not end in `{LOCK_SUFFIX}`")).in_file(path));
         }
-        let folder = path.parent().unwrap_or(&self.inner.root);
+        let folder = path.parent().unwrap_or(self.root());
         let temporary = folder.join(format!(".{}{LOCK_SUFFIX}", random_name()?));
         let write = || -> io::Result<()> {
             let made = make_folders(folder)?;
@@ -188,13 +222,13 @@ impl Store for LocalStore {
     }
 
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-        let path = self.path(key)?;
-        let cannot_look = |error| Error::io("cannot look at", &path, error);
+        let relative = relative_path(key)?;
+        let cannot_look = |error| Error::io("cannot look at", &self.describe(key), error);
         if let Some(file) = self.inner.files.known(key) {
             return file.len_bytes().map(Some).map_err(cannot_look);
         }
-        match fs::metadata(&path) {
-            Ok(found) => Ok(found.is_file().then_some(found.len())),
+        match self.inner.root.file_len_bytes(relative) {
+            Ok(len_bytes) => Ok(len_bytes),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(cannot_look(error)),
         }
@@ -208,13 +242,12 @@ impl Store for LocalStore {
 
     /// The map is kept while the file is among the store's open ones, and in any case while a view of it lives.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let path = self.path(key)?;
-        let Some(file) = self.inner.files.open(key, &path)? else { return Ok(None) };
-        file.map().map_err(|error| Error::io("cannot map", &path, error))
+        let Some((_, file)) = self.opened(key)? else { return Ok(None) };
+        file.map().map_err(|error| Error::io("cannot map", &self.describe(key), error))
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {
-        self.inner.root.join(OsStr::from_bytes(key))
+        self.root().join(OsStr::from_bytes(key))
     }
 }
 

@@ -11,20 +11,24 @@
 //! someone, and the kernel's readahead waits for it (`examples/direct_read.rs` measures it). Where direct I/O is
 //! refused (some network file systems) large reads go through the page cache as well.
 //!
-//! The file is opened once for each way; like every open file it stays the one that was opened.
+//! The file is opened once for each way, and mapped from what was opened: all of them are the same file, whatever its
+//! path leads to later.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
-use super::map::Residency;
+use super::folder::Folder;
+use super::map::{Residency, map_file};
 use crate::error::{Error, Result};
 
 /// Reads of up to so many bytes are not worth a buffer of the ring.
@@ -54,6 +58,7 @@ pub(crate) struct DirectReader {
     direct: Option<File>,
     is_refused: AtomicBool,
     residency: Option<Residency>,
+    map: OnceLock<Bytes>,
 }
 
 impl DirectReader {
@@ -66,15 +71,11 @@ impl DirectReader {
     /// Bytes that are copied out of the page cache and used while the processor's own cache has them.
     pub(crate) const CACHED_LEN_BYTES: u64 = 256 << 10;
 
-    /// Opens the regular file at `path`; `None` if there is none.
-    pub(crate) fn open(path: &Path) -> Result<Option<Self>> {
-        let open = |more: OFlags| {
-            // Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
-            let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | more).bits().cast_signed();
-            OpenOptions::new().read(true).custom_flags(flags).open(path)
-        };
-        let cannot_open = |error| Error::io("cannot open", path, error);
-        let cached = match open(OFlags::empty()) {
+    /// Opens the regular file at `relative`; `None` if there is none.
+    pub(crate) fn open(folder: &Folder, relative: &Path) -> Result<Option<Self>> {
+        let path = folder.describe(relative);
+        let cannot_open = |error| Error::io("cannot open", &path, error);
+        let cached = match folder.open_file(relative, OFlags::empty()) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(cannot_open(error)),
@@ -88,20 +89,34 @@ impl DirectReader {
         let is_same = |file: &File| {
             file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
         };
-        let direct = open(OFlags::DIRECT).ok().filter(is_same);
-        let streamed = open(OFlags::empty()).ok().filter(is_same);
+        let open = |more| folder.open_file(relative, more).ok().filter(is_same);
+        let (direct, streamed) = (open(OFlags::DIRECT), open(OFlags::empty()));
         if let Some(file) = &streamed {
             let _ = fadvise(file, 0, None, Advice::Sequential);
         }
         Ok(Some(Self {
-            path: path.to_owned(),
+            path,
             len_bytes: found.len(),
             residency: Residency::of(&cached).ok(),
             cached,
             streamed,
             direct,
             is_refused: AtomicBool::new(false),
+            map: OnceLock::new(),
         }))
+    }
+
+    /// All of the file as a map, the same each time.
+    ///
+    /// # Errors
+    /// What the system says of mapping it.
+    pub(crate) fn map(&self) -> Result<Bytes> {
+        if let Some(map) = self.map.get() {
+            return Ok(map.clone());
+        }
+        let map = map_file(&self.cached, self.len_bytes);
+        let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
+        Ok(self.map.get_or_init(|| map).clone())
     }
 
     /// Whether `file` is the same file.
@@ -264,6 +279,12 @@ mod tests {
     use super::*;
     use crate::error::ErrorKind;
 
+    /// The file at a path of the tests.
+    fn open(path: &Path) -> Option<DirectReader> {
+        DirectReader::open(&Folder::at_path(path.parent().unwrap()), Path::new(path.file_name().unwrap()))
+            .unwrap()
+    }
+
     const WAYS: [Way; 3] = [Way::Cached, Way::Streamed, Way::Direct];
 
     fn file(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
@@ -277,7 +298,7 @@ mod tests {
     #[test]
     fn both_ways_give_the_same_bytes_at_any_offset() {
         let (_folder, path, bytes) = file(3_000_001);
-        let reader = DirectReader::open(&path).unwrap().unwrap();
+        let reader = open(&path).unwrap();
         assert_eq!(reader.len_bytes(), bytes.len() as u64);
         for (offset, len) in [
             (0, 1),
@@ -308,7 +329,7 @@ mod tests {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; 1 << 20]).unwrap();
-        let reader = DirectReader::open(&path).unwrap().unwrap();
+        let reader = open(&path).unwrap();
         assert!(reader.is_cached(0, 1 << 20));
         reader.cached.sync_all().unwrap();
         fadvise(&reader.cached, 0, None, Advice::DontNeed).unwrap();
@@ -330,7 +351,7 @@ mod tests {
         let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
         let path = folder.path().join("file");
         std::fs::write(&path, [5; 10_000]).unwrap();
-        let reader = DirectReader::open(&path).unwrap().unwrap();
+        let reader = open(&path).unwrap();
         assert_eq!(reader.fetch(4000, 6000, Way::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
         assert!(reader.is_cached(0, 10_000));
     }
@@ -338,7 +359,7 @@ mod tests {
     #[test]
     fn a_file_that_shrinks_is_an_error_and_one_that_is_not_there_is_none() {
         let (_folder, path, _) = file(20_000);
-        let reader = DirectReader::open(&path).unwrap().unwrap();
+        let reader = open(&path).unwrap();
         assert!(reader.has_its_length());
         File::options().write(true).open(&path).unwrap().set_len(9000).unwrap();
         assert!(!reader.has_its_length());
@@ -346,7 +367,7 @@ mod tests {
             let error = reader.fetch(5000, 10_000, way, &mut Scratch::default()).unwrap_err();
             assert_eq!((error.kind(), error.place().file.as_ref()), (ErrorKind::Corrupt, Some(&path)));
         }
-        assert!(DirectReader::open(&path.join("below")).unwrap().is_none());
-        assert!(DirectReader::open(path.parent().unwrap()).unwrap().is_none());
+        assert!(open(&path.join("below")).is_none());
+        assert!(open(path.parent().unwrap()).is_none());
     }
 }

@@ -23,7 +23,7 @@ use super::versions::{
 };
 
 /// The file that makes a folder a database.
-pub(super) const MANIFEST_KEY: &str = "manifest.ocdbt";
+pub(crate) const MANIFEST_KEY: &str = "manifest.ocdbt";
 
 const NUMBERED_PREFIX: &str = "manifest.";
 const NUMBERED_DIGITS: usize = 16;

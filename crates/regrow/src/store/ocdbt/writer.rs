@@ -62,6 +62,8 @@ pub struct Database {
     /// Keys and bytes of the manifests, to be stored in this order after everything else; the last one makes
     /// the database real.
     pub manifests: Vec<(String, Vec<u8>)>,
+    /// The identity that the manifests give it: random.
+    pub uuid: [u8; 16],
 }
 
 /// Builds a new database with one version that holds `entries`, in any order.
@@ -99,7 +101,7 @@ pub(crate) fn write_sorted(
     let root = nodes.write_sorted(entries)?;
     let version = root.version(1, now_ns());
     let manifest = Manifest { uuid, config: *config, versions: vec![version], children: Vec::new() };
-    Ok(Database { nodes: nodes.bytes, manifests: manifest.encode()? })
+    Ok(Database { nodes: nodes.bytes, manifests: manifest.encode()?, uuid })
 }
 
 /// A new name for a data file: `d/` and 32 random hex digits.

@@ -1,0 +1,115 @@
+//! A folder from which files are opened: by its path each time, or by the folder that the path led to once.
+//!
+//! A checkpoint is replaced by exchanging two folders' names. Whoever opens one file by path before that and another
+//! one after it has parts of two checkpoints. A folder that was opened stays the folder that it was: its files are
+//! either those of one checkpoint, or gone.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
+use rustix::io::retry_on_intr;
+
+/// Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Where relative paths begin.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    opened: Option<OwnedFd>,
+}
+
+impl Folder {
+    /// What `path` leads to whenever a file is opened; it need not exist yet.
+    pub(crate) fn at_path(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), opened: None }
+    }
+
+    /// The folder that `path` leads to now.
+    ///
+    /// # Errors
+    /// What the system says of opening it.
+    pub(crate) fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        // `O_PATH`: whoever may pass through the folder may read files in it, also if its names are not to be read.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = retry_on_intr(|| open(&path, flags, Mode::empty()))?;
+        Ok(Self { path, opened: Some(opened) })
+    }
+
+    /// The path by which it was named.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What a person would call the file.
+    pub(crate) fn describe(&self, relative: &Path) -> PathBuf {
+        self.path.join(relative)
+    }
+
+    /// Opens whatever is at `relative` for reading, with `more` flags. Never waits.
+    pub(crate) fn open_file(&self, relative: &Path, more: OFlags) -> io::Result<File> {
+        let opened = match &self.opened {
+            Some(folder) => retry_on_intr(|| openat(folder, relative, READ | more, Mode::empty()))?,
+            None => {
+                let path = self.path.join(relative);
+                retry_on_intr(|| open(&path, READ | more, Mode::empty()))?
+            }
+        };
+        Ok(File::from(opened))
+    }
+
+    /// Length of the regular file at `relative`; `None` if something else is there.
+    pub(crate) fn file_len_bytes(&self, relative: &Path) -> io::Result<Option<u64>> {
+        let Some(folder) = &self.opened else {
+            let found = fs::metadata(self.path.join(relative))?;
+            return Ok(found.is_file().then_some(found.len()));
+        };
+        let found = statat(folder, relative, AtFlags::empty())?;
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        Ok(is_file.then_some(found.st_size.cast_unsigned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn a_folder_that_was_opened_is_not_the_one_that_takes_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, other) = (root.path().join("a"), root.path().join("b"));
+        for (folder, text) in [(&path, "old"), (&other, "newer")] {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("file"), text).unwrap();
+        }
+        let (by_path, opened) = (Folder::at_path(&path), Folder::open(&path).unwrap());
+        let read = |folder: &Folder| {
+            let mut text = String::new();
+            folder.open_file(Path::new("file"), OFlags::empty())?.read_to_string(&mut text)?;
+            assert_eq!(folder.file_len_bytes(Path::new("file"))?, Some(text.len() as u64));
+            io::Result::Ok(text)
+        };
+        fs::rename(&path, root.path().join("c")).unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert_eq!((read(&by_path).unwrap(), read(&opened).unwrap()), ("newer".into(), "old".into()));
+        fs::remove_dir_all(root.path().join("c")).unwrap();
+        assert_eq!(read(&opened).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(Folder::open(&other).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn only_regular_files_have_a_length() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("below")).unwrap();
+        for folder in [Folder::at_path(root.path()), Folder::open(root.path()).unwrap()] {
+            assert_eq!(folder.file_len_bytes(Path::new("below")).unwrap(), None);
+            let missing = folder.file_len_bytes(Path::new("below/x")).unwrap_err();
+            assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        }
+    }
+}
