@@ -126,8 +126,11 @@ fn plain(dtype: Dtype, stamp: u64) -> u64 {
 
 type Read = Result<BTreeSet<u64>, Error>;
 
+/// A way to read, and its name.
+type Way<T> = (&'static str, fn(&T) -> Read);
+
 /// Ways to read an opened checkpoint.
-const OPENED: [(&str, fn(&Checkpoint) -> Read); 7] = [
+const OPENED: [Way<Checkpoint>; 7] = [
     ("leaf by leaf", |checkpoint| {
         let leaves: Result<Vec<Leaf>, Error> =
             (0..checkpoint.tree().len()).map(|leaf| checkpoint.read(leaf)).collect();
@@ -193,9 +196,9 @@ const OPENED: [(&str, fn(&Checkpoint) -> Read); 7] = [
 ];
 
 /// Ways to read what is at a path: these must not fail, whatever is going on there.
-const BY_PATH: [(&str, fn(&Path, &Path) -> Read); 2] = [
-    ("load", |path, _| Ok(stamps(regrow::engine::load(path)?.leaves()))),
-    ("verify", |path, _| {
+const BY_PATH: [Way<Path>; 2] = [
+    ("load", |path| Ok(stamps(regrow::engine::load(path)?.leaves()))),
+    ("verify", |path| {
         let report = regrow::verify(path)?;
         assert!(report.is_ok(), "{:?}", report.findings);
         Ok(BTreeSet::new())
@@ -267,7 +270,7 @@ fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
             scope.spawn(|| {
                 until_over(&|| {
                     for (way, read) in BY_PATH {
-                        let found = read(&path, Path::new(""));
+                        let found = read(&path);
                         assert!(found.is_ok(), "{}, {way}: {found:?}", case.name);
                         check(found, way);
                     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
-use super::folder::Folder;
+use super::folder::FilePlace;
 use super::map::map_file;
 use super::reader::{DirectReader, Scratch, Way};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,12 +34,12 @@ struct Slots {
 }
 
 impl OpenFiles {
-    /// The file at `relative`, known as `key`; `None` if there is no regular file.
-    pub(super) fn open(&self, key: &[u8], folder: &Folder, relative: &Path) -> Result<Option<Arc<OpenFile>>> {
+    /// The file at `place`, known as `key`; `None` if there is no regular file.
+    pub(super) fn open(&self, key: &[u8], place: FilePlace<'_>) -> Result<Option<Arc<OpenFile>>> {
         if let Some(file) = self.known(key) {
             return Ok(Some(file));
         }
-        let Some(file) = OpenFile::open(folder, relative)? else { return Ok(None) };
+        let Some(file) = OpenFile::open(place)? else { return Ok(None) };
         let file = Arc::new(file);
         let mut slots = self.slots();
         if slots.by_key.len() >= OPEN_FILES_MAX {
@@ -83,17 +83,17 @@ pub(crate) struct OpenFile {
 }
 
 impl OpenFile {
-    /// The regular file at `relative`; `None` if there is none.
+    /// The regular file at `place`; `None` if there is none.
     ///
     /// # Errors
     /// What the system says of opening it.
-    pub(super) fn open(folder: &Folder, relative: &Path) -> Result<Option<Self>> {
-        let opened = folder.open_file(relative, OFlags::empty());
+    pub(super) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
+        let opened = place.open(OFlags::empty());
         match opened.and_then(|file| Ok((file.metadata()?.is_file(), file))) {
             Ok((true, file)) => Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() })),
             Ok((false, _)) => Ok(None),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io("cannot open", &folder.describe(relative), error)),
+            Err(error) => Err(Error::io("cannot open", &place.describe(), error)),
         }
     }
 
@@ -135,13 +135,13 @@ impl OpenFile {
     /// only on disk in long direct reads.
     pub(super) fn stream(
         &self,
-        (folder, relative): (&Folder, &Path),
+        place: FilePlace<'_>,
         range: ByteRange,
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let part = resolve_range(range, self.len_bytes().map_err(io_error)?)?;
         let is_long = part.end - part.start >= DirectReader::LONG_LEN_MIN_BYTES;
-        let long = is_long.then(|| self.reader(folder, relative)).flatten();
+        let long = is_long.then(|| self.reader(place)).flatten();
         let Some(reader) = long else { return each(&self.read(range)?) };
         let mut scratch = Scratch::default();
         let mut at = part.start;
@@ -162,19 +162,14 @@ impl OpenFile {
     }
 
     /// Whether the page cache has that part, by a few looks.
-    pub(super) fn is_cached(
-        &self,
-        (folder, relative): (&Folder, &Path),
-        offset_bytes: u64,
-        len_bytes: u64,
-    ) -> bool {
-        let reader = self.reader(folder, relative);
+    pub(super) fn is_cached(&self, place: FilePlace<'_>, offset_bytes: u64, len_bytes: u64) -> bool {
+        let reader = self.reader(place);
         reader.is_none_or(|reader| reader.is_cached(offset_bytes, len_bytes))
     }
 
-    fn reader(&self, folder: &Folder, relative: &Path) -> Option<&DirectReader> {
+    fn reader(&self, place: FilePlace<'_>) -> Option<&DirectReader> {
         let is_same = |reader: &DirectReader| reader.is_of(&self.file);
-        let open = || DirectReader::open(folder, relative).ok().flatten().filter(is_same);
+        let open = || DirectReader::open(place).ok().flatten().filter(is_same);
         self.reader.get_or_init(open).as_ref()
     }
 

@@ -45,30 +45,44 @@ impl Folder {
         &self.path
     }
 
+    /// The file at `relative`, which need not be there.
+    pub(crate) fn file<'a>(&'a self, relative: &'a Path) -> FilePlace<'a> {
+        FilePlace { folder: self, relative }
+    }
+}
+
+/// Where a file is, or may be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FilePlace<'a> {
+    folder: &'a Folder,
+    relative: &'a Path,
+}
+
+impl FilePlace<'_> {
     /// What a person would call the file.
-    pub(crate) fn describe(&self, relative: &Path) -> PathBuf {
-        self.path.join(relative)
+    pub(crate) fn describe(self) -> PathBuf {
+        self.folder.path.join(self.relative)
     }
 
-    /// Opens whatever is at `relative` for reading, with `more` flags. Never waits.
-    pub(crate) fn open_file(&self, relative: &Path, more: OFlags) -> io::Result<File> {
-        let opened = match &self.opened {
-            Some(folder) => retry_on_intr(|| openat(folder, relative, READ | more, Mode::empty()))?,
+    /// Opens whatever is there for reading, with `more` flags. Never waits.
+    pub(crate) fn open(self, more: OFlags) -> io::Result<File> {
+        let opened = match &self.folder.opened {
+            Some(folder) => retry_on_intr(|| openat(folder, self.relative, READ | more, Mode::empty()))?,
             None => {
-                let path = self.path.join(relative);
+                let path = self.describe();
                 retry_on_intr(|| open(&path, READ | more, Mode::empty()))?
             }
         };
         Ok(File::from(opened))
     }
 
-    /// Length of the regular file at `relative`; `None` if something else is there.
-    pub(crate) fn file_len_bytes(&self, relative: &Path) -> io::Result<Option<u64>> {
-        let Some(folder) = &self.opened else {
-            let found = fs::metadata(self.path.join(relative))?;
+    /// Length of the regular file; `None` if something else is there.
+    pub(crate) fn len_bytes(self) -> io::Result<Option<u64>> {
+        let Some(folder) = &self.folder.opened else {
+            let found = fs::metadata(self.describe())?;
             return Ok(found.is_file().then_some(found.len()));
         };
-        let found = statat(folder, relative, AtFlags::empty())?;
+        let found = statat(folder, self.relative, AtFlags::empty())?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         Ok(is_file.then_some(found.st_size.cast_unsigned()))
     }
@@ -90,8 +104,9 @@ mod tests {
         let (by_path, opened) = (Folder::at_path(&path), Folder::open(&path).unwrap());
         let read = |folder: &Folder| {
             let mut text = String::new();
-            folder.open_file(Path::new("file"), OFlags::empty())?.read_to_string(&mut text)?;
-            assert_eq!(folder.file_len_bytes(Path::new("file"))?, Some(text.len() as u64));
+            let file = folder.file(Path::new("file"));
+            file.open(OFlags::empty())?.read_to_string(&mut text)?;
+            assert_eq!(file.len_bytes()?, Some(text.len() as u64));
             io::Result::Ok(text)
         };
         fs::rename(&path, root.path().join("c")).unwrap();
@@ -107,8 +122,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("below")).unwrap();
         for folder in [Folder::at_path(root.path()), Folder::open(root.path()).unwrap()] {
-            assert_eq!(folder.file_len_bytes(Path::new("below")).unwrap(), None);
-            let missing = folder.file_len_bytes(Path::new("below/x")).unwrap_err();
+            assert_eq!(folder.file(Path::new("below")).len_bytes().unwrap(), None);
+            let missing = folder.file(Path::new("below/x")).len_bytes().unwrap_err();
             assert_eq!(missing.kind(), io::ErrorKind::NotFound);
         }
     }

@@ -50,7 +50,7 @@ pub(crate) use reader::{DirectReader, Scratch, Way};
 pub(crate) use files::OpenFile;
 
 use files::{OpenFiles, is_absent};
-use folder::Folder;
+use folder::{FilePlace, Folder};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
 
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
@@ -100,7 +100,7 @@ impl LocalStore {
     /// # Errors
     /// What the system says of opening it.
     pub(crate) fn open_file(&self, key: &[u8]) -> Result<Option<OpenFile>> {
-        OpenFile::open(&self.inner.root, relative_path(key)?)
+        OpenFile::open(self.inner.root.file(relative_path(key)?))
     }
 
     /// The same, for long reads as well.
@@ -108,13 +108,13 @@ impl LocalStore {
     /// # Errors
     /// What the system says of opening it.
     pub(crate) fn open_direct(&self, key: &[u8]) -> Result<Option<DirectReader>> {
-        DirectReader::open(&self.inner.root, relative_path(key)?)
+        DirectReader::open(self.inner.root.file(relative_path(key)?))
     }
 
     /// Where a key is read from, and the open file.
-    fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<((&'a Folder, &'a Path), Arc<OpenFile>)>> {
-        let place = (&self.inner.root, relative_path(key)?);
-        Ok(self.inner.files.open(key, place.0, place.1)?.map(|file| (place, file)))
+    fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<(FilePlace<'a>, Arc<OpenFile>)>> {
+        let place = self.inner.root.file(relative_path(key)?);
+        Ok(self.inner.files.open(key, place)?.map(|file| (place, file)))
     }
 
     fn listing(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -222,12 +222,12 @@ impl Store for LocalStore {
     }
 
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
-        let relative = relative_path(key)?;
+        let place = self.inner.root.file(relative_path(key)?);
         let cannot_look = |error| Error::io("cannot look at", &self.describe(key), error);
         if let Some(file) = self.inner.files.known(key) {
             return file.len_bytes().map(Some).map_err(cannot_look);
         }
-        match self.inner.root.file_len_bytes(relative) {
+        match place.len_bytes() {
             Ok(len_bytes) => Ok(len_bytes),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(cannot_look(error)),

@@ -17,7 +17,7 @@
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
-use super::folder::Folder;
+use super::folder::FilePlace;
 use super::map::{Residency, map_file};
 use crate::error::{Error, Result};
 
@@ -71,11 +71,11 @@ impl DirectReader {
     /// Bytes that are copied out of the page cache and used while the processor's own cache has them.
     pub(crate) const CACHED_LEN_BYTES: u64 = 256 << 10;
 
-    /// Opens the regular file at `relative`; `None` if there is none.
-    pub(crate) fn open(folder: &Folder, relative: &Path) -> Result<Option<Self>> {
-        let path = folder.describe(relative);
+    /// Opens the regular file at `place`; `None` if there is none.
+    pub(crate) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
+        let path = place.describe();
         let cannot_open = |error| Error::io("cannot open", &path, error);
-        let cached = match folder.open_file(relative, OFlags::empty()) {
+        let cached = match place.open(OFlags::empty()) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(cannot_open(error)),
@@ -89,7 +89,7 @@ impl DirectReader {
         let is_same = |file: &File| {
             file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
         };
-        let open = |more| folder.open_file(relative, more).ok().filter(is_same);
+        let open = |more| place.open(more).ok().filter(is_same);
         let (direct, streamed) = (open(OFlags::DIRECT), open(OFlags::empty()));
         if let Some(file) = &streamed {
             let _ = fadvise(file, 0, None, Advice::Sequential);
@@ -276,13 +276,16 @@ impl Drop for Scratch {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use super::super::folder::Folder;
     use super::*;
     use crate::error::ErrorKind;
 
     /// The file at a path of the tests.
     fn open(path: &Path) -> Option<DirectReader> {
-        DirectReader::open(&Folder::at_path(path.parent().unwrap()), Path::new(path.file_name().unwrap()))
-            .unwrap()
+        let folder = Folder::at_path(path.parent().unwrap());
+        DirectReader::open(folder.file(Path::new(path.file_name().unwrap()))).unwrap()
     }
 
     const WAYS: [Way; 3] = [Way::Cached, Way::Streamed, Way::Direct];
