@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from . import _native, _options
 from ._attempts import attempts
@@ -12,6 +12,8 @@ from ._checkpoint import Checkpoint, StrPath, VerifyReport
 from ._errors import RegrowError, ReplacedError
 from ._handlers import LeafRegistry
 from ._progress import Progress
+
+T = TypeVar("T")
 
 
 def load(
@@ -74,12 +76,16 @@ def load(
         "handlers": handlers,
         "progress": progress,
     }
+    return _until_unreplaced(path, lambda: open(path, step=step, item=item).load(like, **options))
+
+
+def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
+    """What ``read`` gives; asked again if the checkpoint was replaced meanwhile: the new one is as good an answer."""
     for is_last in attempts():
         before = _identity(path)
         try:
-            return open(path, step=step, item=item).load(like, **options)
+            return read()
         except RegrowError as error:
-            # Replaced while it was being read: what is there now is whole, and as good an answer.
             is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
             if is_last or not is_replaced:
                 raise
@@ -122,7 +128,7 @@ def verify(
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return open(path, step=step, item=item).verify(progress=progress)
+    return _until_unreplaced(path, lambda: open(path, step=step, item=item).verify(progress=progress))
 
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
