@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 import regrow
 from regrow import pytree
 
+# Without characters that Python does not know yet: whether `repr` escapes those depends on the version of Unicode.
 TEXTS = st.one_of(
     st.sampled_from(["None", "1.5", "1", "True", "('a',)", "b'x'", "a", "w", "", "'", '"', "\\N{DASH}", "\n", "größe"]),
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=90),
+    st.text(st.characters(exclude_categories=["Cs", "Cn"]), max_size=90),
 )
 SIMPLE_KEYS = st.one_of(
     TEXTS,
