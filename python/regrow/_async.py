@@ -160,7 +160,7 @@ class AsyncSaver:
             orbax=orbax,
             options=options,
         )
-        flat = flatten(tree, handlers)
+        flat = flatten(tree, handlers, layout=layout)
         leaves = to_native(flat)
         seconds = time.perf_counter() - began
         handle = self._native.save(target, flat.structure, leaves, save_options, when_busy, copy, check_source, seconds)

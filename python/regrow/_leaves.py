@@ -21,7 +21,19 @@ from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, Unsuppor
 from ._nodes import PrngKey, UnknownLeaf
 from ._tree import Flat, path_text
 
-NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER, UNKNOWN, NUMPY_OTHER = (
+(
+    NUMPY_ARRAY,
+    NUMPY_SCALAR,
+    JAX_ARRAY,
+    PRNG_KEY,
+    SCALAR,
+    STR,
+    BYTES,
+    PLACEHOLDER,
+    UNKNOWN,
+    NUMPY_OTHER,
+    NUMPY_OTHER_SCALAR,
+) = (
     _native.LEAF_KINDS.index(name)
     for name in (
         "numpy_array",
@@ -34,6 +46,7 @@ NUMPY_ARRAY, NUMPY_SCALAR, JAX_ARRAY, PRNG_KEY, SCALAR, STR, BYTES, PLACEHOLDER,
         "placeholder",
         "unknown",
         "numpy_other",
+        "numpy_other_scalar",
     )
 )
 
@@ -103,9 +116,10 @@ def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) 
         if value.dtype in DTYPE_NUMBERS:
             pass
         elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
-            if kind == NUMPY_SCALAR:
-                _refuse_dtype(value, flat, at, "store it as an array: np.asarray(...)")
+            is_scalar = kind == NUMPY_SCALAR
             kind, value = _from_other_dtype(value, flat, at, notes)
+            if is_scalar:
+                kind = NUMPY_OTHER_SCALAR
         elif not value.dtype.isnative:
             value = value.astype(value.dtype.newbyteorder("="))
     return ToldLeaf(kind, value, notes.get(at), sharding)
@@ -334,6 +348,10 @@ def _numpy_other(value: Any, note: str | None) -> Any:
     return np.ndarray(value.shape[:-1], dtype, value)
 
 
+def _numpy_other_scalar(value: Any, note: str | None) -> Any:
+    return _numpy_other(value, note)[()]
+
+
 def other_dtype(text: str) -> np.dtype[Any]:
     """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
     try:
@@ -362,4 +380,5 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
     PLACEHOLDER: _placeholder,
     UNKNOWN: _unknown,
     NUMPY_OTHER: _numpy_other,
+    NUMPY_OTHER_SCALAR: _numpy_other_scalar,
 }

@@ -80,7 +80,7 @@ def save(
         orbax=orbax,
         options=options,
     )
-    flat = flatten(tree, handlers)
+    flat = flatten(tree, handlers, layout=layout)
     with Watch(progress, "saving") as watch:
         report = _native.save(os.fsdecode(path), flat.structure, to_native(flat), native_options, watch)
     return SaveReport.from_native(report)

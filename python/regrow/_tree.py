@@ -63,12 +63,13 @@ class Opened(NamedTuple):
     """Makes the same container of other children."""
 
 
-def flatten(tree: Any, handlers: LeafRegistry | None = None) -> Flat:
+def flatten(tree: Any, handlers: LeafRegistry | None = None, *, layout: str | None = None) -> Flat:
     """Takes `tree` apart, its containers in the order in which they were built.
 
-    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state.
+    A leaf that one of `handlers` is in charge of becomes a dict of its type's name and its state. The `layout` that the
+    tree is taken apart for may want children in another order than JAX gives them.
     """
-    return _native.flatten(tree, _HOOKS, handlers)
+    return _native.flatten(tree, _FLAX_HOOKS if layout == "flax" else _HOOKS, handlers)
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any], handlers: LeafRegistry | None = None) -> Any:
@@ -264,6 +265,21 @@ def _opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
     return None
 
 
+def _flax_opener_for(node: Any) -> Callable[[Any, list[str | int]], Opened] | None:
+    """As `_opener_for`; a `FrozenDict` in the order of its entries, in which Flax writes it: JAX sorts them."""
+    cls = getattr(sys.modules.get("flax.core.frozen_dict"), "FrozenDict", None)
+    return _open_frozen_dict if cls is not None and type(node) is cls else _opener_for(node)
+
+
+def _open_frozen_dict(node: Any, trail: list[str | int]) -> Opened:
+    keys, cls = list(node), type(node)
+
+    def rebuild(children: list[Any]) -> Any:
+        return cls(dict(zip(keys, children, strict=True)))
+
+    return Opened(CUSTOM, _dict_key_kinds(keys, trail), keys, list(node.values()), _type_name(cls), rebuild)
+
+
 _OPENERS: dict[type[Any], Callable[[Any, list[str | int]], Opened] | None] = {
     dict: _open_dict,
     collections.OrderedDict: _open_ordered_dict,
@@ -301,3 +317,4 @@ def _refuse_depth() -> NoReturn:
 
 
 _HOOKS = (_OPENERS, _opener_for, _opener_of_handled, _refuse_cycle, _refuse_depth)
+_FLAX_HOOKS = (_OPENERS, _flax_opener_for, _opener_of_handled, _refuse_cycle, _refuse_depth)

@@ -20,7 +20,7 @@ use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Shapes, Shown, borrow_one_of_many, take_tensor};
 
 /// Names of the leaf kinds, by their number in the columns.
-pub const LEAF_KINDS: [&str; 10] = [
+pub const LEAF_KINDS: [&str; 11] = [
     "numpy_array",
     "numpy_scalar",
     "jax_array",
@@ -31,6 +31,7 @@ pub const LEAF_KINDS: [&str; 10] = [
     "placeholder",
     "unknown",
     "numpy_other",
+    "numpy_other_scalar",
 ];
 
 /// Kinds, values (arrays, capsules of tensors, Python's own), notes and shardings, as they come from Python.
@@ -99,8 +100,9 @@ fn to_leaf<'a>(
         4 => return to_scalar(value),
         5 => return to_text(value),
         6 => return Ok(to_bytes(value)),
-        9 => match note() {
-            Some(dtype) => LeafKind::NumpyOther(Arc::from(dtype.as_str())),
+        9 | 10 => match note().map(|dtype| Arc::from(dtype.as_str())) {
+            Some(dtype) if kind == 9 => LeafKind::NumpyOther(dtype),
+            Some(dtype) => LeafKind::NumpyOtherScalar(dtype),
             None => return Err(Error::invalid("a leaf of a dtype that is NumPy's alone lacks its name")),
         },
         7 => return Ok(Ok(Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None })),
@@ -198,6 +200,7 @@ pub fn kind_number(kind: &LeafKind) -> u8 {
         LeafKind::Bytes => 6,
         LeafKind::Placeholder => 7,
         LeafKind::NumpyOther(_) => 9,
+        LeafKind::NumpyOtherScalar(_) => 10,
         // The enum may grow: what this build does not know has no value in Python.
         _ => 8,
     }
@@ -207,7 +210,7 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     match kind {
         LeafKind::PrngKey(implementation) => implementation.as_deref(),
         LeafKind::Unknown(type_name) => Some(type_name),
-        LeafKind::NumpyOther(dtype) => Some(dtype),
+        LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => Some(dtype),
         _ => None,
     }
 }

@@ -200,8 +200,7 @@ def test_an_orbax_checkpointer_is_used(tmp_path: Path) -> None:
         assert names(tmp_path) == ["checkpoint_2"]
         restored = ours.restore_checkpoint(tmp_path, state, orbax_checkpointer=checkpointer)
         assert np.array_equal(restored["w"], state["w"])
-    with pytest.raises(regrow.InvalidArgumentError, match="orbax_checkpointer"):
-        ours.restore_checkpoint(tmp_path, state, orbax_transforms={})
+    assert np.array_equal(ours.restore_checkpoint(tmp_path, state, orbax_transforms={})["w"], state["w"])
 
 
 # ---- what is in them ----------------------------------------------------------------------------------------
@@ -236,14 +235,15 @@ def test_a_target_is_compared_on_request(tmp_path: Path) -> None:
         ours.restore_checkpoint(tmp_path, {"a": np.ones(3)}, strict=True)
 
 
-def test_nothing_there_is_an_error(tmp_path: Path) -> None:
+def test_where_nothing_is_a_program_begins_with_its_target(tmp_path: Path) -> None:
     target = {"a": 1}
     for path in (tmp_path / "missing", tmp_path):
         assert theirs.restore_checkpoint(path, target) is target
-        assert ours.restore_checkpoint(path, target, missing_ok=True) is target
+        assert ours.restore_checkpoint(path, target) is target
+        assert ours.restore_checkpoint(path, None) is None
         for kind in (ours.CheckpointNotFoundError, ValueError, FileNotFoundError, regrow.NotFoundError):
             with pytest.raises(kind, match="missing_ok"):
-                ours.restore_checkpoint(path, target)
+                ours.restore_checkpoint(path, target, missing_ok=False)
         assert ours.latest_checkpoint(path) is None
         assert ours.available_steps(path) == []
 

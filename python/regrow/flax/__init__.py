@@ -177,4 +177,33 @@ def msgpack_restore(encoded_pytree: Any) -> Any:
 
 
 # At the end, because they use what is above.
-from . import checkpoints, traverse_util  # noqa: E402
+from . import _private, checkpoints, traverse_util  # noqa: E402
+from ._private import (  # noqa: E402, F401
+    _chunk,
+    _chunk_array_leaves_in_place,
+    _dict_state_dict,
+    _dict_to_tuple,
+    _dtype_from_name,
+    _is_namedtuple,
+    _list_state_dict,
+    _msgpack_ext_pack,
+    _msgpack_ext_unpack,
+    _MsgpackExtType,
+    _NamedTuple,
+    _namedtuple_state_dict,
+    _ndarray_from_bytes,
+    _ndarray_to_bytes,
+    _np_convert_in_place,
+    _record_path,
+    _restore_dict,
+    _restore_list,
+    _restore_namedtuple,
+    _tuple_to_dict,
+    _unchunk,
+    _unchunk_array_leaves_in_place,
+)
+from ._state_dict import _ErrorContext  # noqa: E402, F401
+
+
+def __getattr__(name: str) -> Any:
+    return _private.dynamic(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,7 @@ def _with_originals(value: Any) -> Any:
         cls = type(value)
         if cls is Timestamp:
             return timestamp(value.seconds, value.nanoseconds)
-        # msgpack has no object for the codes that it reserves.
-        return ext_type(value.code, value.data) if cls is ExtType and value.code >= 0 else value
+        return ext_type(value.code, value.data)
 
     waiting = [[value]]
     top = waiting[0]
@@ -103,19 +103,37 @@ def _sorted(node: dict[Any, Any]) -> list[Any]:
 
 def convert_in_place(node: Any, max_chunk_size: float) -> None:
     """What the original leaves in the caller's dicts: NumPy arrays for JAX arrays, maps of pieces for big ones."""
+    chunk_in_place(np_convert_in_place(node), max_chunk_size)
+
+
+def np_convert_in_place(node: Any) -> Any:
+    """Puts NumPy arrays in the place of JAX arrays, in dicts of dicts."""
+    return _changed_in_place(node, lambda leaf: np.array(leaf) if is_jax_array(leaf) else leaf)
+
+
+def chunk_in_place(node: Any, max_chunk_size: float) -> Any:
+    """Puts maps of pieces in the place of big arrays, in dicts of dicts."""
+
+    def chunked(leaf: Any) -> Any:
+        is_big = isinstance(leaf, np.ndarray) and leaf.size * leaf.dtype.itemsize > max_chunk_size
+        return in_pieces(leaf, max_chunk_size) if is_big else leaf
+
+    return _changed_in_place(node, chunked)
+
+
+def _changed_in_place(node: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(node, dict):
-        return
+        return change(node)
     for key, value in node.items():
         if isinstance(value, dict):
-            convert_in_place(value, max_chunk_size)
-            continue
-        if is_jax_array(value):
-            node[key] = value = np.array(value)
-        if isinstance(value, np.ndarray) and value.size * value.dtype.itemsize > max_chunk_size:
-            node[key] = _in_pieces(value, max_chunk_size)
+            _changed_in_place(value, change)
+        else:
+            node[key] = change(value)
+    return node
 
 
-def _in_pieces(array: Any, max_chunk_size: float) -> dict[str, Any]:
+def in_pieces(array: Any, max_chunk_size: float) -> dict[str, Any]:
+    """The map of pieces that stands for an array."""
     items = max(1, int(max_chunk_size / array.dtype.itemsize))
     flat = array.reshape(-1)
     pieces = (flat[start : start + items] for start in range(0, flat.size, items))

@@ -43,6 +43,8 @@ _FOLDER_MARKERS = (
     "_CHECKPOINT_METADATA",
     "regrow.json",
 )
+SIGNED_FLOAT_RE = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
+
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _INTEGER = re.compile(r"[-+]?\d+", re.ASCII)
 _TEMPORARY = ".regrow-tmp-"
@@ -116,6 +118,12 @@ def list_checkpoints(base: str) -> tuple[list[Found], list[str]]:
     return found, strays
 
 
+def outdates(base: str, path: str, step: int | float | None) -> bool:
+    """Whether what is there already keeps a checkpoint of this step from being saved at `path`."""
+    found, _ = list_checkpoints(base)
+    return os.path.lexists(path) or (step is not None and any(checkpoint.step >= step for checkpoint in found))
+
+
 def _written_at(path: str) -> int:
     try:
         return os.lstat(path).st_mtime_ns
@@ -144,10 +152,7 @@ def clean_up(
     """
     found, _ = list_checkpoints(base)
     step = next((checkpoint.step for checkpoint in found if checkpoint.path == saved), None)
-    if step is None:
-        # Orbax is still writing it in the background, or another process has removed it.
-        return
-    if overwrite:
+    if overwrite and step is not None:
         for later in [checkpoint for checkpoint in found if checkpoint.step >= step and checkpoint.path != saved]:
             found.remove(later)
             _remove(later.path, with_arrays)

@@ -28,11 +28,17 @@ MP_ARRAY_PH = "//GDAPlaceholder:"
 Path = tuple[str, ...]
 
 
+def split_shared(state: Any) -> tuple[Any, list[tuple[Any, str]]]:
+    """The state with placeholders for arrays of which other processes hold a part; and those, with their paths."""
+    shared = {at: leaf for at, leaf in _leaves(state) if _is_shared(leaf)}
+    names = {at: "/".join(map(str, at)) for at in shared}
+    placeholders = {at: MP_ARRAY_PH + name for at, name in names.items()}
+    return _replaced(state, placeholders), [(leaf, names[at]) for at, leaf in shared.items()]
+
+
 def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
     """Refuses to save arrays of which other processes hold a part, all of them in one error."""
-    shared = [
-        "/".join(at) or "." for at, leaf in _leaves(state) if is_jax_array(leaf) and not leaf.is_fully_addressable
-    ]
+    shared = ["/".join(at) or "." for at, leaf in _leaves(state) if _is_shared(leaf)]
     if not shared:
         return
     if not gda_manager:
@@ -102,6 +108,10 @@ def _folder_of(at: Path, placeholder: str, path: str) -> str:
         leaf = "/".join(map(str, at)) or "."
         raise CorruptError(f"{path}: {leaf} is said to be in {name}, outside the checkpoint", file=path, leaf=leaf)
     return os.path.join(path + MP_ARRAY_POSTFIX, name)
+
+
+def _is_shared(leaf: Any) -> bool:
+    return is_jax_array(leaf) and not leaf.is_fully_addressable
 
 
 def _leaves(state: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:

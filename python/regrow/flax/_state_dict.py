@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from . import _extras
-from ._upstream import Handlers, flax_path_names, flax_registry, frozen_dict_class, is_partial
+from ._upstream import Handlers, flax_error_context, flax_registry, frozen_dict_class, is_partial
 
 ToStateDict = Callable[[Any], Any]
 FromStateDict = Callable[[Any, Any], Any]
@@ -72,19 +72,41 @@ def current_path() -> str:
     return "/".join(map(str, _path_names()))
 
 
+class _ErrorContext(threading.local):
+    """For each thread: the names on the way to what is being restored."""
+
+    def __init__(self) -> None:
+        self.path: list[str] = []
+
+
 class _PerThread(threading.local):
     def __init__(self) -> None:
-        self.names: list[str] = []
         self.extended = False
 
 
 _per_thread = _PerThread()
+_own_error_context = _ErrorContext()
+
+
+def error_context() -> Any:
+    """Flax' where the program has imported it, so that its handlers below ours, and ours below its, say the whole
+    path."""
+    return flax_error_context() or _own_error_context
 
 
 def _path_names() -> list[str]:
-    # Shared with Flax, so that its handlers below ours, and ours below its, say the whole path.
-    names = flax_path_names()
-    return _per_thread.names if names is None else names
+    names: list[str] = error_context().path
+    return names
+
+
+def registry() -> dict[Any, Handlers]:
+    """Flax' where the program has imported it; else what was registered here, which Flax will be told."""
+    shared = flax_registry()
+    if shared is None:
+        return _registered
+    if _registered:
+        _hand_over(shared)
+    return shared
 
 
 @contextmanager
@@ -155,7 +177,7 @@ def _hand_over(shared: dict[Any, Handlers]) -> None:
 # ---- the handlers -------------------------------------------------------------------------------------------
 
 
-def _dict_to(node: Any) -> dict[str, Any]:
+def dict_to(node: Any) -> dict[str, Any]:
     names = {str(key) for key in node}
     if len(names) != len(node):
         raise ValueError(f"Dict keys do not have a unique string representation: {names} vs given: {node}")
@@ -174,7 +196,7 @@ def _dict_items(node: Any, state: Any) -> Iterator[tuple[Any, Any]]:
         yield key, from_state_dict(child, state[name], name)
 
 
-def _dict_back(node: Any, state: Any) -> Any:
+def dict_back(node: Any, state: Any) -> Any:
     return dict(_dict_items(node, state))
 
 
@@ -190,11 +212,11 @@ def _default_dict_back(node: Any, state: Any) -> Any:
     return collections.defaultdict(node.default_factory, _dict_items(node, state))
 
 
-def _sequence_to(node: Any) -> dict[str, Any]:
+def sequence_to(node: Any) -> dict[str, Any]:
     return {str(at): to_state_dict(child) for at, child in enumerate(node)}
 
 
-def _list_back(node: Any, state: Any) -> list[Any]:
+def list_back(node: Any, state: Any) -> list[Any]:
     if len(state) != len(node):
         raise ValueError(
             "The size of the list and the state dict do not match,"
@@ -204,14 +226,14 @@ def _list_back(node: Any, state: Any) -> list[Any]:
 
 
 def _tuple_back(node: Any, state: Any) -> tuple[Any, ...]:
-    return tuple(_list_back(node, state))
+    return tuple(list_back(node, state))
 
 
-def _named_tuple_to(node: Any) -> dict[str, Any]:
+def named_tuple_to(node: Any) -> dict[str, Any]:
     return {field: to_state_dict(getattr(node, field)) for field in node._fields}
 
 
-def _named_tuple_back(node: Any, state: Any) -> Any:
+def named_tuple_back(node: Any, state: Any) -> Any:
     state = unfold_legacy_named_tuple(state)
     stored, fields = set(state.keys()), set(node._fields)
     if stored != fields:
@@ -268,15 +290,15 @@ def _struct_back(node: Any, state: Any) -> Any:
 
 
 _BUILTIN: dict[type[Any], Handlers] = {
-    dict: (_dict_to, _dict_back),
-    list: (_sequence_to, _list_back),
-    tuple: (_sequence_to, _tuple_back),
+    dict: (dict_to, dict_back),
+    list: (sequence_to, list_back),
+    tuple: (sequence_to, _tuple_back),
 }
 _EXTENDED: dict[type[Any], Handlers] = {
-    collections.OrderedDict: (_dict_to, _ordered_dict_back),
-    collections.defaultdict: (_dict_to, _default_dict_back),
+    collections.OrderedDict: (dict_to, _ordered_dict_back),
+    collections.defaultdict: (dict_to, _default_dict_back),
 }
-_NAMED_TUPLE: Handlers = (_named_tuple_to, _named_tuple_back)
+_NAMED_TUPLE: Handlers = (named_tuple_to, named_tuple_back)
 _PARTIAL: Handlers = (_partial_to, _partial_back)
-_FROZEN_DICT: Handlers = (_dict_to, _frozen_dict_back)
+_FROZEN_DICT: Handlers = (dict_to, _frozen_dict_back)
 _STRUCT: Handlers = (_struct_to, _struct_back)

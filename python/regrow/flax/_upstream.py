@@ -34,10 +34,10 @@ def flax_registry() -> dict[Any, Handlers] | None:
     return registry
 
 
-def flax_path_names() -> list[str] | None:
-    """Where Flax keeps, for each thread, the names on the way to what is being restored."""
-    names = getattr(getattr(loaded("flax.serialization"), "_error_context", None), "path", None)
-    return names if isinstance(names, list) else None
+def flax_error_context() -> Any:
+    """Where Flax keeps, for each thread, the names on the way to what is being restored; `None` if it has none."""
+    context = getattr(loaded("flax.serialization"), "_error_context", None)
+    return context if isinstance(getattr(context, "path", None), list) else None
 
 
 def frozen_dict_class() -> type[Any]:

@@ -6,8 +6,8 @@
     state = checkpoints.restore_checkpoint("runs", state)
 
 The files are those of Flax' legacy mode (`flax_use_orbax_checkpointing` off), whatever that switch says, and the
-same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one, and
-`restore_checkpoint` for what happens when there is nothing.
+same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one. Folders of Orbax are
+the affair of `_orbax`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,36 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import regrow
-
 from .. import flax as serialization
 from .._errors import InvalidArgumentError, UnsupportedError
-from . import _bytes, _multiprocess
+from . import _bytes, _multiprocess, _orbax
+from ._checkpoints_private import (  # noqa: F401
+    _READ_CHECKPOINT_EVENT,
+    _WRITE_CHECKPOINT_EVENT,
+    _all_checkpoints,
+    _allowempty_listdir,
+    _check_overwrite_error,
+    _checkpoint_path,
+    _checkpoint_path_step,
+    _get_checkpoint_paths,
+    _is_multiprocess_array,
+    _is_orbax_checkpoint,
+    _remove_invalid_ckpts,
+    _restore_mpas,
+    _safe_remove,
+    _split_mp_arrays,
+)
 from ._folder import (
     MP_ARRAY_POSTFIX,
     ORBAX_CKPT_FILENAME,
     ORBAX_MANIFEST_OCDBT,
     ORBAX_METADATA_FILENAME,
+    SIGNED_FLOAT_RE,
     as_regrow_error,
     clean_up,
     is_checkpoint_folder,
     list_checkpoints,
+    outdates,
     put,
     step_to_save,
 )
@@ -71,9 +87,11 @@ __all__ = [
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-SIGNED_FLOAT_RE = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 UNSIGNED_FLOAT_RE = re.compile(r"[-+]?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)")
 MODULE_NUM_RE = re.compile(r"(.*)_\d+$")
+COMMIT_SUCCESS_FILE = "commit_success.txt"
+PyTree = Any
+MultiprocessArrayType = Any
 SCHEME_RE = re.compile(r"(?P<scheme>[a-z][a-z0-9.+-]+://)?(?P<path>.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -138,7 +156,7 @@ def save_checkpoint(
     if async_manager is not None:
         async_manager.wait_previous_save()
     save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps)
-    if orbax_checkpointer is not None:
+    if orbax_checkpointer:
         return save.through(orbax_checkpointer, target)
     save.check_outdated()
     data = serialization.to_bytes(target, extended=extended)
@@ -172,7 +190,7 @@ def save_checkpoint_multiprocess(
     if async_manager is not None:
         async_manager.wait_previous_save()
     save = _Save(ckpt_dir, prefix, step, keep, overwrite, keep_every_n_steps, with_arrays=True)
-    if orbax_checkpointer is not None:
+    if orbax_checkpointer:
         return save.through(orbax_checkpointer, target)
     state = serialization.to_state_dict(target, extended=extended)
     _multiprocess.refuse_shared(state, save.path, step, gda_manager)
@@ -195,14 +213,13 @@ def restore_checkpoint(
     orbax_checkpointer: Any = None,
     orbax_transforms: dict[str, Any] | None = None,
     *,
-    missing_ok: bool = False,
+    missing_ok: bool = True,
     strict: bool = False,
     extended: bool = False,
 ) -> Any:
     """An object like `target` with the state of a checkpoint.
 
-    The original gives back `target` unchanged, and says nothing, if the path is missing or the folder has no
-    checkpoint. Here that is an error, unless `missing_ok` is given.
+    If the path is missing, or the folder has no checkpoint, that is `target`: a program's first run begins so.
 
     Args:
         ckpt_dir: A checkpoint, or a folder of them.
@@ -213,29 +230,28 @@ def restore_checkpoint(
             read it first.
         gda_manager: Reads the arrays that several processes hold together.
         allow_partial_mpa_restoration: Leave the placeholders of such arrays if the target has none in their place.
-        orbax_checkpointer: Restores a folder that Orbax has written; `regrow.load` does without.
-        orbax_transforms: For `orbax_checkpointer`.
-        missing_ok: Give back `target` if there is nothing to restore.
+        orbax_checkpointer: Restores a folder that Orbax has written, with the shardings of the target's arrays. It
+            is waited for first. Without one, regrow reads the folder.
+        orbax_transforms: Orbax' transformations of such a folder; they need Orbax.
+        missing_ok: Give back `target` if there is nothing to restore; `False` makes that an error.
         strict: See `from_state_dict`.
         extended: See `to_bytes`.
 
     Raises:
-        CheckpointNotFoundError: (a `ValueError` too) if there is nothing to restore.
+        CheckpointNotFoundError: (a `ValueError` too) if there is nothing of that `step`; if a folder has no
+            checkpoint but names that begin like one; without `missing_ok`, if there is nothing to restore.
         CorruptError: (a `ValueError` too) if the file is damaged.
         ValueError: if target and state differ in their keys.
     """
-    path = _path_to_restore(ckpt_dir, step, prefix)
-    if isinstance(path, CheckpointNotFoundError):
-        if missing_ok and step is None:
-            return target
-        raise path
+    if orbax_checkpointer:
+        _orbax.wait(orbax_checkpointer)
+    path = _path_to_restore(ckpt_dir, step, prefix, missing_ok)
+    if path is None:
+        return target
     if os.path.isdir(path):
-        if orbax_checkpointer is not None:
-            return _restore_through(orbax_checkpointer, path, target, orbax_transforms)
-        if orbax_transforms is not None:
-            raise InvalidArgumentError("orbax_transforms are for an orbax_checkpointer, which was not given", file=path)
-        loaded = regrow.load(path, target, partial=target is not None)
-        return serialization.to_state_dict(loaded) if target is None else loaded
+        if orbax_checkpointer:
+            return _orbax.restore_through(orbax_checkpointer, path, target, orbax_transforms)
+        return _orbax.restore(path, target, orbax_transforms, strict)
     state = _bytes.unpack(_contents(path, mapped=parallel), file=path)
     state = _multiprocess.restore_shared(state, target, path, step, gda_manager, allow_partial_mpa_restoration)
     if target is None:
@@ -321,8 +337,7 @@ class _Save:
         """Refuses to save what is not newer than all that is there."""
         if self.overwrite:
             return
-        found, _ = list_checkpoints(self.base)
-        if any(checkpoint.step >= self.number for checkpoint in found) or os.path.lexists(self.path):
+        if outdates(self.base, self.path, self.number):
             raise raised(InvalidCheckpointError)(self.path, self.step)
 
     def run(self, data: bytes, async_manager: AsyncManager | None) -> None:
@@ -334,11 +349,14 @@ class _Save:
 
     def through(self, orbax_checkpointer: Any, target: Any) -> str:
         """Saves a folder with Orbax."""
-        if hasattr(orbax_checkpointer, "wait_until_finished"):
-            orbax_checkpointer.wait_until_finished()
-        orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
-        if _multiprocess.is_first_process():
+        _orbax.wait(orbax_checkpointer)
+        _orbax.refuse_single_leaf(orbax_checkpointer, target)
+        if self.with_arrays and _multiprocess.is_first_process():
+            # The original's order in this mode: one checkpoint more than `keep` is there afterwards.
             self._clean_up()
+        orbax_checkpointer.save(os.path.abspath(self.path), target, force=self.overwrite)
+        if not self.with_arrays and _multiprocess.is_first_process():
+            _orbax.after_commit(orbax_checkpointer, self._clean_up)
         return self.path
 
     def _write(self, data: bytes) -> None:
@@ -367,18 +385,20 @@ def _base(ckpt_dir: AnyPath, prefix: str) -> str:
     return os.path.join(os.path.normpath(folder), prefix)
 
 
-def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str) -> str | CheckpointNotFoundError:
+def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool) -> str | None:
+    """The checkpoint that is meant; `None` if there is nothing, and that may be."""
     base = _base(ckpt_dir, prefix)
     folder = os.path.normpath(os.fsdecode(ckpt_dir))
     if step is not None:
         path = f"{base}{step}"
         if os.path.exists(path):
             return path
-        return CheckpointNotFoundError(f"Matching checkpoint not found: {path}", file=path)
-    help = "missing_ok=True gives back the target unchanged, as the original does"
+        raise CheckpointNotFoundError(f"Matching checkpoint not found: {path}", file=path)
+    help = "leave out missing_ok=False to begin with the target"
     if not os.path.exists(folder):
-        what = f"there is nothing at {folder}"
-        return CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
+        if missing_ok:
+            return None
+        raise CheckpointNotFoundError(f"there is nothing at {folder}\n  help: {help}", file=folder, help=help)
     if not os.path.isdir(folder) or is_checkpoint_folder(folder):
         return folder
     found, strays = list_checkpoints(base)
@@ -386,9 +406,12 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str) -> str | Checkpo
         return found[-1].path
     what = f"{folder} has no checkpoint whose name is {prefix!r} and a number"
     if strays:
-        help = f"give the path of one of them; {help}"
+        # The original would take one of these for a checkpoint. To begin anew beside them could be a loss.
+        help = "give the path of one of them, or move them away to begin with the target"
         what += f"; these begin so, but go on otherwise: {', '.join(strays)}"
-    return CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
+    elif missing_ok:
+        return None
+    raise CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
 
 
 def _contents(path: str, *, mapped: bool) -> Any:
@@ -396,11 +419,3 @@ def _contents(path: str, *, mapped: bool) -> Any:
         if mapped and os.fstat(file.fileno()).st_size:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return file.read()
-
-
-def _restore_through(orbax_checkpointer: Any, path: str, target: Any, transforms: dict[str, Any] | None) -> Any:
-    if hasattr(orbax_checkpointer, "wait_until_finished"):
-        orbax_checkpointer.wait_until_finished()
-    options = {} if transforms is None else {"transforms": transforms}
-    state = serialization.to_state_dict(orbax_checkpointer.restore(os.path.abspath(path), item=target, **options))
-    return state if target is None else serialization.from_state_dict(target, state)

@@ -6,12 +6,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ._traversals import (
+    Traversal,
+    TraverseAttr,
+    TraverseCompose,
+    TraverseEach,
+    TraverseFilter,
+    TraverseId,
+    TraverseItem,
+    TraverseMerge,
+    TraverseTree,
+    _is_namedtuple,  # noqa: F401
+    t_identity,
+)
 from ._upstream import frozen_dict_class, loaded
 
-__all__ = ["empty_node", "flatten_dict", "path_aware_map", "unflatten_dict"]
+__all__ = [
+    "ModelParamTraversal",
+    "Traversal",
+    "TraverseAttr",
+    "TraverseCompose",
+    "TraverseEach",
+    "TraverseFilter",
+    "TraverseId",
+    "TraverseItem",
+    "TraverseMerge",
+    "TraverseTree",
+    "empty_node",
+    "flatten_dict",
+    "path_aware_map",
+    "t_identity",
+    "unflatten_dict",
+]
 
 empty_node: Any
 """What `keep_empty_nodes` puts where a dict without entries was; made by `__getattr__`."""
@@ -44,6 +73,16 @@ def flatten_dict(
     """
     if not _is_dict(xs):
         raise AssertionError(f"expected (frozen)dict; got {type(xs)}")
+    return _flatten(xs, (), keep_empty_nodes, is_leaf, sep)
+
+
+def _flatten(
+    xs: Any,
+    prefix: tuple[Any, ...],
+    keep_empty_nodes: bool,
+    is_leaf: Callable[[Any, Any], bool] | None,
+    sep: str | None,
+) -> dict[Any, Any]:
     empty = _empty_node() if keep_empty_nodes else None
     flat: dict[Any, Any] = {}
 
@@ -58,7 +97,7 @@ def flatten_dict(
         if is_empty and keep_empty_nodes and path:
             flat[path if sep is None else sep.join(path)] = empty
 
-    walk(xs, ())
+    walk(xs, prefix)
     return flat
 
 
@@ -95,6 +134,38 @@ def path_aware_map(f: Callable[[tuple[Any, ...], Any], Any], nested_dict: Any) -
     """
     flat = flatten_dict(nested_dict, keep_empty_nodes=True)
     return unflatten_dict({path: leaf if _is_empty_node(leaf) else f(path, leaf) for path, leaf in flat.items()})
+
+
+class ModelParamTraversal(Traversal):
+    """Selects the parameters whose path, such as ``/dense/kernel``, and value a filter says yes to."""
+
+    def __init__(self, filter_fn: Callable[[str, Any], bool]) -> None:
+        self._filter_fn = filter_fn
+
+    def iterate(self, inputs: Any) -> Iterator[Any]:
+        """The selected parameters, by path."""
+        for path, value in _sorted_items(flatten_dict(_get_params_dict(inputs))):
+            if self._filter_fn("/" + "/".join(path), value):
+                yield value
+
+    def update(self, fn: Callable[[Any], Any], inputs: Any) -> Any:
+        """The same parameters, with `fn` of the selected ones; a `FrozenDict` if `inputs` is one."""
+        changed = {}
+        for path, value in _sorted_items(flatten_dict(_get_params_dict(inputs), keep_empty_nodes=True)):
+            is_selected = not _is_empty_node(value) and self._filter_fn("/" + "/".join(path), value)
+            changed[path] = fn(value) if is_selected else value
+        params = unflatten_dict(changed)
+        return params if isinstance(inputs, dict) else frozen_dict_class()(params)
+
+
+def _get_params_dict(inputs: Any) -> dict[Any, Any]:
+    if not _is_dict(inputs):
+        raise ValueError(f"Can only traverse a flax Model instance or a nested dict, not {type(inputs)}")
+    return {key: _get_params_dict(value) if _is_dict(value) else value for key, value in inputs.items()}
+
+
+def _sorted_items(x: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    return sorted(x.items(), key=lambda item: item[0])
 
 
 def __getattr__(name: str) -> Any:

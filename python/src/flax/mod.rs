@@ -13,6 +13,3 @@ pub use unpack::msgpack_unpack;
 
 /// Where Python keeps the types that go with these functions.
 const TYPES: &str = "regrow._msgpack";
-
-/// Extension code of a timestamp, by msgpack's own rules.
-const EXT_TIMESTAMP: i8 = -1;

@@ -14,11 +14,11 @@ use pyo3::types::{
 use regrow::Error;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::formats::flax::encode::{ArrayHead, Encoder, Part};
-use regrow::formats::flax::layout::{EXT_NDARRAY, EXT_NUMPY_SCALAR};
+use regrow::formats::flax::layout::{EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP};
 use regrow::formats::flax::msgpack::DEPTH_MAX;
 use regrow::tree::{Key, KeyPath};
 
-use super::{EXT_TIMESTAMP, TYPES};
+use super::TYPES;
 use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Piece, borrow_elements, join};
 

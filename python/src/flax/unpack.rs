@@ -11,13 +11,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyComplex, PyDict, PyList, PyString, PyTuple};
 use regrow::Error;
 use regrow::formats::flax::layout::{
-    CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, EXT_NUMPY_SCALAR, SHAPE_KEY, StoredArray, parse_array,
-    parse_complex,
+    CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP, SHAPE_KEY,
+    StoredArray, bad_timestamp, parse_array, parse_complex, parse_timestamp, reserved_code,
 };
 use regrow::formats::flax::msgpack::{DEPTH_MAX, Scanner, Token};
 use regrow::tree::{Key, KeyPath};
 
-use super::{EXT_TIMESTAMP, TYPES};
+use super::TYPES;
 use crate::memory::ReadOnly;
 
 /// The object in `data`, as raw dicts, lists and leaves. Arrays are read-only views of `data` and keep it alive;
@@ -207,11 +207,11 @@ impl<'a, 'py> Unpacker<'a, 'py> {
                 Ok(PyComplex::from_doubles(self.py, re, im).into_any())
             }
             EXT_TIMESTAMP => {
-                let (seconds, nanoseconds) = timestamp(self.scanner.slice(&payload)).ok_or_else(|| {
-                    Error::corrupt("a timestamp is not stored in 4, 8 or 12 bytes").at_byte(at)
-                })?;
+                let (seconds, nanoseconds) = parse_timestamp(self.scanner.slice(&payload))
+                    .ok_or_else(|| bad_timestamp().at_byte(at))?;
                 Ok(self.types.call_method1("Timestamp", (seconds, nanoseconds))?)
             }
+            ..0 => Err(reserved_code(code).at_byte(at).into()),
             _ => {
                 let data = PyBytes::new(self.py, self.scanner.slice(&payload));
                 Ok(self.types.call_method1("ExtType", (code, data))?)
@@ -324,16 +324,4 @@ fn numbered<'py>(dict: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<Vec<Bo
         }
     }
     Ok(Some(values))
-}
-
-/// Seconds and nanoseconds of a timestamp.
-fn timestamp(payload: &[u8]) -> Option<(i64, u32)> {
-    if let Ok(seconds) = payload.try_into().map(u32::from_be_bytes) {
-        return Some((i64::from(seconds), 0));
-    }
-    if let Ok(both) = payload.try_into().map(u64::from_be_bytes) {
-        return Some(((both & ((1 << 34) - 1)) as i64, (both >> 34) as u32));
-    }
-    let (nanoseconds, seconds) = payload.split_first_chunk::<4>()?;
-    Some((i64::from_be_bytes(seconds.try_into().ok()?), u32::from_be_bytes(*nanoseconds)))
 }

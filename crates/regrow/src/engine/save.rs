@@ -8,8 +8,9 @@ use super::{Compression, Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
 use crate::commit::{Kind, MayReplace, Staged};
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::refusals::Refusals;
 use crate::formats::{Format, Target};
-use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
+use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Pytree, Tree};
 
 /// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
 ///
@@ -122,8 +123,27 @@ pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) 
     if kind == Kind::File { replace::check_name_ahead(format, &tree, path, options) } else { Ok(()) }
 }
 
+/// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for it.
+pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Option<Error> {
+    match (&options.layout, kind) {
+        (Layout::Flax(_), _) => None,
+        (_, LeafKind::NumpyOtherScalar(dtype)) => Some(
+            Error::unsupported(format!("a NumPy scalar of dtype {dtype} cannot be stored"))
+                .help("store it as an array: np.asarray(...)"),
+        ),
+        _ => None,
+    }
+}
+
 /// The tree as [`Format::write`] takes it.
 fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
+    if tree.leaves().iter().any(|leaf| refuse_other_scalar(options, &leaf.kind).is_some()) {
+        let mut refusals = Refusals::default();
+        for (path, leaf) in tree.iter() {
+            refuse_other_scalar(options, &leaf.kind).into_iter().for_each(|error| refusals.add(&path, error));
+        }
+        refusals.finish("cannot be stored")?;
+    }
     match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.
         Layout::Regrow | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),

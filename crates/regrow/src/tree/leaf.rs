@@ -19,6 +19,9 @@ pub enum LeafKind {
     /// A NumPy array of a dtype that is no [`Dtype`] (text, dates, records, void, extended floats), with that
     /// dtype as npy headers spell it: `<U8`, `<M8[ns]`, `[('a', '<f4'), ('b', '|u1')]`.
     NumpyOther(Arc<str>),
+    /// A NumPy scalar of such a dtype: `ml_dtypes.int1(1)`, `np.datetime64("2020")`. Only Flax' msgpack tells it from
+    /// an array without axes, so every other layout refuses it.
+    NumpyOtherScalar(Arc<str>),
     /// A JAX array.
     JaxArray,
     /// A typed PRNG key, with the name of its implementation where it is known (`threefry2x32`, `rbg`).
@@ -42,6 +45,7 @@ impl LeafKind {
             Self::NumpyArray => "numpy_array",
             Self::NumpyScalar => "numpy_scalar",
             Self::NumpyOther(_) => "numpy_other",
+            Self::NumpyOtherScalar(_) => "numpy_other_scalar",
             Self::JaxArray => "jax_array",
             Self::PrngKey(_) => "prng_key",
             Self::Scalar => "scalar",

@@ -4,6 +4,7 @@ use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
 use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
+use crate::engine::save::refuse_other_scalar;
 use crate::error::Result;
 use crate::formats::{Format, Loss, LossKind};
 use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
@@ -130,6 +131,9 @@ fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
                  more axis"
             );
         }
+        (LeafKind::NumpyOtherScalar(descr), LeafKind::NumpyOther(_)) => {
+            return format!("a NumPy scalar of dtype {descr} becomes a 0-d array");
+        }
         (LeafKind::Bytes, LeafKind::NumpyArray) => "bytes become an array of uint8",
         (LeafKind::PrngKey(_), LeafKind::NumpyArray) => "a PRNG key becomes the array of its key data",
         (from, to) => return format!("a leaf of kind {} becomes one of kind {}", from.name(), to.name()),
@@ -140,6 +144,9 @@ fn in_words(from: &LeafInfo, to: &LeafInfo) -> String {
 fn refusal(format: &dyn Format, leaf: &LeafInfo, options: &ConvertOptions) -> Option<String> {
     if let LeafKind::Unknown(name) = &leaf.kind {
         return Some(format!("it is of the type {name}, which was never decoded"));
+    }
+    if let Some(error) = refuse_other_scalar(&options.save, &leaf.kind) {
+        return Some(error.what().to_owned());
     }
     format.refusal(leaf, &options.save).map(|error| error.what().to_owned())
 }
@@ -154,6 +161,10 @@ fn substitutes(leaf: &LeafInfo) -> Vec<(LeafKind, Dtype)> {
     match &leaf.kind {
         LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_) => return out,
         LeafKind::Bytes | LeafKind::NumpyOther(_) | LeafKind::PrngKey(_) => {
+            out.push((LeafKind::NumpyArray, leaf.dtype));
+        }
+        LeafKind::NumpyOtherScalar(descr) => {
+            out.push((LeafKind::NumpyOther(descr.clone()), leaf.dtype));
             out.push((LeafKind::NumpyArray, leaf.dtype));
         }
         LeafKind::JaxArray => {

@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use super::dtypes::{Elements, from_name};
 use super::layout::{
-    CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, EXT_NUMPY_SCALAR, SHAPE_KEY, parse_array,
-    parse_complex,
+    CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, EXT_NUMPY_SCALAR, EXT_TIMESTAMP, SHAPE_KEY,
+    bad_timestamp, parse_array, parse_complex, parse_timestamp, reserved_code,
 };
 use super::msgpack::{DEPTH_MAX, Scanner, Token, too_deep};
 use crate::array::{Dtype, Shape};
@@ -204,7 +204,7 @@ impl Decoder<'_> {
                 let leaf = self.array(LeafKind::NumpyScalar, payload)?;
                 let is_scalar = match leaf.info.kind {
                     // Its one axis is that of the element's bytes.
-                    LeafKind::NumpyOther(_) => leaf.info.shape.rank() == 1,
+                    LeafKind::NumpyOtherScalar(_) => leaf.info.shape.rank() == 1,
                     _ => leaf.info.shape.rank() == 0,
                 };
                 match is_scalar {
@@ -218,13 +218,24 @@ impl Decoder<'_> {
                 let (re, im) = parse_complex(self.bytes, payload)?;
                 Ok(self.number(Scalar::Complex(re, im)))
             }
-            Token::Ext(code, _) => {
-                let kind = LeafKind::Unknown(format!("msgpack ext {code}").into());
-                let info = self.info(kind, Dtype::UInt8, Shape::new(vec![0])?);
-                Ok(Decoded { info, data: Data::Absent })
+            Token::Ext(EXT_TIMESTAMP, payload) => {
+                let at = payload.start as u64;
+                match parse_timestamp(self.scanner.slice(&payload)) {
+                    Some(_) => self.unknown(EXT_TIMESTAMP),
+                    None => Err(bad_timestamp().at_byte(at)),
+                }
             }
+            Token::Ext(code, payload) if code < 0 => Err(reserved_code(code).at_byte(payload.start as u64)),
+            Token::Ext(code, _) => self.unknown(code),
             Token::Nil | Token::Array(_) | Token::Map(_) => Err(Error::corrupt("a container is no leaf")),
         }
+    }
+
+    /// An extension that is not Flax'.
+    fn unknown(&self, code: i8) -> Result<Decoded> {
+        let kind = LeafKind::Unknown(format!("msgpack ext {code}").into());
+        let info = self.info(kind, Dtype::UInt8, Shape::new(vec![0])?);
+        Ok(Decoded { info, data: Data::Absent })
     }
 
     fn number(&self, value: Scalar) -> Decoded {
@@ -253,7 +264,12 @@ impl Decoder<'_> {
             Elements::Known(dtype) => (kind, dtype),
             Elements::Other(descr, size_bytes) => {
                 dims.push(size_bytes);
-                (LeafKind::NumpyOther(descr.into()), Dtype::UInt8)
+                let descr = descr.into();
+                let kind = match kind {
+                    LeafKind::NumpyScalar => LeafKind::NumpyOtherScalar(descr),
+                    _ => LeafKind::NumpyOther(descr),
+                };
+                (kind, Dtype::UInt8)
             }
         };
         let shape = Shape::new(dims).map_err(|error| error.at_byte(at))?;
@@ -498,6 +514,33 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "p", "{error}");
             assert!(error.place().offset_bytes.is_some(), "{error}");
+        }
+    }
+
+    #[test]
+    fn codes_that_msgpack_keeps_are_refused_but_for_timestamps() {
+        for code in [-128, -2] {
+            let error = one(|e| e.ext(code, &[7]).unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{code}");
+            assert!(error.to_string().contains(&code.to_string()), "{error}");
+        }
+        let kind = |payload: &[u8]| {
+            one(|e| e.ext(-1, payload).unwrap()).map(|tree| tree.leaves()[0].info.kind.clone())
+        };
+        assert_eq!(kind(&[0, 0, 0, 1]).unwrap(), LeafKind::Unknown("msgpack ext -1".into()));
+        // No second has 2^30 - 1 nanoseconds, and no timestamp five bytes.
+        for payload in [&[0xff; 8][..], &[0; 5]] {
+            assert_eq!(kind(payload).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+
+    #[test]
+    fn scalars_of_numpys_own_dtypes_are_no_arrays() {
+        for (code, kind) in
+            [(1, LeafKind::NumpyOther("int1".into())), (3, LeafKind::NumpyOtherScalar("int1".into()))]
+        {
+            let tree = one(|e| array(e, code, &[], "int1", &[1], None)).unwrap();
+            assert_eq!(tree.leaves()[0].info.kind, kind);
         }
     }
 

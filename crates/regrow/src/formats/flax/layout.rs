@@ -22,6 +22,9 @@ pub const EXT_COMPLEX: i8 = 2;
 /// Extension code of a NumPy scalar.
 pub const EXT_NUMPY_SCALAR: i8 = 3;
 
+/// Extension code of msgpack's own timestamp. Codes below it are reserved.
+pub const EXT_TIMESTAMP: i8 = -1;
+
 /// The key that makes a map an array in chunks, whatever its value.
 pub const CHUNKED_KEY: &str = "__msgpack_chunked_array__";
 /// The key of the whole array's shape in such a map.
@@ -101,6 +104,33 @@ pub fn parse_complex(bytes: &[u8], payload: Range<usize>) -> Result<(f64, f64)> 
     };
     scanner.finish("a complex number")?;
     Ok((re, im))
+}
+
+/// Seconds and nanoseconds of a timestamp; `None` for a payload that is none.
+pub fn parse_timestamp(payload: &[u8]) -> Option<(i64, u32)> {
+    let (seconds, nanoseconds) = if let Ok(seconds) = payload.try_into().map(u32::from_be_bytes) {
+        (i64::from(seconds), 0)
+    } else if let Ok(both) = payload.try_into().map(u64::from_be_bytes) {
+        ((both & ((1 << 34) - 1)) as i64, (both >> 34) as u32)
+    } else {
+        let (nanoseconds, seconds) = payload.split_first_chunk::<4>()?;
+        (i64::from_be_bytes(seconds.try_into().ok()?), u32::from_be_bytes(*nanoseconds))
+    };
+    (nanoseconds < NANOSECONDS).then_some((seconds, nanoseconds))
+}
+
+const NANOSECONDS: u32 = 1_000_000_000;
+
+/// The error for a payload that [`parse_timestamp`] does not take.
+pub fn bad_timestamp() -> Error {
+    Error::corrupt("a timestamp is not 4, 8 or 12 bytes with less than 1000000000 nanoseconds")
+}
+
+/// The error for an extension whose code msgpack keeps for itself: its decoder refuses them, and so Flax does.
+pub fn reserved_code(code: i8) -> Error {
+    Error::corrupt(format!("the extension code {code} is reserved by msgpack"))
+        .expected("0 to 127, or -1 for a timestamp", code)
+        .help("the file is damaged, or was not written by Flax")
 }
 
 #[cfg(test)]

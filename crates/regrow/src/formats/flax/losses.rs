@@ -32,7 +32,9 @@ fn of_leaf(info: &LeafInfo) -> Option<(LossKind, String)> {
             note("a JAX array comes back as a NumPy array, without its sharding")
         }
         LeafKind::JaxArray => note("a JAX array comes back as a NumPy array"),
-        LeafKind::NumpyOther(descr) if matches!(to_name(descr), Some((_, true))) => {
+        LeafKind::NumpyOther(descr) | LeafKind::NumpyOtherScalar(descr)
+            if matches!(to_name(descr), Some((_, true))) =>
+        {
             note(&format!("{descr} comes back in little-endian byte order, with the same values"))
         }
         LeafKind::Scalar if !is_wide(info.dtype.name()) => {

@@ -275,7 +275,8 @@ impl Writer<'_> {
         match &leaf.kind {
             LeafKind::Bytes => self.encoder.bin(array),
             LeafKind::Scalar => self.scalar(array),
-            LeafKind::NumpyOther(descr) => self.other(descr, array),
+            LeafKind::NumpyOther(descr) => self.other(EXT_NDARRAY, descr, array),
+            LeafKind::NumpyOtherScalar(descr) => self.other(EXT_NUMPY_SCALAR, descr, array),
             LeafKind::NumpyScalar => self.ndarray(EXT_NUMPY_SCALAR, array, None),
             _ => self.ndarray(EXT_NDARRAY, array, Some(self.flax.max_chunk_size)),
         }
@@ -292,8 +293,8 @@ impl Writer<'_> {
         self.encoder.ndarray(head, array, max_chunk_size)
     }
 
-    /// An array of a dtype that is NumPy's alone; its last axis is the bytes of an element.
-    fn other(&mut self, descr: &str, array: &Array) -> Result<()> {
+    /// An array or scalar of a dtype that is NumPy's alone; its last axis is the bytes of an element.
+    fn other(&mut self, code: i8, descr: &str, array: &Array) -> Result<()> {
         let Some((name, is_big)) = to_name(descr) else {
             return Err(Error::unsupported(format!("Flax could not read an array of dtype {descr} again"))
                 .help("convert it to numbers, or store text as str and bytes as bytes"));
@@ -305,8 +306,9 @@ impl Writer<'_> {
             true => swap_words(array, word_bytes(size_bytes as usize))?,
             false => array.clone(),
         };
-        let head = ArrayHead { code: EXT_NDARRAY, dims, dtype_name: &name, size_bytes };
-        self.encoder.ndarray(head, &array, Some(self.flax.max_chunk_size))
+        let head = ArrayHead { code, dims, dtype_name: &name, size_bytes };
+        let max_chunk_size = (code == EXT_NDARRAY).then_some(self.flax.max_chunk_size);
+        self.encoder.ndarray(head, &array, max_chunk_size)
     }
 
     /// A number of Python's.

@@ -65,7 +65,7 @@ fn stem_of(path: &Path) -> PathBuf {
     if is_file_of_ours && path.is_file() { path.with_extension("") } else { path.to_owned() }
 }
 
-/// A list of dicts, with words that only a manifest has together.
+/// A list of dicts, with words that only a manifest has together; or an empty list: a model without arrays.
 fn looks_like_manifest(file: &Path) -> Result<bool> {
     let mut head = Vec::new();
     let read = std::fs::File::open(file).and_then(|file| file.take(HEAD_LEN_BYTES).read_to_end(&mut head));
@@ -75,6 +75,9 @@ fn looks_like_manifest(file: &Path) -> Result<bool> {
         Err(error) => return Err(Error::io("cannot read", file, error)),
     }
     let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
+    if head.trim_ascii() == b"[]" {
+        return Ok(true);
+    }
     let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
     Ok(matches!(first, Some(b'[' | b'(' | b'#')) && ["path", "dtype", "nbytes"].into_iter().all(has))
 }

@@ -126,7 +126,7 @@ pub struct Entries {
 /// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum; `NotFound` if one
 /// of the files is missing.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
-    let (manifest, _, data) = reader::DataFile::open(files)?;
+    let (manifest, data) = reader::DataFile::open(files)?;
     if verify {
         data.check_all()?;
     }

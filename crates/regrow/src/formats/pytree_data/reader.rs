@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::check::check_ranges;
 use super::files::Files;
 use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest, about};
-use super::tree::{Placed, place};
+use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -44,7 +44,8 @@ impl PytreeDataReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NotFound` if the data file is missing.
     pub(super) fn open(files: &Files) -> Result<Self> {
-        let (manifest, placed, data) = DataFile::open(files)?;
+        let (manifest, data) = DataFile::open(files)?;
+        let placed = place(&manifest).in_file(&files.manifest)?;
         let has_checksums = manifest.extra.is_some();
         let mut notes = Vec::new();
         if !has_checksums && !data.entries.is_empty() {
@@ -73,9 +74,9 @@ impl PytreeDataReader {
 
 impl DataFile {
     /// Reads and checks the manifest, and opens the data file; nothing of the data is read.
-    pub(super) fn open(files: &Files) -> Result<(Manifest, Placed, Self)> {
+    pub(super) fn open(files: &Files) -> Result<(Manifest, Self)> {
         let manifest = read_manifest(&files.manifest)?;
-        let placed = place(&manifest).in_file(&files.manifest)?;
+        check_paths(&manifest).in_file(&files.manifest)?;
         let data = match manifest.extra.as_ref().and_then(|extra| extra.data.as_ref()) {
             Some(name) => files.manifest.with_file_name(name),
             None => files.data.clone(),
@@ -98,7 +99,7 @@ impl DataFile {
             |entry: &Entry| entry.crc32c.iter().flatten().map(|_| AtomicBool::new(false)).collect::<Vec<_>>();
         let entries = manifest.entries.clone();
         let passed = entries.iter().map(passed).collect();
-        Ok((manifest, placed, Self { entries, store, name, len_bytes, passed }))
+        Ok((manifest, Self { entries, store, name, len_bytes, passed }))
     }
 
     /// Where it lies.

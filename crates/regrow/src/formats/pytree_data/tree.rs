@@ -32,6 +32,16 @@ pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
     }
 }
 
+/// Checks that the paths of a manifest do not contradict each other, for whoever makes a model of them by himself:
+/// Python's dicts have keys that a pytree's have not, so there may be no pytree of them.
+///
+/// # Errors
+/// `Corrupt`, as [`place`].
+pub(super) fn check_paths(manifest: &Manifest) -> Result<()> {
+    let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
+    Branches::of(&manifest.entries, empty).map(drop)
+}
+
 /// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their `repr`.
 pub(super) fn key_of(literal: &Literal) -> Key {
     match literal {
@@ -54,7 +64,7 @@ pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
     path.keys().iter().map(literal).collect()
 }
 
-/// What Python takes for the same key has the same text: `1`, `True` and `1.0` are one.
+/// What Python takes for the same key has the same text: `1`, `True`, `1.0` and `1+0j` are one.
 pub(super) fn identity(key: &Literal) -> String {
     match key {
         Literal::Bool(value) => u8::from(*value).to_string(),
@@ -62,6 +72,7 @@ pub(super) fn identity(key: &Literal) -> String {
             let digits = format!("{value:.0}");
             if digits == "-0" { "0".to_owned() } else { digits }
         }
+        Literal::Complex(re, im) if *im == 0.0 => identity(&Literal::Float(*re)),
         Literal::Tuple(keys) => format!("({})", keys.iter().map(identity).collect::<Vec<_>>().join(",")),
         other => other.repr(),
     }
@@ -189,7 +200,9 @@ impl Branches {
         let tree = build.finish()?;
         match tree.first_equal_keys() {
             // Only keys that are neither text nor a number of 64 bits can print like another.
-            Some(path) => Err(Error::unsupported("two keys of one dict print alike").at_leaf(&path)),
+            Some(path) => Err(Error::unsupported("two keys of one dict print alike")
+                .at_leaf(&path)
+                .help("load the model with regrow.pytree.model_load, which has keys of every kind")),
             None => Ok(Placed { tree, entries: places }),
         }
     }

@@ -168,7 +168,9 @@ impl Structure {
                 LeafKind::PrngKey(name) => {
                     out.key_implementations.push(name.as_ref().map(ToString::to_string))
                 }
-                LeafKind::NumpyOther(dtype) => out.numpy_dtypes.push(dtype.to_string()),
+                LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => {
+                    out.numpy_dtypes.push(dtype.to_string());
+                }
                 _ => {}
             }
             if let Some(name) = leaf.name {
@@ -486,7 +488,7 @@ fn leaf_letter(kind: &LeafKind) -> Result<char> {
         LeafKind::Str => 't',
         LeafKind::Bytes => 'b',
         LeafKind::Placeholder => '.',
-        LeafKind::NumpyOther(_) => 'v',
+        LeafKind::NumpyOther(_) | LeafKind::NumpyOtherScalar(_) => 'v',
         LeafKind::PrngKey(_) => 'k',
         LeafKind::Unknown(name) => {
             return Err(Error::unsupported(format!("a leaf of the unknown type {name:?} cannot be stored")));

@@ -82,7 +82,10 @@ impl ValueType {
     pub(crate) fn of_leaf(kind: &LeafKind) -> Self {
         match kind {
             LeafKind::JaxArray | LeafKind::PrngKey(_) => Self::JaxArray,
-            LeafKind::NumpyArray | LeafKind::NumpyOther(_) | LeafKind::Bytes => Self::NumpyArray,
+            LeafKind::NumpyArray
+            | LeafKind::NumpyOther(_)
+            | LeafKind::NumpyOtherScalar(_)
+            | LeafKind::Bytes => Self::NumpyArray,
             LeafKind::Scalar | LeafKind::NumpyScalar => Self::Scalar,
             LeafKind::Str => Self::String,
             LeafKind::Placeholder | LeafKind::Unknown(_) => Self::Placeholder,

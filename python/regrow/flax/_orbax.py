@@ -1,0 +1,194 @@
+"""Folders of Orbax: saved and restored through the caller's checkpointer, or read without one.
+
+A checkpointer that saves in the background has not committed when its `save` returns. Nothing is looked for before it
+has, and older checkpoints go only after it has: if the save fails, or the program dies, they are what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import regrow
+
+from .. import _native
+from .. import flax as serialization
+from .._errors import InvalidArgumentError, MismatchError
+from .._tree import flatten
+from ._upstream import is_jax_array, loaded
+
+Task = Callable[[], None]
+
+
+# ---- through a checkpointer ---------------------------------------------------------------------------------
+
+
+def wait(checkpointer: Any) -> None:
+    """Waits until what a checkpointer is saving has been committed."""
+    if hasattr(checkpointer, "wait_until_finished"):
+        checkpointer.wait_until_finished()
+
+
+def refuse_single_leaf(checkpointer: Any, target: Any) -> None:
+    """Refuses what only Orbax' handler of single arrays could save.
+
+    Raises:
+        InvalidArgumentError: (a `ValueError` too), as the original.
+    """
+    tree_util = getattr(loaded("jax"), "tree_util", None)
+    handler = getattr(checkpointer, "_handler", None)
+    is_for_arrays = type(handler).__name__ == "ArrayCheckpointHandler"
+    if tree_util is None or is_for_arrays or not tree_util.treedef_is_leaf(tree_util.tree_structure(target)):
+        return
+    help = "save a dict with the leaf in it, or leave out orbax_checkpointer"
+    raise InvalidArgumentError(
+        f"Orbax backend only accept pytree as save target, not a single {type(target).__name__}\n  help: {help}",
+        help=help,
+    )
+
+
+def after_commit(checkpointer: Any, task: Task) -> None:
+    """Runs `task` when the last save has been committed: now, or in the call that waits for the checkpointer.
+
+    Callers wait by `wait_until_finished`, and so does the checkpointer before each save and restore, and when it is
+    closed. So that method of this one checkpointer runs what is due.
+    """
+    if not hasattr(checkpointer, "wait_until_finished"):
+        task()
+        return
+    waiting = _waiting.get(checkpointer)
+    if waiting is None:
+        waiting = _waiting[checkpointer] = []
+        _run_after_waiting(checkpointer, waiting)
+    waiting.append(task)
+
+
+_waiting: weakref.WeakKeyDictionary[Any, list[Task]] = weakref.WeakKeyDictionary()
+
+
+def _run_after_waiting(checkpointer: Any, waiting: list[Task]) -> None:
+    original = type(checkpointer).wait_until_finished
+    itself = weakref.ref(checkpointer)
+
+    def wait_until_finished() -> None:
+        due = waiting[:]
+        waiting.clear()
+        # If a save has failed, this raises, and what it was to replace stays.
+        original(itself())
+        for task in due:
+            task()
+
+    # One that takes no attributes keeps a checkpoint more until the next save.
+    with contextlib.suppress(AttributeError):
+        checkpointer.wait_until_finished = wait_until_finished
+
+
+def restore_through(checkpointer: Any, path: str, target: Any, transforms: dict[str, Any] | None) -> Any:
+    """Restores a folder with a checkpointer, as the original asks it to: arrays get the shardings of the target's.
+
+    Args:
+        checkpointer: Orbax' own, or anything with its `restore`.
+        path: The folder.
+        target: Gives structure and shardings; `None` for all that is stored.
+        transforms: Orbax' transformations.
+    """
+    options = {} if target is None else _restore_options(checkpointer, target, transforms)
+    restored = serialization.to_state_dict(checkpointer.restore(os.path.abspath(path), item=target, **options))
+    return restored if target is None else serialization.from_state_dict(target, restored)
+
+
+def _restore_options(checkpointer: Any, target: Any, transforms: dict[str, Any] | None) -> dict[str, Any]:
+    orbax, jax = loaded("orbax.checkpoint"), loaded("jax")
+    if orbax is None or jax is None:
+        return {} if transforms is None else {"transforms": transforms}
+    shardings = jax.tree_util.tree_map(lambda leaf: getattr(leaf, "sharding", None), target)
+    if jax.tree_util.tree_leaves(shardings):
+        args = orbax.checkpoint_utils.construct_restore_args(target, shardings, set_global_shape=False)
+    else:
+        args = jax.tree_util.tree_map(lambda _: orbax.RestoreArgs(restore_type=np.ndarray), target)
+    options = {"restore_args": args}
+    if isinstance(getattr(checkpointer, "_handler", None), orbax.PyTreeCheckpointHandler):
+        if transforms is None:
+            flat = orbax.utils.to_flat_dict(target, sep="/", keep_empty_nodes=True)
+            transforms = {key: orbax.Transform(use_fallback=True) for key, leaf in flat.items() if leaf is None}
+        options["transforms"] = transforms
+    return options
+
+
+# ---- without one --------------------------------------------------------------------------------------------
+
+
+def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: bool) -> Any:
+    """Restores a folder of Orbax or regrow, without Orbax unless there are transformations.
+
+    Raises:
+        MismatchError: with `strict`, if target and checkpoint differ.
+        InvalidArgumentError: for transformations, if the program has not imported Orbax.
+    """
+    if transforms:
+        orbax = loaded("orbax.checkpoint")
+        if orbax is None:
+            help = "import orbax.checkpoint, whose transformations these are"
+            raise InvalidArgumentError(f"orbax_transforms need Orbax\n  help: {help}", file=path, help=help)
+        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as checkpointer:
+            return restore_through(checkpointer, path, target, transforms)
+    if target is None:
+        return serialization.to_state_dict(regrow.load(path))
+    try:
+        return regrow.load(path, target, partial=not strict)
+    except MismatchError:
+        if strict:
+            raise
+        return _restore_what_fits(path, target)
+
+
+def _restore_what_fits(path: str, target: Any) -> Any:
+    """As Orbax does with the arguments that the original gives it: the checkpoint says shapes, and dtypes too unless
+    the target has JAX arrays; what it does not have stays as it is in the target."""
+    flat = flatten(target)
+    paths = _native.paths(flat.structure)
+    has_shardings = any(getattr(leaf, "sharding", None) is not None for leaf in flat.leaves)
+    checkpoint = regrow.open(path)
+    asked = [_asked(leaf, checkpoint.get(at)) for leaf, at in zip(flat.leaves, paths, strict=True)]
+    values = flatten(checkpoint.load(flat.with_leaves(asked), partial=True)).leaves
+    for at, (leaf, template) in enumerate(zip(flat.leaves, asked, strict=True)):
+        if template is ...:
+            values[at] = leaf
+        elif template is not leaf:
+            values[at] = _as_target(values[at], leaf, has_shardings)
+    return flat.with_leaves(values)
+
+
+def _asked(leaf: Any, stored: regrow.Leaf | None) -> Any:
+    """What the template has in the place of a leaf: itself where it fits, and otherwise what is stored."""
+    if stored is None or stored.kind in ("placeholder", "unknown"):
+        return ...
+    if stored.kind in ("str", "prng_key"):
+        return "" if stored.kind == "str" else leaf
+    if stored.kind == "scalar" and type(leaf) in _KINDS_OF_NUMBERS:
+        is_same = stored.dtype.kind in _KINDS_OF_NUMBERS[type(leaf)]
+    else:
+        is_same = getattr(leaf, "shape", None) == stored.shape and getattr(leaf, "dtype", None) == stored.dtype
+    # A zero that takes no memory, whatever its shape.
+    return leaf if is_same else np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
+
+
+_KINDS_OF_NUMBERS = {bool: "b", int: "iu", float: "f", complex: "c"}
+
+
+def _as_target(value: Any, leaf: Any, has_shardings: bool) -> Any:
+    """What was read, as Orbax gives it for a leaf that it does not fit."""
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is not None:
+        is_committed = not is_jax_array(leaf) or leaf.committed
+        return loaded("jax").device_put(value.astype(leaf.dtype), sharding if is_committed else None)
+    if not has_shardings or isinstance(value, str):
+        return value
+    if type(leaf) in _KINDS_OF_NUMBERS and value.ndim == 0:
+        return type(leaf)(value.item())
+    return value.astype(leaf.dtype) if isinstance(leaf, np.ndarray) else value
