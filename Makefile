@@ -31,7 +31,7 @@ TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
 .PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick bench-long guard fuzz
-.PHONY: bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
+.PHONY: bench-torch bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
 	@printf 'regrow: what make can do\n\n'
@@ -54,11 +54,12 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: the real TRAKer, torch tensors (installs PyTorch)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: the real TRAKer, torch tensors, transformers (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
+	rm -f $(CURDIR)/$(VENV)/.release
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
-	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors"
+	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
@@ -99,6 +100,16 @@ bench-quick: bench-prerequisites ## The same with 0.25 GiB (under five minutes)
 bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million leaves (hours, 14 GiB of disk, 32 GiB of memory)
 	$(SAY) "benchmark, long: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale long --out $(BENCH_OUT) $(BENCH)
+
+bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch DCP beside regrow and safetensors, 1 GiB (installs PyTorch, 5 GB)
+	$(SAY) "the Python extension and the limits, release profile (some minutes the first time)"
+	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
+	rm -f $(CURDIR)/$(VENV)/.release
+	(cd python && $(TORCH_BIN)/maturin develop --quiet --locked --release)
+	$(CARGO) build --quiet --locked -p regrow --example limits
+	printf '==> %s\n' "benchmark: $(BENCH_OUT)/torch/results.md"
+	$(TORCH_BIN)/python benches/bench.py --scale full --out $(BENCH_OUT)/torch --only storing --workloads gpt2_adam@1GiB \
+		--tools regrow safetensors torch 'torch dcp' $(BENCH)
 
 guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
 	$(SAY) "instruction counts"
@@ -146,9 +157,9 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
-	$(SAY) "PyTorch and traker into $(TORCH_VENV) (once, up to 4 GB)"
+	$(SAY) "PyTorch, traker and transformers into $(TORCH_VENV) (once, 5 GB, some minutes)"
 	test -x $(TORCH_BIN)/python || $(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_BIN)/python -m pip install --quiet --retries 1 -r requirements-torch.txt
+	$(TORCH_BIN)/python -m pip install --quiet -r requirements-torch.txt
 	touch $@
 
 # Tests take the dev profile that the other tests have built already; the demo and the benchmark are about speed.

@@ -22,6 +22,7 @@ _Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
 
+_Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
 
@@ -141,6 +142,10 @@ def open(path: str, step: int | None, item: str | None) -> Checkpoint:
 def safetensors_open(path: str, separator: str | None) -> Checkpoint:
     """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
 
+def safetensors_open_mapped(path: str) -> tuple[Checkpoint, _Maps | None]:
+    """Opens a safetensors file as a flat dict, with its files as private maps; for each leaf the number of its map,
+    first byte and length in bytes. No maps where the file system has none."""
+
 def safetensors_open_bytes(file: bytes, separator: str | None) -> Checkpoint:
     """The same of a file's bytes."""
 
@@ -247,6 +252,13 @@ class StagedFile:
 @final
 class Slab:
     """Bytes that the engine holds, for the buffer protocol; read-only."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class MapBuffer:
+    """A private map of a file, for the buffer protocol; writable: what is written to it does not reach the file."""
 
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -75,11 +75,13 @@ mod _native {
     #[pymodule_export]
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
     #[pymodule_export]
-    use crate::memory::Slab;
+    use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
     use crate::pytree_data::{pytree_appears, pytree_entries};
     #[pymodule_export]
-    use crate::safetensors::{safetensors_bytes, safetensors_open, safetensors_open_bytes};
+    use crate::safetensors::{
+        safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,
+    };
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
     #[pymodule_export]

@@ -16,6 +16,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 use regrow::array::{Array, Dtype, Shape};
+use regrow::store::PrivateMap;
 use regrow::{Error, Result};
 use rustix::mm::{Advice, madvise};
 
@@ -53,6 +54,42 @@ impl Slab {
         // as long as `slf`, of which the view takes a reference; it is marked read-only, so nobody writes.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags)
+        };
+        if filled < 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
+    }
+}
+
+/// A private map of a file, for the buffer protocol; writable: what is written to it does not reach the file.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct MapBuffer(PrivateMap);
+
+impl MapBuffer {
+    /// Owns the map.
+    pub fn new(map: PrivateMap) -> Self {
+        Self(map)
+    }
+}
+
+#[pymethods]
+impl MapBuffer {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Fills `view`.
+    ///
+    /// # Safety
+    /// Python calls this with a `view` that is its own to write to.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view to fill"));
+        }
+        let map = &slf.get().0;
+        let start = map.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the map never moves, is writable and lives as long as `slf`, of which the view takes a reference; no
+        // Rust code looks at its bytes. As everywhere in Python, two who write to the same memory are not kept apart.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, map.len() as ffi::Py_ssize_t, 0, flags)
         };
         if filled < 0 { Err(PyErr::fetch(slf.py())) } else { Ok(()) }
     }

@@ -1,6 +1,7 @@
 //! safetensors files as safetensors itself shows them: flat, whatever regrow has kept beside the tensors, from
-//! disk or from memory; and the bytes of a file that is not written.
+//! disk or from memory; their bytes as private maps; and the bytes of a file that is not written.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -8,12 +9,15 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use regrow::array::Dtype;
-use regrow::formats::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes};
+use regrow::formats::safetensors::{
+    FileImage, PrivateMaps, TreeForm, layout, open_as, open_bytes, open_mapped,
+};
 
 use crate::checkpoint::Checkpoint;
 use crate::columns::StructureIn;
 use crate::error::OrRaise;
 use crate::leaves::{LeavesIn, to_leaves};
+use crate::memory::MapBuffer;
 use crate::options::{SaveIn, save_options};
 
 /// For each dtype of the engine safetensors' name of it, if it has one.
@@ -28,6 +32,30 @@ pub fn safetensors_open(py: Python<'_>, path: PathBuf, separator: Option<String>
     let form = tree_form(separator);
     let opened = py.detach(|| regrow::Checkpoint::open_by(&path, |path| open_as(path, &form)));
     opened.or_raise().map(Checkpoint::new)
+}
+
+/// Maps of the files; for each leaf the number of its map, its first byte and its length in bytes.
+type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
+
+/// Opens the same as a flat dict, with its files as private maps; without them where the file system has no maps.
+#[pyfunction]
+pub fn safetensors_open_mapped(py: Python<'_>, path: PathBuf) -> PyResult<(Checkpoint, Option<MapsOut>)> {
+    let opened = py.detach(|| {
+        let maps: RefCell<Option<PrivateMaps>> = RefCell::new(None);
+        let checkpoint = regrow::Checkpoint::open_by(&path, |path| {
+            let (reader, found) = open_mapped(path, &TreeForm::Flat)?;
+            maps.replace(found);
+            Ok(reader)
+        })?;
+        Ok((checkpoint, maps.into_inner()))
+    });
+    let (checkpoint, maps) = opened.or_raise()?;
+    let maps = maps.map(|PrivateMaps { files, tensors }| {
+        let places =
+            tensors.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));
+        (files.into_iter().map(MapBuffer::new).collect(), places.collect())
+    });
+    Ok((Checkpoint::new(checkpoint), maps))
 }
 
 /// The same of a file's bytes, without a copy of them.

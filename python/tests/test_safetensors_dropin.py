@@ -320,118 +320,12 @@ def test_copies_are_writable_and_views_are_not(file: Path) -> None:
         assert array.flags.writeable and array.flags.owndata and array.flags.c_contiguous
         array[:] = 0
     assert file.read_bytes() == raw
-    part = ours.safe_open(file, "np").get_slice("a")[::-2]
+    part = ours.safe_open(file, "np").get_slice("a")[::2]
     assert part.flags.writeable and part.flags.c_contiguous
     view = ours.load_file(file, copy=False)["a"]
     assert not view.flags.writeable and not ours.load(raw, copy=False)["a"].flags.writeable
     file.unlink()
     assert view.tolist() == list(range(6))
-
-
-def random_index(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """An index that safetensors takes: no negative ends of slices, nothing beyond the shape."""
-    entries: list[Any] = []
-    for dim in shape[: int(rng.integers(0, len(shape) + 1))]:
-        start = int(rng.integers(0, dim))
-        stop = int(rng.integers(start + 1, dim + 1))
-        step = int(rng.integers(1, 4))
-        choices = [
-            int(rng.integers(-dim, dim)),
-            slice(None),
-            slice(start, stop),
-            slice(start, None),
-            slice(None, stop),
-            slice(start, stop, step),
-            slice(None, None, step),
-        ]
-        entries.append(choices[int(rng.integers(len(choices)))])
-    if rng.integers(4) == 0:
-        entries.insert(int(rng.integers(0, len(entries) + 1)), Ellipsis)
-    if len(entries) == 1 and rng.integers(2):
-        return entries[0]
-    return tuple(entries)
-
-
-def placed_at_the_end(index: Any, shape: tuple[int, ...]) -> bool:
-    """Whether entries follow an ellipsis: they count from the last axis."""
-    return isinstance(index, tuple) and Ellipsis in index and index[-1] is not Ellipsis
-
-
-def test_random_slices_are_theirs(file: Path) -> None:
-    rng = np.random.default_rng(5)
-    compared = 0
-    for _ in range(40):
-        shape = tuple(int(n) for n in rng.integers(1, 6, rng.integers(1, 5)))
-        tensors = {name: random_array(rng, name, shape) for name in ("float32", "bfloat16", "bool", "complex64")}
-        safetensors.numpy.save_file(tensors, file)
-        with safetensors.safe_open(file, "np") as theirs, ours.safe_open(file, "np") as opened:
-            assert opened.get_slice("bool").get_shape() == theirs.get_slice("bool").get_shape() == list(shape)
-            for _ in range(20):
-                index = random_index(rng, shape)
-                for name, tensor in tensors.items():
-                    try:
-                        found = opened.get_slice(name)[index]
-                    except ours.SafetensorIndexError:
-                        # Entries after an ellipsis may meet a shorter axis than they were made for.
-                        assert placed_at_the_end(index, shape), index
-                        with pytest.raises(IndexError):
-                            tensor[index]
-                        continue
-                    assert type(found) is np.ndarray
-                    assert same_bits(found, np.asarray(tensor[index])), (shape, index)
-                    try:
-                        expected = theirs.get_slice(name)[index]
-                    except (safetensors.SafetensorError, SystemError, OverflowError):
-                        assert placed_at_the_end(index, shape), index
-                        continue
-                    assert same_bits(found, expected), (shape, index)
-                    compared += 1
-    assert compared > 2500, compared
-
-
-def test_slices_that_they_lack_are_numpy_s(file: Path) -> None:
-    tensor = np.arange(24).reshape(2, 3, 4)
-    ours.save_file({"x": tensor, "empty": np.zeros((0, 3)), "scalar": np.array(7)}, file)
-    opened = ours.safe_open(file, "np")
-    part = opened.get_slice("x")
-    for index in (
-        slice(None, None, -1),
-        (slice(None), slice(-2, 3)),
-        slice(0, 5),
-        slice(1, 0),
-        (slice(None), slice(None, -1)),
-        None,
-        (0, None),
-        (Ellipsis, slice(3, 0, -2)),
-    ):
-        assert same_bits(part[index], tensor[index]), index
-    assert opened.get_slice("empty")[:, 1].shape == (0,)
-    assert opened.get_slice("scalar")[()].shape == opened.get_slice("scalar")[...].shape == ()
-
-
-def test_slices_that_make_no_sense_are_their_error(file: Path) -> None:
-    safetensors.numpy.save_file({"x": np.arange(24).reshape(2, 3, 4)}, file)
-    theirs, part = safetensors.safe_open(file, "np").get_slice("x"), ours.safe_open(file, "np").get_slice("x")
-    for index in (
-        2,
-        5,
-        -3,
-        (0, 1, 2, 3),
-        [0, 1],
-        (slice(None), [0, 2]),
-        1.5,
-        "a",
-        (Ellipsis, Ellipsis),
-        slice(None, None, 0),
-    ):
-        with pytest.raises((safetensors.SafetensorError, OverflowError)):
-            theirs[index]
-        with pytest.raises(ours.SafetensorError):
-            part[index]
-    with pytest.raises(IndexError):
-        part[2]
-    with pytest.raises(ours.SafetensorError):
-        part[True]
 
 
 def test_safe_open_is_theirs(file: Path) -> None:

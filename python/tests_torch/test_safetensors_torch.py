@@ -11,6 +11,8 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+from interfaces import differences
+from safetensors_exceptions import EXCEPTIONS
 
 import regrow.safetensors as ours
 import regrow.safetensors.torch as ours_torch
@@ -105,6 +107,165 @@ def test_loaded_tensors_are_the_caller_s_own(file: Path) -> None:
     loaded += 1
     assert loaded.tolist() == [1, 2, 3, 4] and file.read_bytes() == before
     assert ours_torch.load_file(file, device="meta")["a"].device.type == "meta"
+
+
+def test_tensors_lie_in_a_private_map_as_theirs_do(file: Path) -> None:
+    rng = np.random.default_rng(4)
+    tensors = {str(dtype): random_tensor(rng, dtype, (3, 5)) for dtype in DTYPES} | {"empty": torch.zeros(0, 3)}
+    safetensors.torch.save_file(tensors, file)
+    before = file.read_bytes()
+
+    def pages_of_the_file() -> int:
+        """Maps of it in this process."""
+        return Path("/proc/self/maps").read_text().count(str(file.resolve()))
+
+    for load_file in (ours_torch.load_file, safetensors.torch.load_file):
+        loaded = load_file(file)
+        assert pages_of_the_file() == 1
+        assert_tensors(loaded, tensors)
+        for name, tensor in loaded.items():
+            # A storage of its own each: none is saved with the whole file behind it, none shares memory.
+            assert tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size(), name
+            assert tensor.storage_offset() == 0 and not tensor.requires_grad
+            if tensor.numel():
+                tensor.view(torch.uint8).fill_(1)
+        assert file.read_bytes() == before
+        assert_tensors(load_file(file), tensors)
+        safetensors.torch.save_file(loaded, file.with_name("again"))
+        del tensor, loaded
+        assert pages_of_the_file() == 0
+        copies = load_file(file, backend="pread")
+        assert pages_of_the_file() == 0
+        assert_tensors(copies, tensors)
+    assert_tensors(ours_torch.load_file(file, copy=True), tensors)
+    assert pages_of_the_file() == 0
+    with ours.safe_open(file, "pt") as opened:
+        one, other = opened.get_tensor("torch.int32"), opened.get_tensor("torch.int32")
+        one.fill_(7)
+        assert other[0, 0] == 7  # one map for one file, as there
+    assert_tensors({"x": ours_torch.load_file(file)["torch.int32"]}, {"x": tensors["torch.int32"]})
+
+
+def test_a_file_that_is_replaced_stays_as_it_was_loaded(file: Path) -> None:
+    tensors = {"a": torch.arange(100_000.0)}
+    for save_file in (ours_torch.save_file, safetensors.torch.save_file):
+        ours_torch.save_file(tensors, file)
+        loaded = ours_torch.load_file(file)
+        loaded["a"][0] = 5
+        save_file({"a": torch.zeros(3)}, file)
+        assert loaded["a"][0] == 5 and torch.equal(loaded["a"][1:], tensors["a"][1:])
+        save_file(loaded, file)
+        save_file(ours_torch.load_file(file), file)  # onto what it is mapped from
+        assert torch.equal(ours_torch.load_file(file)["a"], loaded["a"])
+
+
+def test_several_files_are_mapped_too(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": torch.full((100,), float(i)) for i in range(40)}
+    ours_torch.save_file(tensors, tmp_path / "parts", max_shard_size="800B")
+    assert len(list((tmp_path / "parts").glob("*.safetensors"))) == 20
+    loaded = ours_torch.load_file(tmp_path / "parts")
+    assert_tensors(loaded, tensors)
+    for tensor in loaded.values():
+        tensor.zero_()
+    assert_tensors(ours_torch.load_file(tmp_path / "parts"), tensors)
+
+
+def test_tensors_are_on_the_cpu_whatever_the_default_device(file: Path) -> None:
+    """transformers makes models on the device `meta`."""
+    ours_torch.save_file({"a": torch.arange(4), "e": torch.zeros(0)}, file)
+    for backend in ("mmap", "pread"):
+        with torch.device("meta"):
+            loaded = ours_torch.load_file(file, backend=backend)
+            with ours.safe_open(file, "pt", device=None, backend=backend) as opened:
+                part = opened.get_slice("a")[1:3]
+            theirs = safetensors.torch.load_file(file)["a"]
+        assert {tensor.device.type for tensor in (*loaded.values(), part, theirs)} == {"cpu"}
+        assert part.tolist() == [1, 2]
+    with pytest.raises(ours.SafetensorError, match="device nope is invalid"):
+        ours.safe_open(file, "pt", "nope")
+
+
+def test_parts_of_a_mapped_tensor_are_what_torch_gives(file: Path) -> None:
+    tensor = torch.arange(24.0).reshape(2, 3, 4)
+    ours_torch.save_file({"x": tensor}, file)
+    indices: list[Any] = [slice(0, 9), (Ellipsis, slice(-2, None)), [0, 1], [], None, True, -1, ()]
+    with ours.safe_open(file, "pt") as opened, safetensors.safe_open(file, "pt") as theirs:
+        for index in indices:
+            found, expected = opened.get_slice("x")[index], theirs.get_slice("x")[index]
+            assert torch.equal(found, expected) and found.stride() == expected.stride(), index
+        for wrong in (5, slice(None, None, -1), (0, 0, 0, 0), 1.5):
+            with pytest.raises((IndexError, ValueError, TypeError)) as said:
+                theirs.get_slice("x")[wrong]
+            with pytest.raises(said.type) as caught:
+                opened.get_slice("x")[wrong]
+            assert str(caught.value) == str(said.value)
+    part = ours.safe_open(file, "pt", backend="pread").get_slice("x")
+    with pytest.raises(ours.SafetensorError, match="index 8 out of bounds for tensor dimension #0 of size 2"):
+        part[:9]
+
+
+def test_every_name_of_the_original_is_here_with_its_signature() -> None:
+    assert differences(safetensors.torch, ours_torch, EXCEPTIONS) == []
+
+
+def random_views(rng: np.random.Generator) -> dict[str, torch.Tensor]:
+    """Tensors of a few storages, parts of which lie in each other."""
+    bases = [torch.zeros(int(rng.integers(1, 12)), dtype=torch.float16) for _ in range(3)]
+    out = {}
+    for i in range(int(rng.integers(1, 8))):
+        base = bases[int(rng.integers(3))]
+        start, stop = sorted(int(n) for n in rng.integers(0, len(base) + 1, 2))
+        choices = [base, base.view(-1, 1), base[start:stop], base[:: int(rng.integers(1, 4))], base.clone()]
+        out["abcdefgh"[(i * 5) % 8]] = choices[int(rng.integers(len(choices)))]
+    if rng.integers(4) == 0:
+        out["meta"] = torch.zeros(3, device="meta")
+    return out
+
+
+def test_tensors_that_share_memory_are_found_as_they_find_them() -> None:
+    """What counts as shared decides what a file holds."""
+    rng = np.random.default_rng(6)
+    refused = 0
+    for _ in range(400):
+        tensors = random_views(rng)
+        assert ours_torch._find_shared_tensors(tensors) == safetensors.torch._find_shared_tensors(tensors)
+        for tensor in tensors.values():
+            for name in ("storage_ptr", "storage_size", "_end_ptr", "_is_complete"):
+                assert getattr(ours_torch, name)(tensor) == getattr(safetensors.torch, name)(tensor), name
+        names = list(tensors)
+        options: dict[str, Any] = {}
+        if rng.integers(2):
+            options["preferred_names"] = names[: int(rng.integers(len(names) + 1))]
+        if rng.integers(2):
+            options["discard_names"] = names[int(rng.integers(len(names))) :]
+        try:
+            expected = safetensors.torch._remove_duplicate_names(tensors, **options)
+        except RuntimeError:
+            refused += 1
+            with pytest.raises(RuntimeError, match="Refusing"):
+                ours_torch._remove_duplicate_names(tensors, **options)
+        else:
+            assert ours_torch._remove_duplicate_names(tensors, **options) == expected
+    assert 50 < refused < 350
+
+
+def test_the_private_helpers_for_tensors() -> None:
+    rng = np.random.default_rng(7)
+    tensors = {str(dtype): random_tensor(rng, dtype, (2, 3)) for dtype in DTYPES} | {"empty": torch.zeros(0, 3)}
+    alive: list[Any] = []
+    raw = ours.serialize(ours_torch._flatten_as_ptr(tensors, alive))
+    assert raw == safetensors.torch.save(tensors) and len(alive) == len(tensors)
+    for module in (ours_torch, safetensors.torch):
+        assert_tensors(module._view2torch(module.deserialize(raw)), tensors)
+        assert module._getdtype("F8_E5M2") == torch.float8_e5m2
+        for tensor in tensors.values():
+            assert module._to_ndarray(tensor)[0].tobytes() == raw_bytes(tensor)
+            assert module._SIZE[tensor.dtype] == tensor.element_size()
+        for wrong in ([tensors], {"a": 1}, {"a": torch.zeros(2).to_sparse()}):
+            with pytest.raises(ValueError):
+                module._evaluate_tensors_for_save(wrong)
+        with pytest.raises(ValueError, match="non contiguous"):
+            module._flatten_as_ptr({"a": torch.zeros(2, 3).T}, [])
 
 
 @pytest.mark.parametrize("save", [ours_torch.save, safetensors.torch.save])

@@ -12,23 +12,32 @@ The files are byte for byte those of safetensors, and are written all or not at 
 beside the original: folders with ``model.safetensors.index.json``, trees of dicts (``sep``, ``nested``), views
 without a copy (``copy=False``), float8 and float4 through ml_dtypes.
 
-The functions of this module are those of `regrow.safetensors.numpy`.
+All names of the original are here, the private ones that other packages import among them. `load`, `load_file`,
+`save` and `save_file` of this module are those of `regrow.safetensors.numpy`.
 """
 
 from __future__ import annotations
 
 from ._errors import SafetensorError, SafetensorIndexError
-from ._open import SafeSlice, deserialize, safe_open
+from ._open import SafeSlice, safe_open
+from ._open import _safe_open_handle as _safe_open_handle
+from ._raw import TensorSpec, deserialize, serialize, serialize_file
 from .numpy import load, load_file, save, save_file
+
+__version__ = "0.8.0"
+"""The version of safetensors whose functions these are."""
 
 __all__ = [
     "SafeSlice",
     "SafetensorError",
     "SafetensorIndexError",
+    "TensorSpec",
     "deserialize",
     "load",
     "load_file",
     "safe_open",
     "save",
     "save_file",
+    "serialize",
+    "serialize_file",
 ]

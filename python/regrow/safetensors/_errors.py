@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from .._errors import (
     CorruptError,
     InvalidArgumentError,
+    IoError,
     LeafTypeError,
     LimitError,
     NameCollisionError,
+    NotFoundError,
+    PermissionDeniedError,
     RegrowError,
+    StorageFullError,
     UncommittedError,
     UnsupportedError,
 )
@@ -35,16 +39,56 @@ class SafetensorIndexError(SafetensorError, IndexError):
     kind = "invalid_argument"
 
 
+class SafetensorBoundError(SafetensorError, OverflowError):
+    """A slice begins or ends at a negative number."""
+
+    kind = "invalid_argument"
+
+
+class SafetensorNotFoundError(SafetensorError, NotFoundError):
+    """There is no folder to write to, and none can be made."""
+
+
+class SafetensorPermissionError(SafetensorError, PermissionDeniedError):
+    """A file may not be written."""
+
+
+class SafetensorFullError(SafetensorError, StorageFullError):
+    """The file system is full."""
+
+
+class SafetensorArgumentError(SafetensorError, InvalidArgumentError):
+    """An argument makes no sense, or what is at the path cannot be replaced by a file: a folder."""
+
+
+class SafetensorIoError(SafetensorError, IoError):
+    """Any other failure of the operating system."""
+
+
 _THEIRS = (CorruptError, LimitError, NameCollisionError, UncommittedError, UnsupportedError)
-"""What safetensors raises its one exception for. A missing file is `FileNotFoundError` there, too."""
+"""What safetensors raises its one exception for, wherever it happens."""
+
+_WRITING: dict[type[RegrowError], type[SafetensorError]] = {
+    NotFoundError: SafetensorNotFoundError,
+    PermissionDeniedError: SafetensorPermissionError,
+    StorageFullError: SafetensorFullError,
+    InvalidArgumentError: SafetensorArgumentError,
+    IoError: SafetensorIoError,
+}
+"""What it raises it for while it writes, too. A file that cannot be read is an `OSError` there."""
 
 
 @contextmanager
-def as_safetensor_errors() -> Iterator[None]:
+def as_safetensor_errors(writing: bool = False) -> Iterator[None]:
     """Makes `SafetensorError` of what safetensors has it for; all else stays what it is."""
     try:
         yield
-    except (LeafTypeError, InvalidArgumentError):
+    except LeafTypeError:
         raise
     except _THEIRS as error:
         raise SafetensorError.of(error) from error
+    except RegrowError as error:
+        of_both = _WRITING.get(type(error)) if writing else None
+        if of_both is None:
+            raise
+        raise of_both.of(error) from error

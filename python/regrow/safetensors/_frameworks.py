@@ -1,48 +1,82 @@
-"""What a tensor is to whom: NumPy, JAX, torch; each from a read-only NumPy view."""
+"""What a tensor is to whom: NumPy, JAX, torch."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._errors import SafetensorError
+from ._slices import checked
 
-FromNumpy = Callable[["np.ndarray[Any, Any]"], Any]
+if TYPE_CHECKING:
+    from ._open import Tensors
+
+NUMPY = ("numpy", "np")
+JAX = ("flax", "jax")
+TORCH = ("pt", "torch", "pytorch")
 
 
-def converter(framework: str, device: Any, copy: bool) -> FromNumpy:
-    """What makes a framework's tensor of a view.
+class Reads:
+    """The tensors of a file as NumPy's arrays: in memory of their own, or with ``copy=False`` as read-only views."""
+
+    def __init__(self, tensors: Tensors, copy: bool) -> None:
+        self.tensors = tensors
+        self._copy = copy
+
+    def convert(self, view: np.ndarray[Any, Any]) -> Any:
+        """The framework's tensor of a view."""
+        return np.array(view, order="C") if self._copy else view
+
+    def whole(self, at: int) -> Any:
+        """A tensor."""
+        return self.convert(self.tensors.view(at))
+
+    def part(self, at: int, index: Any) -> Any:
+        """A part of a tensor, by safetensors' rules for slices."""
+        return self.convert(self.tensors.part(at, checked(index, self.tensors.shapes[at])))
+
+    def all(self) -> dict[str, Any]:
+        """Every tensor by its name."""
+        return {name: self.whole(at) for at, name in enumerate(self.tensors.names)}
+
+
+class JaxReads(Reads):
+    """As JAX' arrays."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        super().__init__(tensors, True)
+        self._make: Any = importlib.import_module("jax.numpy").array
+
+    def convert(self, view: np.ndarray[Any, Any]) -> Any:
+        return self._make(view)
+
+
+def check(framework: str, device: Any) -> None:
+    """Refuses a framework or a device that is not served.
 
     Raises:
-        SafetensorError: for a framework or device that is not served.
-        ModuleNotFoundError: if the framework is not installed.
+        SafetensorError: for either.
+        ModuleNotFoundError: if torch is asked for and is not installed.
     """
-    if framework in ("numpy", "np"):
-        _check_device("numpy", device)
-        return to_numpy if copy else _view
-    if framework in ("flax", "jax"):
-        _check_device("flax", device)
-        make: FromNumpy = importlib.import_module("jax.numpy").array
-        return make
-    if framework in ("pt", "torch", "pytorch"):
-        torch = importlib.import_module("regrow.safetensors.torch")
-        return lambda view: torch.to_torch(view, device, copy)
-    served = "np, numpy, jax, flax, pt, torch, pytorch"
-    raise SafetensorError(f"framework {framework} is invalid: it is one of {served}")
+    if not isinstance(framework, str):
+        raise TypeError(f"framework is a str, not {type(framework).__name__}")
+    if framework in TORCH:
+        importlib.import_module("regrow.safetensors._torch_tensors").check_device(device)
+        return
+    if framework not in (*NUMPY, *JAX):
+        raise SafetensorError(f"framework {framework} is invalid: it is one of {', '.join((*NUMPY, *JAX, *TORCH))}")
+    if device is not None and str(device) != "cpu":
+        theirs = NUMPY[0] if framework in NUMPY else JAX[0]
+        raise SafetensorError(f"Device {device} is not supported for framework {theirs}")
 
 
-def to_numpy(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of its own memory, in C order."""
-    return np.array(view, order="C")
-
-
-def _view(view: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return view
-
-
-def _check_device(framework: str, device: Any) -> None:
-    if str(device) != "cpu":
-        raise SafetensorError(f"Device {device} is not supported for framework {framework}")
+def reads(tensors: Tensors, framework: str, device: Any, copy: bool | None) -> Reads:
+    """Reads in a framework that has passed `check`; torch's are mapped if the tensors are."""
+    if framework in NUMPY:
+        return Reads(tensors, copy is not False)
+    if framework in JAX:
+        return JaxReads(tensors)
+    made: Reads = importlib.import_module("regrow.safetensors._torch_tensors").reads(tensors, device)
+    return made

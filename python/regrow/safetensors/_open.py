@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from .. import _native
 from .._attempts import attempts
 from .._checkpoint import StrPath, basic_region
-from .._errors import InvalidArgumentError, ReplacedError
+from .._errors import NotFoundError, ReplacedError
 from .._leaves import DTYPES, UNKNOWN
 from .._tree import unflatten
-from ._errors import SafetensorError, SafetensorIndexError, as_safetensor_errors
-from ._frameworks import FromNumpy, converter
+from ._errors import SafetensorError, as_safetensor_errors
+from ._frameworks import TORCH, Reads, check, reads
 
 BACKENDS = ("mmap", "pread")
 
 _Made = TypeVar("_Made")
 
 
+Maps = tuple[list[_native.MapBuffer], list[tuple[int, int, int] | None]]
+"""The files as private maps; for each tensor the number of its map, first byte and length."""
+
+
 class Tensors:
     """The tensors of an opened file, in the order of their bytes."""
 
-    def __init__(self, native: _native.Checkpoint) -> None:
+    def __init__(self, native: _native.Checkpoint, maps: Maps | None = None) -> None:
         self.native = native
+        self.maps = maps
         self.structure, kinds, dtypes, shapes, names = native.tree()
         self.kinds = kinds
         self.dtypes = dtypes
@@ -39,8 +45,14 @@ class Tensors:
     @classmethod
     def of_path(cls, path: StrPath, separator: str | None = None) -> Tensors:
         """Opens a file of any name, an index, or a folder."""
-        with as_safetensor_errors():
+        with _opening(path):
             return cls(_native.safetensors_open(os.fsdecode(path), separator))
+
+    @classmethod
+    def mapped(cls, path: StrPath) -> Tensors:
+        """The same, with the files as private maps if the file system has any."""
+        with _opening(path):
+            return cls(*_native.safetensors_open_mapped(os.fsdecode(path)))
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
@@ -74,7 +86,7 @@ class Tensors:
 
     def view(self, at: int) -> np.ndarray[Any, Any]:
         """A whole tensor, read-only: of the file itself, unless it is packed there."""
-        self._check(at)
+        self.check_dtype(at)
         with as_safetensor_errors():
             _, values, _ = self.native.read(at)
         array: np.ndarray[Any, Any] = values[0]
@@ -82,28 +94,46 @@ class Tensors:
 
     def part(self, at: int, index: Any) -> np.ndarray[Any, Any]:
         """What NumPy's basic indexing gives, always an array; only the bytes between its corners are read."""
-        self._check(at)
+        self.check_dtype(at)
         region = basic_region(index, self.shapes[at])
         with as_safetensor_errors():
             buffer = memoryview(self.native.region(at, region.starts, region.lens))
         array: np.ndarray[Any, Any] = np.ndarray(region.lens, DTYPES[self.dtypes[at]], buffer)
         return np.asarray(array[region.then])
 
-    def all(self, convert: FromNumpy) -> dict[str, Any]:
-        """Every tensor by its name."""
-        return {name: convert(self.view(at)) for at, name in enumerate(self.names)}
-
-    def tree(self, convert: FromNumpy) -> Any:
+    def tree(self, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Any:
         """Every tensor, in the dicts that its name was cut into."""
         return unflatten(self.structure, [convert(self.view(at)) for at in range(len(self.names))])
 
-    def _check(self, at: int) -> None:
+    def mapped_bytes(self, at: int) -> tuple[_native.MapBuffer, int, int] | None:
+        """The map that a whole tensor lies in as it is stored, first byte and length; `None` without maps."""
+        self.check_dtype(at)
+        if self.maps is None or (place := self.maps[1][at]) is None:
+            return None
+        number, start, length = place
+        return self.maps[0][number], start, length
+
+    def check_dtype(self, at: int) -> None:
+        """Refuses a dtype of which safetensors does not say how it lies."""
         if self.kinds[at] == UNKNOWN:
             raise SafetensorError(
                 f"Dtype not understood: {self.tag(at)}: safetensors does not say how its bits lie\n"
                 f"  leaf {self.names[at]}",
                 leaf=self.names[at],
             )
+
+
+@contextmanager
+def _opening(path: StrPath) -> Iterator[None]:
+    """A missing file is said in safetensors' words."""
+    with as_safetensor_errors():
+        try:
+            yield
+        except NotFoundError as error:
+            name = os.fsdecode(path)
+            if isinstance(error, ReplacedError) or os.path.lexists(name):
+                raise
+            raise NotFoundError(f"No such file or directory: {name}", file=name) from None
 
 
 class safe_open:
@@ -113,9 +143,12 @@ class safe_open:
         filename: The file. Also ``model.safetensors.index.json``, or a folder with one.
         framework: What tensors are to be: ``"np"`` or ``"numpy"``, ``"jax"`` or ``"flax"``, ``"pt"`` or ``"torch"``.
         device: Where; other than ``"cpu"`` for torch only.
-        backend: ``"mmap"`` or ``"pread"``: taken for safetensors' sake, both read the same way.
-        copy: ``False`` gives NumPy's arrays (and slices) as read-only views where they can be; torch's tensors then
-            share the map and must not be written to.
+        backend: ``"mmap"`` gives torch's tensors on the CPU in a private map of the file, ``"pread"`` in memory of
+            their own. NumPy's and JAX' always have their own.
+        copy: ``True`` gives torch's tensors memory of their own with either backend, ``False`` the map. ``False`` gives
+            NumPy's arrays (and slices) as read-only views where they can be.
+
+    What is written to a tensor in a private map does not reach the file.
 
     Raises:
         SafetensorError: if the file breaks the rules of safetensors.
@@ -129,107 +162,104 @@ class safe_open:
         device: Any = "cpu",
         *,
         backend: str = "mmap",
-        copy: bool = True,
+        copy: bool | None = None,
     ) -> None:
-        check_backend(backend)
-        self._convert = converter(framework, device, copy)
-        self._tensors: Tensors | None = Tensors.of_path(filename)
+        self._reads: Reads | None = opened(filename, framework, device, backend, copy)
 
-    def __enter__(self) -> safe_open:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
+        _exc_type: type[BaseException] | None,
+        _exc_value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self._tensors = None
+        self._reads = None
 
     def keys(self) -> list[str]:
         """The names of the tensors, sorted."""
-        return sorted(self._open().names)
+        return sorted(self._open().tensors.names)
 
     def offset_keys(self) -> list[str]:
         """The names of the tensors, in the order of their bytes."""
-        return list(self._open().names)
+        return list(self._open().tensors.names)
 
     def metadata(self) -> dict[str, str] | None:
         """The text beside the tensors; `None` if there is none."""
-        return self._open().metadata
+        return self._open().tensors.metadata
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor."""
-        return self._convert(self._open().view(self._at(name)))
+        return self._open().whole(self._at(name))
 
     def get_tensors(self) -> dict[str, Any]:
         """Every tensor by its name."""
-        return self._open().all(self._convert)
+        return self._open().all()
 
     def get_slice(self, name: str) -> SafeSlice:
         """A tensor to be sliced: only the bytes asked for are read."""
-        return SafeSlice(self._open(), self._at(name), self._convert)
+        return SafeSlice(self._open(), self._at(name))
 
-    def _open(self) -> Tensors:
-        if self._tensors is None:
+    def _open(self) -> Reads:
+        if self._reads is None:
             raise SafetensorError("File is closed")
-        return self._tensors
+        return self._reads
 
     def _at(self, name: str) -> int:
         if not isinstance(name, str):
             raise TypeError(f"a tensor goes by its name, a str, not by {type(name).__name__}")
-        at = self._open().by_name.get(name)
+        at = self._open().tensors.by_name.get(name)
         if at is None:
             raise SafetensorError(f"File does not contain tensor {name}", leaf=name)
         return at
 
 
+class _safe_open_handle(safe_open):
+    """`safe_open` of a file that Python has open: of what is at its name.
+
+    Raises:
+        AttributeError: if `f` has no ``fileno`` or no ``name``: it is no file of the system.
+    """
+
+    def __init__(
+        self, f: Any, framework: str, device: Any = "cpu", *, backend: str = "mmap", copy: bool | None = None
+    ) -> None:
+        _ = f.fileno
+        super().__init__(os.fspath(f.name), framework, device, backend=backend, copy=copy)
+
+
 class SafeSlice:
     """A tensor that has not been read: ``file.get_slice(name)[0:16, ..., 3]``."""
 
-    def __init__(self, tensors: Tensors, at: int, convert: FromNumpy) -> None:
-        self._tensors = tensors
+    def __init__(self, reads: Reads, at: int) -> None:
+        self._reads = reads
         self._at = at
-        self._convert = convert
 
     def get_shape(self) -> list[int]:
         """The shape of the whole tensor."""
-        return list(self._tensors.shapes[self._at])
+        return list(self._reads.tensors.shapes[self._at])
 
     def get_dtype(self) -> str:
         """safetensors' name of the dtype: ``F32``, ``BF16``."""
-        return self._tensors.tag(self._at)
+        return self._reads.tensors.tag(self._at)
 
     def __getitem__(self, index: Any) -> Any:
-        """What NumPy's basic indexing gives: integers, slices with any step, ``...`` and `None`."""
-        try:
-            part = self._tensors.part(self._at, index)
-        except IndexError as error:
-            raise SafetensorIndexError(f"Error during slicing {_shown(index)}: {error}") from None
-        except InvalidArgumentError as error:
-            raise SafetensorError(f"Unsupported slice index {_shown(index)}: {error.message}") from None
-        except ValueError as error:
-            raise SafetensorError(f"Error during slicing {_shown(index)}: {error}") from None
-        return self._convert(part)
+        """A part of it: integers, slices with bounds inside and a positive step, ``...``. In a private map whatever
+        torch takes."""
+        return self._reads.part(self._at, index)
 
 
-def deserialize(bytes: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The tensors of a file in memory as safetensors' lowest level has them: names, each with ``dtype``, ``shape``
-    and its bytes in C order (of a packed dtype with an element a byte)."""
-    tensors = Tensors.of_bytes(bytes)
-    out = []
-    for at, name in enumerate(tensors.names):
-        data = bytearray(tensors.view(at).tobytes())
-        out.append((name, {"dtype": tensors.tag(at), "shape": list(tensors.shapes[at]), "data": data}))
-    return out
+def opened(filename: StrPath, framework: str, device: Any, backend: str, copy: bool | None) -> Reads:
+    """A file, an index or a folder, its tensors to be read in a framework."""
+    check_backend(backend)
+    check(framework, device)
+    is_mapped = framework in TORCH and (backend == "mmap" if copy is None else not copy)
+    tensors = Tensors.mapped(filename) if is_mapped else Tensors.of_path(filename)
+    return reads(tensors, framework, device, copy)
 
 
 def check_backend(backend: str) -> None:
     """Refuses what is no backend of safetensors."""
     if backend not in BACKENDS:
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: "mmap", "pread")')
-
-
-def _shown(index: Any) -> str:
-    entries: Sequence[Any] = index if isinstance(index, tuple) else (index,)
-    return f"[{', '.join(map(repr, entries))}]"

@@ -25,7 +25,7 @@ def to_file(
     durable: bool,
 ) -> None:
     """Writes a file, or with `max_shard_size` a folder of them; replaces what is there."""
-    with as_safetensor_errors():
+    with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
         options = layout_options(metadata, sep, align, max_shard_size)
         _native.save(os.fsdecode(filename), flat.structure, leaves, save_options(options, durable), unwatched())

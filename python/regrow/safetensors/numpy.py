@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._checkpoint import StrPath
 from . import _save
-from ._frameworks import converter
+from ._frameworks import reads
 from ._open import Tensors, check_backend
+from ._open import safe_open as safe_open
+from ._raw import DTYPES, TensorSpec
+from ._raw import deserialize as deserialize
+from ._raw import serialize as serialize
+from ._raw import serialize_file as serialize_file
 
 __all__ = ["load", "load_file", "save", "save_file"]
 
@@ -111,6 +117,43 @@ def load_file(
 
 def loaded(tensors: Tensors, nested: bool, copy: bool, framework: str = "numpy") -> dict[str, Any]:
     """All tensors, as a dict of names or as dicts in each other."""
-    convert = converter(framework, "cpu", copy)
-    tree: dict[str, np.ndarray[Any, Any]] = tensors.tree(convert) if nested else tensors.all(convert)
+    read = reads(tensors, framework, "cpu", copy)
+    tree: dict[str, Any] = tensors.tree(read.convert) if nested else read.all()
     return tree
+
+
+# ---- names that are private there, and that others import ---------------------------------------------------
+
+
+_TYPES: dict[str, Any] = {tag: dtype.type for tag, dtype in DTYPES.items()}
+
+
+def _getdtype(dtype_str: str) -> Any:
+    """NumPy's type of a dtype by its name in the file."""
+    return _TYPES[dtype_str]
+
+
+def _is_little_endian(tensor: np.ndarray[Any, Any]) -> bool:
+    order = tensor.dtype.byteorder
+    return order in "|<" or (order == "=" and sys.byteorder == "little")
+
+
+def _flatten(tensor_dict: Mapping[str, np.ndarray[Any, Any]], keep_alive_buffer: list[Any]) -> dict[str, TensorSpec]:
+    """Where each array lies; those that do not lie as in a file are copied, into `keep_alive_buffer`."""
+    out = {}
+    for name, array in tensor_dict.items():
+        lying = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+        if not np.may_share_memory(lying, array):
+            keep_alive_buffer.append(lying)
+        out[name] = TensorSpec(
+            dtype=lying.dtype.name, shape=lying.shape, data_ptr=lying.ctypes.data, data_len=lying.nbytes
+        )
+    return out
+
+
+def _view2np(safeview: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, np.ndarray[Any, Any]]:
+    """What `deserialize` gives, as arrays in the memory of its bytes."""
+    return {
+        name: np.frombuffer(tensor["data"], _getdtype(tensor["dtype"])).reshape(tensor["shape"])
+        for name, tensor in safeview
+    }

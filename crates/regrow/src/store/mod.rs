@@ -23,7 +23,7 @@ mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
+pub use local::{Access, DirectWriter, LocalStore, PrivateMap, WriteOptions, WrittenFile, advise};
 pub(crate) use local::{DirectReader, OpenFile, Scratch, Way};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;

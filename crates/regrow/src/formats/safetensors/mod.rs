@@ -49,6 +49,7 @@ mod writer;
 
 pub use options::{ByteSize, SafetensorsOptions};
 pub use pytree::TreeForm;
+pub use reader::{MappedTensor, PrivateMaps};
 pub use writer::FileImage;
 
 /// Plain safetensors files.
@@ -108,9 +109,24 @@ impl Format for Safetensors {
 /// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of
 /// the same name, or names cannot be nested.
 pub fn open_as(path: &Path, form: &TreeForm) -> Result<Box<dyn Reader>> {
-    super::refuse_uncommitted(path)?;
-    std::fs::metadata(path).map_err(|source| Error::io("cannot open", path, source))?;
+    refuse_absent(path)?;
     Ok(Box::new(reader::SafetensorsReader::open(path, form)?))
+}
+
+/// The same, with its files as memory of this process: what is written there stays there. No maps where the file
+/// system has none.
+///
+/// # Errors
+/// As [`open_as`].
+pub fn open_mapped(path: &Path, form: &TreeForm) -> Result<(Box<dyn Reader>, Option<PrivateMaps>)> {
+    refuse_absent(path)?;
+    let (reader, maps) = reader::SafetensorsReader::open_mapped(path, form)?;
+    Ok((Box::new(reader), maps))
+}
+
+fn refuse_absent(path: &Path) -> Result<()> {
+    super::refuse_uncommitted(path)?;
+    std::fs::metadata(path).map(drop).map_err(|source| Error::io("cannot open", path, source))
 }
 
 /// Opens a file that is in memory.

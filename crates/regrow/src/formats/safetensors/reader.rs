@@ -17,7 +17,7 @@ use crate::array::{Region, copy_region};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Description, Reader};
-use crate::store::{ByteRange, LocalStore, Store};
+use crate::store::{ByteRange, LocalStore, PrivateMap, Store};
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened file or folder.
@@ -29,6 +29,26 @@ pub(super) struct SafetensorsReader {
     files: Vec<DataFile>,
     /// Whether all of it is one file, or bytes in memory: the store goes on reading the file that it opened.
     is_one_file: bool,
+}
+
+/// The files of a checkpoint as memory of this process, and where its tensors lie there.
+#[derive(Debug)]
+pub struct PrivateMaps {
+    /// A map of each file.
+    pub files: Vec<PrivateMap>,
+    /// For each leaf its tensor; `None` for those without elements that can be read.
+    pub tensors: Vec<Option<MappedTensor>>,
+}
+
+/// The bytes of a tensor, as they are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MappedTensor {
+    /// The number of its file.
+    pub file: usize,
+    /// Where it begins there.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub len_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -46,6 +66,40 @@ impl SafetensorsReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same name.
     pub(super) fn open(path: &Path, form: &TreeForm) -> Result<Self> {
+        Self::open_files(path, form, &mut |_, _| Ok(()))
+    }
+
+    /// The same, with private maps of the files whose headers were read.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_mapped(path: &Path, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
+        let mut maps = Vec::new();
+        let reader = Self::open_files(path, form, &mut |store, file| {
+            // At once: the store closes its oldest file when it has many.
+            let map = store.map_private(file.name.as_encoded_bytes())?;
+            if map.as_ref().is_some_and(|map| map.len() as u64 != file.len_bytes) {
+                return Err(changed(store, file));
+            }
+            maps.push(map);
+            Ok(())
+        })?;
+        let tensors = reader.placed.tensors.iter();
+        let place = |(file, tensor): &Stored| MappedTensor {
+            file: *file,
+            offset_bytes: tensor.offset_bytes,
+            len_bytes: tensor.len_bytes,
+        };
+        let tensors = tensors.map(|stored| stored.as_ref().map(place)).collect();
+        let maps: Option<Vec<_>> = maps.into_iter().collect();
+        Ok((reader, maps.map(|files| PrivateMaps { files, tensors })))
+    }
+
+    fn open_files(
+        path: &Path,
+        form: &TreeForm,
+        each: &mut dyn FnMut(&LocalStore, &DataFile) -> Result<()>,
+    ) -> Result<Self> {
         let parts = Parts::find(path)?;
         let store = LocalStore::new(&parts.folder);
         let is_one_file = parts.index.is_none() && parts.folder != path;
@@ -53,7 +107,9 @@ impl SafetensorsReader {
         for name in parts.names {
             let file = store.describe(name.as_encoded_bytes());
             let (header, len_bytes) = read_header(&store, &name).in_file(file)?;
-            read.add(header, DataFile { name, len_bytes, memory: None });
+            let file = DataFile { name, len_bytes, memory: None };
+            each(&store, &file)?;
+            read.add(header, file);
         }
         match &parts.index {
             Some((file, index)) => keep_indexed(&mut read.stored, index, &read.files).in_file(file)?,
@@ -114,10 +170,14 @@ impl SafetensorsReader {
     }
 
     fn changed(&self, file: &DataFile) -> Error {
-        Error::corrupt("a safetensors file has changed since it was opened")
-            .in_file(self.store.describe(file.name.as_encoded_bytes()))
-            .help("open the checkpoint again")
+        changed(&self.store, file)
     }
+}
+
+fn changed(store: &LocalStore, file: &DataFile) -> Error {
+    Error::corrupt("a safetensors file has changed since it was opened")
+        .in_file(store.describe(file.name.as_encoded_bytes()))
+        .help("open the checkpoint again")
 }
 
 impl Reader for SafetensorsReader {

@@ -15,7 +15,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
 use super::folder::FilePlace;
-use super::map::map_file;
+use super::map::{PrivateMap, map_file};
 use super::reader::{DirectReader, Scratch, Way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, resolve_range};
@@ -180,10 +180,23 @@ impl OpenFile {
         }
         match map_file(&self.file, self.len_bytes()?) {
             Ok(map) => Ok(Some(self.map.get_or_init(|| map).clone())),
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => Ok(None),
+            Err(error) if has_no_maps(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
+
+    /// The whole file, which is not empty, as a private map, another each time; `None` where the file system has no
+    /// maps.
+    pub(super) fn map_private(&self) -> io::Result<Option<PrivateMap>> {
+        match PrivateMap::of(&self.file) {
+            Err(error) if has_no_maps(&error) => Ok(None),
+            map => map.map(Some),
+        }
+    }
+}
+
+fn has_no_maps(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
 /// Whether the error only says that there is no such file.

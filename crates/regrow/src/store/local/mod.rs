@@ -6,7 +6,7 @@
 //! | `folder` | the folder that keys are paths below: by its path, or the one that was opened |
 //! | `files` | open files kept for the next read; `pread` |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
-//! | `map` | read-only maps of whole files, and advice on reading them |
+//! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
 //! | `buffer`, `blocks`, `output` | the writer's aligned memory, its block checksums, its file |
 //! | `watch` | where the writer's time goes |
@@ -44,7 +44,7 @@ mod reader;
 mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
-pub use map::{Access, advise};
+pub use map::{Access, PrivateMap, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
 
 pub(crate) use files::OpenFile;
@@ -89,6 +89,16 @@ impl LocalStore {
     /// The folder.
     pub fn root(&self) -> &Path {
         self.inner.root.path()
+    }
+
+    /// The file at `key`, which is not empty, as memory of this process: what is written to it does not reach the file.
+    /// Another map each time; `None` if there is no such file, and where the file system has no maps.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
+        let Some((_, file)) = self.opened(key)? else { return Ok(None) };
+        file.map_private().map_err(|error| Error::io("cannot map", &self.describe(key), error))
     }
 
     fn path(&self, key: &[u8]) -> Result<PathBuf> {

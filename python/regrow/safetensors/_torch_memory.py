@@ -1,0 +1,104 @@
+"""Which tensors share memory: safetensors' own rules, by its own names.
+
+Others import these: transformers `storage_ptr` and `storage_size`, programs that save tied weights the rest. Which
+tensors count as sharing decides what a file holds, so the rules are the original's to the letter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+torch: Any = importlib.import_module("torch")
+
+
+def storage_ptr(tensor: Any) -> int:
+    """The address of the memory that a tensor is part of; 0 if it has none."""
+    try:
+        pointer: int = tensor.untyped_storage().data_ptr()
+    except (AttributeError, NotImplementedError, RuntimeError):  # tensors that only say what they would be
+        return 0
+    return pointer
+
+
+def storage_size(tensor: Any) -> int:
+    """The length of that memory in bytes."""
+    try:
+        size: int = tensor.untyped_storage().nbytes()
+    except (AttributeError, NotImplementedError):
+        return int(tensor.nelement() * tensor.element_size())
+    return size
+
+
+def _end_ptr(tensor: Any) -> int:
+    """The address behind the last byte that a tensor reaches."""
+    start: int = tensor.data_ptr()
+    if not tensor.nelement():
+        return start
+    last: int = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start + (last + 1) * int(tensor.element_size())
+
+
+def _find_shared_tensors(state_dict: Mapping[str, Any]) -> list[set[str]]:
+    """The names in sets: of one set are those that reach into each other. Not those without memory."""
+    by_storage: dict[Any, set[str]] = {}
+    for name, tensor in state_dict.items():
+        if tensor.device.type != "meta" and storage_ptr(tensor) != 0 and storage_size(tensor) != 0:
+            key = (tensor.device, storage_ptr(tensor), storage_size(tensor))
+            by_storage.setdefault(key, set()).add(name)
+    return _filter_shared_not_shared(list(by_storage.values()), state_dict)
+
+
+def _filter_shared_not_shared(tensors: Iterable[set[str]], state_dict: Mapping[str, Any]) -> list[set[str]]:
+    """Cuts the names of each storage where one tensor begins behind the one before."""
+    out: list[set[str]] = []
+    for names in tensors:
+        if len(names) < 2:
+            out.append(names)
+            continue
+        reached = None
+        for start, end, name in sorted(
+            (state_dict[name].data_ptr(), _end_ptr(state_dict[name]), name) for name in names
+        ):
+            if reached is None or start >= reached:
+                out.append(set())
+            out[-1].add(name)
+            reached = end
+    return out
+
+
+def _is_complete(tensor: Any) -> bool:
+    """Whether a tensor is all of its memory."""
+    whole: bool = tensor.nelement() * tensor.element_size() == storage_size(tensor)
+    return whole and tensor.data_ptr() == storage_ptr(tensor)
+
+
+def _remove_duplicate_names(
+    state_dict: Mapping[str, Any],
+    *,
+    preferred_names: Iterable[str] | None = None,
+    discard_names: Iterable[str] | None = None,
+) -> dict[str, list[str]]:
+    """For each name that is kept the others of the same memory, sorted.
+
+    A name is kept that is all of its memory: of `preferred_names` if there is one, else the first in the alphabet that
+    is not in `discard_names`, else the first.
+
+    Raises:
+        RuntimeError: if no name is all of it.
+    """
+    preferred, discarded = set(preferred_names or ()), set(discard_names or ())
+    out: dict[str, list[str]] = {}
+    for names in _find_shared_tensors(state_dict):
+        complete = {name for name in names if _is_complete(state_dict[name])}
+        if not complete:
+            raise RuntimeError(
+                f"the tensors {sorted(names)} share memory or are parts of it, and none of them is all of it. Refusing "
+                "to save or load the model, since much more memory could be stored than is needed; save clones of them"
+            )
+        kept = min(complete & preferred or complete - discarded or complete)
+        others = sorted(names - {kept})
+        if others:
+            out[kept] = others
+    return out
