@@ -24,7 +24,7 @@ pub mod ocdbt;
 mod prefix;
 
 pub use local::{Access, DirectWriter, LocalStore, WriteOptions, WrittenFile, advise};
-pub(crate) use local::{DirectReader, Scratch, Way};
+pub(crate) use local::{DirectReader, Scratch, Way, read_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
 //! | `files` | open files kept for the next read; `pread` |
+//! | `whole` | documents, read at once or refused while they are read |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | read-only maps of whole files, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
@@ -40,10 +41,12 @@ mod map;
 mod output;
 mod reader;
 mod watch;
+mod whole;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
+pub(crate) use whole::read_document;
 
 use files::{OpenFiles, is_absent};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
