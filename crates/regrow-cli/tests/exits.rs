@@ -60,7 +60,7 @@ fn notes_are_0() {
     let run = regrow(["verify", text(folder.path())]);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.stdout.contains(": sound: "), "{run:?}");
-    assert!(run.stderr.starts_with("note: 0/_is_featurized.mmap: 1 of 1 rows"), "{run:?}");
+    assert!(run.stderr.starts_with("note: 0/_is_featurized.mmap: 1 of 1 row that is done"), "{run:?}");
     let report = &regrow(["verify", "--json", text(folder.path())]).json()[0];
     assert_eq!(report["notes"].as_array().unwrap().len(), 1);
 }

@@ -136,6 +136,10 @@ impl Convert {
 
     /// How a refusal ends, on a dry run as on a run.
     fn refused(&self, error: Error, globals: &Globals) -> Result<Exit, Failure> {
+        // The source itself was opened before: what it has not is a leaf that a glob asks for.
+        if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*self.source) {
+            return Err(Failure::Usage(error));
+        }
         if error.kind() != ErrorKind::Unsupported || self.lossy {
             return Err(error.into());
         }

@@ -226,5 +226,12 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn cannot(what: &str, path: &Path, error: io::Error) -> Failure {
-    Failure::Engine(Error::io(what, path, error))
+    // Only a folder that the user names can be there already.
+    let is_there = error.kind() == io::ErrorKind::AlreadyExists;
+    let error = Error::io(what, path, error);
+    if is_there {
+        Failure::Usage(error.help("name a folder that does not exist"))
+    } else {
+        Failure::Engine(error)
+    }
 }

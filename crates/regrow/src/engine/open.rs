@@ -251,7 +251,8 @@ impl Checkpoint {
 
     fn read_region(&self, leaf: usize, info: &LeafInfo, region: &Region) -> Result<Array> {
         if !info.kind.is_array() {
-            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())));
+            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name()))
+                .help("read it whole; only arrays have slices"));
         }
         if !region.is_inside(&info.shape) {
             return Err(Error::invalid("the region leaves the array").expected(&info.shape, region));

@@ -183,6 +183,7 @@ pub(crate) fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops
     let too_short = |wanted: &dyn std::fmt::Display| {
         crate::Error::corrupt("a stored value is too short")
             .expected(wanted, format_args!("{len_bytes} bytes"))
+            .help("the file was cut short: copy it again")
     };
     match range {
         ByteRange::Full => Ok(0..len_bytes),

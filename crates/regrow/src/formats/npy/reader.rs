@@ -346,7 +346,12 @@ fn kept_in_archive(
 ) -> Result<(Regrown, Option<serde_json::Value>)> {
     let fits = pointer.offset_bytes.checked_add(pointer.len_bytes).is_some_and(|after| after <= end);
     if !fits || pointer.len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::corrupt("the kept pytree does not lie in the archive"));
+        return Err(Error::corrupt("the kept pytree does not lie in the archive")
+            .expected(
+                format_args!("an end before byte {end}"),
+                format_args!("{} bytes from byte {} on", pointer.len_bytes, pointer.offset_bytes),
+            )
+            .help("the archive's comment is damaged: copy the file again"));
     }
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;

@@ -184,7 +184,9 @@ fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
 }
 
 fn gone(file: &Path) -> Error {
-    Error::corrupt("a file of the checkpoint is gone").in_file(file)
+    Error::corrupt("a file of the checkpoint has gone since the folder was listed")
+        .in_file(file)
+        .help("something removes the checkpoint, such as a limit on kept steps: open another step")
 }
 
 fn read_flag(file: &Path, name: &str) -> Result<bool> {

@@ -109,6 +109,8 @@ fn parse_with<T: DeserializeOwned>(bytes: &[u8], mark: &str) -> Result<T> {
         error = error.help(
             "the file is empty or all zeros, as after a power cut: Orbax does not sync its JSON files; restore an earlier step",
         );
+    } else {
+        error = error.help("the file was cut short or damaged: copy it again, or restore an earlier step");
     }
     Err(error)
 }

@@ -70,7 +70,9 @@ impl<'t> Plan<'t> {
             .at_leaf(&path));
         }
         if u32::try_from(tree.len()).is_err() {
-            return Err(Error::new(ErrorKind::Limit, "a tree has more than 2^32 leaves"));
+            return Err(Error::new(ErrorKind::Limit, "the tree has too many leaves")
+                .expected(format_args!("at most {}", u32::MAX), tree.len())
+                .help("save it as several checkpoints"));
         }
         let (names, by_name) = Names::new(tree);
         // Patterns look at key paths, which are made for them alone.

@@ -11,13 +11,14 @@ use super::manifest::{self, DataFile, LeafPlace, Manifest, SmallFile};
 use super::passes::{How, Part};
 use crate::array::Region;
 use crate::bytes::checksum::crc32c;
+use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
 use crate::monitor::Monitor;
 use crate::store::ocdbt::OcdbtStore;
-use crate::store::{LocalStore, Store, StoreExt};
+use crate::store::{LocalStore, Store, StoreExt, read_document};
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
@@ -48,13 +49,8 @@ impl RegrowReader {
     pub fn open(path: &Path) -> Result<Self> {
         let base = LocalStore::new(path);
         let file = path.join(manifest::FILE_NAME);
-        let len_bytes = base.len_bytes(manifest::FILE_NAME.as_bytes())?.unwrap_or(0);
-        if len_bytes > JSON_LEN_MAX_BYTES {
-            return Err(Error::new(ErrorKind::Limit, "regrow.json is too large")
-                .in_file(&file)
-                .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
-        }
-        let bytes = base.get_text_key(manifest::FILE_NAME)?.unwrap_or_default();
+        let bytes = read_document(&file, manifest::FILE_NAME, Language::Json, JSON_LEN_MAX_BYTES)?;
+        let bytes = bytes.unwrap_or_default();
         Self::from_manifest(&bytes, base).in_file(file)
     }
 

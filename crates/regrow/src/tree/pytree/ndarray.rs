@@ -6,7 +6,6 @@ use super::element::Element;
 use super::{NodeRef, Pytree, Restore, sequence};
 use crate::array::{Array, Shape};
 use crate::error::Result;
-use crate::text::counted;
 use crate::tree::{Key, Leaf, TreeBuilder};
 
 impl<T: Element, D: Dimension> Pytree for NdArray<T, D> {
@@ -25,7 +24,7 @@ impl<T: Element, D: Dimension> Pytree for NdArray<T, D> {
             Ok(made) => Some(made),
             Err(_) => {
                 let axes = D::NDIM.map_or_else(|| "any".to_owned(), |axes| axes.to_string());
-                restore.differs("shape", counted(axes, "axis", "axes"), array.shape());
+                restore.differs("shape", format_args!("{axes} axes"), array.shape());
                 None
             }
         }
