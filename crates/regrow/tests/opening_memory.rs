@@ -124,8 +124,20 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
 
 /// Places to go on from: the whole, and beginnings that end outside a text, where the file is one.
 fn beginnings(original: &[u8]) -> Vec<&[u8]> {
-    let quotes = |end: usize| original[..end].iter().filter(|byte| matches!(byte, b'"' | b'\'')).count();
-    let cut = |near: usize| (0..=near.min(original.len())).rev().find(|&end| quotes(end) % 2 == 0).unwrap();
+    let mut outside = vec![0];
+    let mut quote = None;
+    for (at, &byte) in original.iter().enumerate() {
+        let is_escaped = at > 0 && original[at - 1] == b'\\';
+        match (quote, byte) {
+            (None, b'"' | b'\'') => quote = Some(byte),
+            (Some(open), _) if open == byte && !is_escaped => quote = None,
+            _ => {}
+        }
+        if quote.is_none() {
+            outside.push(at + 1);
+        }
+    }
+    let cut = |near: usize| outside.iter().rev().copied().find(|&end| end <= near).unwrap_or(0);
     let mut ends = vec![original.len(), cut(original.len() / 2), cut(40), cut(1)];
     ends.dedup();
     ends.into_iter().map(|end| &original[..end]).collect()
