@@ -19,6 +19,7 @@ from ._handlers import LeafRegistry
 from ._leaves import to_native
 from ._options import OrbaxOptions
 from ._report import SaveReport
+from ._text import printable
 from ._tree import flatten
 
 WhenBusy = Literal["wait", "skip", "queue"]
@@ -286,7 +287,7 @@ def _at_exit() -> None:
     if not failures:
         return
     for failure in failures:
-        print(f"regrow: {failure}", file=sys.stderr)
+        print(printable(f"regrow: {failure}"), file=sys.stderr)
     # An exception raised here would not change the exit status, and a job whose last checkpoint is missing must not
     # look well. The other handlers have their turn first.
     atexit.unregister(_at_exit)
@@ -310,7 +311,7 @@ def _drain(saver: AsyncSaver) -> list[RegrowError]:
             if running is not None and not is_told:
                 is_told = True
                 path, done, total = running
-                print(f"regrow: waiting for the save of {path} ({done} of {total} bytes)", file=sys.stderr)
+                print(printable(f"regrow: waiting for the save of {path} ({done} of {total} bytes)"), file=sys.stderr)
         except CancelledError:
             continue
         except RegrowError as error:

@@ -21,6 +21,7 @@ from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_nativ
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
+from ._text import counted, printable
 from ._tree import flatten, unflatten
 
 StrPath = str | os.PathLike[str]
@@ -176,7 +177,7 @@ def basic_region(index: Any, shape: tuple[int, ...]) -> BasicRegion:
     if dots > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
     if given > len(shape):
-        raise IndexError(f"too many indices: the leaf has {len(shape)} axes, {given} were indexed")
+        raise IndexError(f"too many indices: the leaf has {counted(len(shape), 'axis', 'axes')}, {given} were indexed")
     starts: list[int] = []
     lens: list[int] = []
     then: list[int | slice | EllipsisType | None] = []
@@ -281,7 +282,7 @@ class Checkpoint(Mapping[str, Leaf]):
 
     def __repr__(self) -> str:
         about = f"{self.layout} ({self.variant})" if self.variant else self.layout
-        return f"<regrow.Checkpoint {str(self.path)!r}: {about}, {len(self)} leaves>"
+        return f"<regrow.Checkpoint {str(self.path)!r}: {printable(about)}, {counted(len(self), 'leaf', 'leaves')}>"
 
     @property
     def path(self) -> str:
@@ -466,7 +467,8 @@ class VerifyReport(NamedTuple):
 
     def __str__(self) -> str:
         if self.ok:
-            return f"sound: {self.leaf_count} leaves, {self.checked_bytes} bytes checked"
+            leaves, checked = counted(self.leaf_count, "leaf", "leaves"), counted(self.checked_bytes, "byte", "bytes")
+            return f"sound: {leaves}, {checked} checked"
         return "\n".join(finding.message for finding in self.findings)
 
     @classmethod

@@ -26,6 +26,7 @@ from ._equinox_records import Header, Options, Record, allocate, dtype_of, is_ml
 from ._errors import RegrowError
 from ._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_SCALAR, PLACEHOLDER, PRNG_KEY, SCALAR
 from ._nodes import PrngKey
+from ._text import counted, printable
 from ._tree import Structure, flatten
 
 _NAMED_MAX = 5
@@ -210,12 +211,13 @@ class _Restore:
         if count or self._file.is_broken:
             names = self._names()
             shown = f" ({', '.join(names[self._used :][:_NAMED_MAX])})" if names else ""
-            what.append(f"{count} more records{shown}" if count else "the beginning of another record")
+            more = f"{counted(count, 'more record', 'more records')}{shown}"
+            what.append(more if count else "the beginning of another record")
         if trailing:
-            what.append(f"{trailing} bytes that are no record")
+            what.append(counted(trailing, "byte that is no record", "bytes that are no record"))
         if not what:
             return
-        message = f"{self._path} has {' and '.join(what)} behind what `like` asks for"
+        message = printable(f"{self._path} has {' and '.join(what)} behind what `like` asks for")
         if strict:
             raise RuntimeError(message)
         warnings.warn(message, stacklevel=4)

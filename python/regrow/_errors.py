@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._text import printable
+
 
 class RegrowError(Exception):
     """What went wrong, where, and what to do: the base of all that regrow raises.
@@ -21,6 +23,8 @@ class RegrowError(Exception):
         offset_bytes: int | None = None,
         help: str | None = None,
     ) -> None:
+        # Names in it come from files and paths, and exceptions end on terminals.
+        message = printable(message)
         super().__init__(message)
         self.message = message
         self.file = file

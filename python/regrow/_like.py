@@ -29,6 +29,7 @@ from ._leaves import (
     is_prng_key,
 )
 from ._nodes import PrngKey
+from ._text import counted
 from ._tree import Flat, Structure, flatten
 
 
@@ -79,8 +80,9 @@ class Template:
         found = [at for at in self.unstorable if paths[at] in stored]
         if found:
             lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]
+            places = counted(len(found), "place", "places")
             raise MismatchError(
-                f"the template holds, in {len(found)} places, what no checkpoint can{''.join(lines)}",
+                f"the template holds, in {places}, what no checkpoint can{''.join(lines)}",
                 leaf=paths[found[0]],
                 help="put there what is stored, or `...` to leave it out",
             )
@@ -118,7 +120,7 @@ class Template:
             paths = _native.paths(self.flat.structure)
             lines = [f"\n    kind      {paths[at]}: {text}" for at, text in differences]
             raise MismatchError(
-                f"the template does not fit the checkpoint in {len(lines)} places{''.join(lines)}",
+                f"the template does not fit the checkpoint in {counted(len(lines), 'place', 'places')}{''.join(lines)}",
                 leaf=paths[differences[0][0]],
                 help="change the template",
             )

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ._text import printable
+
 
 class Node:
     """A dataclass or other registered node, without its class: children by attribute or key.
@@ -69,7 +71,7 @@ class Node:
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value!r}" for key, value in self._children.items())
-        return f"{self._type_name}({inside})"
+        return printable(f"{self._type_name}({inside})")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self._type_name, self._children, self._kind, self._key_kinds)

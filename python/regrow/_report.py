@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ._progress import format_bytes
+from ._text import counted, printable
 
 BESIDE = {"write": "  beside the others", "read": "  a part of copy"}
 READ_TO_COMPARE = "  a part of compare and copy"
@@ -52,10 +53,11 @@ class SaveReport(NamedTuple):
         return self.data_bytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
-        leaves = f"{self.leaf_count} {'leaf' if self.leaf_count == 1 else 'leaves'}"
+        leaves = counted(self.leaf_count, "leaf", "leaves")
         text = (
-            f"{self.path}: {leaves}, {format_bytes(self.data_bytes)} of data, {format_bytes(self.stored_bytes)} on"
-            f" disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s); {self.io_path}"
+            f"{printable(self.path)}: {leaves}, {format_bytes(self.data_bytes)} of data,"
+            f" {format_bytes(self.stored_bytes)} on disk, in {self.seconds:.3f} s ({self.gb_per_s:.2f} GB/s);"
+            f" {self.io_path}"
         )
         if self.reused_bytes:
             text += f"; {format_bytes(self.reused_bytes)} reused"

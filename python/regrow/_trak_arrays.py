@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from . import _native
 from ._errors import InvalidArgumentError
+from ._text import counted
 
 Rows = NDArray[np.int64]
 Place = tuple[str, str, str, int, int, int]
@@ -266,7 +267,8 @@ def open_arrays(
             if is_plain:
                 before_plain()
             elif not np.isfinite(values).all():
-                logger.warning(f"NaN or infinity in {len(rows)} rows of {key}, beginning with row {rows[0]}")
+                count = counted(len(rows), "row", "rows")
+                logger.warning(f"NaN or infinity in {count} of {key}, beginning with row {rows[0]}")
             native.write_rows(key, rows, values)
             if not is_plain and marks_itself:
                 mask[rows] = 1

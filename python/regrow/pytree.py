@@ -49,6 +49,7 @@ from ._pytree_walk import (
     revtuple_autovifify_from_linear,
     type_name,
 )
+from ._text import printable
 from ._tree import flatten
 
 __all__ = [
@@ -178,7 +179,7 @@ def _number_text(item: Any) -> str:
 def model_overview(tree: Any, out: TextIO | None = None) -> None:
     """Prints a line for each array of a model to `out`, or to the standard output."""
     for line in pytree_leaf_iter(tree, ml_model_leaf_summary, ml_model_node_handler):
-        print(line, file=out)
+        print(printable(line), file=out)
 
 
 # ---- saving -------------------------------------------------------------------------------------------------

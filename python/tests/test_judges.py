@@ -530,7 +530,6 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[regrow.RegrowError], str]] = 
     "equal keys": ({"d": {1: X, "1": Y}}, {}, regrow.NameCollisionError, "d/1"),
     "zero size": ({"w": X, "z": NO_ARRAY}, {}, regrow.UnsupportedError, "z"),
     "bytes": ({"w": X, "b": b"abc"}, {}, regrow.UnsupportedError, "b"),
-    "complex": ({"w": X, "c": 1j}, {}, regrow.UnsupportedError, "c"),
     "a NumPy bool": ({"w": X, "t": np.bool_(True)}, {}, regrow.UnsupportedError, "t"),
     "chunks": ({"w": X}, {"write_chunk_shape": [2]}, regrow.InvalidArgumentError, "w"),
     "chunks of zero": ({"w": X}, {"write_chunk_shape": [0]}, regrow.InvalidArgumentError, "w"),

@@ -221,3 +221,25 @@ def test_damaged_fixtures(folder: Path) -> None:
     with pytest.raises(regrow.RegrowError) as caught:
         regrow.load(folder / "ckpt")
     assert caught.value.kind in ("corrupt", "name_collision")
+
+
+@pytest.mark.parametrize("use_ocdbt", [True, False])
+@pytest.mark.parametrize("scalar", [np.complex128(1.5 - 2j), np.complex64(1.5 - 2j)], ids=["complex128", "complex64"])
+def test_numpys_complex_scalars_go_from_orbax_to_orbax(tmp_path: Path, scalar: Any, use_ocdbt: bool) -> None:
+    """Orbax stores them and gives back a complex; what regrow converts and saves it gives back as well."""
+    source, target, saved = tmp_path / "source", tmp_path / "target", tmp_path / "saved"
+    tree = {"z": scalar, "w": np.arange(3)}
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(source, tree)
+        restored = checkpointer.restore(source)
+        assert type(restored["z"]) is complex
+        report = regrow.convert(source, target, layout="orbax", use_ocdbt=use_ocdbt)
+        assert not report.losses
+        again = checkpointer.restore(target)
+        assert type(again["z"]) is complex and again["z"] == restored["z"] == 1.5 - 2j
+        # What regrow loads is a Python number by then, and can be saved as it is.
+        loaded = regrow.load(target)
+        regrow.save(saved, loaded, layout="orbax", use_ocdbt=use_ocdbt)
+        once_more = checkpointer.restore(saved)
+        assert type(once_more["z"]) is complex and once_more["z"] == 1.5 - 2j
+        assert loaded["z"] == 1.5 - 2j

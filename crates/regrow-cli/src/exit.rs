@@ -75,7 +75,8 @@ impl From<io::Error> for Failure {
 /// Says an error on stderr, for people or as one line of JSON.
 pub fn report(error: &Error, as_json: bool) {
     if as_json {
-        out::warn(&json!({ "error": error_json(error) }).to_string());
+        // If even stderr cannot be written, there is nobody left to tell.
+        let _ = out::json_line(&mut io::stderr().lock(), &json!({ "error": error_json(error) }));
     } else {
         out::warn(&format!("error: {error}"));
     }

@@ -3,6 +3,7 @@
 //! A command is a file in [`cmd`] that calls the library. Data goes to stdout through [`out`], reports go to
 //! stderr, and [`exit`] says which number a failure ends with.
 
+use std::borrow::Cow;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -20,6 +21,7 @@ use cmd::{
     verify::Verify,
 };
 use exit::{Exit, Failure};
+use regrow::text::printable_lines;
 use regrow::{Monitor, OpenOptions};
 
 const EXIT_CODES: &str = "\
@@ -84,8 +86,17 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => {
             // Help and version are no failure; clap knows which stream each belongs to. A closed pipe is fine.
-            let _ = usage.print();
-            return if usage.use_stderr() { Exit::WrongUsage.into() } else { Exit::Fine.into() };
+            if !usage.use_stderr() {
+                let _ = usage.print();
+                return Exit::Fine.into();
+            }
+            // Clap repeats what it was given. Where that would steer a terminal, it goes without clap's colours.
+            let text = usage.render().to_string();
+            match printable_lines(&text) {
+                Cow::Borrowed(_) => drop(usage.print()),
+                Cow::Owned(_) => out::warn(text.trim_end()),
+            }
+            return Exit::WrongUsage.into();
         }
     };
     match run(&cli) {

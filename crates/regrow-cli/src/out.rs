@@ -1,5 +1,5 @@
-//! Writing for people: stdout that minds closed pipes, aligned columns, sizes, and text that cannot steer a
-//! terminal.
+//! Writing to stdout and stderr: closed pipes are minded, columns line up, and no text steers a terminal, be it for
+//! people or JSON.
 //!
 //! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
 //! [`Failure`](crate::exit::Failure) decides.
@@ -8,6 +8,10 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use regrow::text::{is_printable, printable, printable_lines};
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+
 /// Stdout, buffered: flush it before the end.
 pub fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
@@ -15,32 +19,74 @@ pub fn stdout() -> BufWriter<StdoutLock<'static>> {
 
 /// One report on stderr. If even that cannot be written, there is nobody left to tell.
 pub fn warn(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", harmless(text));
-}
-
-/// The text with its control characters escaped, line feeds excepted: file names and foreign texts may hold
-/// what would move a terminal's cursor or recolour it.
-pub fn harmless(text: &str) -> Cow<'_, str> {
-    let is_plain = |&byte: &u8| matches!(byte, b' '..=b'~' | b'\n');
-    // Most text is plain, and bytes are quicker to look at than characters.
-    if text.as_bytes().iter().all(is_plain) || !text.contains(|c: char| c.is_control() && c != '\n') {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if c.is_control() && c != '\n' {
-            safe.extend(c.escape_default());
-        } else {
-            safe.push(c);
-        }
-    }
-    Cow::Owned(safe)
+    let _ = writeln!(io::stderr().lock(), "{}", printable_lines(text));
 }
 
 /// A value as pretty JSON and a line feed.
-pub fn json(out: &mut impl Write, value: &serde_json::Value) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value)?;
+pub fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(PrettyFormatter::new())))?;
     writeln!(out)
+}
+
+/// A value as JSON on one line.
+pub fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(&mut *out, Harmless(CompactFormatter)))?;
+    writeln!(out)
+}
+
+/// JSON in the style of another formatter, with what is not printable as an escape: `\u202e`. To a program that is the
+/// same text.
+pub struct Harmless<F>(pub F);
+
+impl<F: Formatter> Formatter for Harmless<F> {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut shown = text;
+        while let Some((at, c)) = shown.char_indices().find(|(_, c)| !is_printable(*c)) {
+            let (before, rest) = shown.split_at(at);
+            out.write_all(before.as_bytes())?;
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            shown = rest.get(c.len_utf8()..).unwrap_or_default();
+        }
+        out.write_all(shown.as_bytes())
+    }
+
+    fn begin_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_array(out)
+    }
+
+    fn end_array<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array(out)
+    }
+
+    fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(out, first)
+    }
+
+    fn end_array_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array_value(out)
+    }
+
+    fn begin_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
 }
 
 /// Which edge a column's cells stand at.
@@ -90,6 +136,10 @@ impl<const N: usize> Table<N> {
         let start = self.text.len();
         // Writing to a `String` cannot fail.
         let _ = write!(self.text, "{value}");
+        if let Cow::Owned(safe) = printable(self.text.get(start..).unwrap_or_default()) {
+            self.text.truncate(start);
+            self.text.push_str(&safe);
+        }
         let cell = self.text.get(start..).unwrap_or_default();
         let width = if cell.is_ascii() { cell.len() } else { cell.chars().count() };
         self.cells.push((self.text.len(), width));
@@ -128,7 +178,7 @@ impl<const N: usize> Table<N> {
             let end = line.trim_end().len();
             line.truncate(end);
             line.push('\n');
-            out.write_all(harmless(&line).as_bytes())?;
+            out.write_all(line.as_bytes())?;
         }
         Ok(())
     }
@@ -148,11 +198,6 @@ pub fn size(bytes: u64) -> String {
         name = unit;
     }
     if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
-}
-
-/// `1 leaf`, `2 leaves`.
-pub fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 use regrow::Error;
 use regrow::array::{Region, Shape};
+use regrow::text::counted;
 
 /// What of an array is meant, before its shape is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +62,10 @@ impl Slice {
             let (start, len) = match axis {
                 Axis::Index(index) => {
                     let start = from_end(index, dim).filter(|start| *start < dim).ok_or_else(|| {
-                        bad(format!("index {index} is outside an axis of {dim} elements, of shape {shape}"))
+                        bad(format!(
+                            "index {index} is outside an axis of {}, of shape {shape}",
+                            counted(dim, "element", "elements")
+                        ))
                     })?;
                     (start, 1)
                 }
@@ -86,7 +90,11 @@ impl Slice {
         let dots = self.0.iter().position(|axis| *axis == Axis::Dots);
         let named = self.0.len() - usize::from(dots.is_some());
         let missing = shape.rank().checked_sub(named).ok_or_else(|| {
-            bad(format!("the slice has {named} axes, and the leaf {}: its shape is {shape}", shape.rank()))
+            bad(format!(
+                "the slice has {}, and the leaf {}: its shape is {shape}",
+                counted(named, "axis", "axes"),
+                shape.rank()
+            ))
         })?;
         let mut axes = self.0.clone();
         let at = dots.unwrap_or(axes.len());

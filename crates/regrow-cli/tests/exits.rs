@@ -60,7 +60,7 @@ fn notes_are_0() {
     let run = regrow(["verify", text(folder.path())]);
     assert_eq!(run.code, 0, "{run:?}");
     assert!(run.stdout.contains(": sound: "), "{run:?}");
-    assert!(run.stderr.starts_with("note: 0/_is_featurized.mmap: 1 of 1 rows"), "{run:?}");
+    assert!(run.stderr.starts_with("note: 0/_is_featurized.mmap: 1 of 1 row that is done"), "{run:?}");
     let report = &regrow(["verify", "--json", text(folder.path())]).json()[0];
     assert_eq!(report["notes"].as_array().unwrap().len(), 1);
 }
@@ -100,6 +100,58 @@ fn wrong_usage_is_2() {
         assert_eq!(run.stdout, "", "{arguments:?}");
         assert!(run.stderr.starts_with("error: ") || run.stderr.contains("Usage: "), "{run:?}");
     }
+}
+
+/// Every option and argument that has a value, with values that make no sense for it.
+#[test]
+fn every_senseless_value_is_2() {
+    let (folder, path) = saved();
+    let path = text(&path);
+    let target = folder.path().join("target");
+    let target = text(&target);
+    let senseless: [(&[&str], &str, &[&str]); 16] = [
+        (&["ls", path], "--step", &["x", "-1", "1.5", "", "99999999999999999999"]),
+        (&["ls", path], "", &["a[", "{a", "no/such"]),
+        (
+            &["cat", path],
+            "",
+            &["nope", "step[0]", "step[", "params/kernel[x]", "params/kernel[0:2:-1]", "params"],
+        ),
+        (&["overview", path], "--step", &["x"]),
+        (&["verify", path], "--step", &["x"]),
+        (&["completions"], "", &["nope", ""]),
+        (&["demo"], "--keep", &[path]),
+        (&["convert", path, target], "--layout", &["nope", "", "Regrow"]),
+        (&["convert", path, target], "--option", &["nope", "nope=1", "=", "use_ocdbt=true"]),
+        (&["convert", path, target, "--layout", "orbax"], "--option", &["use_ocdbt=3", "nope=1"]),
+        (&["convert", path, target], "--only", &["a[", "no/such"]),
+        (&["convert", path, target], "--rename", &["a", "(=b", "nope=b", "step="]),
+        (&["convert", path, target], "--cast", &["nope", "**=nope", "a[=int8", "=", "", "int8=**"]),
+        (
+            &["convert", path, target],
+            "--transpose",
+            &["**", "**=x", "a[=0", "params/kernel=0,0", "params/kernel=5"],
+        ),
+        (
+            &["convert", path, target],
+            "--reshape",
+            &["**", "**=x", "a[=1", "params/kernel=-1,-1", "params/kernel=5"],
+        ),
+        (&["convert", path], "", &[path]),
+    ];
+    let mut wrong = Vec::new();
+    for (arguments, option, values) in senseless {
+        for value in values {
+            let option = (!option.is_empty()).then(|| format!("{option}={value}"));
+            let last = option.unwrap_or_else(|| (*value).to_owned());
+            let run = regrow(arguments.iter().copied().chain([last.as_str()]));
+            if run.code != 2 || run.stderr.is_empty() || !run.stdout.is_empty() {
+                wrong.push(format!("{arguments:?} {last:?}: {run:?}"));
+            }
+            assert!(!std::path::Path::new(target).exists(), "{arguments:?} {last:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

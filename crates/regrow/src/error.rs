@@ -10,10 +10,13 @@
 //!   expected 00000000, found 1b2e9a40
 //!   help: copy the file again, or restore the other leaves
 //! ```
+//!
+//! What is printed is [printable](crate::text): names from files cannot steer a terminal.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::text::{brief, printable, printable_lines};
 use crate::tree::KeyPath;
 
 /// What a function of this crate returns.
@@ -255,21 +258,23 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
-        f.write_str(&inner.what)?;
+        let file = inner.place.file.as_ref().map(|file| file.to_string_lossy());
+        let file = file.as_deref().map(printable);
+        f.write_str(&printable_lines(&inner.what))?;
         if let Some(leaf) = &inner.place.leaf {
-            write!(f, "\n  leaf {leaf}")?;
+            write!(f, "\n  leaf {}", brief(&leaf.to_string()))?;
         }
-        match (&inner.place.file, inner.place.offset_bytes) {
-            (Some(file), Some(offset)) => write!(f, "\n  in {}, at byte {offset}", file.display())?,
-            (Some(file), None) => write!(f, "\n  in {}", file.display())?,
+        match (file, inner.place.offset_bytes) {
+            (Some(file), Some(offset)) => write!(f, "\n  in {file}, at byte {offset}")?,
+            (Some(file), None) => write!(f, "\n  in {file}")?,
             (None, Some(offset)) => write!(f, "\n  at byte {offset}")?,
             (None, None) => {}
         }
         if let Some((expected, found)) = &inner.expected_found {
-            write!(f, "\n  expected {expected}, found {found}")?;
+            write!(f, "\n  expected {}, found {}", printable_lines(expected), printable_lines(found))?;
         }
         if let Some(help) = &inner.help {
-            write!(f, "\n  help: {help}")?;
+            write!(f, "\n  help: {}", printable_lines(help))?;
         }
         Ok(())
     }

@@ -556,3 +556,26 @@ fn a_later_layout_version_is_named() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("version 7"), "{error}");
 }
+
+#[test]
+fn keys_of_any_length_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = |last: &str| format!("{}{last}", "k".repeat(70_000));
+    let (one, two) = (long("1"), long("2"));
+    let leaf = |seed| Leaf::array(array(Dtype::Float32, &[30, 30], seed));
+    let tree = dict(vec![(&one, leaf(1)), (&two, leaf(2)), ("short", leaf(3)), ("text", Leaf::text("x"))]);
+    for (name, compression) in [("raw", None), ("zstd", Some(Compression::Zstd(3)))] {
+        let path = folder.path().join(name);
+        regrow::save_with(&path, &tree, &SaveOptions { compression, ..SaveOptions::default() }).unwrap();
+        assert_same(&tree, &load(&path).unwrap());
+        assert!(regrow::verify(&path).unwrap().findings.is_empty());
+        // The same as a plain Orbax checkpoint, under names that a database has room for.
+        std::fs::remove_file(path.join("regrow.json")).unwrap();
+        let plain = regrow::open(&path).unwrap();
+        assert_eq!(plain.tree().len(), 4);
+        assert!(plain.tree().leaves().iter().all(|info| info.name.len() < 300));
+    }
+    let strict = SaveOptions { strict_orbax: true, ..SaveOptions::default() };
+    let error = regrow::save_with(folder.path().join("strict"), &tree, &strict).unwrap_err();
+    assert!(error.what().starts_with("2 leaves cannot be saved like this"), "{}", error.what().len());
+}

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._errors import CorruptError, UnsupportedError
+from .._text import counted
 from ._folder import MP_ARRAY_POSTFIX
 from ._state_dict import to_state_dict
 from ._upstream import is_jax_array, loaded
@@ -45,8 +46,9 @@ def refuse_shared(state: Any, path: str, step: Any, gda_manager: Any) -> None:
         raise raised(MPACheckpointingRequiredError)(path, step, shared)
     help = "save them as an Orbax checkpoint, or gather them first with process_allgather"
     lines = "".join(f"\n    {name}" for name in shared)
+    arrays = counted(len(shared), "array has", "arrays have")
     raise UnsupportedError(
-        f"{len(shared)} arrays have parts that only other processes can reach{lines}\n  help: {help}",
+        f"{arrays} parts that only other processes can reach{lines}\n  help: {help}",
         file=path,
         leaf=shared[0],
         help=help,

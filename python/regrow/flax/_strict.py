@@ -13,6 +13,7 @@ import numpy as np
 
 from .._errors import MismatchError
 from .._nodes import PrngKey
+from .._text import counted
 from ._state_dict import to_state_dict, unfold_legacy_named_tuple
 
 _LEGACY = {"name", "fields", "values"}
@@ -36,8 +37,9 @@ def check(target: Any, state: Any) -> None:
     if found:
         lines = "".join(f"\n    {kind:<9} {path}: {text}" for kind, path, text in found)
         help = "change the target, or leave out strict=True"
+        places = counted(len(found), "place", "places")
         raise MismatchError(
-            f"the target does not fit the stored state in {len(found)} places{lines}\n  help: {help}",
+            f"the target does not fit the stored state in {places}{lines}\n  help: {help}",
             leaf=found[0][1],
             help=help,
         )

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use regrow::array::{Array, Region};
+use regrow::text::printable_lines;
 use regrow::tree::{KeyPath, LeafData, LeafInfo};
 use regrow::{Checkpoint, Error};
 use serde_json::json;
@@ -109,7 +110,7 @@ impl Cat {
         } else if globals.json {
             out::json(out, &json!({ "key_path": path.to_string(), "kind": "str", "value": text }))?;
         } else {
-            writeln!(out, "{}", out::harmless(text))?;
+            writeln!(out, "{}", printable_lines(text))?;
         }
         Ok(())
     }

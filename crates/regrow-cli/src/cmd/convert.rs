@@ -7,6 +7,7 @@ use regrow::array::Dtype;
 use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
 use regrow::monitor::StageReport;
+use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, ErrorKind, SaveOptions};
 use serde_json::{Map, Value, json};
@@ -72,7 +73,8 @@ pub struct Convert {
 
 impl Convert {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        let mut options = self.convert_options(globals)?;
+        // Whatever is wrong with an option is wrong usage, also what the engine calls unsupported.
+        let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
         let checkpoint = regrow::open_with(&self.source, &options.open)?;
         if self.dry_run {
             let planned = checkpoint.plan_convert(&options);
@@ -121,10 +123,10 @@ impl Convert {
         if self.verbose {
             out::warn(&report.save.to_string());
         }
-        let leaves = out::count(report.save.leaf_count, "leaf", "leaves");
+        let leaves = counted(report.save.leaf_count, "leaf", "leaves");
         let size = out::size(report.save.stored_bytes);
         let path = report.save.path.to_string_lossy();
-        write!(out, "{}: {leaves}, {size}, {}", out::harmless(&path), options.save.layout.name())?;
+        write!(out, "{}: {leaves}, {size}, {}", printable(&path), options.save.layout.name())?;
         if self.base.is_some() {
             write!(out, ", {} reused", out::size(report.save.reused_bytes))?;
         }
@@ -134,6 +136,10 @@ impl Convert {
 
     /// How a refusal ends, on a dry run as on a run.
     fn refused(&self, error: Error, globals: &Globals) -> Result<Exit, Failure> {
+        // The source itself was opened before: what it has not is a leaf that a glob asks for.
+        if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*self.source) {
+            return Err(Failure::Usage(error));
+        }
         if error.kind() != ErrorKind::Unsupported || self.lossy {
             return Err(error.into());
         }
@@ -142,7 +148,7 @@ impl Convert {
         Ok(Exit::FoundWrong)
     }
 
-    fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Failure> {
+    fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Error> {
         let layout_options: Result<Map<String, Value>, Error> = self
             .options
             .iter()
@@ -158,7 +164,12 @@ impl Convert {
             .iter()
             .map(|text| {
                 let (glob, dtype) = text.rsplit_once('=').unwrap_or(("**", text));
-                Ok((PathPattern::new(glob)?, dtype.parse()?))
+                let dtype: Dtype = dtype.parse().map_err(|_| {
+                    let names: Vec<&str> = Dtype::all().map(Dtype::name).collect();
+                    Error::invalid(format!("--cast has the unknown dtype {dtype:?}"))
+                        .expected(format_args!("one of {}", names.join(", ")), format_args!("{dtype:?}"))
+                })?;
+                Ok((PathPattern::new(glob)?, dtype))
             })
             .collect();
         let save = SaveOptions {
@@ -231,7 +242,7 @@ fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
     let header = Some(["from", "to", "is", "becomes"]);
     out::columns(out, "", header, [Align::Left; 4], &rows)?;
     for loss in &plan.losses {
-        writeln!(out, "{}", out::harmless(&format!("{}: {loss}", loss.kind.name())))?;
+        writeln!(out, "{}", printable_lines(&format!("{}: {loss}", loss.kind.name())))?;
     }
     if plan.losses.iter().any(|loss| loss.kind != LossKind::Note) {
         writeln!(out, "the target cannot hold everything as it is: converting needs --lossy")?;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Layout, OrbaxOptions};
+use regrow::text::{counted, printable_lines};
 use regrow::tree::{Key, Leaf, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Error, ErrorKind, SaveOptions};
 use serde_json::{Value, json};
@@ -71,7 +72,7 @@ impl<W: Write> Story<'_, W> {
         if self.silent {
             return Ok(());
         }
-        writeln!(self.out, "{}", out::harmless(line))?;
+        writeln!(self.out, "{}", printable_lines(line))?;
         self.out.flush()
     }
 
@@ -85,7 +86,7 @@ impl<W: Write> Story<'_, W> {
 fn tell(story: &mut Story<'_, impl Write>, folder: &Path) -> Result<bool, Failure> {
     let tree = sample()?;
     let data: u64 = tree.leaves().iter().filter_map(Leaf::as_array).map(Array::len_bytes).sum();
-    let leaves = out::count(tree.len(), "leaf", "leaves");
+    let leaves = counted(tree.len(), "leaf", "leaves");
     story.say(&format!(
         "a pytree of {leaves}, {}: a small model, its optimizer, a step counter",
         out::size(data)
@@ -225,5 +226,12 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn cannot(what: &str, path: &Path, error: io::Error) -> Failure {
-    Failure::Engine(Error::io(what, path, error))
+    // Only a folder that the user names can be there already.
+    let is_there = error.kind() == io::ErrorKind::AlreadyExists;
+    let error = Error::io(what, path, error);
+    if is_there {
+        Failure::Usage(error.help("name a folder that does not exist"))
+    } else {
+        Failure::Engine(error)
+    }
 }

@@ -1,11 +1,14 @@
 //! `regrow ls`: the leaves as a table, from metadata alone.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::path::PathBuf;
 
+use regrow::text::counted;
 use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
-use serde_json::{Value, json};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
 use super::{Share, dtype_text, has_data, leaf_json};
 use crate::Globals;
@@ -43,7 +46,8 @@ impl Ls {
             return Err(Failure::Usage(Error::new(ErrorKind::NotFound, text).help(help)));
         }
         if globals.json {
-            out::json(out, &as_json(&checkpoint, leaves()))?;
+            let totals = Cell::new(Share::default());
+            out::json(out, &Listing { checkpoint: &checkpoint, leaves, totals })?;
         } else {
             print(out, leaves(), self.long)?;
         }
@@ -88,7 +92,7 @@ fn print<'a>(
         table.print(out, "", [Left, Left, Left, Right, Left])?;
     }
     let Share { leaf_count, bytes } = totals;
-    writeln!(out, "{}, {bytes} bytes ({})", out::count(leaf_count, "leaf", "leaves"), out::size(bytes))
+    writeln!(out, "{}, {bytes} bytes ({})", counted(leaf_count, "leaf", "leaves"), out::size(bytes))
 }
 
 /// The cells that every list has.
@@ -131,28 +135,45 @@ fn axis_text(axis: &Value) -> String {
     }
 }
 
-fn as_json<'a>(checkpoint: &Checkpoint, leaves: impl Iterator<Item = (KeyPath, &'a LeafInfo)>) -> Value {
-    let about = checkpoint.description();
-    let mut totals = Share::default();
-    let rows: Vec<Value> = leaves
-        .map(|(path, leaf)| {
+/// The leaves as JSON, each written when its turn comes: a document of a million leaves would take gigabytes.
+struct Listing<'a, F> {
+    checkpoint: &'a Checkpoint,
+    leaves: F,
+    totals: Cell<Share>,
+}
+
+impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize for Listing<'a, F> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let about = self.checkpoint.description();
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("path", &self.checkpoint.path().to_string_lossy())?;
+        map.serialize_entry("layout", &about.layout)?;
+        map.serialize_entry("variant", &about.variant)?;
+        map.serialize_entry("step", &about.step)?;
+        map.serialize_entry("leaves", &Rows(self))?;
+        // The rows have counted themselves.
+        map.serialize_entry("totals", &self.totals.get().as_json())?;
+        map.end()
+    }
+}
+
+struct Rows<'l, 'a, F>(&'l Listing<'a, F>);
+
+impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize for Rows<'_, 'a, F> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq((self.0.leaves)().map(|(path, leaf)| {
+            let mut totals = self.0.totals.get();
             totals.add(leaf);
+            self.0.totals.set(totals);
             leaf_json(&path, leaf)
-        })
-        .collect();
-    json!({
-        "path": checkpoint.path().to_string_lossy(),
-        "layout": about.layout,
-        "variant": about.variant,
-        "step": about.step,
-        "leaves": rows,
-        "totals": totals.as_json(),
-    })
+        }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn shardings_read_like_jax() {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use regrow::Checkpoint;
+use regrow::text::{counted, printable};
 use regrow::tree::{KeyPath, LeafInfo};
 use serde_json::{Value, json};
 
@@ -95,7 +96,7 @@ impl<'a> Summary<'a> {
         if let Some(metrics) = &about.metrics {
             facts.push(["metrics".to_owned(), metrics.to_string()]);
         }
-        let leaves = out::count(self.all.leaf_count, "leaf", "leaves");
+        let leaves = counted(self.all.leaf_count, "leaf", "leaves");
         facts.push([
             "pytree".to_owned(),
             format!("{leaves}, {} bytes ({})", self.all.bytes, out::size(self.all.bytes)),
@@ -120,7 +121,7 @@ impl<'a> Summary<'a> {
         table(out, "largest leaves", &largest.collect::<Vec<_>>())?;
         if !about.notes.is_empty() {
             writeln!(out, "\nnotes")?;
-            about.notes.iter().try_for_each(|note| writeln!(out, "  {}", out::harmless(note)))?;
+            about.notes.iter().try_for_each(|note| writeln!(out, "  {}", printable(note)))?;
         }
         Ok(())
     }
@@ -157,7 +158,7 @@ impl<'a> Summary<'a> {
 }
 
 fn share_row(name: &str, share: Share) -> [String; 3] {
-    [name.to_owned(), out::count(share.leaf_count, "leaf", "leaves"), out::size(share.bytes)]
+    [name.to_owned(), counted(share.leaf_count, "leaf", "leaves"), out::size(share.bytes)]
 }
 
 fn table(out: &mut impl Write, title: &str, rows: &[[String; 3]]) -> io::Result<()> {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use regrow::text::{counted, printable};
 use regrow::{ErrorKind, VerifyOptions, VerifyReport};
 use serde_json::{Value, json};
 
@@ -63,12 +64,12 @@ impl Verify {
 }
 
 fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) -> std::io::Result<()> {
-    let leaves = out::count(report.leaf_count, "leaf", "leaves");
+    let leaves = counted(report.leaf_count, "leaf", "leaves");
     let read = out::size(report.checked_bytes);
     if report.findings.is_empty() {
         verdict_line(out, path, &format!("sound: {leaves}, {read} read"))?;
     } else {
-        let found = out::count(report.findings.len(), "finding", "findings");
+        let found = counted(report.findings.len(), "finding", "findings");
         verdict_line(out, path, &format!("damaged: {found}; {leaves}, {read} read"))?;
     }
     report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
@@ -76,7 +77,7 @@ fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) ->
     if !report.has_data_checksums {
         out::warn(&format!(
             "note: {} stores no checksum for some of its array data; a flipped bit in that data would go unseen",
-            path.display()
+            printable(&path.to_string_lossy())
         ));
     }
     Ok(())
@@ -84,7 +85,7 @@ fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) ->
 
 /// Flushed at once, so that verdicts and the findings on stderr keep their order.
 fn verdict_line(out: &mut impl Write, path: &std::path::Path, verdict: &str) -> std::io::Result<()> {
-    writeln!(out, "{}: {verdict}", out::harmless(&path.to_string_lossy()))?;
+    writeln!(out, "{}: {verdict}", printable(&path.to_string_lossy()))?;
     out.flush()
 }
 

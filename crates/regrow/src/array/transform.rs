@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::runs::for_each_box;
 use super::{Array, ArraySource, Dtype, Region, Shape, cast_bytes};
 use crate::error::{Error, Result};
+use crate::text::counted;
 
 /// Most bytes that a transposed array keeps of itself.
 const BAND_LEN_BYTES: u64 = 16 << 20;
@@ -31,7 +32,11 @@ impl Array {
     pub fn reshape(&self, shape: Shape) -> Result<Self> {
         if shape.len_elements() != self.shape().len_elements() {
             return Err(Error::invalid("a reshape must keep the number of elements").expected(
-                format_args!("{} elements, as in {}", self.shape().len_elements(), self.shape()),
+                format_args!(
+                    "{}, as in {}",
+                    counted(self.shape().len_elements(), "element", "elements"),
+                    self.shape()
+                ),
                 format_args!("{} in {shape}", shape.len_elements()),
             ));
         }

@@ -1,6 +1,7 @@
 //! A slice that is read from front to back and knows how far it got, so that every error has an offset.
 
 use crate::error::{Error, Result};
+use crate::text::counted;
 
 /// Reads a slice in file order. Each method names what it could not read, and where.
 ///
@@ -150,7 +151,10 @@ impl<'a> Cursor<'a> {
         if self.is_empty() {
             return Ok(());
         }
-        Err(self.corrupt(format!("{} bytes are left over after {what}", self.remaining_bytes())))
+        Err(self.corrupt(format!(
+            "{} left over after {what}",
+            counted(self.remaining_bytes(), "byte is", "bytes are")
+        )))
     }
 }
 

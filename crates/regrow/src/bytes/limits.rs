@@ -1,10 +1,19 @@
 //! The sizes regrow refuses to go beyond, whatever a file says. Each stands far above what real checkpoints
 //! hold; each keeps a hostile file from turning a few bytes into gigabytes of memory. What
 //! is below them is asked of the system by [`allocate`], which may refuse it, too.
+//!
+//! Below a limit, opening takes what the content is worth and not what a file claims:
+//!
+//! | file | what it takes while it is opened |
+//! |---|---|
+//! | a document that is none from its beginning on (zeros, spaces, brackets without end) | at most 64 MiB, see [`glance`](super::glance) |
+//! | a manifest or node of an OCDBT database that fails its checksum | a piece: the checksum comes first |
+//! | a document of the right form | its length and what it says: a metadata file of a million leaves is some hundred MB |
+//! | a text without end in JSON | its length: a leaf may be a text of any length |
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Longest JSON document (a `_METADATA` of a million leaves is about 300 MiB).
+/// Longest JSON document that is read (a `_METADATA` of a million leaves is about 300 MiB).
 pub const JSON_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// Longest metadata document of one zarr array.

@@ -3,6 +3,7 @@
 
 pub mod checksum;
 pub mod cursor;
+pub(crate) mod glance;
 pub mod limits;
 pub(crate) mod pages;
 pub mod python_literal;

@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Ahead, Reader};
 use crate::monitor::Stage;
 use crate::store::DirectReader;
+use crate::text::counted;
 use crate::tree::{
     Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
 };
@@ -90,7 +91,7 @@ impl Checkpoint {
             return Err(Error::invalid(
                 "a load into memory needs a template, and a place for each of its leaves",
             )
-            .expected(format_args!("{} places", template_len.unwrap_or(0)), outs.len()));
+            .expected(counted(template_len.unwrap_or(0), "place", "places"), outs.len()));
         }
         self.load_watched(options, outs)
     }

@@ -13,6 +13,7 @@ use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
+use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// An opened checkpoint: its metadata, and its leaves to be read one at a time. Cheap to clone.
@@ -175,14 +176,16 @@ impl Checkpoint {
     /// # Errors
     /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither name decides.
     pub fn find(&self, text: &str) -> Result<usize> {
+        // Key paths are compared as they print.
+        let printed = printable(text);
         if self.0.by_text.get().is_none()
             && self.may_search()
-            && let Some(leaf) = search::leaf_of(self.tree(), text)
+            && let Some(leaf) = search::leaf_of(self.tree(), &printed, text)
         {
             return Ok(leaf);
         }
         let by_text = self.0.by_text.get_or_init(|| self.index_texts());
-        match by_text.get(text) {
+        match by_text.get(&*printed).or_else(|| by_text.get(text)) {
             Some(Match::One(leaf)) => Ok(*leaf),
             Some(Match::Several) => {
                 Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
@@ -254,7 +257,8 @@ impl Checkpoint {
 
     fn read_region(&self, leaf: usize, info: &LeafInfo, region: &Region) -> Result<Array> {
         if !info.kind.is_array() {
-            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())));
+            return Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name()))
+                .help("read it whole; only arrays have slices"));
         }
         if !region.is_inside(&info.shape) {
             return Err(Error::invalid("the region leaves the array").expected(&info.shape, region));

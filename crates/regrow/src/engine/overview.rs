@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Checkpoint;
+use crate::text::{counted, printable};
 use crate::tree::LeafKind;
 
 /// `1536` as `1.5 KiB`.
@@ -28,22 +29,23 @@ pub fn format_bytes(len_bytes: u64) -> String {
 /// ```
 pub fn overview(checkpoint: &Checkpoint) -> String {
     let description = checkpoint.description();
-    let mut text = format!("{}: {}", checkpoint.path().display(), description.layout);
+    let path = checkpoint.path().to_string_lossy();
+    let mut text = format!("{}: {}", printable(&path), printable(&description.layout));
     if !description.variant.is_empty() {
-        let _ = write!(text, ", {}", description.variant);
+        let _ = write!(text, ", {}", printable(&description.variant));
     }
     if let Some(step) = description.step {
         let _ = write!(text, ", step {step} of {:?}", description.steps);
     }
     text.push('\n');
     for (name, kind) in &description.items {
-        let _ = writeln!(text, "  item {name}: {kind}");
+        let _ = writeln!(text, "  item {}: {}", printable(name), printable(kind));
     }
     if let Some(metadata) = description.custom_metadata.as_ref().filter(|value| !value.is_null()) {
-        let _ = writeln!(text, "  metadata {metadata}");
+        let _ = writeln!(text, "  metadata {}", printable(&metadata.to_string()));
     }
     if let Some(metrics) = &description.metrics {
-        let _ = writeln!(text, "  metrics {metrics}");
+        let _ = writeln!(text, "  metrics {}", printable(&metrics.to_string()));
     }
     let rows: Vec<[String; 4]> = checkpoint.paths().iter().zip(checkpoint.tree().leaves()).map(row).collect();
     let mut widths = [0; 4];
@@ -61,9 +63,10 @@ pub fn overview(checkpoint: &Checkpoint) -> String {
     }
     let total =
         checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
-    let _ = writeln!(text, "  {} leaves, {}", checkpoint.tree().len(), format_bytes(total));
+    let _ =
+        writeln!(text, "  {}, {}", counted(checkpoint.tree().len(), "leaf", "leaves"), format_bytes(total));
     for note in &description.notes {
-        let _ = writeln!(text, "  note: {note}");
+        let _ = writeln!(text, "  note: {}", printable(note));
     }
     text
 }
@@ -73,8 +76,8 @@ fn row((path, info): (&crate::tree::KeyPath, &crate::tree::LeafInfo)) -> [String
         LeafKind::Str => "str".to_owned(),
         LeafKind::Bytes => "bytes".to_owned(),
         LeafKind::Placeholder => "placeholder".to_owned(),
-        LeafKind::Unknown(name) => format!("unknown {name}"),
-        LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>"),
+        LeafKind::Unknown(name) => format!("unknown {}", printable(name)),
+        LeafKind::PrngKey(Some(implementation)) => format!("key<{}>", printable(implementation)),
         _ => info.dtype.to_string(),
     };
     [path.to_string(), dtype, info.shape.to_string(), format_bytes(info.len_bytes())]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::format_bytes;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
+use crate::text::{counted, printable};
 
 /// What a save did. As text it is a line, and a line for each stage:
 ///
@@ -76,12 +77,11 @@ impl SaveReport {
 
 impl fmt::Display for SaveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let leaves = if self.leaf_count == 1 { "leaf" } else { "leaves" };
         write!(
             f,
-            "{}: {} {leaves}, {} of data, {} on disk, in {:.3} s ({:.2} GB/s); {}",
-            self.path.display(),
-            self.leaf_count,
+            "{}: {}, {} of data, {} on disk, in {:.3} s ({:.2} GB/s); {}",
+            printable(&self.path.to_string_lossy()),
+            counted(self.leaf_count, "leaf", "leaves"),
             format_bytes(self.data_bytes),
             format_bytes(self.stored_bytes),
             self.seconds,

@@ -5,18 +5,20 @@
 
 use std::borrow::Cow;
 
-use crate::tree::{Key, KeyPath, LeafInfo, Node, NodeKind, Tree};
+use crate::text::printable;
+use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 
-/// The only leaf whose printed key path is `text`, else the only one whose stored name is; `None` if there is none or
+/// The only leaf whose printed key path is `printed`, else the only one whose stored name is `name`; `None` if there is none or
 /// there are several.
-pub(super) fn leaf_of(tree: &Tree<LeafInfo>, text: &str) -> Option<usize> {
-    let mut matches = Walk::new(tree.nodes(), text).filter_map(|(leaf, is_match)| is_match.then_some(leaf));
+pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
+    let mut matches =
+        Walk::new(tree.nodes(), printed).filter_map(|(leaf, is_match)| is_match.then_some(leaf));
     match (matches.next(), matches.next()) {
         (Some(leaf), None) => Some(leaf),
         (Some(_), Some(_)) => None,
         (None, _) => {
             let names = tree.leaves().iter().enumerate();
-            let mut named = names.filter(|(_, info)| *info.name == *text).map(|(leaf, _)| leaf);
+            let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
             named.next().filter(|_| named.next().is_none())
         }
     }
@@ -80,8 +82,8 @@ impl Iterator for Walk<'_, '_> {
 /// A key as a key path prints it.
 fn printed(key: &Key) -> Cow<'_, str> {
     match key {
-        Key::Dict(text) | Key::Attr(text) if !text.contains(char::is_control) => Cow::Borrowed(text),
-        key => Cow::Owned(KeyPath::from_iter([key.clone()]).to_string()),
+        Key::Dict(text) | Key::Attr(text) => printable(text),
+        number => number.text(),
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::counted;
 use crate::tree::{KeyPath, LeafInfo, Node, NodeKind, Tree};
 
 /// What a template wants of a leaf.
@@ -115,7 +116,10 @@ fn loose_text(path: &KeyPath) -> String {
 }
 
 fn mismatch(differences: &[String]) -> Error {
-    let mut what = format!("the template does not fit the checkpoint in {} places", differences.len());
+    let mut what = format!(
+        "the template does not fit the checkpoint in {}",
+        counted(differences.len(), "place", "places")
+    );
     for difference in differences {
         let _ = write!(what, "\n    {difference}");
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::text::printable_lines;
 use crate::tree::KeyPath;
 
 /// Something of a tree that a layout cannot give back.
@@ -45,6 +46,6 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.to_string();
         let path = if path.is_empty() { "the root" } else { &path };
-        write!(f, "{path}: {}", self.what)
+        write!(f, "{path}: {}", printable_lines(&self.what))
     }
 }

@@ -202,7 +202,8 @@ pub(crate) fn refuse_step_and_item(path: &Path, options: &OpenOptions) -> Result
         (None, None) => return Ok(()),
     };
     Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint"))
-        .in_file(path))
+        .in_file(path)
+        .help("leave the step and the item out, or open the folder that holds the steps"))
 }
 
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.

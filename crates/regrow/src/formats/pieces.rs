@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result};
+use crate::text::counted;
 
 /// Copies `region` of an array that lies in C order in `pieces`, one after another, into `out`.
 ///
@@ -42,7 +43,9 @@ fn copy_span(pieces: &[Bytes], offset: u64, mut out: &mut [u8]) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Error::corrupt("an array ends before its shape does"))
+    Err(Error::corrupt("an array ends before its shape does")
+        .expected(format_args!("{} more", counted(out.len(), "byte", "bytes")), "none")
+        .help("the file was cut short: copy it again"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::brief;
 use crate::tree::KeyPath;
 
 /// Leaves named in one report; further ones are counted.
@@ -47,7 +48,7 @@ impl Refusals {
         for error in &self.named {
             let path = error.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
             // Writing into a String has no way to fail.
-            let _ = write!(what, "\n  {path}: {}", error.what());
+            let _ = write!(what, "\n  {}: {}", brief(&path), error.what());
             if let Some((expected, found)) = error.expected_found() {
                 let _ = write!(what, " (expected {expected}, found {found})");
             }

@@ -24,7 +24,7 @@ pub mod ocdbt;
 mod prefix;
 
 pub use local::{Access, DirectWriter, LocalStore, PrivateMap, WriteOptions, WrittenFile, advise};
-pub(crate) use local::{DirectReader, OpenFile, Scratch, Way};
+pub(crate) use local::{DirectReader, OpenFile, Scratch, Way, read_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 
@@ -183,6 +183,7 @@ pub(crate) fn resolve_range(range: ByteRange, len_bytes: u64) -> Result<std::ops
     let too_short = |wanted: &dyn std::fmt::Display| {
         crate::Error::corrupt("a stored value is too short")
             .expected(wanted, format_args!("{len_bytes} bytes"))
+            .help("the file was cut short: copy it again")
     };
     match range {
         ByteRange::Full => Ok(0..len_bytes),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::text::printable;
+
 /// One step from a pytree node to its child. `Index(0)`, `Dict("0")` and `DictInt(0)` stay different.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
@@ -46,7 +48,8 @@ impl fmt::Display for Key {
 /// Where a leaf sits: the keys from the root down; empty for a pytree that is a single leaf.
 ///
 /// Printed with `/` between the keys (`params/dense/0`), the root as `.`. The printed form is a view for
-/// people: a key that holds a `/` prints like two. Equality goes by the keys.
+/// people: a key that holds a `/` prints like two, and what is not [`printable`] is an escape. Equality goes by the
+/// keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct KeyPath(Vec<Key>);
 
@@ -132,15 +135,8 @@ impl fmt::Display for KeyPath {
             if i > 0 {
                 f.write_str("/")?;
             }
-            // A control character in a key must not break a report's lines, nor reach a terminal.
-            for part in key.text().split_inclusive(char::is_control) {
-                match part.char_indices().next_back() {
-                    Some((at, c)) if c.is_control() => {
-                        write!(f, "{}{}", part.get(..at).unwrap_or_default(), c.escape_default())?;
-                    }
-                    _ => f.write_str(part)?,
-                }
-            }
+            // A control character in a key must not break a report's lines, nor steer a terminal.
+            f.write_str(&printable(&key.text()))?;
         }
         Ok(())
     }
@@ -163,9 +159,9 @@ mod tests {
 
     #[test]
     fn prints_without_control_characters() {
-        let path = KeyPath::from_iter([Key::dict("a\n\u{1b}b"), Key::Index(3)]);
-        assert_eq!(path.to_string(), "a\\n\\u{1b}b/3");
-        assert_eq!(path.join("."), "a\n\u{1b}b.3");
+        let path = KeyPath::from_iter([Key::dict("a\n\u{1b}b\u{202e}"), Key::Index(3)]);
+        assert_eq!(path.to_string(), "a\\n\\u{1b}b\\u{202e}/3");
+        assert_eq!(path.join("."), "a\n\u{1b}b\u{202e}.3");
         assert_eq!(KeyPath::root().to_string(), ".");
     }
 }

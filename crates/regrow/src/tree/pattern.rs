@@ -4,6 +4,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::KeyPath;
 use crate::error::{Error, Result};
+use crate::text::{is_printable, printable};
 
 /// A glob over printed key paths: `params/**`, `*/kernel`, `layers/[0-3]/w`.
 ///
@@ -15,6 +16,7 @@ pub struct PathPattern {
     matcher: GlobMatcher,
     below: GlobMatcher,
     text: String,
+    printed: String,
 }
 
 impl TryFrom<String> for PathPattern {
@@ -38,8 +40,16 @@ impl PathPattern {
                 .build()
                 .map(|glob| glob.compile_matcher())
         };
-        match (build(text), build(&format!("{text}/**"))) {
-            (Ok(matcher), Ok(below)) => Ok(Self { matcher, below, text: text.to_owned() }),
+        // Paths are matched as they print, so what does not print is meant by its escape, without special characters.
+        let glob = text.chars().map(|c| match is_printable(c) {
+            true => c.to_string(),
+            false => c.escape_default().flat_map(|part| ['\\', part]).collect(),
+        });
+        let glob: String = glob.collect();
+        match (build(&glob), build(&format!("{glob}/**"))) {
+            (Ok(matcher), Ok(below)) => {
+                Ok(Self { matcher, below, printed: printable(text).into_owned(), text: text.to_owned() })
+            }
             (Err(error), _) | (_, Err(error)) => {
                 Err(Error::invalid(format!("{text:?} is no pattern: {}", error.kind()))
                     .help("use * within a key, ** across keys, and \\ before a character meant as itself"))
@@ -50,7 +60,7 @@ impl PathPattern {
     /// Whether the leaf at `path` is meant.
     pub fn matches(&self, path: &KeyPath) -> bool {
         let text = path.to_string();
-        self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.text
+        self.matcher.is_match(&text) || self.below.is_match(&text) || text == self.printed
     }
 
     /// The pattern as it was written.

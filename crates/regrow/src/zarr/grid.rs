@@ -15,6 +15,7 @@
 
 use crate::array::{Region, Shape};
 use crate::error::{Error, Result};
+use crate::text::counted;
 
 /// An array cut into chunks of one shape.
 ///
@@ -32,8 +33,10 @@ impl ChunkGrid {
     /// `Corrupt` if the ranks differ or a chunk has an axis of length 0.
     pub fn new(shape: Shape, chunk_shape: Shape) -> Result<Self> {
         if shape.rank() != chunk_shape.rank() || chunk_shape.is_empty() {
-            return Err(Error::corrupt("the chunk shape of a zarr array does not fit its shape")
-                .expected(format_args!("{} axes of at least 1", shape.rank()), &chunk_shape));
+            return Err(Error::corrupt("the chunk shape of a zarr array does not fit its shape").expected(
+                format_args!("{} of at least 1", counted(shape.rank(), "axis", "axes")),
+                &chunk_shape,
+            ));
         }
         Ok(Self { shape, chunk_shape })
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Literal, Parser};
 use crate::error::{Error, Result};
+use crate::text::is_printable_in_python;
 
 /// What the letters before a quote say.
 #[derive(Debug, Clone, Copy)]
@@ -247,7 +248,7 @@ pub fn repr_str(text: &str) -> String {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             _ if c == quote => out.extend(['\\', c]),
-            _ if is_printable(c) => out.push(c),
+            _ if is_printable_in_python(c) => out.push(c),
             _ => {
                 let number = u32::from(c);
                 let _ = match number {
@@ -283,14 +284,4 @@ pub(super) fn repr_bytes(bytes: &[u8]) -> String {
     }
     out.push(char::from(quote));
     out
-}
-
-/// Whether a character is none of Unicode's categories Cc, Cf, Cs, Co, Cn, Zl, Zp and Zs (but the space).
-fn is_printable(c: char) -> bool {
-    if c.is_ascii() {
-        return matches!(c, ' '..='~');
-    }
-    // `str::escape_debug` escapes just these, and marks that join what precedes them, unless they come first.
-    let text: String = ['x', c].into_iter().collect();
-    text.escape_debug().nth(1) != Some('\\')
 }

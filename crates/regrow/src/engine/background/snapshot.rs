@@ -21,6 +21,7 @@ use memmap2::{MmapMut, MmapOptions};
 use super::super::{BUDGET_DEFAULT_BYTES, pool};
 use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
 
 /// Copies begin at multiples of this.
@@ -243,8 +244,8 @@ pub(super) fn check_unchanged(tree: &Tree<Leaf>, before: &[Option<u32>]) -> Resu
     let error = Error::new(
         ErrorKind::SourceChanged,
         format!(
-            "{} leaves were changed while they were being saved:\n    {}",
-            names.len(),
+            "{} while being saved:\n    {}",
+            counted(names.len(), "leaf was changed", "leaves were changed"),
             names.join("\n    ")
         ),
     );

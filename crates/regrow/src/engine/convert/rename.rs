@@ -135,6 +135,8 @@ pub(super) fn rename<L>(tree: &Tree<L>, items: &[Item], rules: &[Rename]) -> Res
                 let keys: Vec<Key> = renamed.split('/').map(Key::dict).collect();
                 if renamed.is_empty() || keys.iter().any(|key| key.text().is_empty()) {
                     return Err(Error::invalid(format!("a rule leaves a leaf without a name: {renamed:?}"))
+                        .expected("keys with / between them, none of them empty", format_args!("{renamed:?}"))
+                        .help("change what stands behind the = of the rule")
                         .at_leaf(path));
                 }
                 trie.put(&keys, true, at)?;

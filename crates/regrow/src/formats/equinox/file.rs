@@ -119,7 +119,7 @@ impl LeafFile {
             return Err(other("records").expected(trailer.offsets.len(), records.len()));
         }
         if trailer.block_len_bytes == 0 {
-            return Err(Error::corrupt("the trailer has blocks of no length"));
+            return Err(Error::corrupt("the trailer has blocks of no length").expected("at least 1 byte", 0));
         }
         let (mut first, mut count) = (Vec::with_capacity(records.len()), 0_u64);
         for record in records {
@@ -147,7 +147,9 @@ impl LeafFile {
         };
         match trailer.blobs.values().all(is_inside) {
             true => Ok(()),
-            false => Err(Error::corrupt("the trailer places a leaf outside itself")),
+            false => Err(Error::corrupt("the trailer places a leaf outside itself")
+                .expected(format_args!("offsets below {trailer_len_bytes}"), "more")
+                .help("copy the file again")),
         }
     }
 

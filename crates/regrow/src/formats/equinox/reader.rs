@@ -11,6 +11,7 @@ use crate::array::{Array, Region};
 use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Description, Reader};
+use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened file.
@@ -43,15 +44,16 @@ impl EquinoxReader {
         }
         if file.trailing_len_bytes() > 0 {
             notes.push(format!(
-                "{} bytes behind the last record are no record; Equinox does not look at them",
-                file.trailing_len_bytes()
+                "{} no record; Equinox does not look there",
+                counted(
+                    file.trailing_len_bytes(),
+                    "byte behind the last record is",
+                    "bytes behind the last record are"
+                )
             ));
         }
         let line = file.line().map(|line| line.value.clone());
-        let records = match file.records().len() {
-            1 => "1 record".to_owned(),
-            n => format!("{n} records"),
-        };
+        let records = counted(file.records().len(), "record", "records");
         let description = Description {
             layout: "equinox".to_owned(),
             variant: records + if file.trailer().is_some() { ", with a trailer" } else { "" },

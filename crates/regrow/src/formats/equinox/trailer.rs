@@ -69,6 +69,9 @@ pub struct Trailer {
     pub metadata: Option<Value>,
 }
 
+/// What to do about a damaged trailer: Equinox itself does not look at it.
+const COPY_AGAIN: &str = "copy the file again; Equinox, which needs no trailer, still reads the leaves";
+
 impl Trailer {
     /// An index of nothing yet.
     pub fn new(structure: Structure, records: Vec<Option<usize>>, metadata: Option<Value>) -> Self {
@@ -99,18 +102,28 @@ impl Trailer {
         let mut input = Cursor::new(footer);
         let (len, stored) = (input.u64le("the trailer's length")?, input.u32le("the trailer's checksum")?);
         if !is_begun || input.rest() != TRAILER_END {
-            return Err(Error::corrupt("the trailer has lost its beginning or its end"));
+            return Err(Error::corrupt("the trailer has lost its beginning or its end")
+                .expected(
+                    "REGROW marks at both",
+                    if is_begun { "none at the end" } else { "none at the beginning" },
+                )
+                .help(COPY_AGAIN));
         }
         let json = usize::try_from(len)
             .ok()
             .and_then(|len| before.len().checked_sub(len))
             .filter(|&start| start >= TRAILER_MAGIC.len())
             .and_then(|start| before.get(start..))
-            .ok_or_else(|| Error::corrupt("the trailer is longer than what stands behind the records"))?;
+            .ok_or_else(|| {
+                Error::corrupt("the trailer is longer than what stands behind the records")
+                    .expected(format_args!("at most {} bytes", before.len()), len)
+                    .help(COPY_AGAIN)
+            })?;
         let found = crc32c(json);
         if found != stored {
             return Err(Error::corrupt("the trailer fails its crc32c")
-                .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")));
+                .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
+                .help(COPY_AGAIN));
         }
         #[derive(Deserialize)]
         struct Version {

@@ -15,6 +15,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::counted;
 
 /// Most containers inside each other: where Flax' own decoder stops.
 pub const DEPTH_MAX: usize = 1024;
@@ -210,8 +211,11 @@ impl<'a> Scanner<'a> {
     pub fn finish(&self, what: &str) -> Result<()> {
         match self.left() {
             0 => Ok(()),
-            left => Err(Error::corrupt(format!("{left} bytes are left over after {what}"))
-                .at_byte(self.offset_bytes())),
+            left => Err(Error::corrupt(format!(
+                "{} left over after {what}",
+                counted(left, "byte is", "bytes are")
+            ))
+            .at_byte(self.offset_bytes())),
         }
     }
 }

@@ -9,6 +9,7 @@ use super::zip::Method;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::regrow::structure::Regrown;
+use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// What an array is, or why it cannot be read. Without a header it is bytes.
@@ -109,8 +110,8 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
     }
     if let Some(name) = by_name.keys().min() {
         notes.push(format!(
-            "{} arrays are not part of its pytree, such as {name:?}; they are not shown",
-            by_name.len()
+            "{} part of its pytree, such as {name:?}, and not shown",
+            counted(by_name.len(), "array is not", "arrays are not")
         ));
     }
     Ok(Placed { tree, texts, stored })

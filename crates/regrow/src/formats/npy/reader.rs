@@ -17,10 +17,12 @@ use super::source::{Files, Stored};
 use super::walk;
 use super::zip::{Inflater, Method, read_directory};
 use crate::array::Region;
+use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Regrown;
 use crate::formats::{Description, Reader, Sketch};
-use crate::store::LocalStore;
+use crate::store::{LocalStore, read_document};
+use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
 /// How an archive begins: with a member, or with its end if there is none.
@@ -119,7 +121,7 @@ impl NpyReader {
             let name = name.get(..name.len() - SUFFIX.len()).unwrap_or(&name).to_owned();
             items.push(Item { name, keys: found.keys, content: known_or_not(content)? });
         }
-        description.variant = format!("a folder of {} arrays", items.len());
+        description.variant = format!("a folder of {}", counted(items.len(), "array", "arrays"));
         description.notes.push(no_checksums());
         let sidecar_path = path.join(sidecar::FILE_NAME);
         let placed = match read_sidecar(&sidecar_path)? {
@@ -162,8 +164,11 @@ impl NpyReader {
             items.push(Item { keys: vec![name.clone()], name, content: known_or_not(content)? });
         }
         description.variant = match deflated {
-            0 => format!("an archive of {} arrays", items.len()),
-            _ => format!("an archive of {} arrays, {deflated} of them deflated", items.len()),
+            0 => format!("an archive of {}", counted(items.len(), "array", "arrays")),
+            _ => format!(
+                "an archive of {}, {deflated} of them deflated",
+                counted(items.len(), "array", "arrays")
+            ),
         };
         let kept = match Pointer::from_comment(&directory.comment) {
             Some(pointer) => match kept_in_archive(&pointer, directory.offset_bytes, &read) {
@@ -341,7 +346,12 @@ fn kept_in_archive(
 ) -> Result<(Regrown, Option<serde_json::Value>)> {
     let fits = pointer.offset_bytes.checked_add(pointer.len_bytes).is_some_and(|after| after <= end);
     if !fits || pointer.len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::corrupt("the kept pytree does not lie in the archive"));
+        return Err(Error::corrupt("the kept pytree does not lie in the archive")
+            .expected(
+                format_args!("an end before byte {end}"),
+                format_args!("{} bytes from byte {} on", pointer.len_bytes, pointer.offset_bytes),
+            )
+            .help("the archive's comment is damaged: copy the file again"));
     }
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;
@@ -349,18 +359,7 @@ fn kept_in_archive(
 }
 
 fn read_sidecar(path: &Path) -> Result<Option<Vec<u8>>> {
-    let cannot_read = |source| Error::io("cannot read", path, source);
-    let len_bytes = match std::fs::metadata(path) {
-        Ok(found) => found.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(cannot_read(error)),
-    };
-    if len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::new(ErrorKind::Limit, "the kept pytree is too large")
-            .in_file(path)
-            .expected(format_args!("at most {} bytes", sidecar::LEN_MAX_BYTES), len_bytes));
-    }
-    std::fs::read(path).map(Some).map_err(cannot_read)
+    read_document(path, "the kept pytree", Language::Json, sidecar::LEN_MAX_BYTES)
 }
 
 fn no_checksums() -> String {

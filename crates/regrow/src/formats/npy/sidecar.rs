@@ -23,6 +23,9 @@ pub(super) const FILE_NAME: &str = "regrow-structure.json";
 /// Says that a file of that name is ours.
 const MADE_BY: &str = "regrow npy";
 
+/// What to do about a damaged one.
+const WITHOUT_IT: &str = "copy the checkpoint again; numpy.load reads the arrays without it";
+
 /// Longest sidecar that is read.
 pub(super) const LEN_MAX_BYTES: u64 = crate::bytes::limits::JSON_LEN_MAX_BYTES;
 
@@ -53,12 +56,13 @@ impl Sidecar {
     /// # Errors
     /// `Corrupt`, or `Unsupported` for a later version.
     pub fn read(json: &[u8]) -> Result<(Regrown, Option<serde_json::Value>)> {
-        let sidecar: Self = serde_json::from_slice(json)
-            .map_err(|error| Error::corrupt(format!("the kept pytree cannot be read: {error}")))?;
+        let sidecar: Self = serde_json::from_slice(json).map_err(|error| {
+            Error::corrupt(format!("the kept pytree cannot be read: {error}")).help(WITHOUT_IT)
+        })?;
         if sidecar.made_by != MADE_BY {
-            return Err(
-                Error::corrupt("the kept pytree is not one of regrow's").expected(MADE_BY, sidecar.made_by)
-            );
+            return Err(Error::corrupt("the kept pytree is not one of regrow's")
+                .expected(MADE_BY, sidecar.made_by)
+                .help(WITHOUT_IT));
         }
         Ok((sidecar.structure.regrow()?, sidecar.metadata))
     }

@@ -48,7 +48,9 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
     let mut arrays = Arrays::in_folders(folder, false, Missing::Fill);
     let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
         Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
-        None => Err(Error::corrupt("an array has no name")),
+        None => Err(Error::corrupt("an array has no name")
+            .expected(format_args!("a number below {}", names.len()), position)
+            .in_file(folder)),
     })?;
     if tree.len() < names.len() {
         return Err(Error::corrupt(

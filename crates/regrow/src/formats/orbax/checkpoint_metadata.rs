@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::json_text;
 use crate::error::{Error, Result};
+use crate::zarr::json::brief;
 
 /// Name of the file.
 pub const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
@@ -73,7 +74,12 @@ impl CheckpointMetadata {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut members: Map<String, Value> = match json_text::parse(bytes)? {
             Value::Object(members) => members,
-            _ => return Err(Error::corrupt("the checkpoint metadata is no JSON object")),
+            other => {
+                return Err(Error::corrupt("the checkpoint metadata is no JSON object")
+                    .at_byte(0)
+                    .expected("{...}", brief(&other))
+                    .help("copy _CHECKPOINT_METADATA again, or restore an earlier step"));
+            }
         };
         let item_handlers = match members.remove("item_handlers") {
             Some(Value::String(handler)) => ItemHandlers::One(handler),

@@ -1,11 +1,13 @@
 //! Small files and folder listings, with bounds and with errors that name the file.
 
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 
+use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::store::read_document;
+use crate::text::printable;
 
 /// One name in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,31 +36,12 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Listed>> {
     Ok(names)
 }
 
-/// The bytes of a small file; `None` if there is no file of that name.
+/// The bytes of a JSON file; `None` if there is no file of that name.
 ///
 /// # Errors
-/// `Limit` beyond [`JSON_LEN_MAX_BYTES`]; what the file system says.
+/// As [`read_document`].
 pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
-    let cannot = |error| Error::io("cannot read", path, error);
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => metadata,
-        Ok(_) => return Ok(None),
-        Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
-        {
-            return Ok(None);
-        }
-        Err(error) => return Err(cannot(error)),
-    };
-    if metadata.len() > JSON_LEN_MAX_BYTES {
-        return Err(Error::new(ErrorKind::Limit, "a metadata file is too long")
-            .in_file(path)
-            .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), metadata.len()));
-    }
-    let mut bytes = Vec::new();
-    let file = fs::File::open(path).map_err(cannot)?;
-    file.take(JSON_LEN_MAX_BYTES).read_to_end(&mut bytes).map_err(cannot)?;
-    Ok(Some(bytes))
+    read_document(path, "a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }
 
 /// A few names of a listing, for messages: `a, b/, … (12 in all)`.
@@ -70,7 +53,7 @@ pub(super) fn some_names(listed: &[Listed]) -> String {
     let names: Vec<String> = listed
         .iter()
         .take(SHOWN)
-        .map(|entry| format!("{}{}", entry.name.escape_debug(), if entry.is_dir { "/" } else { "" }))
+        .map(|entry| format!("{}{}", printable(&entry.name), if entry.is_dir { "/" } else { "" }))
         .collect();
     let more = if listed.len() > SHOWN { format!(", … ({} in all)", listed.len()) } else { String::new() };
     names.join(", ") + &more

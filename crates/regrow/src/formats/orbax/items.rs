@@ -24,7 +24,10 @@ use super::pytree::{self, Opened};
 use super::slot::{Slot, graft};
 use super::steps::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE};
 use super::{json_text, legacy};
+use crate::bytes::glance::Language;
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
+use crate::store::read_document;
 use crate::tree::{Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
 const JSON_FILES: [&str; 2] = ["data.json", "metadata"];
@@ -142,7 +145,8 @@ impl Item {
             }
             Self::Proto => {
                 let file = folder.join(PROTO_FILE);
-                let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
+                let bytes = read_document(&file, "a text proto", Language::Text, JSON_LEN_MAX_BYTES)?;
+                let bytes = bytes.ok_or_else(|| gone(&file))?;
                 let text = String::from_utf8(bytes).map_err(|error| {
                     Error::corrupt("a text proto is no UTF-8")
                         .in_file(&file)
@@ -180,7 +184,9 @@ fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
 }
 
 fn gone(file: &Path) -> Error {
-    Error::corrupt("a file of the checkpoint is gone").in_file(file)
+    Error::corrupt("a file of the checkpoint has gone since the folder was listed")
+        .in_file(file)
+        .help("something removes the checkpoint, such as a limit on kept steps: open another step")
 }
 
 fn read_flag(file: &Path, name: &str) -> Result<bool> {

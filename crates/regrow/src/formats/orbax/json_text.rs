@@ -109,6 +109,8 @@ fn parse_with<T: DeserializeOwned>(bytes: &[u8], mark: &str) -> Result<T> {
         error = error.help(
             "the file is empty or all zeros, as after a power cut: Orbax does not sync its JSON files; restore an earlier step",
         );
+    } else {
+        error = error.help("the file was cut short or damaged: copy it again, or restore an earlier step");
     }
     Err(error)
 }
@@ -123,37 +125,31 @@ fn offset_of(bytes: &[u8], line: usize, column: usize) -> u64 {
 /// The document with Python's own numbers as strings; `None` if it holds none.
 fn quote_numbers(bytes: &[u8], mark: &str) -> Option<Vec<u8>> {
     const NAMES: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    let mut out = Vec::with_capacity(bytes.len() + 16);
-    let (mut rest, mut found) = (bytes, false);
-    let mut in_string = false;
-    while let Some((&byte, tail)) = rest.split_first() {
-        if in_string {
-            out.push(byte);
-            rest = tail;
-            if byte == b'\\' {
-                if let Some((&escaped, tail)) = rest.split_first() {
-                    out.push(escaped);
-                    rest = tail;
-                }
-            } else if byte == b'"' {
-                in_string = false;
-            }
-            continue;
-        }
-        if let Some(name) = NAMES.iter().find(|name| rest.starts_with(name)) {
+    // Nothing is copied until there is a number: the document may be long.
+    let (mut out, mut copied) = (Vec::new(), 0);
+    let (mut at, mut in_string) = (0, false);
+    while let Some(&byte) = bytes.get(at) {
+        let rest = bytes.get(at..).unwrap_or_default();
+        let name = NAMES.iter().find(|name| !in_string && rest.starts_with(name));
+        if let Some(name) = name {
+            out.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
             out.push(b'"');
             out.extend_from_slice(mark.as_bytes());
             out.extend_from_slice(name);
             out.push(b'"');
-            rest = rest.get(name.len()..).unwrap_or_default();
-            found = true;
+            at += name.len();
+            copied = at;
             continue;
         }
-        in_string = byte == b'"';
-        out.push(byte);
-        rest = tail;
+        // In a text, what follows a backslash is part of it.
+        at += if in_string && byte == b'\\' { 2 } else { 1 };
+        in_string ^= byte == b'"';
     }
-    found.then_some(out)
+    if copied == 0 {
+        return None;
+    }
+    out.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+    Some(out)
 }
 
 /// `json.dumps` with its defaults: `ensure_ascii=True`, separators `", "` and `": "`.

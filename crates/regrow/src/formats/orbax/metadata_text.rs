@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 
 use super::json_text::push_python_text;
 use super::metadata::KeyType;
+use crate::text::is_printable_in_python;
 
 /// A key path as it stands in an entry; a step down appends to it, a step up cuts it off.
 #[derive(Debug, Default)]
@@ -128,21 +129,11 @@ fn push_repr(out: &mut String, text: &str) {
             '\t' => out.write_str("\\t"),
             _ if c == quote => write!(out, "\\{c}"),
             ' '..='~' => out.write_char(c),
-            _ if is_printable(c) => out.write_char(c),
+            _ if is_printable_in_python(c) => out.write_char(c),
             _ if code <= 0xff => write!(out, "\\x{code:02x}"),
             _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
             _ => write!(out, "\\U{code:08x}"),
         };
     }
     out.push(quote);
-}
-
-/// `str.isprintable`: no control, format, surrogate, private, unassigned or separator character.
-///
-/// Rust's `escape_debug` goes by the same categories, but for combining characters at the start of a text;
-/// hence the letter in front.
-fn is_printable(c: char) -> bool {
-    let mut text = String::from("a");
-    text.push(c);
-    text.escape_debug().nth(1) == Some(c)
 }

@@ -55,10 +55,13 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
     // Key paths are only built for errors: a tree may be deep.
     let mut slots = Vec::with_capacity(structure.len());
     for &position in structure.leaves() {
-        let entry = metadata
-            .entries
-            .get(position)
-            .ok_or_else(|| Error::corrupt("the tree has a leaf that its metadata has not"))?;
+        let entry = metadata.entries.get(position).ok_or_else(|| {
+            Error::corrupt("value_metadata_tree has a leaf that tree_metadata has not")
+                .expected(format_args!("a number below {}", metadata.entries.len()), position)
+                .help(
+                    "the two were not written by one save: copy _METADATA again, or restore an earlier step",
+                )
+        })?;
         slots.push(leaves.leaf(entry).map_err(|error| error.at_leaf(&structure::key_path(entry)))?);
     }
     let tree = structure.with_leaves(slots)?;
@@ -148,7 +151,9 @@ impl<'a> Leaves<'a> {
         }
         match &mut self.arrays {
             Some(arrays) => arrays.leaf(name, kind),
-            None => Err(Error::corrupt("the arrays cannot be found")),
+            None => Err(Error::corrupt("the checkpoint has neither manifest.ocdbt nor folders of arrays")
+                .in_file(self.folder)
+                .help("copy the whole checkpoint again, with all its files")),
         }
     }
 

@@ -27,6 +27,7 @@ use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader};
 use crate::store::{LocalStore, ocdbt};
+use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
 
 /// While it exists, the item it names counts as deleted (v1).
@@ -111,7 +112,10 @@ fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
     let unfinished = steps.uncommitted.len();
     if unfinished > 0 {
         let names = steps.uncommitted.join(", ");
-        description.notes.push(format!("{unfinished} steps were never committed: {names}"));
+        description.notes.push(format!(
+            "{}: {names}",
+            counted(unfinished, "step was never committed", "steps were never committed")
+        ));
     }
 }
 

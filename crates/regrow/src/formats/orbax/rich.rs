@@ -131,6 +131,7 @@ fn category(members: &Map<String, Value>) -> Option<(&str, &str)> {
 
 fn bad_node() -> Error {
     Error::corrupt("value_metadata_tree holds something that is no node of a tree")
+        .expected("null, or {\"category\": ..., \"clazz\": ...} with its children", "something else")
 }
 
 impl Serialize for RichNode {

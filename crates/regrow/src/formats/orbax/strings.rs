@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::json_text;
 use crate::error::{Error, ErrorKind, Result};
+use crate::zarr::json::brief;
 
 /// Name of the file.
 pub const STRINGS_FILE: &str = "_strings.json";
@@ -41,7 +42,10 @@ impl Strings {
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         match json_text::parse(bytes)? {
             Value::Object(members) => Ok(from_members(members)),
-            _ => Err(Error::corrupt("the texts of a pytree are no JSON object")),
+            other => Err(Error::corrupt("the texts of a pytree are no JSON object")
+                .at_byte(0)
+                .expected("{...}", brief(&other))
+                .help("copy _strings.json again, or restore an earlier step")),
         }
     }
 

@@ -207,6 +207,7 @@ fn container_kind(kind: KeyType, rich: Option<&RichNode>) -> NodeKind {
 
 fn lost() -> Error {
     Error::corrupt("the tree refers to a node that it has not")
+        .help("copy _METADATA again, or restore an earlier step")
 }
 
 #[cfg(test)]

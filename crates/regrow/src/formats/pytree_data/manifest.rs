@@ -25,6 +25,7 @@ use crate::bytes::limits::RANK_MAX;
 use crate::bytes::python_literal::{Literal, LiteralOptions, parse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::descr::Descr;
+use crate::text::counted;
 
 use super::pprint::pprint;
 
@@ -99,7 +100,7 @@ impl Manifest {
         let expected = if extra.is_some() { entries.len() } else { 0 };
         if with_checksums != expected {
             return Err(Error::corrupt("some of the manifest's checksums are missing")
-                .expected(format_args!("{expected} entries with crc32c"), with_checksums));
+                .expected(counted(expected, "entry with crc32c", "entries with crc32c"), with_checksums));
         }
         Ok(Self { entries, extra })
     }

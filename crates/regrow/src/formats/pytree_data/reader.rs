@@ -12,10 +12,11 @@ use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest, 
 use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
 use crate::bytes::checksum::crc32c;
+use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
 use crate::formats::{Description, Reader};
-use crate::store::{Access, ByteRange, LocalStore, Store, advise};
+use crate::store::{Access, ByteRange, LocalStore, Store, advise, read_document};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// An opened manifest, with its data mapped.
@@ -251,12 +252,7 @@ impl Reader for PytreeDataReader {
 }
 
 fn read_manifest(file: &Path) -> Result<Manifest> {
-    let cannot_read = |source| Error::io("cannot read the manifest", file, source);
-    let len_bytes = std::fs::metadata(file).map_err(cannot_read)?.len();
-    if len_bytes > MANIFEST_LEN_MAX_BYTES {
-        return Err(Error::new(ErrorKind::Limit, "the manifest is too large")
-            .in_file(file)
-            .expected(format_args!("at most {MANIFEST_LEN_MAX_BYTES} bytes"), len_bytes));
-    }
-    Manifest::parse(&std::fs::read(file).map_err(cannot_read)?).in_file(file)
+    let text = read_document(file, "the manifest", Language::Python, MANIFEST_LEN_MAX_BYTES)?
+        .ok_or_else(|| Error::io("cannot read the manifest", file, std::io::ErrorKind::NotFound.into()))?;
+    Manifest::parse(&text).in_file(file)
 }

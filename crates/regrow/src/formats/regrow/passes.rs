@@ -391,4 +391,5 @@ fn told(monitor: Option<&Monitor>, bytes: u64) -> Result<()> {
 
 fn beyond_the_end() -> Error {
     Error::corrupt("a leaf ends beyond its data file")
+        .help("the data file was cut short, or is another one: copy the whole checkpoint again")
 }

@@ -8,6 +8,8 @@ use super::stored_dtype;
 use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
+use crate::text::counted;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, LeafNames, Tree};
 
 /// Leaves below this size are not worth compressing.
@@ -21,6 +23,12 @@ pub(super) const HEADER_LEN_MAX_BYTES: usize = 64 << 20;
 
 /// Alignments beyond a page are worth nothing.
 const ALIGNMENT_MAX_BYTES: u64 = 4096;
+
+/// Longest name of a leaf in a database, whatever the rank of its array: `/c` and 64 numbers come behind it.
+const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
+
+/// What is left of a longer one.
+const SHORTENED_LEN_CHARS: usize = 200;
 
 /// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +70,9 @@ impl<'t> Plan<'t> {
             .at_leaf(&path));
         }
         if u32::try_from(tree.len()).is_err() {
-            return Err(Error::new(ErrorKind::Limit, "a tree has more than 2^32 leaves"));
+            return Err(Error::new(ErrorKind::Limit, "the tree has too many leaves")
+                .expected(format_args!("at most {}", u32::MAX), tree.len())
+                .help("save it as several checkpoints"));
         }
         let (names, by_name) = Names::new(tree);
         // Patterns look at key paths, which are made for them alone.
@@ -114,8 +124,11 @@ impl<'t> Plan<'t> {
             return Ok(());
         }
         let list = refused.join("\n    ");
-        Err(Error::unsupported(format!("{} leaves cannot be saved like this:\n    {list}", refused.len()))
-            .help("leave these leaves out, convert them, or save without strict_orbax"))
+        Err(Error::unsupported(format!(
+            "{} cannot be saved like this:\n    {list}",
+            counted(refused.len(), "leaf", "leaves")
+        ))
+        .help("leave these leaves out, convert them, or save without strict_orbax"))
     }
 
     /// The key path of a leaf, for messages.
@@ -237,7 +250,7 @@ impl<'t> Plan<'t> {
             LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
             LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
             LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => {
-                Some("Orbax has no complex scalars".to_owned())
+                Some("it would become an array to Orbax".to_owned())
             }
             _ => None,
         }
@@ -328,16 +341,16 @@ impl Names {
         let others = (0..self.joined.len()).filter(|leaf| !must_change.contains(leaf));
         let mut taken: HashSet<String> = others.map(|leaf| self.joined.get(leaf).to_owned()).collect();
         for (leaf, (path, _)) in tree.iter().enumerate().filter(|(leaf, _)| must_change.contains(leaf)) {
-            let mut escaped: KeyPath = path.keys().iter().map(escape).collect();
+            let short = shortened(path.keys().iter().map(escape).collect());
+            let mut escaped = short.clone();
             // Two different paths can still print alike (`{1: x, "1": y}`): number them.
             let mut number = 1;
             while is_reserved(&escaped.join(".")) || !taken.insert(escaped.join(".")) {
                 number += 1;
-                let mut keys: Vec<Key> = path.keys().iter().map(escape).collect();
-                if let Some(last) = keys.last_mut() {
-                    *last = Key::dict(format!("{}%{number}", last.text()));
+                escaped = short.clone();
+                if let Some(last) = escaped.pop() {
+                    escaped.push(Key::dict(format!("{}%{number}", last.text())));
                 }
-                escaped = keys.into();
             }
             let name = escaped.join(".");
             self.escaped.insert(leaf, (escaped, name));
@@ -350,6 +363,9 @@ fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     if is_root {
         return true;
     }
+    if name.len() > NAME_LEN_MAX_BYTES {
+        return false;
+    }
     let is_suspect = |byte: u8| matches!(byte, b'/' | b'~' | b'_' | 0);
     if name.len() > 2 && !name.bytes().any(is_suspect) {
         return true;
@@ -357,6 +373,16 @@ fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     let components_fine = name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
     let has_bad_character = name.contains('\0') || (is_text && name.contains('~'));
     components_fine && !has_bad_character && !is_reserved(name)
+}
+
+/// A path of one key in the place of one whose name no database has room for: the beginning of that name.
+fn shortened(path: KeyPath) -> KeyPath {
+    let name = path.join(".");
+    if name.len() <= NAME_LEN_MAX_BYTES {
+        return path;
+    }
+    let start: String = name.chars().take(SHORTENED_LEN_CHARS).collect();
+    KeyPath::from_iter([Key::dict(format!("{start}%long"))])
 }
 
 /// The one name that safetensors keeps to itself.

@@ -12,9 +12,10 @@ use super::manifest::uuid_text;
 use super::manifest::{self, DataFile, LeafPlace, Manifest};
 use super::passes::{How, Part};
 use crate::array::Region;
+use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
 use crate::monitor::Monitor;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
@@ -49,13 +50,8 @@ impl RegrowReader {
     pub fn open(path: &Path) -> Result<Self> {
         let base = LocalStore::anchored(path)?;
         let file = path.join(manifest::FILE_NAME);
-        let len_bytes = base.len_bytes(manifest::FILE_NAME.as_bytes())?.unwrap_or(0);
-        if len_bytes > JSON_LEN_MAX_BYTES {
-            return Err(Error::new(ErrorKind::Limit, "regrow.json is too large")
-                .in_file(&file)
-                .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
-        }
-        let bytes = base.get_text_key(manifest::FILE_NAME)?.unwrap_or_default();
+        let bytes = base.read_document(manifest::FILE_NAME, Language::Json, JSON_LEN_MAX_BYTES)?;
+        let bytes = bytes.unwrap_or_default();
         Self::from_manifest(&bytes, base).in_file(file)
     }
 

@@ -157,11 +157,7 @@ impl Header {
                 .expected(format_args!("{end} bytes"), file_len_bytes)
                 .help("the file was cut short or added to; copy it again"));
         }
-        let mut names = HashSet::with_capacity(tensors.len());
-        match tensors.iter().find(|tensor| !names.insert(tensor.name.clone())) {
-            Some(twice) => Err(corrupt(&format!("the header names tensor {:?} twice", twice.name))),
-            None => Ok(Self { tensors, metadata: raw.metadata, data_offset }),
-        }
+        Ok(Self { tensors, metadata: raw.metadata, data_offset })
     }
 }
 
@@ -290,9 +286,15 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
         let (mut tensors, mut metadata) = (Vec::new(), None);
+        // Seen at once, before a million tensors of one name are in memory.
+        let mut names: HashSet<Arc<str>> = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if name != METADATA {
-                tensors.push((Arc::from(name), map.next_value()?));
+                let name: Arc<str> = Arc::from(name);
+                if !names.insert(name.clone()) {
+                    return Err(serde::de::Error::custom(format_args!("it names tensor {name:?} twice")));
+                }
+                tensors.push((name, map.next_value()?));
                 continue;
             }
             let strings: Option<Strings> = map.next_value()?;

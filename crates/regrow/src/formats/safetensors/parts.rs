@@ -4,8 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use super::index::{INDEX_FILE_NAME, INDEX_SUFFIX, Index};
+use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::store::read_document;
 
 /// How the names of safetensors files end.
 const SUFFIX: &str = ".safetensors";
@@ -69,14 +71,10 @@ impl Parts {
     }
 
     fn of_index(folder: PathBuf, file: &Path) -> Result<Self> {
-        let cannot_read = |source| Error::io("cannot read", file, source);
-        let len_bytes = std::fs::metadata(file).map_err(cannot_read)?.len();
-        if len_bytes > JSON_LEN_MAX_BYTES {
-            return Err(Error::new(ErrorKind::Limit, "the index of safetensors files is too large")
-                .in_file(file)
-                .expected(format_args!("at most {JSON_LEN_MAX_BYTES} bytes"), len_bytes));
-        }
-        let index = Index::parse(&std::fs::read(file).map_err(cannot_read)?).in_file(file)?;
+        let what = "the index of safetensors files";
+        let json = read_document(file, what, Language::Json, JSON_LEN_MAX_BYTES)?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{what} is gone")).in_file(file))?;
+        let index = Index::parse(&json).in_file(file)?;
         let names = index.files().into_iter().map(OsString::from).collect();
         Ok(Self { folder, names, index: Some((file.to_owned(), index)) })
     }

@@ -99,7 +99,9 @@ pub(super) fn flat(stored: Vec<Stored>) -> Result<Placed> {
 /// names of too many parts.
 pub(super) fn nested(stored: Vec<Stored>, separator: &str) -> Result<Placed> {
     if separator.is_empty() {
-        return Err(Error::invalid("names cannot be cut at an empty separator"));
+        return Err(Error::invalid("names cannot be cut at an empty separator")
+            .expected("such as \".\"", "\"\"")
+            .help("for a flat dict, ask for no separator at all"));
     }
     let mut branches = vec![Branch::default()];
     let mut children: HashMap<(usize, Arc<str>), usize> = HashMap::new();

@@ -14,6 +14,7 @@ use super::packed::unpack_f4;
 use super::parts::Parts;
 use super::pytree::{self, Placed, Stored, TreeForm};
 use crate::array::{Region, copy_region};
+use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Description, Reader};
@@ -30,6 +31,9 @@ pub(super) struct SafetensorsReader {
     /// Whether all of it is one file, or bytes in memory: the store goes on reading the file that it opened.
     is_one_file: bool,
 }
+
+/// Longer headers are read in pieces of this length.
+const PIECE_LEN_BYTES: u64 = 4 << 20;
 
 /// The files of a checkpoint as memory of this process, and where its tensors lie there.
 #[derive(Debug)]
@@ -318,7 +322,20 @@ fn read_header(store: &LocalStore, name: &OsStr) -> Result<(Header, u64)> {
     let file_len_bytes = store.len_bytes(key)?.ok_or_else(missing)?;
     let first = first.as_ref().try_into().map_err(|_| missing())?;
     let len_bytes = Header::len_bytes(first, file_len_bytes)?;
-    let json = store.get(key, range(LENGTH_LEN_BYTES as u64, len_bytes))?.ok_or_else(missing)?;
+    let json = match len_bytes {
+        // A header may say that it is as long as the limit, and be nothing.
+        PIECE_LEN_BYTES.. => {
+            let (mut glance, mut json) = (Glance::new(Language::Json), Vec::new());
+            for at in (0..len_bytes).step_by(PIECE_LEN_BYTES as usize) {
+                let piece = range(LENGTH_LEN_BYTES as u64 + at, PIECE_LEN_BYTES.min(len_bytes - at));
+                let piece = store.get(key, piece)?.ok_or_else(missing)?;
+                glance.look(&piece).shift(LENGTH_LEN_BYTES as u64)?;
+                json.extend_from_slice(&piece);
+            }
+            json.into()
+        }
+        _ => store.get(key, range(LENGTH_LEN_BYTES as u64, len_bytes))?.ok_or_else(missing)?,
+    };
     Ok((Header::parse(&json, file_len_bytes)?, file_len_bytes))
 }
 

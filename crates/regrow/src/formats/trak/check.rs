@@ -13,6 +13,7 @@ use super::layout::{
 use crate::array::Dtype;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::counted;
 
 /// Bytes of an array that are looked at together.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
@@ -220,11 +221,12 @@ pub(super) fn notes(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
             let named: Vec<String> = zero.iter().take(NAMED_MAX).map(u64::to_string).collect();
             let more = if zero.len() > NAMED_MAX { ", ..." } else { "" };
             notes.push(format!(
-                "{}: {} of {done} rows that are done hold zeros only: {}{more}; their gradients are zero, or a power \
+                "{}: {} of {} done hold zeros only: {}{more}; their gradients are zero, or a power \
                  cut took them while TRAK's own saver ran: then `repair` with `recompute_zero_rows` marks them as \
                  not done",
                 file.display(),
                 zero.len(),
+                counted(done, "row that is", "rows that are"),
                 named.join(", "),
             ));
         }

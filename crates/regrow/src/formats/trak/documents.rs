@@ -6,15 +6,15 @@
 //! id_0.json          {"0": {"is_featurized": 1, "is_finalized": 0}}
 //! ```
 
-use std::io;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::layout::{MATRIX_TYPE_KEY, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, parse_id};
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::bytes::glance::Language;
+use crate::error::{Error, Result, ResultExt};
 use crate::formats::orbax::json_text;
-use crate::store::{LocalStore, Store};
+use crate::store::{LocalStore, Store, read_document};
 
 /// Longest document that is read: experiments of a hundred thousand names take a tenth.
 const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
@@ -109,21 +109,8 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
 
 /// As [`read_object`], of a file that is no longer than this.
 pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Option<Map<String, Value>>> {
-    let len = match std::fs::metadata(path) {
-        Ok(found) => found.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io("cannot look at", path, error)),
-    };
-    if len > max_len_bytes {
-        return Err(Error::new(ErrorKind::Limit, "a JSON file of a TRAK store is too large")
-            .in_file(path)
-            .expected(format_args!("at most {max_len_bytes} bytes"), len));
-    }
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io("cannot read", path, error)),
-    };
+    let what = "a JSON file of a TRAK store";
+    let Some(bytes) = read_document(path, what, Language::Json, max_len_bytes)? else { return Ok(None) };
     if bytes.is_empty() {
         return Err(Error::corrupt("a JSON file is empty").in_file(path).help(HELP));
     }

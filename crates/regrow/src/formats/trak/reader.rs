@@ -21,6 +21,7 @@ use crate::array::{Region, Shape};
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Description, Reader};
+use crate::text::counted;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 
 /// An opened store.
@@ -76,7 +77,7 @@ impl TrakReader {
         }
         let description = Description {
             layout: "trak".to_owned(),
-            variant: format!("{precision}, {} models", catalog.models.len()),
+            variant: format!("{precision}, {}", counted(catalog.models.len(), "model", "models")),
             notes,
             ..Description::default()
         };

@@ -31,6 +31,7 @@ use super::layout::{
 use super::store::{is_there, lock};
 use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::text::counted;
 
 /// What to repair with.
 #[derive(Debug, Clone, Default)]
@@ -180,7 +181,7 @@ impl Work<'_> {
             // Deleted while the features were final: now they are needed again.
             let count = mask.clear_marks()?;
             if count > 0 {
-                self.say_path(mask.path(), &format!("{count} rows marked as not done"));
+                self.say_path(mask.path(), &format!("{} marked as not done", counted(count, "row", "rows")));
             }
             flags.is_featurized = mask.spec().rows == 0;
             self.array(&model_file(id, TrainArray::Grads.file_name()), &parameters.train(TrainArray::Grads))?;
@@ -354,10 +355,19 @@ impl Work<'_> {
         let expected = start + spec.len_bytes()?;
         file.set_len(expected).and_then(|()| file.sync_all()).map_err(cannot)?;
         if found > expected {
-            self.say_path(path, &format!("{} bytes after its data cut off", found - expected));
+            self.say_path(
+                path,
+                &format!("{} after its data cut off", counted(found - expected, "byte", "bytes")),
+            );
             return Ok(None);
         }
-        self.say_path(path, &format!("{} bytes that were cut off are zeros now", expected - found));
+        self.say_path(
+            path,
+            &format!(
+                "{} zero now",
+                counted(expected - found, "byte that was cut off is", "bytes that were cut off are")
+            ),
+        );
         Ok(Some(found.saturating_sub(start) / row_len_bytes(spec)))
     }
 
@@ -368,7 +378,7 @@ impl Work<'_> {
         }
         mask.set_marks(rows, 0)?;
         mask.sync()?;
-        self.say_path(mask.path(), &format!("{} rows marked as not done", rows.len()));
+        self.say_path(mask.path(), &format!("{} marked as not done", counted(rows.len(), "row", "rows")));
         Ok(())
     }
 

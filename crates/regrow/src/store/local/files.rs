@@ -110,7 +110,13 @@ impl OpenFile {
     pub(crate) fn read(&self, range: ByteRange) -> Result<Bytes> {
         let len_bytes = self.len_bytes().map_err(io_error)?;
         let part = resolve_range(range, len_bytes)?;
-        let too_large = || Error::new(ErrorKind::Limit, "a stored value does not fit in memory");
+        let too_large = || {
+            Error::new(
+                ErrorKind::Limit,
+                format!("a stored value of {} bytes does not fit in memory", part.end - part.start),
+            )
+            .help("read the leaf in parts, by slices")
+        };
         let wanted = usize::try_from(part.end - part.start).map_err(|_| too_large())?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(wanted).map_err(|_| too_large())?;

@@ -5,6 +5,7 @@
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
 //! | `folder` | the folder that keys are paths below: by its path, or the one that was opened |
 //! | `files` | open files kept for the next read; `pread` |
+//! | `whole` | documents, read at once or refused while they are read |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{ByteRange, Located, Span, Store};
+use crate::bytes::glance::Language;
 use crate::error::{Error, Result};
 
 mod blocks;
@@ -42,10 +44,12 @@ mod map;
 mod output;
 mod reader;
 mod watch;
+mod whole;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, PrivateMap, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
+pub(crate) use whole::read_document;
 
 pub(crate) use files::OpenFile;
 
@@ -119,6 +123,20 @@ impl LocalStore {
     /// What the system says of opening it.
     pub(crate) fn open_direct(&self, key: &[u8]) -> Result<Option<DirectReader>> {
         DirectReader::open(self.inner.root.file(relative_path(key)?))
+    }
+
+    /// [`read_document`] of the file of that key.
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` if the key is no path.
+    pub(crate) fn read_document(
+        &self,
+        key: &str,
+        language: Language,
+        len_max_bytes: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        let place = self.inner.root.file(relative_path(key.as_bytes())?);
+        whole::read_document_at(place, key, language, len_max_bytes)
     }
 
     /// Where a key is read from, and the open file.

@@ -13,10 +13,12 @@
 use bytes::Bytes;
 use zstd::stream::raw::{Decoder, Operation};
 
-use crate::bytes::checksum::crc32c;
+use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::bytes::varint::write_varint;
 use crate::error::{Error, Result};
+use crate::store::{ByteRange, Store, StoreExt};
+use crate::text::counted;
 
 use super::fields::Fields;
 use super::rule::{Rule, relocate};
@@ -88,29 +90,8 @@ impl Body {
         }
         let (covered, crc) = stored.split_at(stored.len() - CRC_LEN_BYTES);
         let mut header = Fields::new(covered);
-        let magic = u32::from_be_bytes(header.array("magic number")?);
-        if magic != structure.magic() {
-            return Err(Rule::Magic.error(format_args!("this is no {name}")).at_byte(0).expected(
-                format_args!("magic number {:08x}", structure.magic()),
-                format_args!("{magic:08x}"),
-            ));
-        }
-        let length = header.u64le("length")?;
-        if length != stored.len() as u64 {
-            return Err(Rule::Length
-                .error(format_args!("{name} has another length than it says"))
-                .at_byte(LENGTH_OFFSET as u64)
-                .expected(format_args!("{length} bytes"), stored.len()));
-        }
-        let mut expected = [0; CRC_LEN_BYTES];
-        expected.copy_from_slice(crc);
-        let (expected, found) = (u32::from_le_bytes(expected), crc32c(covered));
-        if expected != found {
-            return Err(Rule::Crc
-                .error(format_args!("{name} fails its crc32c"))
-                .at_byte(0)
-                .expected(format_args!("{expected:08x}"), format_args!("{found:08x}")));
-        }
+        read_start(&mut header, structure, stored.len() as u64)?;
+        compare_crc(crc, crc32c(covered), structure)?;
         let version = header.v32("format version")?;
         if u64::from(version) != FORMAT_VERSION {
             return Err(Rule::Version
@@ -153,6 +134,82 @@ impl Body {
             None => error,
         }
     }
+}
+
+/// Reads magic and length field of a structure of `len_bytes`.
+fn read_start(header: &mut Fields<'_>, structure: Structure, len_bytes: u64) -> Result<()> {
+    let name = structure.name();
+    let magic = u32::from_be_bytes(header.array("magic number")?);
+    if magic != structure.magic() {
+        return Err(Rule::Magic
+            .error(format_args!("this is no {name}"))
+            .at_byte(0)
+            .expected(format_args!("magic number {:08x}", structure.magic()), format_args!("{magic:08x}")));
+    }
+    let length = header.u64le("length")?;
+    if length != len_bytes {
+        return Err(Rule::Length
+            .error(format_args!("{name} has another length than it says"))
+            .at_byte(LENGTH_OFFSET as u64)
+            .expected(format_args!("{length} bytes"), len_bytes));
+    }
+    Ok(())
+}
+
+fn compare_crc(stored: &[u8], found: u32, structure: Structure) -> Result<()> {
+    let expected = stored.try_into().map_or(0, u32::from_le_bytes);
+    if expected == found {
+        return Ok(());
+    }
+    Err(Rule::Crc
+        .error(format_args!("{} fails its crc32c", structure.name()))
+        .at_byte(0)
+        .expected(format_args!("{expected:08x}"), format_args!("{found:08x}")))
+}
+
+/// Longer structures are looked at before they are read: a sparse file is as long as it likes.
+const LOOKED_AT_LEN_MIN_BYTES: u64 = 4 << 20;
+
+/// The bytes of a structure that is the whole value at `key`; `None` if there is no such key.
+pub(super) fn fetch(store: &dyn Store, key: &[u8], structure: Structure) -> Result<Option<Bytes>> {
+    match store.len_bytes(key)? {
+        Some(len_bytes @ LOOKED_AT_LEN_MIN_BYTES..) => {
+            let read = |offset_bytes, len_bytes| {
+                let range = ByteRange::Span { offset_bytes, len_bytes };
+                // What is gone by now is missing below, too.
+                Ok(store.get(key, range)?.unwrap_or_default())
+            };
+            look(&read, len_bytes, structure).map_err(|error| error.in_file(store.describe(key)))?;
+        }
+        Some(_) => {}
+        None => return Ok(None),
+    }
+    store.get_whole(key)
+}
+
+/// Checks start and checksum of a structure, without keeping it, if it is long; `read` gives so many of its bytes from
+/// an offset on.
+pub(super) fn look(
+    read: &dyn Fn(u64, u64) -> Result<Bytes>,
+    len_bytes: u64,
+    structure: Structure,
+) -> Result<()> {
+    if len_bytes < LOOKED_AT_LEN_MIN_BYTES {
+        return Ok(());
+    }
+    if len_bytes > OCDBT_NODE_LEN_MAX_BYTES {
+        return Err(Rule::Limit
+            .error(format_args!("{} is too large", structure.name()))
+            .expected(format_args!("at most {OCDBT_NODE_LEN_MAX_BYTES} bytes"), len_bytes));
+    }
+    let start = read(0, VERSION_OFFSET as u64)?;
+    read_start(&mut Fields::new(&start), structure, len_bytes)?;
+    let covered = len_bytes - CRC_LEN_BYTES as u64;
+    let mut crc = Crc32c::new();
+    for at in (0..covered).step_by(PIECE_LEN_BYTES) {
+        crc.update(&read(at, (PIECE_LEN_BYTES as u64).min(covered - at))?);
+    }
+    compare_crc(&read(covered, CRC_LEN_BYTES as u64)?, crc.value(), structure)
 }
 
 /// Appends `body` to `out` in its frame, compressed where a level is given; returns the structure's length.
@@ -218,7 +275,10 @@ fn unzstd(frame: &[u8], len_max_bytes: u64) -> Result<Vec<u8>> {
     if rest.is_empty() {
         return Ok(out);
     }
-    Err(Rule::Trailing.error(format_args!("{} bytes are left over after the zstd frame", rest.len())))
+    Err(Rule::Trailing.error(format_args!(
+        "{} left over after the zstd frame",
+        counted(rest.len(), "byte is", "bytes are")
+    )))
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{ByteRange, Located, Span, Store};
 
+use super::envelope::{Structure, look};
 use super::node::{KEY_LEN_MAX_BYTES, Node, NodeRef, Value};
 use super::rule::Rule;
 use super::table::DataFile;
@@ -80,7 +80,7 @@ impl Files {
         if let Some(node) = lock().nodes.get(reference) {
             return Ok(node.clone());
         }
-        let stored = self.structure(reference)?;
+        let stored = self.structure(reference, Structure::BtreeNode)?;
         let node = Node::parse(&stored, reference.file.transitive(), self.node_len_max_bytes);
         let node = Arc::new(node.map_err(|error| self.blame(reference, error))?);
         let mut cache = lock();
@@ -95,7 +95,7 @@ impl Files {
     /// The version tree node that `child` refers to, compared with what `child` says of it.
     pub(super) fn version_node(&self, child: &VersionChild, arity_log2: u8) -> Result<VersionNode> {
         let reference = &child.reference;
-        let stored = self.structure(reference)?;
+        let stored = self.structure(reference, Structure::VersionNode)?;
         let node = VersionNode::parse(&stored, reference.file.transitive());
         let node = node.map_err(|error| self.blame(reference, error))?;
         let differs = |what: &str| {
@@ -113,13 +113,9 @@ impl Files {
         Err(self.blame(reference, broken))
     }
 
-    fn structure(&self, reference: &NodeRef) -> Result<Bytes> {
-        if reference.len_bytes > OCDBT_NODE_LEN_MAX_BYTES {
-            let error = Rule::Limit.error("a node is too large");
-            let error =
-                error.expected(format_args!("at most {OCDBT_NODE_LEN_MAX_BYTES} bytes"), reference.len_bytes);
-            return Err(self.blame(reference, error));
-        }
+    fn structure(&self, reference: &NodeRef, structure: Structure) -> Result<Bytes> {
+        let read = |at, len_bytes| self.range(&reference.file, reference.offset_bytes + at, len_bytes);
+        look(&read, reference.len_bytes, structure).map_err(|error| self.blame(reference, error))?;
         self.range(&reference.file, reference.offset_bytes, reference.len_bytes)
     }
 

@@ -10,11 +10,11 @@ use bytes::Bytes;
 
 use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::error::Result;
-use crate::store::{Store, StoreExt};
+use crate::store::Store;
 
 use super::arity::Arity;
 use super::config::OcdbtConfig;
-use super::envelope::{Body, Structure, seal};
+use super::envelope::{self, Body, Structure, seal};
 use super::rule::Rule;
 use super::table;
 use super::versions::{
@@ -88,7 +88,7 @@ impl Manifest {
     /// Reads the current manifest of the database at the root of `base`.
     pub(super) fn read(base: &dyn Store) -> Result<Self> {
         let place = base.describe(MANIFEST_KEY.as_bytes());
-        let Some(stored) = base.get_text_key(MANIFEST_KEY)? else {
+        let Some(stored) = envelope::fetch(base, MANIFEST_KEY.as_bytes(), Structure::Manifest)? else {
             let error = Rule::NoManifest.error("there is no OCDBT database here").in_file(place);
             return Err(error.help("the folder of a database holds a file manifest.ocdbt"));
         };
@@ -102,7 +102,7 @@ impl Manifest {
             let Some(newest) = newest_numbered(base)? else { return Ok(self) };
             generation = newest;
             let key = numbered_key(generation);
-            let Some(stored) = base.get_text_key(&key)? else { continue };
+            let Some(stored) = envelope::fetch(base, key.as_bytes(), Structure::Manifest)? else { continue };
             return self
                 .adopt_numbered(&stored, generation)
                 .map_err(|error| error.in_file(base.describe(key.as_bytes())));

@@ -58,6 +58,7 @@ pub use commit::commit_version;
 pub use config::OcdbtConfig;
 pub(crate) use entries::{Entries, ValueRef};
 pub(crate) use manifest::MANIFEST_KEY;
+pub(crate) use node::KEY_LEN_MAX_BYTES;
 pub use reader::OcdbtStore;
 pub use rule::Rule;
 pub use versions::Version;

@@ -26,7 +26,7 @@ use super::table::{self, DataFile};
 /// Most entries of a node.
 pub(super) const ENTRIES_MAX: usize = 1 << 20;
 /// Longest key, K included.
-pub(super) const KEY_LEN_MAX_BYTES: usize = 65535;
+pub(crate) const KEY_LEN_MAX_BYTES: usize = 65535;
 /// Longest inline value.
 pub(super) const INLINE_LEN_MAX_BYTES: u64 = 1 << 20;
 

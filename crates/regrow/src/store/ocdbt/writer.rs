@@ -424,11 +424,16 @@ fn check_entries(entries: &impl Entries) -> Result<Vec<u64>> {
     Ok(sizes)
 }
 
+/// Bytes of a key that is too long that a message shows.
+const KEY_SHOWN_BYTES: usize = 80;
+
 fn check_entry(key: &[u8], value: &ValueRef<'_>) -> Result<()> {
     let refuse = |what: String| Err(Error::invalid(format!("{what} (key {})", key.escape_ascii())));
     if key.len() > KEY_LEN_MAX_BYTES {
-        return Err(Error::invalid("an OCDBT key is too long")
-            .expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key.len()));
+        let start = key.get(..KEY_SHOWN_BYTES).unwrap_or_default().escape_ascii();
+        return Err(Error::invalid(format!("the OCDBT key {start}... is too long"))
+            .expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key.len())
+            .help("give it a shorter name"));
     }
     match value {
         ValueRef::Inline(bytes) if bytes.len() as u64 > INLINE_LEN_MAX_BYTES => {

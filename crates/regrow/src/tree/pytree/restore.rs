@@ -4,6 +4,7 @@ use std::fmt::{Display, Write as _};
 
 use super::node_ref::{NodeRef, TreeIndex};
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 
 /// How deep types may nest into themselves. Regrowing recurses, and a file decides how deep: the stack must
@@ -185,8 +186,8 @@ impl Restore {
             return Ok(());
         }
         let count = self.difference_count;
-        let places = if count == 1 { "place" } else { "places" };
-        let mut what = format!("the checkpoint does not fit the value in {count} {places}");
+        let places = counted(count, "place", "places");
+        let mut what = format!("the checkpoint does not fit the value in {places}");
         for difference in &self.differences {
             // Writing into a String has no way to fail.
             let _ = write!(what, "\n    {difference}");

@@ -8,9 +8,16 @@ use super::{
 };
 use crate::bytes::Cursor;
 use crate::error::{Error, ErrorKind, Result};
+use crate::text::counted;
 
 /// Longest directory that is read: ten million members.
 const DIRECTORY_LEN_MAX_BYTES: u64 = 1 << 30;
+
+/// Bytes of a directory that are read at once.
+const DIRECTORY_PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Longest header of a directory: name, extra field and comment have 16 bits for their lengths.
+const HEADER_LEN_MAX_BYTES: usize = CENTRAL_LEN_BYTES + 3 * u16::MAX as usize;
 
 /// Longest comment at the end of an archive: its length has 16 bits.
 const COMMENT_LEN_MAX_BYTES: usize = u16::MAX as usize;
@@ -68,16 +75,31 @@ pub(in super::super) fn read_directory(
         return Err(Error::new(ErrorKind::Limit, "the directory of a zip archive is too long")
             .expected(format_args!("at most {DIRECTORY_LEN_MAX_BYTES} bytes"), end.len_bytes));
     }
-    let bytes = read(end.offset_bytes, end.len_bytes)?;
-    let mut input = Cursor::new(&bytes);
     let mut members = Vec::new();
-    for _ in 0..end.count {
-        let member = central_header(&mut input).map_err(|error| error.shift(end.offset_bytes))?;
-        if let Some(member) = member {
-            members.push(member);
+    // In pieces: what is no directory is not read to its end. Each piece begins where a header does.
+    let (mut at, mut left) = (0, end.count);
+    while at < end.len_bytes {
+        let base = end.offset_bytes + at;
+        let len_bytes = DIRECTORY_PIECE_LEN_BYTES.min(end.len_bytes - at);
+        let is_last = at + len_bytes == end.len_bytes;
+        let bytes = read(base, len_bytes)?;
+        let mut input = Cursor::new(&bytes);
+        while left > 0 && (is_last || input.remaining_bytes() >= HEADER_LEN_MAX_BYTES) {
+            members.extend(central_header(&mut input).map_err(|error| error.shift(base))?);
+            left -= 1;
         }
+        if left == 0 {
+            let rest = end.len_bytes - at - input.offset_bytes();
+            if rest > 0 {
+                return Err(Error::corrupt(format!(
+                    "{} left over after the directory of a zip archive",
+                    counted(rest, "byte is", "bytes are")
+                ))
+                .at_byte(base + input.offset_bytes()));
+            }
+        }
+        at += input.offset_bytes();
     }
-    input.finish("the directory of a zip archive").map_err(|error| error.shift(end.offset_bytes))?;
     for member in &mut members {
         find_data(member, end.offset_bytes, read).map_err(|error| error.shift(member.header_offset_bytes))?;
     }

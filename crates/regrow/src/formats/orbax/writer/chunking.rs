@@ -13,6 +13,7 @@
 use crate::array::{Dtype, Shape};
 use crate::engine::{LeafChunking, OrbaxOptions};
 use crate::error::{Error, Result};
+use crate::text::counted;
 use crate::tree::KeyPath;
 
 /// What a data file holds at most where the caller does not say.
@@ -123,8 +124,11 @@ pub(crate) fn choose(
         write.iter().zip(global).map(|(&len, &global)| Axis::new(len.max(1), global != len.max(1))).collect();
     for &axis in shard_axes {
         let Some(axis) = axes.get_mut(axis) else {
-            return Err(Error::invalid(format!("shard axis {axis} of an array with {} axes", write.len()))
-                .help("axes count from 0; give only axes that the array has"));
+            return Err(Error::invalid(format!(
+                "shard axis {axis} of an array with {}",
+                counted(write.len(), "axis", "axes")
+            ))
+            .help("axes count from 0; give only axes that the array has"));
         };
         axis.len = 1;
         axis.is_sharded |= axis.whole > 1;

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | all | two leaves of one name; two keys of one dict with one text (`1` and `"1"`) |
 //! | plain folders | components `.`, `..` or empty, NUL, `*.__lock`, over 255 bytes; the checkpoint's own files; an array below a chunk of another |
+//! | a database | names that make keys of over 65,535 bytes |
 //! | text leaves | what is no JSON pointer: see [`Strings`](crate::formats::orbax::strings::Strings) |
 //!
 //! In a database a name is a key like any other: `..` and NUL do no harm there, and Orbax stores them.
@@ -20,8 +21,9 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
+use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
 use crate::tree::{Key, KeyPath, Tree};
 
 /// Longest name of one file or folder, on every file system in use.
@@ -48,6 +50,24 @@ pub(crate) fn param_name(path: &KeyPath) -> String {
 /// The key of one value of the array `name`; an array without a name adds no `/`.
 pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
     if name.is_empty() { zarr_key.to_owned() } else { format!("{name}/{zarr_key}") }
+}
+
+/// Refuses a name that a database has no room for, with the key of its farthest chunk behind it.
+///
+/// # Errors
+/// `Unsupported`, with the lengths and the way out.
+pub(super) fn check_key_len(name: &str, farthest_chunk: &[u64]) -> Result<()> {
+    let digits = |number: &u64| 1 + number.checked_ilog10().unwrap_or(0) as usize;
+    let chunk_len = 1 + farthest_chunk.iter().map(|number| 1 + digits(number)).sum::<usize>();
+    let len_max_bytes = KEY_LEN_MAX_BYTES - "/".len() - chunk_len.max("zarr.json".len());
+    if name.len() <= len_max_bytes {
+        return Ok(());
+    }
+    Err(Error::unsupported(
+        "its name, all of its keys with dots between them, is too long for an OCDBT database",
+    )
+    .expected(format_args!("at most {len_max_bytes} bytes"), name.len())
+    .help("shorten the keys, or save in the regrow layout, which keeps keys of any length"))
 }
 
 /// Refuses every leaf whose name another one has before it.

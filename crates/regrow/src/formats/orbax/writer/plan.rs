@@ -4,10 +4,10 @@
 //! |---|---|
 //! | NumPy or JAX array | array of its dtype, or of the one that a cast asks for |
 //! | typed PRNG key | `jax.Array` of its key data, never cast |
-//! | Python or NumPy number | array of shape `[]` |
+//! | Python or NumPy number | array of shape `[]`; a complex one as Orbax stores `np.complex128`, which it gives back as `complex` |
 //! | text | member of `_strings.json` |
 //! | placeholder | its entry alone |
-//! | bytes, complex Python number, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
+//! | bytes, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::chunking::{ChunkShapes, chunk_shapes};
 use super::documents::{LeafEntry, ValueType};
 use super::encode::{Form, PlannedArray};
-use super::names::{check_distinct, check_folders, check_siblings, param_name};
+use super::names::{check_distinct, check_folders, check_key_len, check_siblings, param_name};
 use crate::array::{Array, Dtype, Shape};
 use crate::engine::{Compression, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
@@ -79,7 +79,14 @@ impl<'a> Plan<'a> {
             };
             match &leaf.data {
                 LeafData::Array(array) if leaf.kind.is_array() => {
-                    let planned = forms.of(path, leaf, array).map(|form| PlannedArray { name, array, form });
+                    let planned = forms.of(path, leaf, array).and_then(|form| {
+                        let planned = PlannedArray { name, array, form };
+                        if orbax.use_ocdbt {
+                            let farthest = planned.chunk_index(planned.chunk_count().saturating_sub(1));
+                            check_key_len(&planned.name, &farthest)?;
+                        }
+                        Ok(planned)
+                    });
                     if let Some(planned) = refusals.keep(path, planned) {
                         if entry.value_type == ValueType::JaxArray {
                             entry.write_shape = Some(array.shape().clone());
@@ -182,11 +189,6 @@ fn check_kind(kind: &LeafKind, dtype: Dtype, shape: &Shape) -> Result<()> {
             .help(format!("store it as numbers, or {KEEP_IT}"))),
         LeafKind::Bytes => Err(Error::unsupported("Orbax cannot store bytes")
             .help(format!("make it an array of uint8, or {KEEP_IT}"))),
-        // Python's own is complex128; a complex64 was np.complex64, which a reader cannot tell from it.
-        LeafKind::Scalar if dtype == Dtype::Complex128 => {
-            Err(Error::unsupported("Orbax cannot store a complex Python number")
-                .help(format!("make it np.complex128, or {KEEP_IT}")))
-        }
         LeafKind::NumpyScalar if dtype == Dtype::Bool => {
             Err(Error::unsupported("Orbax cannot store np.bool_")
                 .help(format!("make it a bool, or {KEEP_IT}")))

@@ -303,7 +303,6 @@ fn many_lanes_and_a_small_budget_change_nothing() {
 fn refuses_all_at_once_and_writes_nothing() {
     let bad = [
         ("bytes", leaf(LeafKind::Bytes, array(Dtype::UInt8, &[3])), "bytes"),
-        ("complex", Leaf::scalar(Scalar::Complex(1.0, 2.0)), "complex"),
         ("np_bool", leaf(LeafKind::NumpyScalar, array(Dtype::Bool, &[])), "np.bool_"),
         ("empty", Leaf::array(array(Dtype::Float32, &[0, 3])), "no elements"),
         ("uint4", Leaf::array(array(Dtype::UInt4, &[3])), "dtype uint4"),
@@ -372,4 +371,34 @@ fn refuses_chunks_that_do_not_fit() {
     assert!(write(&tree, &with(orbax)).unwrap_err().to_string().contains("smaller than one element"));
     let orbax = OrbaxOptions { read_chunk_shape: Some(shape(&[3])), ..OrbaxOptions::default() };
     assert!(write(&tree, &with(orbax)).unwrap_err().to_string().contains("zarr v3"));
+}
+
+#[test]
+fn a_complex_number_comes_back_as_what_orbax_makes_of_numpys() {
+    let tree = dict(vec![(Key::dict("z"), Leaf::scalar(Scalar::Complex(1.5, -2.0)))]);
+    for use_zarr3 in [false, true] {
+        let (_folder, path) =
+            write(&tree, &with(OrbaxOptions { use_zarr3, ..OrbaxOptions::default() })).unwrap();
+        assert_reads_back(&tree, &path, "complex");
+    }
+}
+
+#[test]
+fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
+    let leaf = || Leaf::array(array(Dtype::Float32, &[2, 3]));
+    let of_len = |len: usize| dict(vec![(Key::dict("x".repeat(len)), leaf()), (Key::dict("y"), leaf())]);
+    // In front of "/c/0/0", or of "/zarr.json", which is longer.
+    let fits = 65535 - "/zarr.json".len();
+    let options = with(OrbaxOptions { use_zarr3: true, ..OrbaxOptions::default() });
+    let (_folder, path) = write(&of_len(fits), &options).unwrap();
+    assert_reads_back(&of_len(fits), &path, "the longest name");
+    let error = write(&of_len(fits + 1), &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert_eq!(error.expected_found(), Some(("at most 65525 bytes", "65526")));
+    assert!(error.place().leaf.is_some() && error.help_text().unwrap().contains("shorten"));
+    assert!(error.to_string().len() < 2000, "{error}");
+    // Nobody has to write to know it.
+    let said = crate::formats::builtin_formats().into_iter().find(|format| format.name() == "orbax").unwrap();
+    let checked = said.check(&of_len(fits + 1), std::path::Path::new("x"), &options).unwrap_err();
+    assert_eq!(checked.to_string(), error.to_string());
 }

@@ -1,0 +1,29 @@
+"""Text for people: names from files without what would steer a terminal, and numbers with their nouns."""
+
+from __future__ import annotations
+
+_ESCAPES = {"\t": "\\t", "\r": "\\r", "\n": "\\n"}
+
+
+def printable(text: str) -> str:
+    """The text with what `str.isprintable` refuses as an escape: ``\\u{202e}``, as the native half prints names.
+
+    Line feeds and spaces of any width stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c == "\n" or c.isprintable() or _is_space(c) else _escaped(c) for c in text)
+
+
+def counted(count: int, one: str, many: str) -> str:
+    """A number with its noun: ``1 leaf``, ``2 leaves``."""
+    return f"{count} {one if count == 1 else many}"
+
+
+def _is_space(c: str) -> bool:
+    # White space above ASCII is line ends and spaces; U+0085, U+2028 and U+2029 are the line ends.
+    return c >= "\xa0" and c.isspace() and c not in "\u2028\u2029"
+
+
+def _escaped(c: str) -> str:
+    return _ESCAPES.get(c) or f"\\u{{{ord(c):x}}}"
