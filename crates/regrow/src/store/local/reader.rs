@@ -26,6 +26,7 @@ use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
 use super::map::Residency;
 use crate::error::{Error, Result};
+use crate::bytes::pages::zeroed;
 
 /// Reads of up to so many bytes are not worth a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
@@ -232,7 +233,8 @@ impl Scratch {
             if len > HEAP_LEN_MAX_BYTES {
                 return self.aligned(len);
             }
-            self.0 = Some(Buffer::Small(vec![0; len].into_boxed_slice()));
+            let heap = zeroed(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
+            self.0 = Some(Buffer::Small(heap.into_boxed_slice()));
         }
         self.first(len)
     }
