@@ -95,7 +95,8 @@ fn unwatched<T: Send>(
     let monitor = Monitor::with_hook(move |state| {
         let called = Python::attach(|py| {
             py.check_signals()?;
-            let call = |progress: &Py<PyAny>| progress.call1(py, (state.done_bytes, state.total_bytes)).map(drop);
+            let call =
+                |progress: &Py<PyAny>| progress.call1(py, (state.done_bytes, state.total_bytes)).map(drop);
             progress.as_ref().map_or(Ok(()), call)
         });
         called.map_err(|error| {

@@ -5,7 +5,7 @@
 //! files: all that lack or have at most two of them, and some others), and with each file replaced by what no save
 //! writes: nothing, a folder, a pipe, a link that leads nowhere. A watchdog ends what hangs.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,10 +24,12 @@ use serde_json::{Value, json};
 const EXHAUSTIVE_FILES_MAX: usize = 10;
 
 /// Of more files, so many subsets beside those that lack or have few.
-const RANDOM_SUBSETS: u64 = 200;
+const RANDOM_SUBSETS: u64 = 60;
 
 /// Nothing here takes a thousandth of that.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+const HANGS: &str = "it panics, or hangs";
 
 /// What a load gives.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +44,7 @@ struct Loaded {
 /// What becomes of a path that is opened, loaded and verified.
 #[derive(Debug)]
 enum Outcome {
+    Hangs,
     Refused,
     Loaded {
         loaded: Loaded,
@@ -56,11 +59,11 @@ enum Outcome {
     },
 }
 
-fn outcome(path: &Path, what: &str) -> Outcome {
+fn outcome(path: &Path) -> Outcome {
     let (tell, told) = channel();
     let owned = path.to_owned();
     std::thread::spawn(move || tell.send(look(&owned)));
-    told.recv_timeout(HANGS_AFTER).unwrap_or_else(|_| panic!("{what}: it panics, or hangs"))
+    told.recv_timeout(HANGS_AFTER).unwrap_or(Outcome::Hangs)
 }
 
 fn look(path: &Path) -> Outcome {
@@ -136,11 +139,17 @@ impl Case {
     }
 
     /// What is wrong with how `path` is read.
-    fn judge(&self, path: &Path, what: &str) -> Option<String> {
-        let Outcome::Loaded { loaded, step, layout, warnings, is_sound, is_untold } = outcome(path, what) else {
-            return None;
+    fn judge(&self, path: &Path) -> Option<String> {
+        let (loaded, step, layout, warnings, is_sound, is_untold) = match outcome(path) {
+            Outcome::Hangs => return Some(HANGS.to_owned()),
+            Outcome::Refused => return None,
+            Outcome::Loaded { loaded, step, layout, warnings, is_sound, is_untold } => {
+                (loaded, step, layout, warnings, is_sound, is_untold)
+            }
         };
-        let Some(whole) = self.whole.get(&step) else { return Some(format!("step {step:?} was never there")) };
+        let Some(whole) = self.whole.get(&step) else {
+            return Some(format!("step {step:?} was never there"));
+        };
         if *whole == loaded {
             return None;
         }
@@ -189,7 +198,7 @@ impl Case {
                     continue;
                 }
                 let what = format!("{} of {}", names.join(" "), self.what);
-                let judged = self.judge(&part.path().join(&self.name), &what);
+                let judged = self.judge(&part.path().join(&self.name));
                 wrong.extend(judged.map(|judged| format!("{what}: {judged}")));
             }
         }
@@ -229,8 +238,13 @@ impl Case {
                 fs::remove_file(&target).unwrap();
                 put(&target);
                 let what = format!("{} of {} is {kind}", file.display(), self.what);
-                let judged = self.judge(&copy.path().join(&self.name), &what);
+                let judged = self.judge(&copy.path().join(&self.name));
+                let hangs = judged.as_deref() == Some(HANGS);
                 wrong.extend(judged.map(|judged| format!("{what}: {judged}")));
+                if hangs {
+                    // One is enough: each takes its time.
+                    return wrong;
+                }
             }
         }
         wrong
@@ -361,7 +375,8 @@ fn default_layout_of_several_data_files() {
         }
         bases.pop();
         bases.iter().for_each(|base| fs::remove_dir_all(base).unwrap());
-        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names =
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert!(names.filter(|name| name.ends_with(".safetensors")).count() > 1);
     })
     .check();
@@ -435,8 +450,12 @@ fn flax_steps() {
     Case::new("flax steps", |path| {
         fs::create_dir(path).unwrap();
         for step in [1, 2, 10] {
-            regrow::save_with(path.join(format!("checkpoint_{step}")), &arrays(step), &options("flax", Value::Null))
-                .unwrap();
+            regrow::save_with(
+                path.join(format!("checkpoint_{step}")),
+                &arrays(step),
+                &options("flax", Value::Null),
+            )
+            .unwrap();
         }
     })
     .check();

@@ -15,7 +15,7 @@
 use serde_json::{Value, json};
 
 use super::chain::{ArrayCodec, CodecChain, Decoded, name_and_configuration};
-use super::{Endian, crc32c, buffer, no_memory};
+use super::{Endian, buffer, crc32c, no_memory};
 use crate::array::{Dtype, Region, Shape, copy_region};
 use crate::bytes::Cursor;
 use crate::bytes::limits::CHUNK_LEN_MAX_BYTES;

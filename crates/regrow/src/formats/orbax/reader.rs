@@ -211,7 +211,10 @@ fn open_items(
             ItemHandlers::Many(handlers) if handlers.iter().any(is_lost) => {
                 return Err(Error::corrupt("the items of this checkpoint are gone")
                     .in_file(path)
-                    .expected(format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"), some_names(listed))
+                    .expected(
+                        format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
+                        some_names(listed),
+                    )
                     .help("copy the checkpoint again, all of it"));
             }
             ItemHandlers::Many(_) if !found.is_empty() => {}
@@ -226,7 +229,8 @@ fn open_items(
     }
     let mut custom = serde_json::Map::new();
     note_item(&mut custom, name, description);
-    let (mut trees, mut databases, mut lost) = (vec![(name.clone(), first.tree)], first.databases, first.lost);
+    let (mut trees, mut databases, mut lost) =
+        (vec![(name.clone(), first.tree)], first.databases, first.lost);
     for (name, item) in data {
         let parts = take(item.open(&path.join(name))?, description);
         note_item(&mut custom, name, description);
@@ -398,10 +402,12 @@ impl Reader for OrbaxReader {
             let errors = ocdbt::check(Arc::new(LocalStore::new(folder)));
             findings.extend(errors.into_iter().map(|error| Finding { error }));
         }
-        findings.extend(self.lost.iter().map(|file| Finding {
-            error: Error::corrupt(regrow::MANIFEST_LOST)
-                .in_file(file)
-                .help("copy the checkpoint again, all of it; until then damage to the data goes unseen"),
+        findings.extend(self.lost.iter().map(|file| {
+            Finding {
+                error: Error::corrupt(regrow::MANIFEST_LOST)
+                    .in_file(file)
+                    .help("copy the checkpoint again, all of it; until then damage to the data goes unseen"),
+            }
         }));
         for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
             let Source::Zarr(stored) = source else { continue };

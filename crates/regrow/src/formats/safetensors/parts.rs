@@ -100,10 +100,12 @@ fn refuse_missing_shards(folder: &Path, names: &[OsString]) -> Result<()> {
         // The first that is missing, of as many as there are files at most.
         let missing = (1..=count).take(names.len() + 1).find(|wanted| !is_there(wanted));
         if let Some(missing) = missing {
-            return Err(Error::corrupt(format!("shard {missing} of {count} is missing, and so is the index"))
-                .in_file(folder.join(name))
-                .expected(format_args!("{count} files"), format_args!("shard {number}"))
-                .help("copy the whole checkpoint again, or open this one file by its own path"));
+            return Err(Error::corrupt(format!(
+                "shard {missing} of {count} is missing, and so is the index"
+            ))
+            .in_file(folder.join(name))
+            .expected(format_args!("{count} files"), format_args!("shard {number}"))
+            .help("copy the whole checkpoint again, or open this one file by its own path"));
         }
     }
     Ok(())

@@ -10,8 +10,8 @@ use super::documents::{Experiment, ModelFlags};
 use super::layout::{
     ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
 };
-use crate::bytes::limits::work_space;
 use crate::array::Dtype;
+use crate::bytes::limits::work_space;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
 

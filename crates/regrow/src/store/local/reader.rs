@@ -25,8 +25,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
 use super::map::Residency;
-use crate::error::{Error, Result};
 use crate::bytes::pages::zeroed;
+use crate::error::{Error, Result};
 
 /// Reads of up to so many bytes are not worth a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;

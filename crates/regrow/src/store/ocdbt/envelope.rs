@@ -175,7 +175,11 @@ pub(super) fn seal(
         Some(level) => {
             write_varint(out, COMPRESSION_ZSTD);
             let frame = Zstd::new(level).and_then(|zstd| zstd.encode(body)).map_err(|error| {
-                let what = format!("zstd cannot compress an {} at level {level}: {}", structure.name(), error.what());
+                let what = format!(
+                    "zstd cannot compress an {} at level {level}: {}",
+                    structure.name(),
+                    error.what()
+                );
                 error.reworded(what)
             })?;
             out.extend_from_slice(&frame);

@@ -9,8 +9,8 @@
 
 use std::borrow::Cow;
 
-use crate::bytes::limits::work_space;
 use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a piece, before and after a cast: small enough to stay in cache between the two.
