@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use regrow::formats::pytree_data::{Files, appears, entries_of};
 
-use crate::error::{OrRaise, released};
+use crate::error::released;
 
 /// Path as a literal, type string, shape, offset.
 type EntryOut<'py> = (String, String, Bound<'py, PyTuple>, u64);

@@ -54,7 +54,7 @@ pub fn watched<T: Send>(
     let callback = progress.as_ref();
     // A thread that does not start drops its closure: so the work is handed over only to one that has started.
     let (hand_over, taken) = channel();
-    let started = py.detach(|| {
+    let started = py.detach(move || {
         std::thread::scope(|scope| {
             let watched = monitor.clone();
             let thread = std::thread::Builder::new().name("regrow-work".to_owned());
