@@ -336,6 +336,11 @@ class Checkpoint(Mapping[str, Leaf]):
         """What a reader should be told, though it is no error."""
         return self._native.notes
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is missing of a checkpoint that can still be read; opening it has warned of each."""
+        return self._native.warnings
+
     def overview(self) -> str:
         """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
         return self._native.overview()

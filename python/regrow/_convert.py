@@ -95,6 +95,7 @@ def convert(
     base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
+    strict: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -121,6 +122,7 @@ def convert(
     base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
+    strict: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -146,6 +148,7 @@ def convert(
     base: StrPath | None = None,
     step: int | None = None,
     item: str | None = None,
+    strict: bool = False,
     progress: Progress = None,
     orbax: OrbaxOptions | None = None,
     **options: Any,
@@ -175,6 +178,7 @@ def convert(
             written. What is compared is read twice, unless its file is linked.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several.
+        strict: Refuse a source that has lost files, also if it can still be read; otherwise `losses` has a note of it.
         progress: As for `save`.
         orbax: Options of ``layout="orbax"``.
         **options: Options of the layout.
@@ -202,6 +206,7 @@ def convert(
     rules = (
         _options.count("step", step),
         item,
+        bool(strict),
         _options.patterns(only),
         [(str(pattern), str(replacement)) for pattern, replacement in (rename or {}).items()],
         _numbers("transpose", transpose, minimum=0),

@@ -144,6 +144,16 @@ class IoError(RegrowError, OSError):
     kind = "io"
 
 
+class InternalError(RegrowError, RuntimeError):
+    """regrow itself is at fault; please report it."""
+
+    kind = "internal"
+
+
+class IncompleteCheckpointWarning(UserWarning):
+    """A checkpoint has lost files, and can be read without them: damage to it, or more of it lost, may go unseen."""
+
+
 BY_KIND: dict[str, type[RegrowError]] = {
     cls.kind: cls
     for cls in (
@@ -163,6 +173,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         CancelledError,
         SourceChangedError,
         IoError,
+        InternalError,
     )
 }
 

@@ -136,7 +136,7 @@ def convert(
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
 
-def open(path: str, step: int | None, item: str | None) -> Checkpoint:
+def open(path: str, step: int | None, item: str | None, strict: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
 def safetensors_open(path: str, separator: str | None) -> Checkpoint:
@@ -285,6 +285,8 @@ class Checkpoint:
     def metrics(self) -> str | None: ...
     @property
     def notes(self) -> list[str]: ...
+    @property
+    def warnings(self) -> list[str]: ...
     @property
     def structure(self) -> Structure: ...
     @property

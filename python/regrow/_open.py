@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from . import _native, _options
 from ._attempts import attempts
 from ._checkpoint import Checkpoint, StrPath, VerifyReport
-from ._errors import RegrowError, ReplacedError
+from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._handlers import LeafRegistry
 from ._progress import Progress
 
@@ -28,6 +29,7 @@ def load(
     mmap: bool = False,
     step: int | None = None,
     item: str | None = None,
+    strict: bool = False,
     shardings: Any = None,
     budget: int | None = None,
     handlers: LeafRegistry | None = None,
@@ -54,6 +56,7 @@ def load(
             to begin with, and memory that the system can take back.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
+        strict: As for `open`.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
@@ -76,7 +79,7 @@ def load(
         "handlers": handlers,
         "progress": progress,
     }
-    return _until_unreplaced(path, lambda: open(path, step=step, item=item).load(like, **options))
+    return _until_unreplaced(path, lambda: open(path, step=step, item=item, strict=strict).load(like, **options))
 
 
 def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
@@ -105,13 +108,20 @@ def _identity(path: StrPath) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:
+def open(path: StrPath, *, step: int | None = None, item: str | None = None, strict: bool = False) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        strict: Raise `CorruptError` for a checkpoint that has lost files, also if it can still be read without them;
+            otherwise that is an `IncompleteCheckpointWarning`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item))
+    return Checkpoint(_open(path, step, item, strict))
 
 
 def verify(
@@ -133,8 +143,11 @@ def verify(
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _open(path, step, item).overview()
+    return _open(path, step, item, strict=False).overview()
 
 
-def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
-    return _native.open(os.fsdecode(path), _options.count("step", step), item)
+def _open(path: StrPath, step: int | None, item: str | None, strict: bool) -> _native.Checkpoint:
+    opened = _native.open(os.fsdecode(path), _options.count("step", step), item, bool(strict))
+    for warning in opened.warnings:
+        warnings.warn(f"{os.fsdecode(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
+    return opened

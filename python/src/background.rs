@@ -10,7 +10,7 @@ use regrow::{Error, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::options::{SaveIn, save_options};
@@ -77,7 +77,7 @@ impl AsyncSaver {
         wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
         options.before.waited_seconds = waits_since.elapsed().as_secs_f64();
         options.before.seconds = seconds + since.elapsed().as_secs_f64();
-        let handle = py.detach(|| self.0.save_tree(&path, &options, || Ok(tree))).or_raise()?;
+        let handle = released(py, || self.0.save_tree(&path, &options, || Ok(tree)))?;
         Ok(handle.map(SaveHandle))
     }
 
@@ -150,7 +150,7 @@ fn wait<T: Send>(
     let timeout = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
     loop {
         let left = timeout.map_or(LOOK_UP_EVERY, |timeout| timeout.saturating_sub(since.elapsed()));
-        if let Some(found) = py.detach(|| step(left.min(LOOK_UP_EVERY))).or_raise()? {
+        if let Some(found) = released(py, || step(left.min(LOOK_UP_EVERY)))? {
             return Ok(Some(found));
         }
         if left.is_zero() {

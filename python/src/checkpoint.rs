@@ -11,7 +11,7 @@ use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{OpenOptions, SaveReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
-use crate::error::{OrRaise, place};
+use crate::error::{OrRaise, place, released};
 use crate::gather::let_go;
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
 use crate::memory::{Destinations, Slab};
@@ -66,9 +66,15 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item))]
-pub fn open(py: Python<'_>, path: PathBuf, step: Option<u64>, item: Option<String>) -> PyResult<Checkpoint> {
-    py.detach(|| regrow::open_with(path, &OpenOptions { step, item })).or_raise().map(Checkpoint)
+#[pyo3(signature = (path, step, item, strict))]
+pub fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    step: Option<u64>,
+    item: Option<String>,
+    strict: bool,
+) -> PyResult<Checkpoint> {
+    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict })).map(Checkpoint)
 }
 
 /// An opened checkpoint; leaves go by their position in flatten order.
@@ -149,6 +155,11 @@ impl Checkpoint {
         self.0.description().notes.clone()
     }
 
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.0.description().warnings.clone()
+    }
+
     fn tree<'py>(&self, py: Python<'py>) -> PyResult<TreeOut<'py>> {
         let tree = self.0.tree();
         let (kinds, dtypes, shapes, names) = from_infos(py, tree.leaves())?;
@@ -197,13 +208,13 @@ impl Checkpoint {
     }
 
     fn read<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeavesOut<'py>> {
-        let leaf = py.detach(|| self.0.read(leaf)).or_raise()?;
+        let leaf = released(py, || self.0.read(leaf))?;
         from_leaves(py, vec![leaf])
     }
 
     fn region(&self, py: Python<'_>, leaf: usize, starts: Vec<u64>, lens: Vec<u64>) -> PyResult<Slab> {
         let region = Region::new(starts, lens).or_raise()?;
-        let array = py.detach(|| self.0.region(leaf, &region)).or_raise()?;
+        let array = released(py, || self.0.region(leaf, &region))?;
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 

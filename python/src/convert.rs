@@ -9,14 +9,15 @@ use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{OpenOptions, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, watched};
 
-/// Step, item, selection, renames, transposes, reshapes, whether it may lose something.
+/// Step, item, whether to open strictly, selection, renames, transposes, reshapes, whether it may lose something.
 pub type ConvertIn = (
     Option<u64>,
     Option<String>,
+    bool,
     Vec<String>,
     Vec<(String, String)>,
     Vec<(String, Vec<usize>)>,
@@ -43,11 +44,10 @@ pub fn plan_convert(
     convert: ConvertIn,
 ) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
     let options = convert_options(save, convert).or_raise()?;
-    let plan = py.detach(|| {
+    let plan = released(py, || {
         let plan = regrow::open_with(&source, &options.open)?.plan_convert(&options)?;
         plan.check(&target, &options).map(|()| plan)
-    });
-    let plan = plan.or_raise()?;
+    })?;
     Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect()))
 }
 
@@ -72,12 +72,12 @@ pub fn convert(
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
-    let (step, item, only, rename, transpose, reshape, lossy) = convert;
+    let (step, item, strict, only, rename, transpose, reshape, lossy) = convert;
     fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
     }
     Ok(ConvertOptions {
-        open: OpenOptions { step, item },
+        open: OpenOptions { step, item, strict },
         save: save_options(save)?,
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
         rename: rename.iter().map(|(from, to)| Rename::new(from, to)).collect::<Result<_>>()?,

@@ -26,7 +26,7 @@ use regrow::tree::{LeafKind, Tree};
 use regrow::{Error, Result};
 
 use crate::columns::{StructureIn, print_paths};
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 use crate::memory::borrow_array;
 
 /// The dtype as a Python literal, Fortran order, shape.
@@ -187,7 +187,7 @@ pub struct EquinoxFile(LeafFile);
 /// Reads the headers of a file.
 #[pyfunction]
 pub fn open_equinox(py: Python<'_>, path: PathBuf) -> PyResult<EquinoxFile> {
-    py.detach(|| LeafFile::open(&path)).or_raise().map(EquinoxFile)
+    released(py, || LeafFile::open(&path)).map(EquinoxFile)
 }
 
 #[pymethods]
@@ -241,7 +241,7 @@ impl EquinoxFile {
         for (record, out) in &mut wanted {
             outs.push((*record, out.as_slice_mut()?));
         }
-        py.detach(|| self.0.read(outs)).or_raise()
+        released(py, || self.0.read(outs))
     }
 }
 
@@ -253,7 +253,7 @@ pub struct StagedFile(Mutex<Option<Staged>>);
 impl StagedFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
-        let staged = py.detach(|| Staged::for_file(&path, true)).or_raise()?;
+        let staged = released(py, || Staged::for_file(&path, true))?;
         Ok(Self(Mutex::new(Some(staged.durable(durable)))))
     }
 
@@ -265,7 +265,7 @@ impl StagedFile {
 
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| staged.map(Staged::commit).transpose()).or_raise()?;
+        released(py, || staged.map(Staged::commit).transpose())?;
         Ok(())
     }
 

@@ -1,8 +1,32 @@
 //! Errors to exceptions: the class is chosen by kind, in `regrow._errors.from_native`.
+//!
+//! The engine is called through [`released`], so that a panic, which is a bug of regrow, becomes an error like any other
+//! instead of PyO3's `PanicException`, which `except Exception` does not catch.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use regrow::Error;
+use regrow::{Error, ErrorKind, Result};
+
+/// Does `work` with the interpreter released.
+pub fn released<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) -> PyResult<T> {
+    py.detach(|| caught(work)).or_raise()
+}
+
+/// Does `work`; a panic is an error.
+pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panicked(&*panic)))
+}
+
+/// The error for a panic, by what it carries.
+pub fn panicked(panic: &(dyn Any + Send)) -> Error {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::new(ErrorKind::Internal, format!("regrow panicked: {}", text.unwrap_or("it does not say why")))
+        .help("this is a bug in regrow: please report it, with what stands on standard error")
+}
 
 /// The exception for an error of the engine.
 pub fn to_py_err(error: Error) -> PyErr {

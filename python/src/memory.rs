@@ -500,7 +500,9 @@ fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<(
         }
     };
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..COPY_THREADS).map(|_| scope.spawn(work)).collect();
+        // What no thread can be started for, this one copies.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..COPY_THREADS).map_while(start).collect();
         let own = work();
         others.into_iter().fold(own, |result, other| {
             result.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

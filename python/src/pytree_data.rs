@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use regrow::formats::pytree_data::{Files, appears, entries_of};
 
-use crate::error::OrRaise;
+use crate::error::released;
 
 /// Path as a literal, type string, shape, offset.
 type EntryOut<'py> = (String, String, Bound<'py, PyTuple>, u64);
@@ -22,7 +22,7 @@ pub fn pytree_entries(
     verify: bool,
 ) -> PyResult<(OsString, Vec<EntryOut<'_>>, Vec<String>)> {
     let files = Files { manifest, data };
-    let entries = py.detach(|| entries_of(&files, verify)).or_raise()?;
+    let entries = released(py, || entries_of(&files, verify))?;
     let arrays = entries.arrays.into_iter().map(|entry| -> PyResult<EntryOut<'_>> {
         Ok((entry.path, entry.dtype, PyTuple::new(py, entry.shape)?, entry.offset_bytes))
     });

@@ -15,7 +15,7 @@ use regrow::formats::safetensors::{
 
 use crate::checkpoint::Checkpoint;
 use crate::columns::StructureIn;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::memory::MapBuffer;
 use crate::options::{SaveIn, save_options};
@@ -30,8 +30,8 @@ pub fn tags() -> Vec<Option<&'static str>> {
 #[pyo3(signature = (path, separator))]
 pub fn safetensors_open(py: Python<'_>, path: PathBuf, separator: Option<String>) -> PyResult<Checkpoint> {
     let form = tree_form(separator);
-    let opened = py.detach(|| regrow::Checkpoint::open_by(&path, |path| open_as(path, &form)));
-    opened.or_raise().map(Checkpoint::new)
+    let opened = released(py, || regrow::Checkpoint::open_by(&path, |path| open_as(path, &form)));
+    opened.map(Checkpoint::new)
 }
 
 /// Maps of the files; for each leaf the number of its map, its first byte and its length in bytes.
@@ -67,7 +67,7 @@ pub fn safetensors_open_bytes(
     separator: Option<String>,
 ) -> PyResult<Checkpoint> {
     let form = tree_form(separator);
-    let reader = py.detach(|| open_bytes(Bytes::from_owner(file), &form)).or_raise()?;
+    let reader = released(py, || open_bytes(Bytes::from_owner(file), &form))?;
     Ok(Checkpoint::new(regrow::Checkpoint::in_memory(reader)))
 }
 
@@ -82,9 +82,9 @@ pub fn safetensors_bytes<'py>(
     let leaves = to_leaves(structure.tree(), &leaves)?;
     let tree = structure.tree().with_leaves(leaves).or_raise()?;
     let options = save_options(options).or_raise()?;
-    let image = py.detach(|| FileImage::new(&tree, &options)).or_raise()?;
+    let image = released(py, || FileImage::new(&tree, &options))?;
     let len = usize::try_from(image.len_bytes()).unwrap_or(usize::MAX);
-    PyBytes::new_with(py, len, |out| py.detach(|| image.write_to(out)).or_raise())
+    PyBytes::new_with(py, len, |out| released(py, || image.write_to(out)))
 }
 
 fn tree_form(separator: Option<String>) -> TreeForm {

@@ -13,7 +13,7 @@ use regrow::formats::trak::{Mode, Repair, array_file::ArrayFile, repair, store};
 use regrow::{Error, Result};
 use serde_json::{Map, Value};
 
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 use crate::memory::borrow_array;
 
 /// Key, path, dtype, rows, columns, where the data begins.
@@ -49,12 +49,12 @@ impl TrakStore {
         let interval = Duration::try_from_secs_f64(sync_interval)
             .map_err(|_| Error::invalid(format!("{sync_interval} seconds are no interval")))
             .or_raise()?;
-        let opened = py.detach(|| store::TrakStore::open(&path, parameters, &mode));
-        opened.or_raise().map(|store| Self(store.with_sync_interval(interval)))
+        let opened = released(py, || store::TrakStore::open(&path, parameters, &mode));
+        opened.map(|store| Self(store.with_sync_interval(interval)))
     }
 
     fn catalog(&self, py: Python<'_>) -> PyResult<CatalogOut> {
-        let catalog = py.detach(|| self.0.catalog()).or_raise()?;
+        let catalog = released(py, || self.0.catalog())?;
         let models =
             catalog.models.iter().map(|(&id, flags)| (id, flags.is_featurized, flags.is_finalized)).collect();
         let experiments = Value::Object(catalog.experiments.unwrap_or_default()).to_string();
@@ -62,34 +62,34 @@ impl TrakStore {
     }
 
     fn register(&self, py: Python<'_>, id: i64, reset: bool) -> PyResult<(bool, bool)> {
-        let flags = py.detach(|| self.0.register(id, reset)).or_raise()?;
+        let flags = released(py, || self.0.register(id, reset))?;
         Ok((flags.is_featurized, flags.is_finalized))
     }
 
     fn reset_arrays(&self, py: Python<'_>, id: i64) -> PyResult<()> {
-        py.detach(|| self.0.reset_arrays(id)).or_raise()
+        released(py, || self.0.reset_arrays(id))
     }
 
     fn model(&self, py: Python<'_>, id: i64) -> PyResult<TrakArrays> {
-        let arrays = py.detach(|| self.0.model(id)).or_raise()?;
+        let arrays = released(py, || self.0.model(id))?;
         Ok(TrakArrays { rows: arrays.rows, plain: (TrainArray::Features.key(), arrays.features) })
     }
 
     fn write_flags(&self, py: Python<'_>, id: i64, is_finalized: bool) -> PyResult<(bool, bool)> {
-        let flags = py.detach(|| self.0.write_flags(id, is_finalized)).or_raise()?;
+        let flags = released(py, || self.0.write_flags(id, is_finalized))?;
         Ok((flags.is_featurized, flags.is_finalized))
     }
 
     fn refresh_flags(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.0.refresh_flags()).or_raise()
+        released(py, || self.0.refresh_flags())
     }
 
     fn unfinalize(&self, py: Python<'_>, id: i64) -> PyResult<()> {
-        py.detach(|| self.0.unfinalize(id)).or_raise()
+        released(py, || self.0.unfinalize(id))
     }
 
     fn delete_grads(&self, py: Python<'_>, id: i64) -> PyResult<()> {
-        py.detach(|| self.0.delete_grads(id)).or_raise()
+        released(py, || self.0.delete_grads(id))
     }
 
     fn init_experiment(
@@ -101,13 +101,13 @@ impl TrakStore {
         reset: bool,
     ) -> PyResult<(u64, bool)> {
         let work = || self.0.init_experiment(&ExperimentName::new(name)?, num_targets, id, reset);
-        let experiment = py.detach(work).or_raise()?;
+        let experiment = released(py, work)?;
         Ok((experiment.num_targets, experiment.scores_finalized))
     }
 
     fn experiment(&self, py: Python<'_>, name: &str, num_targets: u64, id: i64) -> PyResult<TrakArrays> {
         let work = || self.0.experiment(&ExperimentName::new(name)?, num_targets, id);
-        let arrays = py.detach(work).or_raise()?;
+        let arrays = released(py, work)?;
         Ok(TrakArrays { rows: arrays.targets, plain: ("scores", arrays.scores) })
     }
 
@@ -119,11 +119,11 @@ impl TrakStore {
         allow_non_finite: bool,
     ) -> PyResult<()> {
         let work = || self.0.finalize_scores(&ExperimentName::new(name)?, is_final, allow_non_finite);
-        py.detach(work).or_raise()
+        released(py, work)
     }
 
     fn bind_checkpoint(&self, py: Python<'_>, id: i64, identity: &str) -> PyResult<()> {
-        py.detach(|| self.0.bind_checkpoint(id, identity)).or_raise()
+        released(py, || self.0.bind_checkpoint(id, identity))
     }
 }
 
@@ -166,17 +166,17 @@ impl TrakArrays {
                 false => self.rows.write_rows(key, &rows, &bytes),
             }
         };
-        py.detach(work).or_raise()
+        released(py, work)
     }
 
     fn mark(&self, py: Python<'_>, rows: &Bound<'_, PyUntypedArray>, is_done: bool) -> PyResult<()> {
         let rows = numbers(rows).or_raise()?;
         let work = || if is_done { self.rows.mark_done(&rows) } else { self.rows.mark_undone(&rows) };
-        py.detach(work).or_raise()
+        released(py, work)
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.rows.flush().and_then(|()| self.plain.1.sync())).or_raise()
+        released(py, || self.rows.flush().and_then(|()| self.plain.1.sync()))
     }
 
     fn has_pending(&self) -> bool {
@@ -184,11 +184,11 @@ impl TrakArrays {
     }
 
     fn count_done(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.rows.count_done()).or_raise()
+        released(py, || self.rows.count_done())
     }
 
     fn missing(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        py.detach(|| self.rows.missing()).or_raise()
+        released(py, || self.rows.missing())
     }
 }
 
@@ -204,7 +204,7 @@ pub fn trak_repair(
 ) -> PyResult<Vec<String>> {
     let metadata = metadata.map(object).transpose().or_raise()?;
     let with = Repair { metadata, precision: half_precision.map(precision), recompute_zero_rows };
-    py.detach(|| repair(&path, &with)).or_raise()
+    released(py, || repair(&path, &with))
 }
 
 fn precision(half_precision: bool) -> Precision {

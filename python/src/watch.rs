@@ -8,17 +8,17 @@
 //! A callback is thus called where its caller is, as any other function, and the engine's threads never wait for
 //! the interpreter. What a callback or a signal handler raises ends the work and is raised again when nothing of the
 //! work is left. Without a callback, on a thread that gets no signals, and for work that is over in a moment
-//! anyway, there is no second thread.
+//! anyway, there is no second thread; nor where the system has none to give.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use regrow::monitor::Progress;
 use regrow::{Error, ErrorKind, Monitor, Result};
 
-use crate::error::OrRaise;
+use crate::error::{OrRaise, caught, panicked, released};
 
 /// How soon a signal is noticed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -43,7 +43,7 @@ pub fn watched<T: Send>(
     work: impl FnOnce(Monitor) -> Result<T> + Send,
 ) -> PyResult<T> {
     if progress.is_none() && (!gets_signals || len_bytes < LONG_FROM_BYTES) {
-        return py.detach(|| work(Monitor::new())).or_raise();
+        return released(py, || work(Monitor::new()));
     }
     let (tell, told) = channel();
     let (answer, answers) = channel();
@@ -52,29 +52,68 @@ pub fn watched<T: Send>(
         None => Monitor::new(),
     };
     let callback = progress.as_ref();
-    let (result, raised) = py.detach(move || {
+    // A thread that does not start drops its closure: so the work is handed over only to one that has started.
+    let (hand_over, taken) = channel();
+    let started = py.detach(move || {
         std::thread::scope(|scope| {
             let watched = monitor.clone();
-            let thread =
-                std::thread::Builder::new().name("regrow-work".to_owned()).spawn_scoped(scope, || {
-                    let _done = Done(tell);
-                    work(watched)
-                });
-            let raised = match &thread {
-                Ok(_) => attend(&monitor, &told, &answer, callback),
-                Err(_) => None,
-            };
-            let result = thread
-                .map_err(|error| Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")))
-                .and_then(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            (result, raised)
+            let thread = std::thread::Builder::new().name("regrow-work".to_owned());
+            let thread = thread.spawn_scoped(scope, move || {
+                let _done = Done(tell);
+                match taken.recv() {
+                    Ok(work) => caught(|| run(work, watched)),
+                    Err(_) => Err(Error::new(ErrorKind::Io, "a thread was started and given no work")),
+                }
+            });
+            let Ok(thread) = thread else { return Err(work) };
+            // The thread waits for it, so that it cannot fail.
+            let _ = hand_over.send(work);
+            let raised = attend(&monitor, &told, &answer, callback);
+            Ok((thread.join().unwrap_or_else(|panic| Err(panicked(&*panic))), raised))
         })
     });
+    let (result, raised) = match started {
+        Ok(ended) => ended,
+        Err(work) => return unwatched(py, progress, work),
+    };
     match raised {
         // Raised only now: the work has stopped, and removed what it had begun.
         Some(raised) => Err(raised),
         None => result.or_raise(),
     }
+}
+
+/// Does `work` on the calling thread, which is the only one there is: the callback is called as well, and Ctrl-C is
+/// noticed where the callback would be.
+fn unwatched<T: Send>(
+    py: Python<'_>,
+    progress: Option<Py<PyAny>>,
+    work: impl FnOnce(Monitor) -> Result<T> + Send,
+) -> PyResult<T> {
+    let raised = Arc::new(Mutex::new(None));
+    let first = raised.clone();
+    let monitor = Monitor::with_hook(move |state| {
+        let called = Python::attach(|py| {
+            py.check_signals()?;
+            let call =
+                |progress: &Py<PyAny>| progress.call1(py, (state.done_bytes, state.total_bytes)).map(drop);
+            progress.as_ref().map_or(Ok(()), call)
+        });
+        called.map_err(|error| {
+            first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            Error::new(ErrorKind::Cancelled, "the progress callback raised")
+        })
+    });
+    let result = released(py, || work(monitor));
+    match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        Some(raised) => Err(raised),
+        None => result,
+    }
+}
+
+/// Fixes the type that the channel carries.
+fn run<T>(work: impl FnOnce(Monitor) -> Result<T>, monitor: Monitor) -> Result<T> {
+    work(monitor)
 }
 
 /// The hook: asks the caller's thread.

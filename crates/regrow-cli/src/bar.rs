@@ -1,6 +1,7 @@
 //! A progress bar on stderr, for work that takes longer than a second, on a terminal only.
 
 use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,17 @@ use regrow::Monitor;
 /// Shorter work is over before anybody has read a bar.
 const SHOW_AFTER: Duration = Duration::from_secs(1);
 
+const TICK_EVERY: Duration = Duration::from_millis(500);
+
 const TEMPLATE: &str = "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
 
 /// A bar that shows itself when it is time; gone from the terminal when it is dropped.
 #[derive(Debug)]
-pub struct Bar(Arc<OnceLock<ProgressBar>>);
+pub struct Bar(Arc<OnceLock<Ticking>>);
+
+/// A bar, and what its ticks end with.
+#[derive(Debug)]
+struct Ticking(ProgressBar, #[expect(dead_code, reason = "its end is what is told")] Sender<()>);
 
 impl Bar {
     /// A bar for a piece of work, and the monitor that moves it. `is_wanted` is what the user says.
@@ -27,7 +34,7 @@ impl Bar {
         let began = Instant::now();
         let monitor = Monitor::with_hook(move |progress| {
             if began.elapsed() >= SHOW_AFTER {
-                let bar = shown.get_or_init(|| visible(message));
+                let Ticking(bar, _) = shown.get_or_init(|| visible(message));
                 bar.set_length(progress.total_bytes);
                 bar.set_position(progress.done_bytes);
             }
@@ -39,19 +46,25 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        if let Some(bar) = self.0.get() {
+        if let Some(Ticking(bar, _)) = self.0.get() {
             bar.finish_and_clear();
         }
     }
 }
 
-fn visible(message: &'static str) -> ProgressBar {
+fn visible(message: &'static str) -> Ticking {
     let bar =
         ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10)).with_message(message);
     if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
         bar.set_style(style);
     }
-    // Moves on also while the disk syncs and no bytes are done.
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
+    let (ticks, ended) = channel();
+    let ticking = bar.clone();
+    // Moves on also while the disk syncs and no bytes are done; indicatif's own thread panics where none can be started.
+    let _ = std::thread::Builder::new().name("regrow-bar".to_owned()).spawn(move || {
+        while ended.recv_timeout(TICK_EVERY) == Err(RecvTimeoutError::Timeout) && !ticking.is_finished() {
+            ticking.tick();
+        }
+    });
+    Ticking(bar, ticks)
 }

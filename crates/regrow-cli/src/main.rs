@@ -4,6 +4,7 @@
 //! stderr, and [`exit`] says which number a failure ends with.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -22,7 +23,7 @@ use cmd::{
 };
 use exit::{Exit, Failure};
 use regrow::text::printable_lines;
-use regrow::{Monitor, OpenOptions};
+use regrow::{Checkpoint, Error, Monitor, OpenOptions};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
@@ -53,6 +54,9 @@ pub struct Globals {
     /// The item to open in a checkpoint of several.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
+    /// Refuse a checkpoint that has lost files, also if it can still be read; otherwise that is a warning on stderr.
+    #[arg(long, global = true)]
+    strict: bool,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
@@ -66,7 +70,16 @@ impl Globals {
 
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone() }
+        OpenOptions { step: self.step, item: self.item.clone(), strict: self.strict }
+    }
+
+    /// Opens a checkpoint, and says on stderr what is missing of it.
+    fn open(&self, path: &Path) -> Result<Checkpoint, Error> {
+        let checkpoint = regrow::open_with(path, &self.open_options())?;
+        for warning in &checkpoint.description().warnings {
+            out::warn(&format!("warning: {}: {warning}", path.display()));
+        }
+        Ok(checkpoint)
     }
 }
 

@@ -117,6 +117,9 @@ pub fn columns<const N: usize>(
     table.print(out, indent, align)
 }
 
+/// A longer cell moves the rest of its own row, and of no other: else every row would be as long as the longest.
+const COLUMN_WIDTH_MAX: usize = 160;
+
 /// A table of any length: the text of all its cells in one string, so that a row costs no memory of its own.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
@@ -150,7 +153,7 @@ impl<const N: usize> Table<N> {
         let mut widths = [0; N];
         for row in self.cells.chunks(N.max(1)) {
             for (width, (_, cell_width)) in widths.iter_mut().zip(row) {
-                *width = (*width).max(*cell_width);
+                *width = (*width).max((*cell_width).min(COLUMN_WIDTH_MAX));
             }
         }
         let (mut line, mut start) = (String::new(), 0);

@@ -2,7 +2,7 @@
 //!
 //! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does: `0.1` for
 //! the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of more than
-//! [`SUMMARY_FROM_ELEMENTS`] is shown by its edges.
+//! [`SUMMARY_FROM_ELEMENTS`] is shown by its edges, one without elements as `[]`, whatever its shape.
 
 use std::io::Write;
 
@@ -107,6 +107,9 @@ fn collect(
     visit: &mut impl FnMut(At) -> Result<(), crate::exit::Failure>,
 ) -> Result<(), crate::exit::Failure> {
     let Some((&dim, inner)) = dims.split_first() else { return visit(At::Element(base)) };
+    let stride: u64 = inner.iter().product();
+    // Of an array without elements NumPy shows one pair of brackets: there may be any number of lists in it.
+    let dim = if stride == 0 { 0 } else { dim };
     visit(At::Open)?;
     let mut index = 0;
     while index < dim {
@@ -114,7 +117,6 @@ fn collect(
             visit(At::Gap)?;
             index = dim - EDGE_ELEMENTS;
         }
-        let stride: u64 = inner.iter().product();
         collect(inner, base + index * stride, summarise, visit)?;
         index += 1;
     }
@@ -253,7 +255,10 @@ mod tests {
         assert_eq!(text(&array(Dtype::Bool, &[], vec![1])), "True\n");
         assert_eq!(json(&array(Dtype::Bool, &[], vec![1])), "true");
         assert_eq!(text(&array(Dtype::Int8, &[0], vec![])), "[]\n");
-        assert_eq!(json(&array(Dtype::Int8, &[2, 0], vec![])), "[[],[]]");
+        for dims in [&[2, 0][..], &[0, 2], &[1 << 31, 0], &[1 << 40, 0, 1 << 20]] {
+            assert_eq!(text(&array(Dtype::Int8, dims, vec![])), "[]\n");
+            assert_eq!(json(&array(Dtype::Int8, dims, vec![])), "[]");
+        }
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub enum ErrorKind {
     SourceChanged,
     /// Any other failure of the operating system.
     Io,
+    /// regrow itself is at fault: a panic, caught.
+    Internal,
 }
 
 impl ErrorKind {
@@ -80,6 +82,7 @@ impl ErrorKind {
             Self::Cancelled => "cancelled",
             Self::SourceChanged => "source_changed",
             Self::Io => "io",
+            Self::Internal => "internal",
         }
     }
 }

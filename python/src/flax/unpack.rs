@@ -211,7 +211,7 @@ impl<'a, 'py> Unpacker<'a, 'py> {
                     .ok_or_else(|| bad_timestamp().at_byte(at))?;
                 Ok(self.types.call_method1("Timestamp", (seconds, nanoseconds))?)
             }
-            ..0 => Err(reserved_code(code).at_byte(at).into()),
+            ..=-1 => Err(reserved_code(code).at_byte(at).into()),
             _ => {
                 let data = PyBytes::new(self.py, self.scanner.slice(&payload));
                 Ok(self.types.call_method1("ExtType", (code, data))?)

@@ -37,7 +37,7 @@ pub struct Cat {
 
 impl Cat {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        let checkpoint = regrow::open_with(&self.path, &globals.open_options())?;
+        let checkpoint = globals.open(&self.path)?;
         let (leaf, slice) = self.find(&checkpoint)?;
         let path = checkpoint.key_path(leaf)?;
         let info = checkpoint.info(leaf)?;

@@ -34,7 +34,7 @@ impl Ls {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let patterns =
             self.globs.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>()?;
-        let checkpoint = regrow::open_with(&self.path, &globals.open_options())?;
+        let checkpoint = globals.open(&self.path)?;
         // Gone through anew each time: so many key paths at once would cost more than to build them twice.
         let leaves = || {
             let leaves = checkpoint.tree().iter();

@@ -29,7 +29,7 @@ pub struct Overview {
 
 impl Overview {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
-        let checkpoint = regrow::open_with(&self.path, &globals.open_options())?;
+        let checkpoint = globals.open(&self.path)?;
         let summary = Summary::of(&checkpoint);
         if globals.json {
             out::json(out, &summary.as_json(&checkpoint))?;
@@ -153,6 +153,7 @@ impl<'a> Summary<'a> {
             "by_top_level_key": by_top_level,
             "largest_leaves": largest,
             "notes": about.notes,
+            "warnings": about.warnings,
         })
     }
 }

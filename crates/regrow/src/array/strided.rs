@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{Dtype, Region, Shape};
-use crate::error::{Error, ErrorKind, Result};
+use crate::bytes::limits::{allocate, work_space};
+use crate::error::{Error, Result};
 
 /// Where the elements of a [deferred](Array::deferred) array come from.
 pub trait ArraySource: Debug + Send + Sync {
@@ -168,11 +169,7 @@ impl Array {
         if let Some(bytes) = self.c_order_bytes() {
             return Ok(bytes.clone());
         }
-        let no_memory = || Error::new(ErrorKind::Limit, "there is no memory for a copy of an array");
-        let len = usize::try_from(self.len_bytes()).map_err(|_| no_memory())?;
-        let mut out = Vec::new();
-        out.try_reserve_exact(len).map_err(|_| no_memory())?;
-        out.resize(len, 0);
+        let mut out = allocate(self.len_bytes())?;
         self.copy_c_order(0, &mut out)?;
         Ok(out.into())
     }
@@ -205,7 +202,7 @@ impl Array {
             return bytes.chunks(piece_len).try_for_each(each);
         }
         let len = self.len_bytes();
-        let mut buffer = vec![0; piece_len.min(len as usize)];
+        let mut buffer = work_space(len.min(piece_len as u64))?;
         let mut offset = 0;
         while offset < len {
             let now = (len - offset).min(piece_len as u64);

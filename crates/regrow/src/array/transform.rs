@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::runs::for_each_box;
 use super::{Array, ArraySource, Dtype, Region, Shape, cast_bytes};
+use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::text::counted;
 
@@ -93,13 +94,13 @@ impl Cast {
     fn read_elements(&self, first: u64, out: &mut [u8]) -> Result<()> {
         let (from_size, to_size) = (self.inner.dtype().size_bytes(), self.to.size_bytes());
         let step = (CAST_PIECE_LEN_BYTES / from_size.max(to_size)).max(1);
-        let mut raw = Vec::new();
+        let mut room = work_space((step.min(out.len() / to_size) * from_size) as u64)?;
         let mut at = first;
         for piece in out.chunks_mut(step * to_size) {
             let count = piece.len() / to_size;
-            raw.resize(count * from_size, 0);
-            self.inner.copy_c_order(at * from_size as u64, &mut raw)?;
-            cast_bytes(&raw, self.inner.dtype(), self.to, piece)?;
+            let raw = room.get_mut(..count * from_size).unwrap_or_default();
+            self.inner.copy_c_order(at * from_size as u64, raw)?;
+            cast_bytes(raw, self.inner.dtype(), self.to, piece)?;
             at += count as u64;
         }
         Ok(())
@@ -115,7 +116,7 @@ impl ArraySource for Cast {
         // A piece that begins or ends inside an element: rare, and short.
         let first = offset_bytes / size;
         let end = (offset_bytes + out.len() as u64).div_ceil(size);
-        let mut whole = vec![0; ((end - first) * size) as usize];
+        let mut whole = work_space((end - first) * size)?;
         self.read_elements(first, &mut whole)?;
         let skip = (offset_bytes - first * size) as usize;
         out.copy_from_slice(whole.get(skip..skip + out.len()).unwrap_or_default());
@@ -123,7 +124,7 @@ impl ArraySource for Cast {
     }
 
     fn read_region(&self, region: &Region, out: &mut [u8]) -> Result<()> {
-        let mut raw = vec![0; region.shape().len_bytes(self.inner.dtype())? as usize];
+        let mut raw = work_space(region.shape().len_bytes(self.inner.dtype())?)?;
         self.inner.copy_region_c_order(region, &mut raw)?;
         cast_bytes(&raw, self.inner.dtype(), self.to, out)
     }
@@ -187,7 +188,7 @@ impl ArraySource for Transpose {
             if offset < band.0 || offset >= band.0 + band.1.len() as u64 {
                 let start = offset / band_len * band_len;
                 let len = band_len.min(len_bytes - start);
-                let mut bytes = vec![0; len as usize];
+                let mut bytes = work_space(len)?;
                 for_each_box(&self.shape, start / size, len / size, |region, at, count| {
                     let (from, to) = ((at * size) as usize, ((at + count) * size) as usize);
                     self.read_region(region, bytes.get_mut(from..to).unwrap_or_default())
@@ -217,7 +218,7 @@ impl ArraySource for Transpose {
         }
         let inner = Region::new(starts, lens)?;
         let dtype = self.inner.dtype();
-        let mut raw = vec![0; inner.shape().len_bytes(dtype)? as usize];
+        let mut raw = work_space(inner.shape().len_bytes(dtype)?)?;
         self.inner.copy_region_c_order(&inner, &mut raw)?;
         let inner_strides = inner.shape().strides_elements();
         let strides = self.axes.iter().filter_map(|&axis| inner_strides.get(axis));

@@ -11,6 +11,7 @@
 //! | a document of the right form | its length and what it says: a metadata file of a million leaves is some hundred MB |
 //! | a text without end in JSON | its length: a leaf may be a text of any length |
 
+use super::pages::zeroed;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Longest JSON document that is read (a `_METADATA` of a million leaves is about 300 MiB).
@@ -39,13 +40,16 @@ pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 46;
 
 /// Zeroed memory of a size that a file asked for; an error instead of an abort if there is not that much.
 pub(crate) fn allocate(len_bytes: u64) -> Result<Vec<u8>> {
-    let too_much = || {
+    zeroed(len_bytes).ok_or_else(|| {
         Error::new(ErrorKind::Limit, format!("a leaf of {len_bytes} bytes does not fit in memory"))
             .help("read it in parts, by slices")
-    };
-    let len = usize::try_from(len_bytes).map_err(|_| too_much())?;
-    // Whether there is that much address space is asked first, since `vec!` would abort. The pages themselves
-    // come zeroed, one by one, when they are touched.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| too_much())?;
-    Ok(vec![0; len])
+    })
+}
+
+/// The same for what is worked in: a piece of a leaf on its way.
+pub(crate) fn work_space(len_bytes: u64) -> Result<Vec<u8>> {
+    zeroed(len_bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Limit, format!("there are no {len_bytes} bytes of memory to work in"))
+            .help("free some memory, or give a smaller budget")
+    })
 }

@@ -9,6 +9,7 @@
 //! | [`Pages`] | all of them, front to back, on a thread of its own while others fill them |
 //! | [`FreshPages`] | the next few, for whoever fills them |
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,23 @@ const SMALL_LEN_BYTES: usize = 128 << 20;
 
 /// Bytes still to be made of small pages, before a large one is asked for again: it is the system that has none.
 static SMALL_LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Memory that is zero, whose pages come when they are touched; `None` where there is not that much, of which `vec!`
+/// would abort.
+pub(crate) fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(len_bytes).ok()?;
+    let layout = Layout::array::<u8>(len).ok()?;
+    if len == 0 {
+        return Some(Vec::new());
+    }
+    // SAFETY: the layout has a length.
+    let memory = unsafe { alloc_zeroed(layout) };
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: the allocator that vectors use gave `len` bytes, aligned as bytes are, and all of them are zero.
+    Some(unsafe { Vec::from_raw_parts(memory, len, len) })
+}
 
 /// Pages of fresh memory: where each run of them begins, and how many bytes it has.
 #[derive(Debug)]

@@ -23,7 +23,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Result};
+use crate::bytes::pages::zeroed;
+use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::json::Members;
 
 mod blosc;
@@ -177,20 +178,20 @@ fn unknown(name: &str) -> Error {
 
 /// `len_bytes` zeros, or an error instead of an abort where there is no memory for them.
 pub(crate) fn buffer(len_bytes: u64) -> Result<Vec<u8>> {
-    let mut out = Vec::new();
-    resize(&mut out, len_bytes)?;
-    Ok(out)
+    zeroed(len_bytes).ok_or_else(|| no_memory(len_bytes))
 }
 
 /// Makes `buffer` exactly `len_bytes` long, whatever it then holds.
 pub(crate) fn resize(buffer: &mut Vec<u8>, len_bytes: u64) -> Result<()> {
-    let no_memory = || {
-        Error::new(crate::ErrorKind::Limit, format!("there is no memory for a chunk of {len_bytes} bytes"))
-    };
-    let len = usize::try_from(len_bytes).map_err(|_| no_memory())?;
-    buffer.try_reserve_exact(len.saturating_sub(buffer.len())).map_err(|_| no_memory())?;
+    let len = usize::try_from(len_bytes).map_err(|_| no_memory(len_bytes))?;
+    buffer.try_reserve_exact(len.saturating_sub(buffer.len())).map_err(|_| no_memory(len_bytes))?;
     buffer.resize(len, 0);
     Ok(())
+}
+
+pub(crate) fn no_memory(len_bytes: u64) -> Error {
+    Error::new(ErrorKind::Limit, format!("there is no memory for a chunk of {len_bytes} bytes"))
+        .help("free some memory, or work on less at a time: fewer leaves, or slices")
 }
 
 /// Copies bytes that must be exactly as long as `out`.

@@ -15,7 +15,7 @@
 use serde_json::{Value, json};
 
 use super::chain::{ArrayCodec, CodecChain, Decoded, name_and_configuration};
-use super::{Endian, crc32c};
+use super::{Endian, buffer, crc32c, no_memory};
 use crate::array::{Dtype, Region, Shape, copy_region};
 use crate::bytes::Cursor;
 use crate::bytes::limits::CHUNK_LEN_MAX_BYTES;
@@ -227,7 +227,9 @@ impl Sharding {
     /// Encodes a chunk: every inner chunk, whether or not it holds only the fill value.
     pub(crate) fn encode(&self, chunk: &[u8]) -> Result<Vec<u8>> {
         let index_len = self.index_len_bytes() as usize;
-        let mut out = vec![0; if self.index.is_at_start { index_len } else { 0 }];
+        let mut out = Vec::new();
+        out.try_reserve(index_len + chunk.len()).map_err(|_| no_memory(chunk.len() as u64))?;
+        out.resize(if self.index.is_at_start { index_len } else { 0 }, 0);
         let mut index = Vec::with_capacity(index_len);
         let mut entry = |number: usize| {
             let number = number as u64;
@@ -237,7 +239,7 @@ impl Sharding {
             });
         };
         let outer_shape = self.grid.shape();
-        let mut piece = vec![0; self.inner.len_bytes() as usize];
+        let mut piece = buffer(self.inner.len_bytes())?;
         for (place, _) in self.grid.chunks(&Region::whole(outer_shape)) {
             let region = self.grid.chunk(&place)?;
             let origin = vec![0; region.rank()];
@@ -246,6 +248,7 @@ impl Sharding {
             let stored = self.inner.encode(&piece)?;
             entry(out.len());
             entry(stored.len());
+            out.try_reserve(stored.len()).map_err(|_| no_memory(stored.len() as u64))?;
             out.extend(stored);
         }
         if self.index.has_crc32c {

@@ -11,10 +11,9 @@
 
 use std::cell::RefCell;
 
-use ::zstd::bulk::{Compressor, Decompressor};
-use ::zstd::zstd_safe::{self, DCtx, DParameter, InBuffer, OutBuffer};
+use ::zstd::zstd_safe::{self, CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer};
 
-use super::{buffer, wrong_len};
+use super::{buffer, no_memory, wrong_len};
 use crate::error::{Error, ErrorKind, Result};
 use crate::zarr::json::Members;
 
@@ -27,12 +26,15 @@ const BLOCK_STORED_LEN_MIN_BYTES: u64 = 4;
 /// The longest window that zstd knows, as a power of two.
 const WINDOW_LOG_MAX: u32 = if usize::BITS == 64 { 31 } else { 30 };
 
+/// What zstd says where it gets no memory: the binding has names for its errors, and no codes.
+const NO_MEMORY: &str = "Allocation error : not enough memory";
+
 /// The levels that zstd knows.
 const LEVELS: std::ops::RangeInclusive<i32> = -131_072..=22;
 
 thread_local! {
-    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
-    static COMPRESSOR: RefCell<Option<(Zstd, Compressor<'static>)>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<(Zstd, CCtx<'static>)>> = const { RefCell::new(None) };
 }
 
 /// How to compress.
@@ -70,20 +72,43 @@ impl Zstd {
     /// In one call, which nobody can cancel: given the same bytes in steps, zstd 1.5.7 cuts its blocks elsewhere, for it
     /// decides by the 128 KiB to come. Other bytes come out, at every level.
     pub(crate) fn encode(self, bytes: &[u8]) -> Result<Vec<u8>> {
-        let failed = |error| Error::invalid(format!("zstd does not compress: {error}"));
-        COMPRESSOR.with_borrow_mut(|kept| match kept {
-            Some((settings, compressor)) if *settings == self => compressor.compress(bytes).map_err(failed),
-            _ => {
-                let mut compressor = Compressor::new(self.level).map_err(failed)?;
-                compressor
-                    .set_parameter(zstd_safe::CParameter::ChecksumFlag(self.checksum))
-                    .map_err(failed)?;
-                let out = compressor.compress(bytes).map_err(failed)?;
-                *kept = Some((self, compressor));
-                Ok(out)
-            }
-        })
+        let mut out = Vec::new();
+        let len_max = zstd_safe::compress_bound(bytes.len());
+        out.try_reserve_exact(len_max).map_err(|_| no_memory(len_max as u64))?;
+        COMPRESSOR.with_borrow_mut(|kept| {
+            let (_, context) = match kept {
+                Some(kept) if kept.0 == self => kept,
+                _ => kept.insert((self, self.context()?)),
+            };
+            context.compress2(&mut out, bytes).map_err(does_not_compress)
+        })?;
+        Ok(out)
     }
+
+    fn context(self) -> Result<CCtx<'static>> {
+        let mut context = CCtx::try_create().ok_or_else(no_context)?;
+        for parameter in [CParameter::CompressionLevel(self.level), CParameter::ChecksumFlag(self.checksum)] {
+            context.set_parameter(parameter).map_err(does_not_compress)?;
+        }
+        Ok(context)
+    }
+}
+
+fn does_not_compress(code: zstd_safe::ErrorCode) -> Error {
+    if is_no_memory(code) {
+        return no_context();
+    }
+    Error::invalid(format!("zstd does not compress: {}", zstd_safe::get_error_name(code)))
+}
+
+/// zstd takes its own memory when it is first used, by the level and the length.
+fn no_context() -> Error {
+    Error::new(ErrorKind::Limit, "there is no memory for zstd to work in")
+        .help("free some memory, or save at a lower level or without compression")
+}
+
+fn is_no_memory(code: zstd_safe::ErrorCode) -> bool {
+    zstd_safe::get_error_name(code) == NO_MEMORY
 }
 
 /// The most bytes that `stored_len_bytes` of frames can decode to.
@@ -117,7 +142,7 @@ pub(crate) struct FrameDecoder<'o> {
 impl<'o> FrameDecoder<'o> {
     /// A decoder that fills `out`.
     pub(crate) fn new(out: &'o mut [u8]) -> Result<Self> {
-        let mut context = DCtx::create();
+        let mut context = DCtx::try_create().ok_or_else(no_context)?;
         for parameter in [DParameter::StableOutBuffer(true), DParameter::WindowLogMax(WINDOW_LOG_MAX)] {
             context.set_parameter(parameter).map_err(does_not_decompress)?;
         }
@@ -168,6 +193,9 @@ impl<'o> FrameDecoder<'o> {
 }
 
 fn does_not_decompress(code: zstd_safe::ErrorCode) -> Error {
+    if is_no_memory(code) {
+        return no_context();
+    }
     Error::corrupt(format!("its zstd frame does not decompress: {}", zstd_safe::get_error_name(code)))
 }
 
@@ -201,14 +229,12 @@ fn one_frame(stored: &[u8]) -> Result<Option<u64>> {
 }
 
 fn decompress(stored: &[u8], out: &mut [u8]) -> Result<usize> {
-    let failed =
-        |error: std::io::Error| Error::corrupt(format!("its zstd frame does not decompress: {error}"));
     DECOMPRESSOR.with_borrow_mut(|kept| {
-        let decompressor = match kept {
-            Some(decompressor) => decompressor,
-            None => kept.insert(Decompressor::new().map_err(failed)?),
+        let context = match kept {
+            Some(context) => context,
+            None => kept.insert(DCtx::try_create().ok_or_else(no_context)?),
         };
-        decompressor.decompress_to_buffer(stored, out).map_err(failed)
+        context.decompress(out, stored).map_err(does_not_decompress)
     })
 }
 

@@ -12,6 +12,7 @@
 //! | `report` | what a save took, and where its time went |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
+//! | [`beside`] | work on a second thread, if there is one |
 //! | `bands` | large leaves, cut for reading |
 //! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
@@ -20,6 +21,7 @@ mod arena;
 mod attempts;
 mod background;
 mod bands;
+pub mod beside;
 mod convert;
 mod load;
 mod open;

@@ -50,7 +50,8 @@ enum Match {
 ///
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
-/// `Unsupported`.
+/// `Unsupported`. What [`warnings`](Description::warnings) say is none; it is with
+/// [`strict`](OpenOptions::strict).
 pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
@@ -72,6 +73,8 @@ fn identity(path: &Path) -> Option<Identity> {
 
 fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let is_there = match std::fs::metadata(path) {
+        // To read from a pipe or a device may take for ever.
+        Ok(found) if !found.is_file() && !found.is_dir() => return Err(not_a_checkpoint(path)),
         Ok(_) => true,
         // A pytree's data and manifest go by a name that neither of them has.
         Err(source) if source.kind() == std::io::ErrorKind::NotFound && PytreeData.recognise(path)? => false,
@@ -82,7 +85,13 @@ fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     };
     for format in builtin_formats() {
         if (is_there || format.name() == PytreeData.name()) && format.recognise(path)? {
-            return format.open(path, options);
+            let reader = format.open(path, options)?;
+            return match reader.description().warnings.first() {
+                Some(warning) if options.strict => Err(Error::corrupt(warning)
+                    .in_file(path)
+                    .help("copy the checkpoint again, all of it, or open it without `strict`")),
+                _ => Ok(reader),
+            };
         }
     }
     Err(not_a_checkpoint(path))

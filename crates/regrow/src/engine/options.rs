@@ -28,6 +28,9 @@ pub struct OpenOptions {
     pub step: Option<u64>,
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
     pub item: Option<String>,
+    /// Refuse what is read with a [warning](crate::formats::Description::warnings): a checkpoint that has lost files
+    /// without which it can still be read.
+    pub strict: bool,
 }
 
 /// How to verify.

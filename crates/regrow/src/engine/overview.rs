@@ -6,6 +6,9 @@ use super::Checkpoint;
 use crate::text::{counted, printable};
 use crate::tree::LeafKind;
 
+/// A longer cell moves the rest of its own row, and of no other.
+const COLUMN_WIDTH_MAX: usize = 160;
+
 /// `1536` as `1.5 KiB`.
 pub fn format_bytes(len_bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -51,20 +54,26 @@ pub fn overview(checkpoint: &Checkpoint) -> String {
     let mut widths = [0; 4];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+            *width = (*width).max(cell.chars().count().min(COLUMN_WIDTH_MAX));
         }
     }
-    let [path_width, dtype_width, shape_width, bytes_width] = widths;
-    for [path, dtype, shape, bytes] in &rows {
-        let _ = writeln!(
-            text,
-            "  {path:path_width$}  {dtype:dtype_width$}  {shape:shape_width$}  {bytes:>bytes_width$}"
-        );
+    for row in &rows {
+        for (at, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Not by the formatter, which panics at widths that it cannot hold.
+            let padding = " ".repeat(width.saturating_sub(cell.chars().count()));
+            let is_last = at + 1 == row.len();
+            let (before, after) = if is_last { (padding.as_str(), "") } else { ("", padding.as_str()) };
+            let _ = write!(text, "  {before}{cell}{after}");
+        }
+        text.push('\n');
     }
     let total =
         checkpoint.tree().leaves().iter().map(|leaf| leaf.len_bytes()).fold(0_u64, u64::saturating_add);
     let _ =
         writeln!(text, "  {}, {}", counted(checkpoint.tree().len(), "leaf", "leaves"), format_bytes(total));
+    for warning in &description.warnings {
+        let _ = writeln!(text, "  warning: {}", printable(warning));
+    }
     for note in &description.notes {
         let _ = writeln!(text, "  note: {}", printable(note));
     }

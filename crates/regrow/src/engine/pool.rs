@@ -7,7 +7,8 @@
 //! ```
 //!
 //! An item is admitted when its cost fits into what is left of the budget; one that is larger than the whole
-//! budget is admitted alone. Threads live within one call, so nothing of them is left for a fork to break.
+//! budget is admitted alone. Where the system starts fewer threads, those do it all; where it starts none, the calling
+//! thread does. Threads live within one call, so nothing of them is left for a fork to break.
 //!
 //! An item passes two queues (about 1 us): small ones are better handed over in batches.
 
@@ -20,7 +21,7 @@ use std::thread;
 
 use crossbeam_channel::unbounded;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// More threads than this do not make one disk faster.
 const THREADS_MAX: usize = 8;
@@ -98,6 +99,7 @@ fn run<T: Send, R: Send>(
         // Moved in, so that every way out of here closes the queue and ends the workers.
         let queue = queue;
         let results = results;
+        let mut started = 0;
         for _ in 0..threads {
             let (to_do, done) = (to_do.clone(), done.clone());
             let worker = move || {
@@ -110,12 +112,16 @@ fn run<T: Send, R: Send>(
                 }
             };
             let name = "regrow-pool".to_owned();
-            let spawned = thread::Builder::new().name(name).spawn_scoped(scope, worker);
-            spawned.map_err(|error| {
-                Error::new(crate::ErrorKind::Io, format!("cannot start a thread: {error}"))
-            })?;
+            if thread::Builder::new().name(name).spawn_scoped(scope, worker).is_err() {
+                break;
+            }
+            started += 1;
         }
         drop((to_do, done));
+        if started == 0 {
+            // The system has no thread to give.
+            return items.try_for_each(|item| consume(work(item)?));
+        }
 
         let mut admitted = Admitted::default();
         let mut next_index = 0;
@@ -125,7 +131,7 @@ fn run<T: Send, R: Send>(
         loop {
             while let Some(item) = items.peek().filter(|_| !stopped) {
                 let cost_bytes = cost(item);
-                if !admitted.has_room(cost_bytes, budget_bytes, threads) {
+                if !admitted.has_room(cost_bytes, budget_bytes, started) {
                     break;
                 }
                 let Some(item) = items.next() else { break };
@@ -191,6 +197,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::error::Error;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]

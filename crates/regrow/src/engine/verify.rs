@@ -138,11 +138,14 @@ impl Checkpoint {
         })?;
         let mut findings = findings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         findings.sort_by(|a, b| a.error.place().leaf.cmp(&b.error.place().leaf));
+        let mut notes = self.reader().check_notes()?;
+        let is_found = |what: &String| findings.iter().any(|finding| finding.error.what() == what);
+        notes.extend(self.description().warnings.iter().filter(|warning| !is_found(warning)).cloned());
         Ok(VerifyReport {
             findings,
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),
-            notes: self.reader().check_notes()?,
+            notes,
             has_data_checksums: self.reader().has_data_checksums(),
         })
     }

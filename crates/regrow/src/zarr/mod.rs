@@ -65,6 +65,11 @@ enum Version {
 }
 
 impl ArrayMeta {
+    /// Whether chunks that are not stored have a value: not with zarr v2's `null`.
+    pub fn has_fill(&self) -> bool {
+        self.has_fill
+    }
+
     /// Reads a `.zarray` document.
     ///
     /// # Errors

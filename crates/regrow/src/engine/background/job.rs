@@ -59,7 +59,7 @@ impl Job {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let outcome = match work {
             Some(work) => catch_unwind(AssertUnwindSafe(|| self.save(&work))).unwrap_or_else(|_| {
-                Err(Error::new(ErrorKind::Io, "the save panicked: this is a bug in regrow")
+                Err(Error::new(ErrorKind::Internal, "the save panicked: this is a bug in regrow")
                     .in_file(&self.path))
             }),
             None => Err(Error::invalid("the save has run already")),

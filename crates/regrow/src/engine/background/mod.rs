@@ -249,7 +249,7 @@ impl AsyncSaver {
     ///
     /// # Errors
     /// The failure of an earlier save that nobody has been told of: then nothing is saved now. `AlreadyExists` if
-    /// the path is taken. `Io` if there is no memory or no thread to be had. Everything else is the handle's to say.
+    /// the path is taken. `Limit` if there is no memory for the copy. Everything else is the handle's to say.
     pub fn save<P: Pytree>(
         &self,
         path: impl AsRef<Path>,
@@ -294,7 +294,7 @@ impl AsyncSaver {
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
         let job = Arc::new(Job::new(path.to_owned(), tree, options, fingerprints, blocked));
-        self.begin(job.clone())?;
+        self.begin(job.clone());
         Ok(Some(SaveHandle { job, shared: self.shared.clone(), pid: self.pid, own_saver: None }))
     }
 
@@ -359,22 +359,20 @@ impl AsyncSaver {
         }
     }
 
-    fn begin(&self, job: Arc<Job>) -> Result<()> {
+    fn begin(&self, job: Arc<Job>) {
         let mut state = self.lock();
         state.queue.push_back(job);
         if state.has_thread {
-            return Ok(());
+            return;
         }
         let shared = self.shared.clone();
         let spawned = std::thread::Builder::new().name("regrow-save".to_owned()).spawn(move || shared.work());
-        match spawned {
-            Ok(_) => state.has_thread = true,
-            Err(error) => {
-                state.queue.pop_back();
-                return Err(Error::new(ErrorKind::Io, format!("cannot start a thread: {error}")));
-            }
+        state.has_thread = true;
+        if spawned.is_err() {
+            // The system has no thread to give: the caller waits for this save as for any other.
+            drop(state);
+            self.shared.work();
         }
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

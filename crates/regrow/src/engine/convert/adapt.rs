@@ -68,6 +68,11 @@ pub(super) fn plan(
         losses.extend(format.text_loss(text).map(|(kind, what)| Loss { kind, path, what }));
     }
     losses.extend(metadata_loss(checkpoint, format, options));
+    losses.extend(checkpoint.description().warnings.iter().map(|warning| Loss {
+        kind: LossKind::Note,
+        path: KeyPath::root(),
+        what: format!("the source is not whole: {warning}"),
+    }));
     if checkpoint.description().metrics.is_some() {
         let what = "the metrics saved with the step are left out".to_owned();
         losses.push(Loss { kind: LossKind::Value, path: KeyPath::root(), what });

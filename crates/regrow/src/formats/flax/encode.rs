@@ -238,6 +238,9 @@ impl Encoder {
             return Ok(());
         }
         let at = self.bytes.len();
+        self.bytes
+            .try_reserve(len as usize)
+            .map_err(|_| Error::new(ErrorKind::Limit, format!("there is no memory to encode {len} bytes")))?;
         self.bytes.resize(at + len as usize, 0);
         array.copy_c_order(range.start, self.bytes.get_mut(at..).unwrap_or_default())
     }

@@ -22,7 +22,7 @@ const TOKENS_MAX: usize = 1 << 20;
 
 /// Whether a file is one of Flax': by its name, or because it is one msgpack object from its first byte to its last.
 pub(super) fn is_flax_file(path: &Path) -> bool {
-    path.is_file() && (is_named_so(path) || holds_one_object(path))
+    path.is_file() && is_named_so(path) || holds_one_object(path)
 }
 
 /// Whether a file is named like one of these.
@@ -34,6 +34,9 @@ pub(super) fn is_named_so(path: &Path) -> bool {
 
 /// Whether a file is exactly one map, array or extension. Reads its structure, not its data.
 pub(super) fn holds_one_object(path: &Path) -> bool {
+    if !path.is_file() {
+        return false;
+    }
     let mut first = [0];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
     read.is_ok()

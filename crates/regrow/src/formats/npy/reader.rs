@@ -18,6 +18,7 @@ use super::walk;
 use super::zip::{Inflater, Method, read_directory};
 use crate::array::Region;
 use crate::bytes::glance::Language;
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Regrown;
 use crate::formats::{Description, Reader, Sketch};
@@ -309,7 +310,7 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
         false => stored.stored_len_bytes.min(2 * len_bytes + 1024),
     };
     let deflated = files.read(stored.file, stored.offset_bytes, enough)?;
-    let mut out = vec![0; len_bytes as usize];
+    let mut out = allocate(len_bytes)?;
     Inflater::new(stored.len_bytes, stored.crc32.unwrap_or_default()).read(&deflated, &mut out)?;
     Ok(out.into())
 }

@@ -75,14 +75,16 @@ impl Arrays {
             sharding: None,
             coding: meta.coding().into(),
         };
-        let array = ZarrArray::new(self.store.clone(), name.as_bytes(), meta, self.missing);
+        // Where there is no fill value TensorStore stores every chunk, also one of zeros: then none is missing rightly.
+        let missing = if meta.has_fill() { self.missing } else { Missing::Error };
+        let array = ZarrArray::new(self.store.clone(), name.as_bytes(), meta, missing);
         Ok(Slot {
             info,
             source: Source::Zarr(StoredArray {
                 array,
                 store: self.store.clone(),
                 is_indexed: self.index.is_some(),
-                missing: self.missing,
+                missing,
             }),
         })
     }
@@ -141,14 +143,16 @@ impl StoredArray {
         }
     }
 
-    /// The first chunk that should be stored and is not.
+    /// What a chunk that is not stored means.
+    pub fn missing(&self) -> Missing {
+        self.missing
+    }
+
+    /// The first chunk that is not stored.
     ///
     /// # Errors
     /// What the store says.
     pub fn first_missing(&self, name: &str) -> Result<Option<PathBuf>> {
-        if self.missing == Missing::Fill {
-            return Ok(None);
-        }
         let meta = self.array.meta();
         for (index, _) in meta.chunk_indices(&crate::array::Region::whole(meta.shape())) {
             let key = zarr_key(name, &meta.chunk_key(&index));

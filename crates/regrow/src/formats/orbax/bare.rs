@@ -45,7 +45,8 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
         write_shape: None,
     };
     let metadata = TreeMetadata { entries: names.iter().map(entry).collect(), ..TreeMetadata::default() };
-    let mut arrays = Arrays::in_folders(folder, false, Missing::Fill);
+    // What Orbax wrote in those days has all its chunks.
+    let mut arrays = Arrays::in_folders(folder, false, Missing::Error);
     let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
         Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
         None => Err(Error::corrupt("an array has no name")
@@ -58,13 +59,9 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
         )
         .in_file(folder));
     }
-    Ok(Opened {
-        tree,
-        custom_metadata: None,
-        variant: "folders, no metadata".to_owned(),
-        notes: vec!["there is no metadata: the tree is guessed from names, all of it dicts".to_owned()],
-        database: None,
-    })
+    let guessed = "there is no metadata: the tree is guessed from the names of arrays, all of it dicts, and arrays that are \
+                   gone are not missed";
+    Ok(Opened { warnings: vec![guessed.to_owned()], ..Opened::new(tree, "folders, no metadata") })
 }
 
 /// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.

@@ -82,12 +82,7 @@ pub(super) fn detect(path: &Path) -> Result<Found> {
         item => return Ok(Found::One(item, about)),
     }
     if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
-        let lost_pytree = handler.is_some_and(|handler| {
-            ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler"]
-                .iter()
-                .any(|name| handler.ends_with(name))
-        });
-        return Ok(if lost_pytree { Found::One(Item::Damaged, about) } else { Found::Items(listed, about) });
+        return Ok(Found::Items(listed, about));
     }
     let steps = steps::find(path, &listed)?;
     let is_pytree = |name: &str| path.join(name).join(METADATA_FILE).is_file();

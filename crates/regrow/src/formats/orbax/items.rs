@@ -17,12 +17,15 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::array_metadatas::ARRAY_METADATAS_FOLDER;
 use super::arrays::MANIFEST_FILE;
 use super::files::{Listed, list, read_small, some_names};
 use super::metadata::METADATA_FILE;
 use super::pytree::{self, Opened};
+use super::sharding::SHARDING_FILE;
 use super::slot::{Slot, graft};
 use super::steps::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE};
+use super::strings::STRINGS_FILE;
 use super::{json_text, legacy};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
@@ -89,9 +92,15 @@ impl Item {
         if let (true, Some(only), None) = (is_json, own.next().filter(|entry| !entry.is_dir), own.next()) {
             return json(&only.name);
         }
-        if file(MANIFEST_FILE)
+        let of_a_pytree = [MANIFEST_FILE, SHARDING_FILE, STRINGS_FILE];
+        if of_a_pytree.into_iter().any(file)
+            || folder(ARRAY_METADATAS_FOLDER)
             || listed.iter().any(|entry| entry.is_dir && entry.name.starts_with("ocdbt.process_"))
         {
+            return Self::Damaged;
+        }
+        // Of what else could have been in it, no file is left.
+        if handler.is_some_and(is_of_pytrees) {
             return Self::Damaged;
         }
         Self::Files(listed.to_vec())
@@ -161,6 +170,13 @@ impl Item {
     }
 }
 
+/// Whether a handler of this name saves pytrees.
+pub(super) fn is_of_pytrees(handler: &str) -> bool {
+    ["PyTreeCheckpointHandler", "StandardCheckpointHandler", "PyTreeHandler"]
+        .iter()
+        .any(|name| handler.ends_with(name))
+}
+
 /// The metrics in an item of that kind.
 ///
 /// # Errors
@@ -180,7 +196,7 @@ pub(super) fn look(folder: &Path, name: &str, handler: Option<&str>) -> Result<I
 }
 
 fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
-    Opened { tree, custom_metadata: None, variant: variant.to_owned(), notes: Vec::new(), database: None }
+    Opened::new(tree, variant)
 }
 
 fn gone(file: &Path) -> Error {
@@ -204,11 +220,11 @@ fn only_array(opened: Opened) -> Opened {
     if !is_one || opened.tree.len() != 1 {
         return opened;
     }
-    let Opened { tree, custom_metadata, variant, notes, database } = opened;
-    let mut leaves = tree.into_leaves();
-    match leaves.pop() {
-        Some(leaf) => Opened { tree: Tree::single(leaf), custom_metadata, variant, notes, database },
-        None => plain(json_empty(), &variant),
+    let mut opened = opened;
+    let tree = std::mem::replace(&mut opened.tree, json_empty());
+    match tree.into_leaves().pop() {
+        Some(leaf) => Opened { tree: Tree::single(leaf), ..opened },
+        None => opened,
     }
 }
 

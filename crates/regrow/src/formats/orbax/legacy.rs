@@ -32,13 +32,8 @@ const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 /// # Errors
 /// `Corrupt` with file and leaf.
 pub(super) fn open_aggregate(folder: &Path) -> Result<Opened> {
-    Ok(Opened {
-        tree: read_aggregate(folder)?,
-        custom_metadata: None,
-        variant: "msgpack".to_owned(),
-        notes: Vec::new(),
-        database: folder.join(MANIFEST_FILE).is_file().then(|| folder.to_owned()),
-    })
+    let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.to_owned());
+    Ok(Opened { database, ..Opened::new(read_aggregate(folder)?, "msgpack") })
 }
 
 /// The tree in the msgpack file `checkpoint`, with the arrays that its placeholders stand for.

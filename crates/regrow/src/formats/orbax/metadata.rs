@@ -98,6 +98,8 @@ pub struct TreeMetadata {
     pub custom_metadata: Option<Value>,
     /// Tuples and named tuples.
     pub value_metadata_tree: Option<RichNode>,
+    /// Written in the default layout, with `regrow.json` beside it. Orbax passes the member over.
+    pub beside_regrow_json: bool,
     /// Why `value_metadata_tree` was there and could not be used; lists and dicts stand in for it.
     pub rich_types_lost: Option<String>,
 }
@@ -147,6 +149,7 @@ impl TreeMetadata {
                 .store_array_data_equal_to_fill_value
                 .unwrap_or(false),
             custom_metadata: document.custom_metadata,
+            beside_regrow_json: document.beside_regrow_json,
             value_metadata_tree,
             rich_types_lost,
         })
@@ -200,6 +203,9 @@ impl TreeMetadata {
             out.extend_from_slice(b", \"value_metadata_tree\": ");
             json_text::push_python_text(out, &String::from_utf8_lossy(&text));
         }
+        if self.beside_regrow_json {
+            out.extend_from_slice(b", \"beside_regrow_json\": true");
+        }
         out.push(b'}');
         Ok(())
     }
@@ -223,6 +229,8 @@ struct Document {
     use_zarr3: Option<bool>,
     store_array_data_equal_to_fill_value: Option<bool>,
     custom_metadata: Option<Value>,
+    #[serde(default)]
+    beside_regrow_json: bool,
     value_metadata_tree: Option<String>,
 }
 

@@ -27,6 +27,7 @@ use super::strings::{STRINGS_FILE, Strings};
 use super::{legacy, structure};
 use crate::array::Shape;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::regrow;
 use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
@@ -38,8 +39,27 @@ pub(super) struct Opened {
     /// How it is stored, in words.
     pub variant: String,
     pub notes: Vec<String>,
+    /// What is missing of it, though it can be read.
+    pub warnings: Vec<String>,
     /// The folder of its database, if it has one.
     pub database: Option<PathBuf>,
+    /// The `regrow.json` that regrow wrote beside it, if that is gone.
+    pub lost_manifest: Option<PathBuf>,
+}
+
+impl Opened {
+    /// A tree of which there is nothing more to say.
+    pub fn new(tree: Tree<Slot>, variant: &str) -> Self {
+        Self {
+            tree,
+            custom_metadata: None,
+            variant: variant.to_owned(),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            database: None,
+            lost_manifest: None,
+        }
+    }
 }
 
 /// Opens the pytree in `folder`.
@@ -78,7 +98,9 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
             None => "no arrays".to_owned(),
         },
         notes,
+        warnings: Vec::new(),
         database: leaves.in_database.then(|| folder.to_owned()),
+        lost_manifest: regrow::lost_manifest(folder, metadata.beside_regrow_json)?,
     })
 }
 

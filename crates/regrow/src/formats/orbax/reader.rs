@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::detect::{Found, detect, not_a_checkpoint};
-use super::files::{Listed, read_small};
+use super::files::{Listed, read_small, some_names};
 use super::items::{self, Item};
 use super::pytree::Opened;
 use super::slot::{Slot, Source, graft, leaf_path};
@@ -29,6 +29,7 @@ use crate::formats::{Description, Format, Reader};
 use crate::store::{LocalStore, ocdbt};
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
+use crate::zarr::Missing;
 
 /// While it exists, the item it names counts as deleted (v1).
 const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
@@ -41,12 +42,15 @@ pub(super) struct OrbaxReader {
     sources: Vec<Source>,
     /// Folders of the databases that were opened.
     databases: Vec<PathBuf>,
+    /// The `regrow.json` that regrow wrote and that are gone.
+    lost: Vec<PathBuf>,
 }
 
 /// A tree, and the databases it came from.
 struct Parts {
     tree: Tree<Slot>,
     databases: Vec<PathBuf>,
+    lost: Vec<PathBuf>,
 }
 
 /// Opens what `path` holds, which is `found`.
@@ -86,7 +90,7 @@ pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<O
     if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
         description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
     }
-    Ok(OrbaxReader { description, tree, sources, databases: parts.databases })
+    Ok(OrbaxReader { description, tree, sources, databases: parts.databases, lost: parts.lost })
 }
 
 /// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
@@ -184,7 +188,7 @@ fn open_items(
     if let ItemHandlers::Many(handlers) = &about.item_handlers {
         let is_there = |name: &String| listed.iter().any(|entry| entry.is_dir && entry.name == *name);
         for (name, _) in handlers.iter().filter(|(name, _)| !is_there(name)) {
-            description.notes.push(format!("the item {name} is listed but its folder is missing"));
+            description.warnings.push(format!("the item {name} is listed but its folder is missing"));
         }
     }
     for (name, item) in &found {
@@ -204,10 +208,24 @@ fn open_items(
     let mut data =
         found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
     let Some((name, item)) = data.next() else {
-        if found.is_empty() {
-            return Err(not_a_checkpoint(path, listed));
+        let has_metrics = found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
+        let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
+        match &about.item_handlers {
+            // Items of other kinds may be all that was saved; those that are gone may have been more.
+            ItemHandlers::Many(handlers) if handlers.iter().any(is_lost) => {
+                return Err(Error::corrupt("the items of this checkpoint are gone")
+                    .in_file(path)
+                    .expected(
+                        format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
+                        some_names(listed),
+                    )
+                    .help("copy the checkpoint again, all of it"));
+            }
+            ItemHandlers::Many(_) if !found.is_empty() => {}
+            _ if has_metrics => {}
+            _ => return Err(not_a_checkpoint(path, listed)),
         }
-        return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new() });
+        return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() });
     };
     let first = take(item.open(&path.join(name))?, description);
     if data.peek().is_none() {
@@ -215,16 +233,18 @@ fn open_items(
     }
     let mut custom = serde_json::Map::new();
     note_item(&mut custom, name, description);
-    let (mut trees, mut databases) = (vec![(name.clone(), first.tree)], first.databases);
+    let (mut trees, mut databases, mut lost) =
+        (vec![(name.clone(), first.tree)], first.databases, first.lost);
     for (name, item) in data {
         let parts = take(item.open(&path.join(name))?, description);
         note_item(&mut custom, name, description);
         trees.push((name.clone(), parts.tree));
         databases.extend(parts.databases);
+        lost.extend(parts.lost);
     }
     // Several items may each have metadata of the user's: then it stands under their names.
     description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
-    Ok(Parts { tree: dict_of(trees)?, databases })
+    Ok(Parts { tree: dict_of(trees)?, databases, lost })
 }
 
 fn note_item(
@@ -259,7 +279,15 @@ fn take(opened: Opened, description: &mut Description) -> Parts {
         description.variant.push_str(&opened.variant);
     }
     description.notes.extend(opened.notes);
-    Parts { tree: opened.tree, databases: opened.database.into_iter().collect() }
+    description.warnings.extend(opened.warnings);
+    if opened.lost_manifest.is_some() {
+        description.warnings.push(regrow::MANIFEST_LOST.to_owned());
+    }
+    Parts {
+        tree: opened.tree,
+        databases: opened.database.into_iter().collect(),
+        lost: opened.lost_manifest.into_iter().collect(),
+    }
 }
 
 /// The checkpoint's own metadata counts where the pytree has none.
@@ -377,17 +405,19 @@ impl Reader for OrbaxReader {
         for folder in &self.databases {
             let errors = ocdbt::check(Arc::new(LocalStore::new(folder)));
             findings.extend(errors.into_iter().map(|error| Finding { error }));
-            if regrow::has_lost_its_manifest(folder)? {
-                let error = Error::corrupt(
-                    "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone",
-                )
-                .in_file(folder.join(regrow::manifest::FILE_NAME))
-                .help("copy the checkpoint again, all of it; until then damage to the data goes unseen");
-                findings.push(Finding { error });
-            }
         }
+        findings.extend(self.lost.iter().map(|file| {
+            Finding {
+                error: Error::corrupt(regrow::MANIFEST_LOST)
+                    .in_file(file)
+                    .help("copy the checkpoint again, all of it; until then damage to the data goes unseen"),
+            }
+        }));
         for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
             let Source::Zarr(stored) = source else { continue };
+            if stored.missing() == Missing::Fill {
+                continue;
+            }
             if let Some(file) = stored.first_missing(&info.name)? {
                 let error = Error::corrupt("a chunk of an array is missing")
                     .in_file(file)
@@ -397,5 +427,26 @@ impl Reader for OrbaxReader {
             }
         }
         Ok(findings)
+    }
+
+    fn check_notes(&self) -> Result<Vec<String>> {
+        const SHOWN: usize = 5;
+        let mut filled = Vec::new();
+        for (source, info) in self.sources.iter().zip(self.tree.leaves()) {
+            let Source::Zarr(stored) = source else { continue };
+            if stored.missing() == Missing::Fill && stored.first_missing(&info.name)?.is_some() {
+                filled.push(&*info.name);
+            }
+        }
+        if filled.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shown = filled.get(..SHOWN).unwrap_or(&filled).join(", ");
+        let more = if filled.len() > SHOWN { ", …" } else { "" };
+        Ok(vec![format!(
+            "chunks of {} arrays are not stored and read as the fill value: {shown}{more}; Orbax left out zeros before \
+             December 2024, and a copy that was not finished looks the same",
+            filled.len()
+        )])
     }
 }

@@ -33,6 +33,7 @@ use super::plan::Plan;
 use super::reader::RegrowReader;
 use super::writer::{header_bytes, structure_in_header};
 use crate::array::Array;
+use crate::bytes::limits::work_space;
 use crate::commit::Staged;
 use crate::engine::pool;
 use crate::error::{Error, Result};
@@ -311,8 +312,8 @@ fn compare(
 fn same_len_bytes(array: &Array, file: &File, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
     let piece_len = usize::try_from(len_bytes).unwrap_or(usize::MAX).min(PIECE_LEN_BYTES);
-    let mut theirs = vec![0; piece_len];
-    let mut copied = vec![0; if array.c_order_bytes().is_some() { 0 } else { piece_len }];
+    let mut theirs = work_space(piece_len as u64)?;
+    let mut copied = work_space(if array.c_order_bytes().is_some() { 0 } else { piece_len as u64 })?;
     let mut done = 0_u64;
     while done < len_bytes {
         let len = usize::try_from(len_bytes - done).unwrap_or(usize::MAX).min(piece_len);

@@ -29,7 +29,7 @@
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
@@ -59,12 +59,14 @@ impl Format for Regrow {
     }
 
     fn recognise(&self, path: &Path) -> Result<bool> {
-        Ok(path.join(manifest::FILE_NAME).is_file())
+        // Whatever it is: a folder or a dangling link of this name is damage, and no reason to read the rest without it.
+        Ok(path.join(manifest::FILE_NAME).symlink_metadata().is_ok())
     }
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;
+        refuse_no_file(path)?;
         Ok(Box::new(reader::RegrowReader::open(path)?))
     }
 
@@ -84,20 +86,45 @@ impl Format for Regrow {
 /// Opens a step of a folder of steps; `about` says which, and which others there are.
 pub(super) fn open_step(path: &Path, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
     super::refuse_step_and_item(path, options)?;
+    refuse_no_file(path)?;
     Ok(Box::new(reader::RegrowReader::open(path)?.into_step(about)))
 }
 
-/// Whether a folder holds a checkpoint that was written in the default layout, but has no `regrow.json` any more.
-pub(super) fn has_lost_its_manifest(folder: &Path) -> Result<bool> {
-    if folder.join(manifest::FILE_NAME).exists() {
-        return Ok(false);
+/// Refuses a `regrow.json` that is a folder, a pipe, or a link to nothing.
+fn refuse_no_file(path: &Path) -> Result<()> {
+    let file = path.join(manifest::FILE_NAME);
+    let found = match std::fs::metadata(&file) {
+        Ok(found) if found.is_file() => return Ok(()),
+        Ok(found) if found.is_dir() => "a folder",
+        Ok(_) => "a pipe, a socket or a device",
+        Err(_) => "a link that cannot be followed",
+    };
+    Err(Error::corrupt("regrow.json, which says what the checkpoint holds, is no file")
+        .in_file(file)
+        .expected("a file", found)
+        .help("copy the checkpoint again, all of it"))
+}
+
+/// What is said of a checkpoint without `regrow.json` that still can be read, as Orbax reads it.
+pub(super) const MANIFEST_LOST: &str =
+    "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone";
+
+/// The `regrow.json` of a folder that holds a checkpoint of the default layout and has it no more. That it was one its
+/// `_METADATA` says (`is_said`), or the name of a data file: earlier versions did not say it.
+pub(super) fn lost_manifest(folder: &Path, is_said: bool) -> Result<Option<PathBuf>> {
+    let file = folder.join(manifest::FILE_NAME);
+    if file.symlink_metadata().is_ok() {
+        return Ok(None);
     }
-    let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
-    Ok(entries.flatten().any(|entry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        name.starts_with("model") && name.ends_with(".safetensors")
-    }))
+    let has_data_file = || {
+        let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
+        Ok::<_, Error>(entries.flatten().any(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("model") && name.ends_with(".safetensors")
+        }))
+    };
+    Ok((is_said || has_data_file()?).then_some(file))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

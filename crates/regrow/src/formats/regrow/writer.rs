@@ -18,7 +18,9 @@ use super::structure::{LeafColumns, Structure};
 use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
+use crate::bytes::limits::work_space;
 use crate::commit::Staged;
+use crate::engine::beside::Beside;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
 use crate::error::{Error, Result};
 use crate::formats::orbax::writer::documents::{
@@ -60,8 +62,8 @@ pub(super) fn write_split(
     let plan = &plan;
     // With many leaves the index and the documents cost as much as the data: they are made while it is written.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
-        let index = scope.spawn(|| Index::new(plan, &heads, options));
-        let documents = scope.spawn(|| {
+        let index = Beside::begin(scope, "regrow-index", || Index::new(plan, &heads, options));
+        let documents = Beside::begin(scope, "regrow-documents", || {
             let mut small = Small::new(staged);
             orbax_documents(plan, options, &mut small).map(|()| small)
         });
@@ -70,7 +72,7 @@ pub(super) fn write_split(
             .enumerate()
             .map(|(file, head)| write_file(plan, file, head, origins.get(file), staged))
             .collect();
-        Ok::<_, Error>((data_files?, join(index)?, join(documents)?))
+        Ok::<_, Error>((data_files?, index.join()?, documents.join()?))
     })?;
     drop(heads);
     if data_files.len() > 1 {
@@ -139,10 +141,6 @@ fn prepare<'t>(
         heads.push(Head::new(&mut plan, file, &structure)?);
     }
     Ok(Prepared { plan, structure, heads, origins })
-}
-
-fn join<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The exact pytree, as text: it stands in two files.
@@ -346,9 +344,11 @@ fn write_file(
     }
     std::thread::scope(|scope| {
         let block_len_bytes = DirectWriter::BLOCK_LEN_BYTES as usize;
-        let digest = scope.spawn(move || Digest::of(plan, leaves, block_len_bytes, staged.monitor()));
+        let digest = Beside::begin(scope, "regrow-digest", move || {
+            Digest::of(plan, leaves, block_len_bytes, staged.monitor())
+        });
         let mut written = write_safetensors(plan, file, head, staged, None)?;
-        join(digest)?.record_in(&mut written);
+        digest.join()?.record_in(&mut written);
         Ok(written)
     })
 }
@@ -473,10 +473,10 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     let array = task.array;
     let to = task.dtype;
     let inside = task.region.shape();
-    let mut part = vec![0; inside.len_bytes(array.dtype())? as usize];
+    let mut part = work_space(inside.len_bytes(array.dtype())?)?;
     array.copy_region_c_order(&task.region, &mut part)?;
     if array.dtype() != to {
-        let mut cast = vec![0; inside.len_bytes(to)? as usize];
+        let mut cast = work_space(inside.len_bytes(to)?)?;
         cast_bytes(&part, array.dtype(), to, &mut cast)?;
         part = cast;
     }
@@ -484,7 +484,7 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     if inside == *chunk_shape {
         return Ok(part);
     }
-    let mut chunk = vec![0; chunk_shape.len_bytes(to)? as usize];
+    let mut chunk = work_space(chunk_shape.len_bytes(to)?)?;
     let origin = vec![0; inside.rank()];
     copy_region(to.size_bytes(), &part, &inside, &Region::whole(&inside), &mut chunk, chunk_shape, &origin)?;
     Ok(chunk)
@@ -511,6 +511,7 @@ fn orbax_documents(plan: &Plan<'_>, options: &SaveOptions, sink: &mut dyn Docume
         write_sharding: true,
         write_array_metadatas: true,
         v1: false,
+        beside_regrow_json: true,
         custom_metadata: options.custom_metadata.as_ref(),
     };
     documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf), switches, sink)

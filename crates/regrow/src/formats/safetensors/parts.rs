@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::index::{INDEX_FILE_NAME, INDEX_SUFFIX, Index};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::error::{Error, Result, ResultExt};
 use crate::store::read_document;
 
 /// How the names of safetensors files end.
@@ -58,6 +58,7 @@ impl Parts {
                 Some(index) => Self::of_index(path.to_owned(), &path.join(index)),
                 None => {
                     names.retain(|name| is_part(name));
+                    refuse_missing_shards(path, &names)?;
                     Ok(Self { folder: path.to_owned(), names, index: None })
                 }
             };
@@ -72,12 +73,47 @@ impl Parts {
 
     fn of_index(folder: PathBuf, file: &Path) -> Result<Self> {
         let what = "the index of safetensors files";
-        let json = read_document(file, what, Language::Json, JSON_LEN_MAX_BYTES)?
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("{what} is gone")).in_file(file))?;
+        let no_file = || {
+            Error::corrupt(format!("{what} is no file"))
+                .in_file(file)
+                .help("the download or copy of this model was not finished; copy it again")
+        };
+        let json = read_document(file, what, Language::Json, JSON_LEN_MAX_BYTES)?.ok_or_else(no_file)?;
         let index = Index::parse(&json).in_file(file)?;
         let names = index.files().into_iter().map(OsString::from).collect();
         Ok(Self { folder, names, index: Some((file.to_owned(), index)) })
     }
+}
+
+/// Refuses a folder of which the names of files say that there were more: `model-00002-of-00005.safetensors`.
+fn refuse_missing_shards(folder: &Path, names: &[OsString]) -> Result<()> {
+    let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
+    for name in &names {
+        let Some((prefix, number, count)) = shard_of(name) else { continue };
+        let is_there = |&wanted: &u64| {
+            names.iter().filter_map(|name| shard_of(name)).any(|(other_prefix, other, other_count)| {
+                other_prefix == prefix && other == wanted && other_count == count
+            })
+        };
+        // The first that is missing, of as many as there are files at most.
+        let missing = (1..=count).take(names.len() + 1).find(|wanted| !is_there(wanted));
+        if let Some(missing) = missing {
+            return Err(Error::corrupt(format!(
+                "shard {missing} of {count} is missing, and so is the index"
+            ))
+            .in_file(folder.join(name))
+            .expected(format_args!("{count} files"), format_args!("shard {number}"))
+            .help("copy the whole checkpoint again, or open this one file by its own path"));
+        }
+    }
+    Ok(())
+}
+
+/// Of a shard's name: what stands before the numbers, its number, and how many there are.
+fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
+    let (rest, count) = name.strip_suffix(SUFFIX)?.rsplit_once("-of-")?;
+    let (prefix, number) = rest.rsplit_once('-')?;
+    Some((prefix, number.parse().ok()?, count.parse().ok()?))
 }
 
 fn names_in(folder: &Path) -> Result<Vec<OsString>> {
@@ -108,6 +144,10 @@ mod tests {
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         let names = || Parts::find(folder.path()).unwrap().names;
         assert!(!are_at(folder.path()).unwrap());
+        write("m-00002-of-00002.safetensors", "");
+        let error = Parts::find(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("shard 1 of 2 is missing"), "{error}");
+        std::fs::remove_file(folder.path().join("m-00002-of-00002.safetensors")).unwrap();
         write("b.safetensors", "");
         write("a.safetensors", "");
         write("readme.md", "");

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 
 use super::layout::ArraySpec;
+use crate::bytes::limits::work_space;
 use crate::commit::NewFile;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
@@ -204,7 +205,7 @@ impl ArrayFile {
     /// # Errors
     /// As [`read_rows`](Self::read_rows).
     pub fn for_each_number(&self, mut each: impl FnMut(u64, i32)) -> Result<()> {
-        let mut buffer = vec![0; (self.spec.rows.min(MASK_PIECE_ROWS) * self.row_len_bytes()) as usize];
+        let mut buffer = work_space(self.spec.rows.min(MASK_PIECE_ROWS) * self.row_len_bytes())?;
         let mut first = 0;
         while first < self.spec.rows {
             let count = (self.spec.rows - first).min(MASK_PIECE_ROWS);
@@ -226,7 +227,7 @@ impl ArrayFile {
     pub(super) fn marked(&self, rows: &[u64]) -> Result<Vec<u64>> {
         let mut marked = Vec::new();
         for (first, count) in runs(rows) {
-            let mut buffer = vec![0; (count * self.row_len_bytes()) as usize];
+            let mut buffer = work_space(count * self.row_len_bytes())?;
             self.read_rows(first, &mut buffer)?;
             let (numbers, _) = buffer.as_chunks::<4>();
             marked

@@ -11,6 +11,7 @@ use super::layout::{
     ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
 };
 use crate::array::Dtype;
+use crate::bytes::limits::work_space;
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::text::counted;
@@ -350,7 +351,7 @@ fn for_each_row(array: &ArrayFile, mut each: impl FnMut(u64, &[u8])) -> Result<(
         return Ok(());
     }
     let at_once = (PIECE_LEN_BYTES / row_len).max(1).min(array.spec().rows);
-    let mut buffer = vec![0; (at_once * row_len) as usize];
+    let mut buffer = work_space(at_once * row_len)?;
     let mut first = 0;
     while first < array.spec().rows {
         let count = at_once.min(array.spec().rows - first);

@@ -16,6 +16,8 @@ use std::sync::{Mutex, TryLockError};
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
+use crate::bytes::pages::zeroed;
+
 /// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
 
@@ -44,8 +46,9 @@ pub(super) enum Buffer {
 
 impl Buffer {
     /// A buffer for a small file.
-    pub(super) fn small() -> Self {
-        Self::Small(vec![0; SMALL_LEN_BYTES].into_boxed_slice())
+    pub(super) fn small() -> io::Result<Self> {
+        let bytes = zeroed(SMALL_LEN_BYTES as u64).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self::Small(bytes.into_boxed_slice()))
     }
 
     /// A warm buffer off the free list, or a new one with every page touched.

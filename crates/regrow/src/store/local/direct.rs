@@ -36,6 +36,8 @@ use crate::monitor::Monitor;
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
+const NO_MEMORY: &str = "cannot get memory to write";
+
 /// Pieces that `write_with` asks for begin at multiples of this, so that no element is cut in two.
 const ELEMENT_LEN_MAX_BYTES: usize = 16;
 
@@ -100,7 +102,7 @@ pub struct DirectWriter {
     /// Ring buffers made so far, and those of them that lie idle.
     made: usize,
     idle: Vec<Buffer>,
-    /// Who writes: this thread while there has been nothing to overlap, then the worker.
+    /// Who writes: this thread while there has been nothing to overlap or no other could be started, then the worker.
     disk: Option<Disk>,
     failed: bool,
     watch: Watch,
@@ -108,7 +110,7 @@ pub struct DirectWriter {
 
 enum Disk {
     Here(Output),
-    Worker { full: Sender<Full>, free: Receiver<io::Result<Buffer>>, thread: JoinHandle<Output> },
+    Worker { full: Sender<Full>, free: Receiver<io::Result<Buffer>>, thread: JoinHandle<Option<Output>> },
 }
 
 /// A buffer on its way to the disk.
@@ -153,11 +155,12 @@ impl DirectWriter {
             Error::io(&what, path, error)
         };
         reserve(&file, options.expected_len_bytes).map_err(cannot_reserve)?;
+        let current = Buffer::small().map_err(|error| Error::io(NO_MEMORY, path, error))?;
         Ok(Self {
             path: path.to_owned(),
             options: *options,
             checksums: BlockChecksums::from_byte(options.checksums_from),
-            current: Buffer::small(),
+            current,
             current_offset: 0,
             filled: 0,
             summed: 0,
@@ -332,16 +335,19 @@ impl DirectWriter {
     }
 
     fn ring_buffer(&self) -> Result<Buffer> {
-        Buffer::aligned().map_err(|error| Error::io("cannot get memory to write", &self.path, error))
+        Buffer::aligned().map_err(|error| Error::io(NO_MEMORY, &self.path, error))
     }
 
     fn start_worker(&mut self) -> Result<()> {
         match self.disk.take() {
-            Some(Disk::Here(mut output)) => {
+            Some(Disk::Here(output)) => {
                 let (full, to_write) = bounded::<Full>(RING_LEN);
                 let (written, free) = bounded(RING_LEN + 1);
                 let watch = self.watch.clone();
+                // A thread that does not start drops its closure: so the file is handed over to one that has.
+                let (hand_over, taken) = bounded::<Output>(1);
                 let work = move || {
+                    let mut output = taken.recv().ok()?;
                     for Full { mut buffer, len, offset } in to_write {
                         let began = Instant::now();
                         let done = output.write(&mut buffer, len, offset).map(|()| buffer);
@@ -351,20 +357,35 @@ impl DirectWriter {
                             break;
                         }
                     }
-                    output
+                    Some(output)
                 };
                 let thread = std::thread::Builder::new().name("regrow-write".to_owned()).spawn(work);
-                let thread =
-                    thread.map_err(|error| Error::io("cannot start a thread to write", &self.path, error))?;
-                self.disk = Some(Disk::Worker { full, free, thread });
+                self.disk = Some(match thread {
+                    Ok(thread) => {
+                        // The thread waits for it, so that it cannot fail.
+                        let _ = hand_over.send(output);
+                        Disk::Worker { full, free, thread }
+                    }
+                    // The system has no thread to give: this one goes on writing.
+                    Err(_) => Disk::Here(output),
+                });
             }
             other => self.disk = other,
         }
         Ok(())
     }
 
-    /// Hands the current buffer to the worker and takes another.
+    /// Hands the current buffer to the worker and takes another; without a worker, writes it.
     fn send(&mut self) -> Result<()> {
+        if let Some(Disk::Here(output)) = &mut self.disk {
+            let began = Instant::now();
+            let written = output.write(&mut self.current, self.filled, self.current_offset);
+            self.watch.wrote(began, self.filled);
+            self.watch.waited(began);
+            written.map_err(|error| self.failure(error))?;
+            self.emptied();
+            return Ok(());
+        }
         let next = if let Some(buffer) = self.idle.pop() {
             Some(buffer)
         } else if self.made < RING_LEN {
@@ -378,9 +399,7 @@ impl DirectWriter {
         let stand_in = next.unwrap_or_else(|| Buffer::Small(Box::default()));
         let buffer = std::mem::replace(&mut self.current, stand_in);
         let sent = full.send(Full { buffer, len: self.filled, offset: self.current_offset });
-        self.current_offset += self.filled as u64;
-        self.filled = 0;
-        self.summed = 0;
+        self.emptied();
         if sent.is_ok() && !self.current.bytes().is_empty() {
             return Ok(());
         }
@@ -388,6 +407,13 @@ impl DirectWriter {
         let taken = self.wait_for_buffer(sent.is_ok());
         self.watch.waited(began);
         taken
+    }
+
+    /// Begins the next buffer behind the one that has just gone.
+    fn emptied(&mut self) {
+        self.current_offset += self.filled as u64;
+        self.filled = 0;
+        self.summed = 0;
     }
 
     /// Takes the next buffer that comes back; none but errors will come if the worker has gone.
@@ -432,7 +458,7 @@ impl DirectWriter {
             None => return Ok(None),
         };
         drop(full);
-        let output = thread.join().ok();
+        let output = thread.join().ok().flatten();
         for done in free.try_iter() {
             match done {
                 Ok(buffer) => buffer.give_back(),

@@ -29,6 +29,7 @@ use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
 use super::files::is_absent;
 use super::folder::FilePlace;
 use super::map::{Residency, map_file};
+use crate::bytes::pages::zeroed;
 use crate::error::{Error, Result};
 
 /// Reads of up to so many bytes are not worth a buffer of the ring.
@@ -247,7 +248,8 @@ impl Scratch {
             if len > HEAP_LEN_MAX_BYTES {
                 return self.aligned(len);
             }
-            self.0 = Some(Buffer::Small(vec![0; len].into_boxed_slice()));
+            let heap = zeroed(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
+            self.0 = Some(Buffer::Small(heap.into_boxed_slice()));
         }
         self.first(len)
     }

@@ -11,11 +11,12 @@
 //! trusted (larger frames state none), it is decompressed as a stream under a cap.
 
 use bytes::Bytes;
-use zstd::stream::raw::{Decoder, Operation};
+use zstd::zstd_safe::{self, DCtx, InBuffer, OutBuffer};
 
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::limits::OCDBT_NODE_LEN_MAX_BYTES;
 use crate::bytes::varint::write_varint;
+use crate::codec::Zstd;
 use crate::error::{Error, Result};
 use crate::store::{ByteRange, Store, StoreExt};
 use crate::text::counted;
@@ -230,11 +231,13 @@ pub(super) fn seal(
         }
         Some(level) => {
             write_varint(out, COMPRESSION_ZSTD);
-            let frame = zstd::bulk::compress(body, level).map_err(|error| {
-                Error::invalid(format!(
-                    "zstd cannot compress an {} at level {level}: {error}",
-                    structure.name()
-                ))
+            let frame = Zstd::new(level).and_then(|zstd| zstd.encode(body)).map_err(|error| {
+                let what = format!(
+                    "zstd cannot compress an {} at level {level}: {}",
+                    structure.name(),
+                    error.what()
+                );
+                error.reworded(what)
             })?;
             out.extend_from_slice(&frame);
         }
@@ -250,25 +253,32 @@ pub(super) fn seal(
 
 /// Decompresses exactly one frame of at most `len_max_bytes`.
 fn unzstd(frame: &[u8], len_max_bytes: u64) -> Result<Vec<u8>> {
-    let damaged =
-        |error: std::io::Error| Rule::Zstd.error(format_args!("the zstd frame is damaged: {error}"));
-    let mut decoder = Decoder::new().map_err(damaged)?;
+    let damaged = |code| {
+        let name = zstd_safe::get_error_name(code);
+        Rule::Zstd.error(format_args!("the zstd frame is damaged: {name}"))
+    };
+    let no_memory = || Rule::Limit.error("there is no memory to decompress the zstd frame");
+    let mut context = DCtx::try_create().ok_or_else(no_memory)?;
     let mut out = Vec::new();
     let mut piece = vec![0; PIECE_LEN_BYTES.min(frame.len().saturating_mul(8)).max(64)];
     let mut rest = frame;
     loop {
-        let step = decoder.run_on_buffers(rest, &mut piece).map_err(damaged)?;
-        rest = rest.get(step.bytes_read..).unwrap_or_default();
-        out.extend_from_slice(piece.get(..step.bytes_written).unwrap_or_default());
+        let mut input = InBuffer::around(rest);
+        let mut output = OutBuffer::around(piece.as_mut_slice());
+        let hint = context.decompress_stream(&mut output, &mut input).map_err(damaged)?;
+        let (read, written) = (input.pos(), output.pos());
+        rest = rest.get(read..).unwrap_or_default();
+        out.try_reserve(written).map_err(|_| no_memory())?;
+        out.extend_from_slice(piece.get(..written).unwrap_or_default());
         if out.len() as u64 > len_max_bytes {
             return Err(Rule::Limit
                 .error("the zstd frame holds too much")
                 .expected(format_args!("at most {len_max_bytes} bytes"), "more"));
         }
-        if step.remaining == 0 {
+        if hint == 0 {
             break;
         }
-        if step.bytes_read == 0 && step.bytes_written == 0 {
+        if read == 0 && written == 0 {
             return Err(Rule::Zstd.error("the zstd frame is incomplete"));
         }
     }

@@ -3,6 +3,7 @@
 use flate2::{Decompress, FlushDecompress, Status};
 
 use super::Crc32;
+use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 
 /// Bytes that are unpacked at a time where nobody wants them.
@@ -43,7 +44,7 @@ impl Inflater {
     /// # Errors
     /// `Corrupt` where it is no deflate, ends too soon, or fails its checksum at the end.
     pub fn skip_to(&mut self, deflated: &[u8], to: u64) -> Result<()> {
-        let mut scratch = vec![0; to.saturating_sub(self.at).min(SKIPPED_LEN_BYTES as u64) as usize];
+        let mut scratch = work_space(to.saturating_sub(self.at).min(SKIPPED_LEN_BYTES as u64))?;
         while self.at < to {
             let len = (to - self.at).min(scratch.len() as u64) as usize;
             self.read(deflated, scratch.get_mut(..len).unwrap_or_default())?;

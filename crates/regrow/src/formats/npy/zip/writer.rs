@@ -16,6 +16,7 @@ use super::{
     CENTRAL, Crc32, END, END64, END64_LEN_BYTES, END64_LOCATOR, EXTRA_ALIGNMENT, EXTRA_ZIP64, FLAG_UTF8,
     LOCAL, LOCAL_LEN_BYTES, Method,
 };
+use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::DirectWriter;
 
@@ -117,7 +118,7 @@ impl ZipWriter {
         let start = self.out.offset_bytes();
         let mut crc = Crc32::new();
         let mut given = 0;
-        let mut packer = level.map(Packer::new);
+        let mut packer = level.map(Packer::new).transpose()?;
         let out = &mut self.out;
         fill(&mut |piece| {
             crc.update(piece);
@@ -272,9 +273,9 @@ struct Packer {
 }
 
 impl Packer {
-    fn new(level: u32) -> Self {
+    fn new(level: u32) -> Result<Self> {
         let compress = Compress::new(Compression::new(level), false);
-        Self { compress, buffer: vec![0; DEFLATED_PIECE_LEN_BYTES] }
+        Ok(Self { compress, buffer: work_space(DEFLATED_PIECE_LEN_BYTES as u64)? })
     }
 
     fn pack(&mut self, mut piece: &[u8], flush: FlushCompress, out: &mut DirectWriter) -> Result<()> {

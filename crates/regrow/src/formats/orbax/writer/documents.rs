@@ -129,6 +129,8 @@ pub(crate) struct Switches<'a> {
     pub(crate) write_array_metadatas: bool,
     /// The v1 API's folder: a marker, and the pytree as item [`V1_ITEM`].
     pub(crate) v1: bool,
+    /// Whether `regrow.json` will lie beside it.
+    pub(crate) beside_regrow_json: bool,
     pub(crate) custom_metadata: Option<&'a Value>,
 }
 
@@ -324,6 +326,7 @@ fn write_tree_metadata<'a>(
         store_array_data_equal_to_fill_value: true,
         custom_metadata: switches.custom_metadata.filter(|_| !switches.v1).cloned(),
         value_metadata_tree: if switches.rich_types { rich_tree(tree, entry)? } else { None },
+        beside_regrow_json: switches.beside_regrow_json,
         rich_types_lost: None,
     };
     rest.push_rest(&mut text)?;

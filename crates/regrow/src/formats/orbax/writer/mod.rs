@@ -87,6 +87,7 @@ fn prepare<'a>(
         write_sharding: orbax.write_sharding,
         write_array_metadatas: orbax.write_array_metadatas,
         v1: orbax.v1,
+        beside_regrow_json: false,
         custom_metadata: options.custom_metadata.as_ref(),
     };
     let mut small: Vec<Document> = Vec::new();

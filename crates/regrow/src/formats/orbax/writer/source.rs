@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 
 use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a piece, before and after a cast: small enough to stay in cache between the two.
@@ -68,8 +69,9 @@ impl<'a> ChunkSource<'a> {
         let from = self.array.dtype();
         let widest = from.size_bytes().max(self.dtype.size_bytes());
         let piece_elements = ((PIECE_LEN_BYTES / widest) as u64).min(self.region.len_elements()) as usize;
-        let mut raw = vec![0; piece_elements * from.size_bytes()];
-        let mut cast = vec![0; if from == self.dtype { 0 } else { piece_elements * self.dtype.size_bytes() }];
+        let mut raw = work_space((piece_elements * from.size_bytes()) as u64)?;
+        let cast_elements = if from == self.dtype { 0 } else { piece_elements };
+        let mut cast = work_space((cast_elements * self.dtype.size_bytes()) as u64)?;
         let mut show = |raw: &[u8]| {
             if from == self.dtype {
                 return each(raw);

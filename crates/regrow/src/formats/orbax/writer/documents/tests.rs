@@ -197,6 +197,7 @@ fn writes_the_bytes_that_orbax_wrote() {
                 write_sharding: true,
                 write_array_metadatas: true,
                 v1: false,
+                beside_regrow_json: false,
                 custom_metadata: Some(&expect["custom_metadata"]),
             };
             for (name, bytes) in all_of(&tree, &told.entries, switches).unwrap() {
@@ -229,6 +230,7 @@ fn v1_has_a_marker_and_its_metadata_at_the_top() {
         write_sharding: true,
         write_array_metadatas: true,
         v1: true,
+        beside_regrow_json: false,
         custom_metadata: Some(&custom),
     };
     let documents_of = |switches| all_of(&tree, std::slice::from_ref(&entry), switches);

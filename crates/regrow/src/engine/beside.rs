@@ -1,0 +1,59 @@
+//! Work that is done beside that of the calling thread, where the system has a thread for it.
+
+use std::thread::{Builder, Scope, ScopedJoinHandle};
+
+use crossbeam_channel::bounded;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A piece of work that has begun, or is over already.
+#[derive(Debug)]
+pub enum Beside<'scope, T> {
+    /// A thread of its own does it.
+    Thread(ScopedJoinHandle<'scope, Result<T>>),
+    /// The system had no thread to give, so the calling thread has done it.
+    Done(Result<T>),
+}
+
+impl<'scope, T: Send + 'scope> Beside<'scope, T> {
+    /// Begins `work` on a thread of the name `name`. Where no thread can be started, `work` is done before this returns.
+    pub fn begin<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        name: &str,
+        work: impl FnOnce() -> Result<T> + Send + 'scope,
+    ) -> Self {
+        // A thread that does not start drops its closure: so the work is handed over only to one that has started.
+        let (hand_over, taken) = bounded(1);
+        let started = Builder::new().name(name.to_owned()).spawn_scoped(scope, move || match taken.recv() {
+            Ok(work) => run(work),
+            Err(_) => Err(Error::new(ErrorKind::Io, "a thread was started and given no work")),
+        });
+        match started {
+            Ok(thread) => {
+                // The thread waits for it, so that it cannot fail.
+                let _ = hand_over.send(work);
+                Self::Thread(thread)
+            }
+            Err(_) => Self::Done(work()),
+        }
+    }
+
+    /// Waits for the end of the work.
+    ///
+    /// # Errors
+    /// Those of the work.
+    ///
+    /// # Panics
+    /// If the work did.
+    pub fn join(self) -> Result<T> {
+        match self {
+            Self::Thread(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Self::Done(result) => result,
+        }
+    }
+}
+
+/// Fixes the type that the channel carries.
+fn run<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    work()
+}

@@ -1,0 +1,86 @@
+"""A checkpoint that has lost its `regrow.json` can be read, and says so."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import regrow
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Path:
+    path = tmp_path / "lost"
+    regrow.save(path, {"a": np.arange(7, dtype=np.float32), "b": {"c": np.int32(3)}})
+    (path / "regrow.json").unlink()
+    return path
+
+
+def test_a_lost_record_is_warned_of(lost: Path) -> None:
+    with pytest.warns(regrow.IncompleteCheckpointWarning, match="regrow.json is missing"):
+        tree = regrow.load(lost)
+    assert np.array_equal(tree["a"], np.arange(7, dtype=np.float32))
+    with pytest.warns(regrow.IncompleteCheckpointWarning):
+        checkpoint = regrow.open(lost)
+    assert len(checkpoint.warnings) == 1
+    assert "regrow.json is missing" in checkpoint.overview()
+    with pytest.warns(regrow.IncompleteCheckpointWarning):
+        assert not regrow.verify(lost)
+
+
+def test_a_lost_record_is_an_error_for_the_strict(lost: Path, tmp_path: Path) -> None:
+    for act in (
+        lambda: regrow.open(lost, strict=True),
+        lambda: regrow.load(lost, strict=True),
+        lambda: regrow.convert(lost, tmp_path / "target", strict=True),
+        lambda: regrow.convert(lost, tmp_path / "target", strict=True, dry_run=True),
+    ):
+        with pytest.raises(regrow.CorruptError, match="regrow.json is missing"):
+            act()
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_conversion_notes_it(lost: Path, tmp_path: Path) -> None:
+    report = regrow.convert(lost, tmp_path / "target")
+    assert any(loss.kind == "note" and "regrow.json is missing" in loss.what for loss in report.losses)
+
+
+def test_what_orbax_wrote_has_lost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "orbax"
+    ocp.PyTreeCheckpointer().save(path, {"a": np.arange(7)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        regrow.load(path, strict=True)
+
+
+def test_orbax_reads_what_says_that_there_was_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "ours"
+    regrow.save(path, {"a": np.arange(7)})
+    assert b'"beside_regrow_json": true' in (path / "_METADATA").read_bytes()
+    assert np.array_equal(ocp.PyTreeCheckpointer().restore(path)["a"], np.arange(7))
+
+
+def test_a_record_that_is_no_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "odd"
+    regrow.save(path, {"a": np.arange(7)})
+    record = path / "regrow.json"
+    shutil.move(record, tmp_path / "kept")
+    record.mkdir()
+    with pytest.raises(regrow.CorruptError, match="no file"):
+        regrow.open(path)
+    record.rmdir()
+    record.symlink_to("nothing")
+    with pytest.raises(regrow.CorruptError, match="no file"):
+        regrow.open(path)
+
+
+def test_key_paths_of_any_length_are_shown(tmp_path: Path) -> None:
+    name = "k" * 70_000
+    regrow.save(tmp_path / "long", {name: np.arange(2), "short": np.arange(2)})
+    text = regrow.overview(tmp_path / "long")
+    assert name in text
+    assert len(text) < 80_000
