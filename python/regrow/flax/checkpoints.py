@@ -21,8 +21,9 @@ from typing import Any
 
 import regrow
 
+from .. import _native
 from .. import flax as serialization
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import InvalidArgumentError
 from . import _bytes, _multiprocess
 from ._folder import (
     MP_ARRAY_POSTFIX,
@@ -360,10 +361,7 @@ class _Save:
 def _base(ckpt_dir: AnyPath, prefix: str) -> str:
     """Folder and prefix: what the path of every checkpoint begins with."""
     folder = os.fsdecode(ckpt_dir)
-    parts = SCHEME_RE.fullmatch(folder)
-    if parts is not None and parts["scheme"]:
-        help = "copy the files to a local disk, or mount the bucket"
-        raise UnsupportedError(f"{folder} is not on a local file system\n  help: {help}", file=folder, help=help)
+    _native.local_path(folder)
     return os.path.join(os.path.normpath(folder), prefix)
 
 
