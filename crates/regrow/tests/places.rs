@@ -78,7 +78,7 @@ fn every_name_that_is_saved_to_opens_again() {
         long(190),
         long(214),
         "ü".repeat(119),
-        long(245),
+        long(243),
     ];
     for (layout, suffix) in layouts() {
         for stem in &stems {
