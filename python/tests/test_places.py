@@ -28,7 +28,7 @@ TRAK = {"JL dimension": 4, "JL matrix type": "normal", "train set size": 3}
 Call = Callable[[Any], Any]
 
 SAVES: dict[str, Call] = {
-    **{f"save {layout}": lambda path, layout=layout: regrow.save(path, TREE, layout=layout) for layout in _native.LAYOUTS},
+    **{f"save {name}": lambda path, name=name: regrow.save(path, TREE, layout=name) for name in _native.LAYOUTS},
     "save_async": lambda path: regrow.save_async(path, TREE).wait(),
     "AsyncSaver": lambda path: regrow.AsyncSaver().save(path, TREE),
     "base": lambda path: regrow.save("elsewhere", TREE, base=path),
@@ -60,7 +60,9 @@ LOADS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("address", ["gs://bucket/x", "s3://bucket/x", Path("gs://bucket/x"), "file:///nowhere/x"])
-@pytest.mark.parametrize("call", [*SAVES.values(), *LOADS.values()], ids=[*SAVES, *(f"{name} (load)" for name in LOADS)])
+@pytest.mark.parametrize(
+    "call", [*SAVES.values(), *LOADS.values()], ids=[*SAVES, *(f"{name} (load)" for name in LOADS)]
+)
 def test_addresses_are_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, address: str | Path
 ) -> None:
