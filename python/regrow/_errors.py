@@ -120,6 +120,15 @@ class StorageFullError(RegrowError, OSError):
     kind = "storage_full"
 
 
+class NotDurableError(RegrowError, OSError):
+    """The path holds the new checkpoint, whole, but the disk did not confirm it: a power cut may cost it.
+
+    Of all errors of a save the only one after which the path does not hold what it held before.
+    """
+
+    kind = "not_durable"
+
+
 class ReplacedError(NotFoundError):
     """Another checkpoint took the path while this one was being read: open it again."""
 
@@ -169,6 +178,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         LimitError,
         PermissionDeniedError,
         StorageFullError,
+        NotDurableError,
         ReplacedError,
         CancelledError,
         SourceChangedError,

@@ -182,11 +182,17 @@ def msgpack_unpack(data: Buffer) -> Any:
         ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
     """
 
-def pytree_appears(manifest: str) -> bool:
-    """Whether a manifest is there, now or after the commits that are under way."""
+def local_path(path: str) -> None:
+    """Raises for an address with a scheme, such as ``gs://bucket/x``."""
+
+def pytree_manifest(stem: str, manifest_suffix: str) -> str:
+    """Where the manifest of a stem is: under its name, unless a save was killed before it had it."""
+
+def pytree_appears(stem: str, manifest_suffix: str) -> bool:
+    """Whether the manifest of a stem is there, now or after the commits that are under way."""
 
 def pytree_entries(
-    manifest: str, data: str, verify: bool
+    stem: str, data_suffix: str, manifest_suffix: str, verify: bool
 ) -> tuple[str, list[tuple[str, str, tuple[int, ...], int]], list[str]]:
     """The data file, its arrays (path as a literal, type string, shape, offset) and the paths of empty dicts."""
 

@@ -367,18 +367,21 @@ def model_load(
     stem = os.fsdecode(filepath_stem)
     manifest = stem + manifest_suffix
     for is_last in attempts():
-        before = _identity(manifest)
+        before = _identity(_native.pytree_manifest(stem, manifest_suffix))
         try:
-            data, entries, empty = _native.pytree_entries(manifest, stem + data_suffix, verify)
+            data, entries, empty = _native.pytree_entries(stem, data_suffix, manifest_suffix, verify)
             memory = _map(data, mode if mmapped else "r")
         except (RegrowError, OSError):
             # Absent before and after: of several writers one may have ended, and the next begun, meanwhile.
-            is_replaced = _native.pytree_appears(manifest) if before is None else _identity(manifest) != before
+            if before is None:
+                is_replaced = _native.pytree_appears(stem, manifest_suffix)
+            else:
+                is_replaced = _identity(_native.pytree_manifest(stem, manifest_suffix)) != before
             if is_last or not is_replaced:
                 raise
             continue
         # A manifest that is still there has the data that was mapped: it goes before the data does.
-        if before is not None and _identity(manifest) == before:
+        if before is not None and _identity(_native.pytree_manifest(stem, manifest_suffix)) == before:
             break
         if is_last:
             raise ReplacedError(f"{manifest} was replaced again and again while it was being read", file=manifest)

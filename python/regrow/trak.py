@@ -94,6 +94,7 @@ class MmapSaver(AbstractSaver):
             MetadataMismatchError: if the folder was made with other parameters.
             CorruptError: if `metadata.json` cannot be used; `repair` takes the metadata that are meant.
         """
+        _native.local_path(os.fspath(save_dir))
         self.metadata = metadata
         self.save_dir = Path(save_dir).resolve()
         self.load_from_save_dir = load_from_save_dir

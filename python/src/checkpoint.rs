@@ -64,6 +64,12 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
+/// Raises for an address with a scheme: for modules that read or write by themselves.
+#[pyfunction]
+pub fn local_path(path: PathBuf) -> PyResult<()> {
+    regrow::location::local(&path).map(drop).or_raise()
+}
+
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
 #[pyo3(signature = (path, step, item, strict))]

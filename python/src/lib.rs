@@ -59,6 +59,8 @@ mod _native {
     #[pymodule_export]
     use crate::background::{AsyncSaver, SaveHandle};
     #[pymodule_export]
+    use crate::checkpoint::local_path;
+    #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save};
     #[pymodule_export]
     use crate::columns::{Structure, match_paths, paths};
@@ -77,7 +79,7 @@ mod _native {
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
-    use crate::pytree_data::{pytree_appears, pytree_entries};
+    use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
     #[pymodule_export]
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,

@@ -1,36 +1,48 @@
 //! The entries of a data file's manifest, for `regrow.pytree`, which maps the data by itself.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use regrow::formats::pytree_data::{Files, appears, entries_of};
+use regrow::formats::pytree_data::{DATA_SUFFIX, Files, appears, entries_of};
 
 use crate::error::released;
 
 /// Path as a literal, type string, shape, offset.
 type EntryOut<'py> = (String, String, Bound<'py, PyTuple>, u64);
 
-/// Reads a manifest and checks it against its data file, with `verify` the data too; gives the data file, the
+/// Reads the manifest of a stem and checks it against its data file, with `verify` the data too; gives the data file, the
 /// arrays, and the paths of empty dicts.
 #[pyfunction]
-pub fn pytree_entries(
-    py: Python<'_>,
-    manifest: PathBuf,
-    data: PathBuf,
+pub fn pytree_entries<'py>(
+    py: Python<'py>,
+    stem: PathBuf,
+    data_suffix: &str,
+    manifest_suffix: &str,
     verify: bool,
-) -> PyResult<(OsString, Vec<EntryOut<'_>>, Vec<String>)> {
-    let files = Files { manifest, data };
+) -> PyResult<(OsString, Vec<EntryOut<'py>>, Vec<String>)> {
+    let files = Files::named(&stem, data_suffix, manifest_suffix);
     let entries = released(py, || entries_of(&files, verify))?;
-    let arrays = entries.arrays.into_iter().map(|entry| -> PyResult<EntryOut<'_>> {
+    let arrays = entries.arrays.into_iter().map(|entry| -> PyResult<EntryOut<'py>> {
         Ok((entry.path, entry.dtype, PyTuple::new(py, entry.shape)?, entry.offset_bytes))
     });
     Ok((entries.data.into_os_string(), arrays.collect::<PyResult<_>>()?, entries.empty))
 }
 
-/// Whether a manifest is there, now or after the commits that are under way.
+/// Where the manifest of a stem is: under its name, unless a save was killed before it had it.
 #[pyfunction]
-pub fn pytree_appears(py: Python<'_>, manifest: PathBuf) -> bool {
-    py.detach(|| appears(&manifest))
+pub fn pytree_manifest(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> OsString {
+    py.detach(|| manifest_of(&stem, manifest_suffix).located().manifest).into_os_string()
+}
+
+/// Whether the manifest of a stem is there, now or after the commits that are under way.
+#[pyfunction]
+pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> bool {
+    py.detach(|| appears(&manifest_of(&stem, manifest_suffix)))
+}
+
+/// The manifest's data file is not asked for.
+fn manifest_of(stem: &Path, manifest_suffix: &str) -> Files {
+    Files::named(stem, DATA_SUFFIX, manifest_suffix)
 }

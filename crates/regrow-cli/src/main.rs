@@ -13,6 +13,7 @@ mod bar;
 mod cmd;
 mod exit;
 mod out;
+mod signals;
 mod slice;
 mod values;
 
@@ -95,6 +96,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    signals::ignore_file_size_limit();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(usage) => {

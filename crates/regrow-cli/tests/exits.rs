@@ -196,3 +196,50 @@ fn a_full_disk_under_stdout_is_an_error() {
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot write to stdout"));
 }
+
+#[test]
+fn a_limit_on_file_sizes_is_an_error_and_leaves_nothing() {
+    let (folder, path) = saved();
+    for layout in ["regrow", "safetensors", "npy", "pytree_data"] {
+        let target = folder.path().join(format!("copy.{layout}"));
+        let ended = std::process::Command::new("sh")
+            .args([
+                "-c",
+                "ulimit -f 0; exec \"$@\"",
+                "sh",
+                env!("CARGO_BIN_EXE_regrow"),
+                "convert",
+                "--lossy",
+            ])
+            .args(["--layout", layout, text(&path), text(&target)])
+            .output()
+            .unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(3), "{layout}: killed, or another error: {said}");
+        assert!(said.contains("ulimit -f"), "{layout}: {said}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{layout}");
+    }
+}
+
+#[test]
+fn addresses_are_refused_by_every_command() {
+    let (folder, path) = saved();
+    let address = "gs://bucket/x";
+    let commands: [&[&str]; 8] = [
+        &["ls", address],
+        &["overview", address],
+        &["cat", address, "a"],
+        &["verify", address],
+        &["convert", address, text(&path)],
+        &["convert", text(&path), address],
+        &["convert", "--dry-run", text(&path), address],
+        &["demo", "--keep", address],
+    ];
+    for arguments in commands {
+        let ended = command().current_dir(folder.path()).args(arguments).output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_ne!(ended.status.code(), Some(0), "{arguments:?}");
+        assert!(said.contains("scheme gs://"), "{arguments:?}: {said}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}

@@ -48,8 +48,11 @@ pub enum ErrorKind {
     Limit,
     /// Reading or writing was refused: a read-only file system, missing permission.
     PermissionDenied,
-    /// The file system is full.
+    /// The file system is full, or a quota or a limit on the size of files is reached.
     StorageFull,
+    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut may cost it. Of all
+    /// errors of a save the only one after which the path does not hold what it held before.
+    NotDurable,
     /// Another checkpoint took the path while this one was being read.
     Replaced,
     /// The caller asked to stop, through a [`Monitor`](crate::Monitor).
@@ -78,6 +81,7 @@ impl ErrorKind {
             Self::Limit => "limit",
             Self::PermissionDenied => "permission_denied",
             Self::StorageFull => "storage_full",
+            Self::NotDurable => "not_durable",
             Self::Replaced => "replaced",
             Self::Cancelled => "cancelled",
             Self::SourceChanged => "source_changed",
@@ -155,6 +159,13 @@ impl Error {
             Os::StorageFull | Os::QuotaExceeded => (
                 ErrorKind::StorageFull,
                 Some("free some space or choose another disk; nothing that was there before has changed"),
+            ),
+            Os::FileTooLarge => (
+                ErrorKind::StorageFull,
+                Some(
+                    "the file would be larger than this process (`ulimit -f`) or the file system allows; nothing that \
+                     was there before has changed",
+                ),
             ),
             _ => (ErrorKind::Io, None),
         };
@@ -248,6 +259,13 @@ impl Error {
         let Inner { kind, what, place, expected_found, help, .. } = &*self.0;
         let (place, expected_found, help) = (place.clone(), expected_found.clone(), help.clone());
         Self(Box::new(Inner { kind: *kind, what: what.clone(), place, expected_found, help, source: None }))
+    }
+
+    /// The same, of another kind.
+    #[must_use]
+    pub(crate) fn of_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
     }
 
     /// The same, said in other words.

@@ -30,7 +30,8 @@
 //! The rooms: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
 //! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
 //! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it,
-//! [`text`] makes names fit for people, and [`commit`] is the only place that renames.
+//! [`text`] makes names fit for people, [`location`] says which paths are local, and [`commit`] is the only place that
+//! renames.
 
 pub mod array;
 pub mod bytes;
@@ -39,6 +40,7 @@ pub mod commit;
 pub mod engine;
 pub mod error;
 pub mod formats;
+pub mod location;
 pub mod monitor;
 pub mod store;
 pub mod text;

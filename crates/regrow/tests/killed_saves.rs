@@ -19,10 +19,10 @@ const KILLS: u64 = 20;
 fn save(target: &Path, overwrite: bool, generation: u8) {
     let staged = Staged::create(target, overwrite).unwrap();
     staged.write("_METADATA", &[generation; 100]).unwrap();
-    let mut writer = staged.writer("data/array", DATA_LEN_BYTES as u64, 0).unwrap();
+    let mut writer = staged.writer("d/array", DATA_LEN_BYTES as u64, 0).unwrap();
     writer.write(&vec![generation; DATA_LEN_BYTES]).unwrap();
     writer.finish().unwrap();
-    staged.write("data/last", &[generation; 10]).unwrap();
+    staged.write("d/last", &[generation; 10]).unwrap();
     staged.commit().unwrap();
 }
 
@@ -32,7 +32,7 @@ fn generation(target: &Path) -> Option<u8> {
         return None;
     }
     let first = fs::read(target.join("_METADATA")).unwrap()[0];
-    for (name, len) in [("_METADATA", 100), ("data/array", DATA_LEN_BYTES), ("data/last", 10)] {
+    for (name, len) in [("_METADATA", 100), ("d/array", DATA_LEN_BYTES), ("d/last", 10)] {
         let bytes = fs::read(target.join(name)).unwrap();
         assert_eq!(bytes.len(), len, "{name}");
         assert!(bytes.iter().all(|&byte| byte == first), "{name} is of several generations");

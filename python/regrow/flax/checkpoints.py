@@ -19,8 +19,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import _native
 from .. import flax as serialization
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import InvalidArgumentError
 from . import _bytes, _multiprocess, _orbax
 from ._checkpoints_private import (  # noqa: F401
     _READ_CHECKPOINT_EVENT,
@@ -378,10 +379,7 @@ class _Save:
 def _base(ckpt_dir: AnyPath, prefix: str) -> str:
     """Folder and prefix: what the path of every checkpoint begins with."""
     folder = os.fsdecode(ckpt_dir)
-    parts = SCHEME_RE.fullmatch(folder)
-    if parts is not None and parts["scheme"]:
-        help = "copy the files to a local disk, or mount the bucket"
-        raise UnsupportedError(f"{folder} is not on a local file system\n  help: {help}", file=folder, help=help)
+    _native.local_path(folder)
     return os.path.join(os.path.normpath(folder), prefix)
 
 

@@ -36,6 +36,7 @@ impl Demo {
         let temporary;
         let folder = match &self.keep {
             Some(folder) => {
+                regrow::location::local(folder)?;
                 fs::create_dir(folder).map_err(|error| cannot("cannot create the folder", folder, error))?;
                 folder.as_path()
             }

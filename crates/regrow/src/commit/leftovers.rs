@@ -6,6 +6,9 @@
 //! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
 //!                                                        on a file system that cannot exchange names
 //! ```
+//! A name that leaves no room for that within the 255 bytes of a file name is shortened, and a hash of the whole name
+//! takes the place of what is left out: `<beginning>~<hash>.orbax-checkpoint-tmp-<pid>-<random>`.
+//!
 //! Orbax takes every name with `.orbax-checkpoint-tmp` in it for an unfinished save and passes over it.
 //!
 //! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however it dies. A
@@ -15,8 +18,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 
@@ -28,8 +32,20 @@ use crate::store::local::folders::random_name;
 const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
 const REPLACED: &str = "replaced-";
 
+/// What every file system takes for a name.
+const NAME_LEN_MAX_BYTES: usize = 255;
+
+/// The hash in a shortened name, in hex digits.
+const HASH_LEN: usize = 16;
+
+/// The longest name that is not shortened: `u32::MAX` has ten digits, and 16 random ones follow.
+const KEPT_LEN_MAX_BYTES: usize = NAME_LEN_MAX_BYTES - TEMPORARY.len() - REPLACED.len() - 10 - "-".len() - 16;
+
 /// How often a new folder may be taken for a leftover by another writer, just before it is locked.
 const TRIES: usize = 16;
+
+/// How long a reader holds a lock, at most about.
+const READER_PACE: Duration = Duration::from_millis(1);
 
 /// A folder that is ours, and the lock that says so.
 #[derive(Debug)]
@@ -39,17 +55,22 @@ pub(super) struct OwnFolder {
 }
 
 impl OwnFolder {
-    /// Makes a temporary folder for `name` in `parent` and locks it.
-    pub(super) fn make(parent: &Path, name: &OsStr) -> Result<Self> {
+    /// Makes a temporary folder for `name` in `parent` and locks it. With `private`, nobody else may look into it.
+    pub(super) fn make(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
+        let mode = if private { 0o700 } else { 0o777 };
         for _ in 0..TRIES {
             let path = parent.join(temporary_name(name, "")?);
-            fs::create_dir(&path).map_err(|error| Error::io("cannot make a folder", &path, error))?;
+            let made = fs::DirBuilder::new().mode(mode).create(&path);
+            made.map_err(|error| Error::io("cannot make a folder", &path, error))?;
             match lock(&path) {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => return Ok(Self { path, _lock: lock }),
                 // Another writer was sweeping and got hold of it first.
                 Ok(Lock::Theirs) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("cannot lock", &path, error)),
+                Err(error) => {
+                    let _ = fs::remove_dir(&path);
+                    return Err(Error::io("cannot lock", &path, error));
+                }
             }
         }
         Err(Error::new(crate::ErrorKind::Io, "other writers keep removing the temporary folder")
@@ -73,7 +94,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
         })
         .collect();
     for (path, kind) in found {
-        let Ok(Lock::Ours(_lock)) = lock(&path) else { continue };
+        let Some(_lock) = lock_leftover(&path) else { continue };
         if kind == Kind::Replaced {
             match rename_new(&path, &parent.join(name)) {
                 // The overwrite went through, and only removing the old one was left to do.
@@ -84,15 +105,36 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
         if siblings::finish(&path, parent).is_err() {
             continue;
         }
-        let _ = fs::remove_dir_all(&path);
+        remove(&path);
     }
+}
+
+/// The lock on a folder that nobody writes to any more.
+fn lock_leftover(path: &Path) -> Option<File> {
+    for _ in 0..TRIES {
+        match lock(path) {
+            Ok(Lock::Ours(lock)) => return Some(lock),
+            // A reader of files that a dead writer has left holds it for a moment.
+            Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Removes a temporary folder; what cannot be removed stays for the next save.
+pub(super) fn remove(folder: &Path) {
+    // First what says that a commit has begun, unless it holds something: half removed, the folder must not look as if.
+    let once = || siblings::forget(folder).and_then(|()| fs::remove_dir_all(folder));
+    // And again: a network file system may fail for a moment, or a file of it have come back under another name.
+    let _ = once().or_else(|_| once());
 }
 
 /// A commit of files beside each other that has begun and not ended.
 pub(crate) enum Begun {
     /// Its writer lives: the next look will find another state.
     Living,
-    /// Its writer died; its temporary folder.
+    /// Its writer died with the new files whole; its temporary folder, which has those that wait for their names.
     Dead(PathBuf),
 }
 
@@ -108,8 +150,9 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
         }
         match lock(&path) {
             Ok(Lock::Theirs) => return Some(Begun::Living),
-            Ok(_) => found = Some(Begun::Dead(path)),
-            Err(_) => {}
+            // Looked at again under the lock: the writer may have ended it in between.
+            Ok(_) if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
+            Ok(_) | Err(_) => {}
         }
     }
     found
@@ -122,13 +165,33 @@ enum Kind {
 }
 
 fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
-    let mut temporary = name.to_owned();
+    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
     temporary.push(format!("{TEMPORARY}{kind}{}-{}", std::process::id(), random_name()?));
     Ok(temporary)
 }
 
+/// What stands for a name that is too long for its temporary names; `None` for all others.
+fn shortened(name: &OsStr) -> Option<OsString> {
+    let bytes = name.as_bytes();
+    let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
+    if bytes.len() <= KEPT_LEN_MAX_BYTES {
+        return None;
+    }
+    // Not within a character: some file systems take only names that are text.
+    while end > 0 && bytes.get(end).is_some_and(|byte| byte & 0b1100_0000 == 0b1000_0000) {
+        end -= 1;
+    }
+    let hash = blake3::hash(bytes).to_hex();
+    let mut short = OsStr::from_bytes(bytes.get(..end)?).to_owned();
+    short.push("~");
+    short.push(hash.get(..HASH_LEN)?);
+    Some(short)
+}
+
 /// Whether `entry` is one of our temporary names for `name`: Orbax' own end otherwise and are not ours to remove.
 fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
+    let short = shortened(name);
+    let name = short.as_deref().unwrap_or(name);
     let rest = entry.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(TEMPORARY.as_bytes())?;
     let (kind, rest) = match rest.strip_prefix(REPLACED.as_bytes()) {
         Some(rest) => (Kind::Replaced, rest),
@@ -191,12 +254,29 @@ mod tests {
     }
 
     #[test]
+    fn temporary_names_fit_and_are_known_again_whatever_the_length() {
+        for character in ["x", "ü", "€", "🦀", "\u{1}"] {
+            for len in (1..=NAME_LEN_MAX_BYTES / character.len()).rev() {
+                let name = OsString::from(character.repeat(len));
+                let other = OsString::from(format!("{}y", character.repeat(len - 1)));
+                for (kind, expected) in [("", Kind::Unfinished), (REPLACED, Kind::Replaced)] {
+                    let temporary = temporary_name(&name, kind).unwrap();
+                    assert!(temporary.len() <= NAME_LEN_MAX_BYTES, "{}", temporary.len());
+                    assert!(temporary.to_str().is_some_and(|text| text.contains(TEMPORARY)));
+                    assert_eq!(kind_of(&temporary, &name), Some(expected));
+                    assert_eq!(kind_of(&temporary, &other), None);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn sweeps_what_is_not_locked() {
         let root = tempfile::tempdir().unwrap();
         let name = OsStr::new("target");
-        let alive = OwnFolder::make(root.path(), name).unwrap();
-        let dead = OwnFolder::make(root.path(), name).unwrap().path;
-        let other = OwnFolder::make(root.path(), OsStr::new("other")).unwrap().path;
+        let alive = OwnFolder::make(root.path(), name, false).unwrap();
+        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let other = OwnFolder::make(root.path(), OsStr::new("other"), false).unwrap().path;
         fs::write(dead.join("file"), b"x").unwrap();
         sweep(root.path(), name);
         assert!(alive.path.is_dir());

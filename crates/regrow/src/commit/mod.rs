@@ -10,7 +10,14 @@
 //! with the writer, and the next save to the same target removes it. Killed after, the new checkpoint is there.
 //! Where the file system cannot exchange two names in one step, an overwrite takes two renames; between them the
 //! target is missing, and the next save puts the old one back if the writer died there. A checkpoint of several
-//! files beside each other has such a moment on every file system: see [`siblings`].
+//! files beside each other has such a moment on every file system; there a reader finds them all the same: see
+//! [`siblings`].
+//!
+//! An error says which checkpoint the path holds: after `NotDurable`, which means that the folder above could not be
+//! synced, the new one; after any other, what was there before.
+//!
+//! While it replaces something, the temporary folder can be looked into by its owner alone, and gets the mode of what it
+//! replaces just before the rename.
 //!
 //! Locks are `flock`s. On a network file system that keeps them to one machine (`local_lock`, Lustre's
 //! `localflock`), two machines must not save to the same target at once.
@@ -20,6 +27,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -29,29 +37,22 @@ use crate::monitor::{Monitor, Stage};
 use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
 use crate::store::{DirectWriter, WriteOptions};
 
+mod belongs;
 mod leftovers;
 mod link;
 mod new_file;
 mod rename;
 mod siblings;
+mod target;
 
 pub(crate) use new_file::{NewFile, sweep_new_files};
 
 pub(crate) use leftovers::{Begun, begun};
-use leftovers::{Lock, OwnFolder, lock, replaced_path, sweep};
+use leftovers::{Lock, OwnFolder, lock, remove, replaced_path, sweep};
 use rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
-pub(crate) use siblings::is_under_way;
-
-/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
-/// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
-pub const CHECKPOINT_MARKERS: [&str; 6] = [
-    "_METADATA",
-    "_CHECKPOINT_METADATA",
-    "regrow.json",
-    "orbax.checkpoint",
-    "manifest.ocdbt",
-    "regrow-structure.json",
-];
+pub(crate) use siblings::{is_under_way, where_is};
+pub use target::CHECKPOINT_MARKERS;
+use target::{check_name, check_target, no_name, resolve};
 
 /// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
@@ -73,6 +74,8 @@ pub struct Staged {
     /// The files of a checkpoint of several beside each other; the last makes it one.
     siblings: Vec<PathBuf>,
     overwrite: bool,
+    /// The mode of what was to be replaced when this began.
+    found_mode: Option<u32>,
     /// What else is asked of a file before it is replaced.
     may_replace: Option<MayReplace>,
     durable: bool,
@@ -103,8 +106,9 @@ impl Staged {
     ///
     /// # Errors
     /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is set and the
-    /// target is a file, or a folder that holds something but no checkpoint; `PermissionDenied` if the folder
-    /// above cannot be written to. Nothing that was there has changed.
+    /// target is a file, or a folder that holds something but no checkpoint, or something beside one, or if the
+    /// target's name is that of an unfinished save; `PermissionDenied` if the folder above cannot be written to;
+    /// `Unsupported` for an [address](crate::location) instead of a path. Nothing that was there has changed.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
         Self::of_kind(Kind::Folder, target, &[], overwrite)
     }
@@ -136,6 +140,7 @@ impl Staged {
             Kind::Siblings => siblings::targets(&absolute, suffixes)?,
             _ => vec![absolute],
         };
+        check_name(kind, target)?;
         targets.iter().try_for_each(|target| check_target(kind, target, overwrite))
     }
 
@@ -149,6 +154,7 @@ impl Staged {
             Kind::Siblings => siblings::targets(&absolute, suffixes)?,
             _ => Vec::new(),
         };
+        check_name(kind, target)?;
         let made_parents =
             make_folders(parent).map_err(|error| Error::io("cannot make the folder", parent, error))?;
         let undo = |error| {
@@ -159,7 +165,9 @@ impl Staged {
         let targets =
             if kind == Kind::Siblings { siblings.as_slice() } else { std::slice::from_ref(&absolute) };
         targets.iter().try_for_each(|target| check_target(kind, target, overwrite)).map_err(undo)?;
-        let own = OwnFolder::make(parent, name).map_err(undo)?;
+        let found_mode =
+            targets.iter().find_map(|target| Some(fs::symlink_metadata(target).ok()?.permissions().mode()));
+        let own = OwnFolder::make(parent, name, found_mode.is_some()).map_err(undo)?;
         Ok(Self {
             own,
             kind,
@@ -167,6 +175,7 @@ impl Staged {
             absolute,
             siblings,
             overwrite,
+            found_mode,
             may_replace: None,
             durable: true,
             made_parents,
@@ -342,7 +351,8 @@ impl Staged {
     /// # Errors
     /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
     /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
-    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`).
+    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`). Only after `NotDurable`
+    /// the target is the new checkpoint: the folder above could not be synced when it had the name.
     pub fn commit(self) -> Result<PathBuf> {
         let monitor = self.monitor.clone();
         if self.durable {
@@ -357,15 +367,24 @@ impl Staged {
     fn name_it(mut self) -> Result<PathBuf> {
         let replaced = self.take_name()?;
         self.committed = true;
-        if self.durable {
-            let parent = self.absolute.parent().unwrap_or(&self.absolute);
-            let synced = sync_folder(parent).and_then(|()| sync_made(&self.made_parents));
-            synced.map_err(|error| Error::io("cannot sync the folder", parent, error))?;
-        }
+        let synced = if self.durable { self.sync_names() } else { Ok(()) };
         if let Some(old) = replaced {
-            let _ = fs::remove_dir_all(old);
+            remove(&old);
         }
-        Ok(self.target.clone())
+        synced.map(|()| self.target.clone())
+    }
+
+    /// Has the names last that the commit has given.
+    fn sync_names(&self) -> Result<()> {
+        let parent = self.absolute.parent().unwrap_or(&self.absolute);
+        sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {
+            Error::io("the checkpoint is saved, but the folder above it cannot be synced", parent, error)
+                .of_kind(ErrorKind::NotDurable)
+                .help(
+                    "the path holds the new checkpoint, whole; whether it would survive a power cut is not known: \
+                     look at the disk, and save again",
+                )
+        })
     }
 
     /// Gives the target its name; what is to be removed afterwards, if anything.
@@ -388,6 +407,16 @@ impl Staged {
             Kind::File | Kind::Siblings => self.single_file(),
         };
         let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
+        if let Some(mode) = self.found_mode {
+            // Also if it is gone by now: what was private stays so.
+            let kept = match keep_owner_and_mode(target, &source) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
+                    fs::set_permissions(&source, fs::Permissions::from_mode(mode & 0o777))
+                }
+                other => other,
+            };
+            kept.map_err(cannot_commit)?;
+        }
         for _ in 0..TRIES {
             match rename_new(&source, target) {
                 Ok(()) => return Ok(emptied),
@@ -460,94 +489,14 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.committed && self.pid == std::process::id() {
-            let _ = fs::remove_dir_all(&self.own.path);
+            remove(&self.own.path);
             remove_made(&self.made_parents);
         }
     }
 }
 
-/// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
-fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
-    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(no_name(target));
-    };
-    let absolute = parent.join(name);
-    match fs::symlink_metadata(&absolute) {
-        Ok(found) if found.is_symlink() && overwrite => fs::canonicalize(&absolute)
-            .map_err(|error| Error::io("cannot follow the link to be overwritten", &absolute, error)),
-        _ => Ok(absolute),
-    }
-}
-
-fn no_name(target: &Path) -> Error {
-    Error::invalid(format!(
-        "{:?} names no file or folder that a checkpoint could be",
-        target.display().to_string()
-    ))
-    .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
-}
-
 fn written_twice(path: &Path) -> Error {
     Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(path)
-}
-
-/// Errs unless the target may be taken.
-fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
-    let found = match fs::symlink_metadata(target) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("cannot look at the target", target, error)),
-    };
-    if !overwrite {
-        return Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
-            .in_file(target)
-            .help("choose another path, or ask for it to be replaced (`overwrite`)"));
-    }
-    match kind {
-        // A link among files beside each other is itself replaced, not what it leads to.
-        Kind::Siblings if found.is_file() || found.is_symlink() => Ok(()),
-        Kind::File if found.is_file() => Ok(()),
-        Kind::File | Kind::Siblings => Err(Error::invalid("the target is no file, and this layout is one")
-            .in_file(target)
-            .help("choose another path, or remove it yourself")),
-        Kind::Folder if !found.is_dir() => {
-            Err(Error::invalid("the target is a file, and this layout is a folder")
-                .in_file(target)
-                .help("choose another path, or remove the file yourself"))
-        }
-        Kind::Folder => check_replaceable(target),
-    }
-}
-
-fn check_replaceable(folder: &Path) -> Result<()> {
-    let is_marked = || CHECKPOINT_MARKERS.iter().any(|marker| folder.join(marker).is_file());
-    if is_marked() {
-        return Ok(());
-    }
-    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => Ok(()),
-        Ok(false) if holds_only_safetensors(folder) => Ok(()),
-        // Asked again: another writer may have exchanged and removed the one that was looked at first.
-        Ok(false) if is_marked() => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(Error::io("cannot look into the target", folder, error)),
-        Ok(false) => Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
-            .in_file(folder)
-            .help("overwriting would remove all of it; choose another path, or remove it yourself")),
-    }
-}
-
-/// Whether a folder holds safetensors files and their index and nothing else: often there is more in such folders,
-/// a tokenizer or a configuration, which nobody wants to lose.
-fn holds_only_safetensors(folder: &Path) -> bool {
-    let is_one = |entry: fs::DirEntry| {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        is_file && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
-    };
-    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_one)))
 }
 
 /// Removes folders that were made for nothing, unless somebody uses them.

@@ -81,7 +81,9 @@ pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
         // Only the super-user may give files away.
         let _ = std::os::unix::fs::chown(new, Some(was.uid()), Some(was.gid()));
     }
-    fs::set_permissions(new, fs::Permissions::from_mode(was.mode() & 0o777))
+    // A folder's other bits say who owns what is made in it, and who may remove it; a file's would make it run as another.
+    let kept = if was.is_dir() { 0o7777 } else { 0o777 };
+    fs::set_permissions(new, fs::Permissions::from_mode(was.mode() & kept))
 }
 
 #[cfg(test)]

@@ -6,19 +6,20 @@
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
 //! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced
-//!          model.manifest -> tmp/.regrow-replaced      from here until the last step there is no checkpoint
+//!          model.manifest -> tmp/.regrow-replaced      from here on the new files are the checkpoint, wherever they are
 //!          model.data     -> tmp/.regrow-replaced
 //!          tmp/.regrow-0/model.data     -> model.data
 //!          tmp/.regrow-1/model.manifest -> model.manifest
 //! ```
 //! At no moment does a manifest stand beside data that is not its own. Each step is synced before the next. A
-//! writer that dies between the steps leaves whole new files under its temporary name; the next save to the same
-//! target takes the steps that are left ([`finish`]), and until then the target is missing: loud, never wrong.
-//! A step that fails is undone with those before it.
+//! writer that dies between the steps leaves whole new files, each under its own name or in the temporary folder: a
+//! reader takes them from where they are ([`where_is`]), and the next save to the same target takes the steps that are
+//! left ([`finish`]). A step that fails is undone with those before it.
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,10 @@ impl Moves<'_> {
 
     /// Takes everything back, the last move first.
     fn undo(&self) -> io::Result<()> {
-        self.done.iter().rev().try_for_each(|(from, to)| rename_new(to, from))
+        self.done.iter().rev().try_for_each(|(from, to)| {
+            // Once more: what fails once may have been a moment's trouble.
+            rename_new(to, from).or_else(|_| rename_new(to, from))
+        })
     }
 }
 
@@ -148,6 +152,7 @@ fn take_names_until(
                 _ => {}
             }
         }
+        open_to_readers(staged, targets)?;
         fs::create_dir(&aside)?;
         // The last is what makes the checkpoint: it goes first.
         for target in targets.iter().rev() {
@@ -169,12 +174,34 @@ fn take_names_until(
     let failed = Error::io("cannot give the checkpoint its name", first, error);
     Err(Failed {
         error: match keep {
-            true => failed
-                .help(format!("what was there before could not be put back: it is in {}", aside.display())),
+            // Readers take what is in the folder as they would after a kill.
+            true => failed.of_kind(ErrorKind::NotDurable).help(format!(
+                "the new checkpoint is whole and can be opened, but part of it waits for its name in {}; the next save \
+                 to the same path ends this. What was there before is in {}",
+                staged.display(),
+                aside.display()
+            )),
             false => failed,
         },
         keep,
     })
+}
+
+/// Lets those look into the temporary folder who may read all of the files in it: if the writer dies between two steps,
+/// that is where they find them.
+fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
+    let (mut readable, mut owner) = (0o777, None);
+    for (at, target) in targets.iter().enumerate() {
+        let file = fs::metadata(staged_path(staged, at, target))?;
+        readable &= file.mode();
+        owner = Some((file.uid(), file.gid()));
+    }
+    if let Some((user, group)) = owner {
+        // Only the super-user may give folders away.
+        let _ = std::os::unix::fs::chown(staged, Some(user), Some(group));
+    }
+    let class = |read: u32, look: u32| if readable & read == 0 { 0 } else { look };
+    fs::set_permissions(staged, Permissions::from_mode(0o700 | class(0o040, 0o050) | class(0o004, 0o005)))
 }
 
 /// Takes the steps that a dead writer of these files had left; nothing, if it had not begun or a checkpoint is
@@ -216,6 +243,34 @@ pub(super) fn has_begun(staged: &Path) -> bool {
         Ok(true) => true,
         Ok(false) => is_moved(staged_folder(staged, 0)),
         Err(_) => false,
+    }
+}
+
+/// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary folder of a commit
+/// that has begun. Not so in one whose commit went through, and that was not removed.
+pub(super) fn is_waiting(staged: &Path) -> bool {
+    let names_of = |at| fs::read_dir(staged_folder(staged, at));
+    let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
+    has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
+}
+
+/// Where a file of a checkpoint is whose writer died between two steps: under its own name, or among the staged ones.
+pub(crate) fn where_is(target: &Path, staged: &Path) -> PathBuf {
+    (0_usize..)
+        .take_while(|&at| staged_folder(staged, at).is_dir())
+        .map(|at| staged_path(staged, at, target))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| target.to_owned())
+}
+
+/// Makes a temporary folder one whose commit has not begun, if nothing was moved aside. A folder that is half removed
+/// would look as if data had been given its name.
+pub(super) fn forget(staged: &Path) -> io::Result<()> {
+    match fs::remove_dir(staged.join(REPLACED)) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+            Ok(())
+        }
+        other => other,
     }
 }
 

@@ -289,3 +289,163 @@ fn a_checkpoint_that_is_not_durable_is_still_whole() {
     let target = staged.commit().unwrap();
     assert_eq!(fs::metadata(target.join("data")).unwrap().len(), 100_000);
 }
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// The mode of a new folder and of a new file, here and now.
+fn modes_of_new(root: &Path) -> (u32, u32) {
+    let (folder, file) = (root.join("new folder"), root.join("new file"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(&file, b"").unwrap();
+    let modes = (mode(&folder), mode(&file));
+    fs::remove_dir(folder).unwrap();
+    fs::remove_file(file).unwrap();
+    modes
+}
+
+#[test]
+fn nobody_else_looks_into_what_replaces_something() {
+    let root = tempfile::tempdir().unwrap();
+    let (folder, file) = (root.path().join("folder"), root.path().join("file"));
+    let (new_folder, new_file) = modes_of_new(root.path());
+    save(&folder, false, "old").unwrap();
+    let save_file = |overwrite| {
+        let staged = Staged::for_file(&file, overwrite)?;
+        fs::write(staged.single_file(), b"x").unwrap();
+        if overwrite {
+            assert_eq!(mode(staged.folder()), 0o700);
+        }
+        staged.commit()
+    };
+    save_file(false).unwrap();
+    assert_eq!((mode(&folder), mode(&file)), (new_folder, new_file), "new ones have the modes of new ones");
+    for (folder_mode, file_mode) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2775, 0o664)] {
+        set_mode(&folder, folder_mode);
+        set_mode(&file, file_mode);
+        let staged = Staged::create(&folder, true).unwrap();
+        assert_eq!(mode(staged.folder()), 0o700);
+        staged.write("_METADATA", b"new").unwrap();
+        staged.commit().unwrap();
+        save_file(true).unwrap();
+        assert_eq!((mode(&folder), mode(&file)), (folder_mode, file_mode));
+    }
+    // What was private and went meanwhile does not come back open to all.
+    set_mode(&folder, 0o700);
+    let staged = Staged::create(&folder, true).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+    staged.write("_METADATA", b"new").unwrap();
+    staged.commit().unwrap();
+    assert_eq!(mode(&folder), 0o700);
+}
+
+#[test]
+fn names_of_any_length_are_saved_to_and_swept() {
+    let root = tempfile::tempdir().unwrap();
+    for len in [196, 197, 213, 214, 240, 255] {
+        let target = root.path().join("n".repeat(len));
+        let dead = leftovers::OwnFolder::make(root.path(), target.file_name().unwrap(), false).unwrap().path;
+        save(&target, false, "first").unwrap();
+        assert!(!dead.exists(), "what a killed writer of a name of {len} bytes has left");
+        save(&target, true, "second").unwrap();
+        assert_eq!(saved(&target), "second");
+        let file = root.path().join("f".repeat(len));
+        let staged = Staged::for_file(&file, false).unwrap();
+        fs::write(staged.single_file(), b"x").unwrap();
+        staged.commit().unwrap();
+    }
+    assert_eq!(names(root.path()).len(), 12);
+}
+
+#[test]
+fn what_a_user_has_put_beside_a_checkpoint_keeps_it() {
+    let root = tempfile::tempdir().unwrap();
+    for (stranger, is_folder) in [
+        ("notes.txt", false),
+        ("tokenizer.json", false),
+        ("config.yaml", false),
+        (".hidden", false),
+        ("manifest.txt", false),
+        ("logs", true),
+        ("wandb/run/files", true),
+    ] {
+        for marker in CHECKPOINT_MARKERS {
+            let target = root.path().join(format!("{} {marker}", stranger.replace('/', " ")));
+            fs::create_dir(&target).unwrap();
+            fs::write(target.join(marker), b"").unwrap();
+            let stranger = target.join(stranger);
+            let stranger = if is_folder { stranger.join("events") } else { stranger };
+            fs::create_dir_all(stranger.parent().unwrap()).unwrap();
+            fs::write(&stranger, b"precious").unwrap();
+            let error = save(&target, true, "x").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let first = stranger.strip_prefix(&target).unwrap().iter().next().unwrap();
+            assert!(error.to_string().contains(first.to_str().unwrap()), "{error}");
+            assert_eq!(fs::read(&stranger).unwrap(), b"precious");
+        }
+    }
+}
+
+#[test]
+fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
+    let mut folders = vec![regrow_testkit::fixtures()];
+    let mut checked = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            }
+        }
+        let is_marked = |marker: &&str| folder.join(marker).is_file();
+        if CHECKPOINT_MARKERS.iter().any(|marker| is_marked(marker)) {
+            checked += 1;
+            let mut strangers = belongs::strangers_in(&folder).unwrap();
+            // Ours, beside what was saved there.
+            strangers.retain(|name| name != "expected.json");
+            assert_eq!(strangers, [""; 0], "{}", folder.display());
+        }
+    }
+    assert!(checked > 200, "{checked}");
+}
+
+#[test]
+fn names_of_unfinished_saves_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    for name in ["run.orbax-checkpoint-tmp", "run.orbax-checkpoint-tmp-5", "a.orbax-checkpoint-tmp.npy"] {
+        let target = root.path().join("made").join(name);
+        for refused in [
+            Staged::create(&target, true).unwrap_err(),
+            Staged::for_file(&target, true).unwrap_err(),
+            Staged::may_create(Kind::Folder, &target, &[], true).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            assert!(refused.to_string().contains(".orbax-checkpoint-tmp"));
+        }
+    }
+    assert!(names(root.path()).is_empty(), "refused before anything is made");
+    // Orbax makes its temporary folder before it calls a handler, and renames it afterwards.
+    let of_orbax = root.path().join("item.orbax-checkpoint-tmp");
+    fs::create_dir(&of_orbax).unwrap();
+    save(&of_orbax, true, "x").unwrap();
+}
+
+#[test]
+fn addresses_are_not_saved_into_folders() {
+    for address in ["gs://bucket/x", "s3://bucket/x", "gs:/bucket/x", "file:///tmp/x"] {
+        let suffixes = [".data".to_owned()];
+        for refused in [
+            Staged::create(Path::new(address), true).unwrap_err(),
+            Staged::for_file(Path::new(address), true).unwrap_err(),
+            Staged::for_siblings(Path::new(address), &suffixes, true).unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        }
+    }
+    assert!(!Path::new("gs:").exists());
+}

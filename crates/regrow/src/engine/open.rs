@@ -13,6 +13,7 @@ use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
+use crate::location;
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -50,8 +51,8 @@ enum Match {
 ///
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
-/// `Unsupported`. What [`warnings`](Description::warnings) say is none; it is with
-/// [`strict`](OpenOptions::strict).
+/// `Unsupported` (an [address](crate::location) in place of a path, too). What
+/// [`warnings`](Description::warnings) say is none; it is with [`strict`](OpenOptions::strict).
 pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
@@ -67,8 +68,14 @@ pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkp
 fn identity(path: &Path) -> Option<Identity> {
     use std::os::unix::fs::MetadataExt;
     // A pytree's data and manifest go by a name that neither of them has.
-    let metadata = std::fs::metadata(path).or_else(|_| std::fs::metadata(Files::of(path).manifest));
+    let metadata = std::fs::metadata(path).or_else(|_| std::fs::metadata(Files::of(path).located().manifest));
     metadata.ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
+}
+
+/// Where the manifest of a pytree is of which the path is the stem; `None` for a path that is there itself. A save that
+/// ends what a killed one had begun moves the files, and they stay the same.
+fn place(path: &Path) -> Option<PathBuf> {
+    if path.exists() { None } else { Some(Files::of(path).located().manifest) }
 }
 
 fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
@@ -103,16 +110,18 @@ impl Checkpoint {
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
     pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
+        location::local(path)?;
         let mut attempts = Attempts::begin();
         loop {
-            let before = identity(path);
+            let (before, place) = (identity(path), place(path));
             let opened = read(path).map(|reader| Self::of(path, before, reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
                 // Of several writers one may have ended, and the next begun, while this looked.
-                Err(_) if before.is_none() => pytree_data::appears(&Files::of(path).manifest),
-                _ => identity(path) != before,
+                Err(_) if before.is_none() => pytree_data::appears(&Files::of(path)),
+                Err(_) => identity(path) != before || self::place(path) != place,
+                Ok(_) => identity(path) != before,
             };
             if !is_replaced || !attempts.another() {
                 return opened;

@@ -7,17 +7,19 @@
 //! | is empty | yes |
 //! | has a name that only checkpoints have (`x.msgpack`, `x.npy`, …), whatever is in it | yes |
 //! | is recognised by what is in it | yes |
-//! | lies inside a checkpoint folder | no: the checkpoint would be damaged |
 //! | is anything else | no |
 //!
 //! Of files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the suffixes.
+//!
+//! Nothing is saved inside a checkpoint folder, new or not: it would be no part of that checkpoint, and go with it.
 
 use std::fs;
 use std::path::Path;
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{Format, builtin_formats, nearby};
+use crate::formats::{Format, UNCOMMITTED_MARK, builtin_formats, nearby};
+use crate::location;
 use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
@@ -25,7 +27,6 @@ const FOLDERS_ABOVE_MAX: usize = 4;
 
 /// Errs unless a checkpoint of one file may take the place of this one.
 pub(super) fn check_file(path: &Path) -> Result<()> {
-    check_not_inside(path)?;
     let len_bytes = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
         // Taken away meanwhile.
@@ -45,16 +46,26 @@ pub(super) fn check_file(path: &Path) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the file is part of a checkpoint folder.
-pub(super) fn check_not_inside(path: &Path) -> Result<()> {
-    for folder in path.ancestors().skip(1).take(FOLDERS_ABOVE_MAX) {
+/// Errs if the target lies inside a checkpoint folder. One that is not committed yet is somebody's who knows what he puts
+/// into it, such as Orbax'.
+pub(super) fn check_place(target: &Path, options: &SaveOptions) -> Result<()> {
+    let absolute = std::path::absolute(location::local(target)?).unwrap_or_else(|_| target.to_owned());
+    if options.replace_any_file {
+        return Ok(());
+    }
+    for folder in absolute.ancestors().skip(1).take(FOLDERS_ABOVE_MAX) {
+        let is_uncommitted =
+            folder.file_name().is_some_and(|name| name.to_string_lossy().contains(UNCOMMITTED_MARK));
+        if is_uncommitted {
+            break;
+        }
         if let Some(marker) = nearby::marker_in(folder) {
-            return Err(Error::invalid("the target is a file inside a checkpoint")
-                .in_file(path)
-                .expected("a file of its own", format_args!("{marker} in {}", folder.display()))
+            return Err(Error::invalid("the target lies inside a checkpoint")
+                .in_file(target)
+                .expected("a place of its own", format_args!("{marker} in {}", folder.display()))
                 .help(
-                    "overwriting would damage that checkpoint; choose another path, or save to the folder of the \
-                     checkpoint to replace all of it",
+                    "what is saved there would damage that checkpoint, or be removed with it; choose another path, or \
+                     save to the folder of the checkpoint to replace all of it",
                 ));
         }
     }

@@ -19,7 +19,8 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Pytree, Tree};
 ///
 /// # Errors
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths. Whatever
-/// the error, nothing that was there before has changed and no temporary file is left.
+/// the error, nothing that was there before has changed and no temporary file is left; but for `NotDurable`, after which
+/// the new checkpoint is there, and may not survive a power cut.
 pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> {
     save_with(path, value, &SaveOptions::default())
 }
@@ -57,16 +58,14 @@ fn save_tree(
 ) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
+    replace::check_place(path, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
     let tree = as_written(tree, options)?;
     let staged = match format.target(path, options) {
         Target::Folder => Staged::create(path, options.overwrite)?,
         Target::File => guarded(Staged::for_file(path, options.overwrite)?, replace::check_file, options)?,
-        Target::Siblings { suffixes } => {
-            let staged = Staged::for_siblings(path, &suffixes, options.overwrite)?;
-            guarded(staged, replace::check_not_inside, options)?
-        }
+        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
     };
     let staged = staged.durable(!options.not_durable).watched(&options.monitor);
     format.write(&tree, &staged, options)?;
@@ -109,6 +108,7 @@ fn guarded(staged: Staged, check: MayReplace, options: &SaveOptions) -> Result<S
 pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     check_options(format, options)?;
+    replace::check_place(path, options)?;
     let tree = as_written(tree, options)?;
     let (kind, suffixes) = match format.target(path, options) {
         Target::Folder => (Kind::Folder, Vec::new()),

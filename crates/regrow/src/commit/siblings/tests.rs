@@ -2,7 +2,7 @@
 
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
-use super::{staged_path, take_names_until};
+use super::{has_begun, staged_path, take_names_until, where_is};
 
 const SUFFIXES: [&str; 2] = [".data", ".manifest"];
 
@@ -117,7 +117,13 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
         };
         assert_eq!(saved(&stem).as_deref(), expected, "after {moves} moves");
         let is_dead = matches!(begun(&stem), Some(Begun::Dead(_)));
-        assert_eq!(is_dead, moves > 0, "after {moves} moves");
+        assert_eq!(is_dead, (1..4).contains(&moves), "after {moves} moves");
+        if let Some(Begun::Dead(folder)) = begun(&stem) {
+            for suffix in SUFFIXES {
+                let found = where_is(&file(&stem, suffix), &folder);
+                assert_eq!(fs::read_to_string(found).unwrap(), "new", "{suffix} after {moves} moves");
+            }
+        }
         // Whoever saves next finds it finished, and nothing lies about.
         drop(Staged::for_siblings(&stem, &suffixes(), true).unwrap());
         assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
@@ -157,6 +163,24 @@ fn a_step_that_fails_is_undone() {
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(saved(&stem).as_deref(), Some("old"));
     assert_eq!(count(root.path()), 2);
+}
+
+#[test]
+fn a_folder_that_is_half_removed_never_looks_begun() {
+    let root = tempfile::tempdir().unwrap();
+    let stem = root.path().join("model");
+    // Dies between the making of the folder for what is replaced, and the first move.
+    die(&stem, false, "new", 0);
+    let entries = fs::read_dir(root.path()).unwrap();
+    let folder = entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    assert!(folder.join(".regrow-replaced").is_dir());
+    super::forget(&folder).unwrap();
+    // The data goes, and whoever removes it dies.
+    fs::remove_dir_all(folder.join(".regrow-0")).unwrap();
+    fs::create_dir(folder.join(".regrow-0")).unwrap();
+    assert!(!has_begun(&folder) && begun(&stem).is_none());
+    drop(Staged::for_siblings(&stem, &suffixes(), false).unwrap());
+    assert_eq!(count(root.path()), 0);
 }
 
 #[test]

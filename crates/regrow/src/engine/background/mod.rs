@@ -270,6 +270,7 @@ impl AsyncSaver {
         tree: impl FnOnce() -> Result<Tree<Leaf>>,
     ) -> Result<Option<SaveHandle>> {
         let since = Instant::now();
+        crate::location::local(path)?;
         self.check_process(path)?;
         let mut state = self.lock();
         report_failure(&mut state)?;

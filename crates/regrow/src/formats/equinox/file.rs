@@ -54,6 +54,7 @@ impl LeafFile {
     /// # Errors
     /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
     pub fn open(path: &Path) -> Result<Self> {
+        crate::location::local(path)?;
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::invalid("the path names no file").in_file(path));
         };

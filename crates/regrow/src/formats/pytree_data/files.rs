@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::commit::{Begun, begun, is_under_way};
+use crate::commit::{Begun, begun, is_under_way, where_is};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How the name of a data file ends.
@@ -20,17 +20,52 @@ const HEAD_LEN_BYTES: u64 = 64 << 10;
 /// A manifest and its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
+    /// What both names begin with.
+    stem: PathBuf,
     /// Says where the arrays lie.
     pub manifest: PathBuf,
     /// Has the arrays, unless the manifest names another file beside it.
     pub data: PathBuf,
+    /// The temporary folder of a save that was killed before both files had their names.
+    unfinished: Option<PathBuf>,
 }
 
 impl Files {
     /// The files of a path that is the stem of both, or one of them.
     pub fn of(path: &Path) -> Self {
-        let stem = stem_of(path);
-        Self { manifest: with_suffix(&stem, MANIFEST_SUFFIX), data: with_suffix(&stem, DATA_SUFFIX) }
+        Self::named(&stem_of(path), DATA_SUFFIX, MANIFEST_SUFFIX)
+    }
+
+    /// The files of a stem, by the ends of their names.
+    pub fn named(stem: &Path, data_suffix: &str, manifest_suffix: &str) -> Self {
+        let (manifest, data) = (with_suffix(stem, manifest_suffix), with_suffix(stem, data_suffix));
+        Self { stem: stem.to_owned(), manifest, data, unfinished: None }
+    }
+
+    /// The same files where they are now: under their names, or, if the save that was to name them was killed before the
+    /// last step, wherever it has left each. See [`commit`](crate::commit).
+    #[must_use]
+    pub fn located(mut self) -> Self {
+        if self.manifest.exists() {
+            return self;
+        }
+        if let Some(Begun::Dead(folder)) = begun(&self.stem) {
+            self.manifest = where_is(&self.manifest, &folder);
+            self.data = where_is(&self.data, &folder);
+            self.unfinished = Some(folder);
+        }
+        self
+    }
+
+    /// The data file of another name.
+    pub(super) fn data_named(&self, name: &str) -> PathBuf {
+        let path = self.stem.with_file_name(name);
+        self.unfinished.as_ref().map_or(path.clone(), |folder| where_is(&path, folder))
+    }
+
+    /// Whether the save of these files was killed before they had their names.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
     }
 
     /// Whether they are there, or at least a manifest that looks like one. The stem itself names nothing.
@@ -38,12 +73,13 @@ impl Files {
     /// # Errors
     /// What the file system says.
     pub fn are_at(path: &Path) -> Result<bool> {
-        let files = Self::of(path);
-        if !files.manifest.is_file() || files.manifest != path && files.data != path && path.exists() {
+        let named = Self::of(path);
+        let files = named.clone().located();
+        if !files.manifest.is_file() || named.manifest != path && named.data != path && path.exists() {
             return Ok(false);
         }
         // Two files named so are a pair, even if the manifest is damaged; of one alone more is asked.
-        if files.data.is_file() && files.data != path {
+        if files.data.is_file() && named.data != path {
             return Ok(true);
         }
         looks_like_manifest(&files.manifest)
@@ -62,7 +98,12 @@ fn stem_of(path: &Path) -> PathBuf {
     let is_file_of_ours = [DATA_SUFFIX, MANIFEST_SUFFIX]
         .iter()
         .any(|suffix| name.len() > suffix.len() && name.ends_with(suffix.as_bytes()));
-    if is_file_of_ours && path.is_file() { path.with_extension("") } else { path.to_owned() }
+    if !is_file_of_ours {
+        return path.to_owned();
+    }
+    let stem = path.with_extension("");
+    let is_unfinished = || !path.exists() && matches!(begun(&stem), Some(Begun::Dead(_)));
+    if path.is_file() || is_unfinished() { stem } else { path.to_owned() }
 }
 
 /// A list of dicts, with words that only a manifest has together; or an empty list: a model without arrays.
@@ -92,28 +133,25 @@ const COMMIT_PACE: Duration = Duration::from_millis(1);
 /// writer lives, this waits for the end: who looks again may find the checkpoint.
 pub(crate) fn unfinished(path: &Path) -> Option<Error> {
     let since = Instant::now();
-    let mut what = begun(path)?;
-    while matches!(what, Begun::Living) && since.elapsed() < COMMIT_WAIT {
+    while matches!(begun(path)?, Begun::Living) {
+        if since.elapsed() > COMMIT_WAIT {
+            let what = "this checkpoint is being committed, and that takes long";
+            return Some(Error::new(ErrorKind::Uncommitted, what).in_file(path).help("try again"));
+        }
         std::thread::sleep(COMMIT_PACE);
-        what = begun(path)?;
     }
-    let error = |what: &str| Error::new(ErrorKind::Uncommitted, what).in_file(path);
-    Some(match what {
-        Begun::Living => error("this checkpoint is being committed, and that takes long").help("try again"),
-        Begun::Dead(folder) => error("a save of this checkpoint was killed between its two files").help(
-            format!("the next save to the same path finishes it; all of it is in {}", folder.display()),
-        ),
-    })
+    None
 }
 
-/// Whether `manifest` is there, now or after the commits into its folder that are under way, if any: each has the
+/// Whether the manifest is there, now or after the commits into its folder that are under way, if any: each has the
 /// old one go before the new one comes.
-pub fn appears(manifest: &Path) -> bool {
+pub fn appears(files: &Files) -> bool {
     let since = Instant::now();
-    while !manifest.exists() {
-        if !is_under_way(manifest) {
+    let is_there = || files.clone().located().manifest.exists();
+    while !is_there() {
+        if !is_under_way(&files.manifest) {
             // It may have come before the last commit ended.
-            return manifest.exists();
+            return is_there();
         }
         if since.elapsed() > COMMIT_WAIT {
             return false;

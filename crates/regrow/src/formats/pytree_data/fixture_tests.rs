@@ -64,10 +64,8 @@ fn dims_of(value: &Value) -> Vec<u64> {
 
 /// The files of a case that has a manifest.
 fn files_of(case: &Value) -> Option<Files> {
-    let files = Files {
-        manifest: folder().join(format!("{}.manifest", stem_of(case))),
-        data: folder().join(case["data_file"].as_str()?),
-    };
+    let mut files = Files::named(&folder().join(stem_of(case)), ".data", ".manifest");
+    files.data = folder().join(case["data_file"].as_str()?);
     files.manifest.is_file().then_some(files)
 }
 

@@ -23,7 +23,8 @@
 //! | `plan`, `writer` | a pytree to both files |
 //! | `reader` | both files as a checkpoint |
 //!
-//! The two files get their names one after the other: see [`commit`](crate::commit).
+//! The two files get their names one after the other, and are found also where a killed save has left them: see
+//! [`commit`](crate::commit).
 //!
 //! Source: google/gemma.cpp, `compression/python/pytree`, removed in September 2025.
 
@@ -64,7 +65,7 @@ impl Format for PytreeData {
 
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(path))?))
+        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(path).located())?))
     }
 
     fn target(&self, _path: &Path, options: &SaveOptions) -> Target {
@@ -126,7 +127,8 @@ pub struct Entries {
 /// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum; `NotFound` if one
 /// of the files is missing.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
-    let (manifest, data) = reader::DataFile::open(files)?;
+    crate::location::local(&files.manifest)?;
+    let (manifest, data) = reader::DataFile::open(&files.clone().located())?;
     if verify {
         data.check_all()?;
     }

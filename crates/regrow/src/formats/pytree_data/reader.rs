@@ -52,6 +52,12 @@ impl PytreeDataReader {
         if !has_checksums && !data.entries.is_empty() {
             notes.push("the manifest has no checksums: damage to the data goes unseen".to_owned());
         }
+        if files.is_unfinished() {
+            notes.push(format!(
+                "the save was killed before both files had their names; the next save to the same path ends it ({})",
+                files.manifest.display()
+            ));
+        }
         let description = Description {
             layout: "pytree_data".to_owned(),
             variant: match has_checksums {
@@ -79,7 +85,7 @@ impl DataFile {
         let manifest = read_manifest(&files.manifest)?;
         check_paths(&manifest).in_file(&files.manifest)?;
         let data = match manifest.extra.as_ref().and_then(|extra| extra.data.as_ref()) {
-            Some(name) => files.manifest.with_file_name(name),
+            Some(name) => files.data_named(name),
             None => files.data.clone(),
         };
         let (folder, name) = match (data.parent(), data.file_name()) {

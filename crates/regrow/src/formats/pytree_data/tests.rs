@@ -238,8 +238,7 @@ fn other_suffixes_and_a_stem_with_dots() {
         root.path().join("model.v1.2.bin").is_file() && root.path().join("model.v1.2.manifest").is_file()
     );
     save_with(&stem, &plain(), &options(serde_json::json!({"manifest_suffix": ".mf"}))).unwrap();
-    let files =
-        Files { manifest: root.path().join("model.v1.2.mf"), data: root.path().join("model.v1.2.data") };
+    let files = Files::named(&stem, ".data", ".mf");
     assert_eq!(entries_of(&files, true).unwrap().arrays.len(), 4);
     for bad in [serde_json::json!({"byte_align": 0}), serde_json::json!({"surprise": 1})] {
         assert_eq!(Layout::from_name("pytree_data", bad).unwrap_err().kind(), ErrorKind::InvalidArgument);

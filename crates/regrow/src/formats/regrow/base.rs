@@ -91,6 +91,7 @@ impl Base {
     /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`, `Unsupported` as
     /// any opening.
     pub fn open(path: &Path) -> Result<Self> {
+        crate::location::local(path)?;
         refuse_uncommitted(path)?;
         let folder = fs::canonicalize(path)
             .map_err(|error| Error::io("cannot open the base of this save", path, error))?;

@@ -50,7 +50,8 @@ pub struct Repair {
 /// # Errors
 /// `Corrupt` if the metadata are lost and not given; what the disk says. What was done so far stays done.
 pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
-    let root = std::path::absolute(root).map_err(|error| Error::io("cannot find", root, error))?;
+    let root = std::path::absolute(crate::location::local(root)?)
+        .map_err(|error| Error::io("cannot find", root, error))?;
     let found = std::fs::metadata(&root);
     found.map_err(|error| Error::io("cannot open the store", &root, error))?;
     let _lock = lock(&root, true)?;

@@ -67,7 +67,8 @@ impl TrakStore {
         for array in TrainArray::ALL {
             parameters.train(array).len_bytes()?;
         }
-        let absolute = std::path::absolute(root).map_err(|error| Error::io("cannot find", root, error))?;
+        let absolute = std::path::absolute(crate::location::local(root)?)
+            .map_err(|error| Error::io("cannot find", root, error))?;
         let writable = !matches!(mode, Mode::ReadOnly);
         let store = Self { root: absolute, parameters, writable, sync_interval: SYNC_INTERVAL_DEFAULT };
         match mode {

@@ -31,7 +31,8 @@ fn is_name(part: &[u8]) -> bool {
     !matches!(part, b"" | b"." | b"..")
 }
 
-/// Makes `folder` and those above it that are missing; gives those it made, outermost first.
+/// Makes `folder` and those above it that are missing; gives those it made, outermost first. None of them stays if it
+/// fails.
 pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut missing = Vec::new();
     let mut above = Some(folder);
@@ -56,9 +57,15 @@ pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
         above = path.parent();
     }
     missing.reverse();
-    for path in &missing {
+    for (at, path) in missing.iter().enumerate() {
         match fs::create_dir(path) {
-            Err(error) if !path.is_dir() => return Err(error),
+            Err(error) if !path.is_dir() => {
+                // This one, too: only looking at it may have failed.
+                missing.iter().take(at + 1).rev().for_each(|made| {
+                    let _ = fs::remove_dir(made);
+                });
+                return Err(error);
+            }
             _ => {}
         }
     }

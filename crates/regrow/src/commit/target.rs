@@ -1,0 +1,131 @@
+//! Which targets may be taken: a name that readers open, and nothing there that a user would miss.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Kind, belongs};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::UNCOMMITTED_MARK;
+use crate::location;
+
+/// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
+/// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
+pub const CHECKPOINT_MARKERS: [&str; 6] = [
+    "_METADATA",
+    "_CHECKPOINT_METADATA",
+    "regrow.json",
+    "orbax.checkpoint",
+    "manifest.ocdbt",
+    "regrow-structure.json",
+];
+
+/// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
+pub(super) fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
+    let absolute = std::path::absolute(location::local(target)?).map_err(|_| no_name(target))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(target));
+    };
+    let absolute = parent.join(name);
+    match fs::symlink_metadata(&absolute) {
+        Ok(found) if found.is_symlink() && overwrite => fs::canonicalize(&absolute)
+            .map_err(|error| Error::io("cannot follow the link to be overwritten", &absolute, error)),
+        _ => Ok(absolute),
+    }
+}
+
+pub(super) fn no_name(target: &Path) -> Error {
+    Error::invalid(format!(
+        "{:?} names no file or folder that a checkpoint could be",
+        target.display().to_string()
+    ))
+    .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
+}
+
+/// Errs for a name that every reader takes for a save that never ended. A folder that is there already is Orbax' own,
+/// which renames it when its handlers have written what they had to.
+pub(super) fn check_name(kind: Kind, target: &Path) -> Result<()> {
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    if kind == Kind::Siblings || !name.contains(UNCOMMITTED_MARK) || target.is_dir() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"))
+        .in_file(target)
+        .help("no reader would open it; choose another name"))
+}
+
+/// Errs unless the target may be taken.
+pub(super) fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
+    let found = match fs::symlink_metadata(target) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("cannot look at the target", target, error)),
+    };
+    if !overwrite {
+        return Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
+            .in_file(target)
+            .help("choose another path, or ask for it to be replaced (`overwrite`)"));
+    }
+    match kind {
+        // A link among files beside each other is itself replaced, not what it leads to.
+        Kind::Siblings if found.is_file() || found.is_symlink() => Ok(()),
+        Kind::File if found.is_file() => Ok(()),
+        Kind::File | Kind::Siblings => Err(Error::invalid("the target is no file, and this layout is one")
+            .in_file(target)
+            .help("choose another path, or remove it yourself")),
+        Kind::Folder if !found.is_dir() => {
+            Err(Error::invalid("the target is a file, and this layout is a folder")
+                .in_file(target)
+                .help("choose another path, or remove the file yourself"))
+        }
+        Kind::Folder => check_replaceable(target),
+    }
+}
+
+fn check_replaceable(folder: &Path) -> Result<()> {
+    let is_marked = || CHECKPOINT_MARKERS.iter().any(|marker| folder.join(marker).is_file());
+    if is_marked() {
+        return check_nothing_beside(folder);
+    }
+    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
+        Ok(true) => Ok(()),
+        Ok(false) if holds_only_safetensors(folder) => Ok(()),
+        // Asked again: another writer may have exchanged and removed the one that was looked at first.
+        Ok(false) if is_marked() => check_nothing_beside(folder),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io("cannot look into the target", folder, error)),
+        Ok(false) => Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+            .in_file(folder)
+            .help("overwriting would remove all of it; choose another path, or remove it yourself")),
+    }
+}
+
+/// Errs if there is something beside the checkpoint that a user may have put there.
+fn check_nothing_beside(folder: &Path) -> Result<()> {
+    let strangers = match belongs::strangers_in(folder) {
+        Ok(strangers) => strangers,
+        // Another writer has exchanged and removed the one that was looked at.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("cannot look into the target", folder, error)),
+    };
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = strangers.iter().map(|name| format!("{name:?}")).collect();
+    Err(Error::invalid("the target is a checkpoint with something beside it that is no part of one")
+        .in_file(folder)
+        .expected("only what a checkpoint has", names.join(", "))
+        .help("overwriting would remove all of it; move it elsewhere, or choose another path"))
+}
+
+/// Whether a folder holds safetensors files and their index and nothing else: often there is more in such folders,
+/// a tokenizer or a configuration, which nobody wants to lose.
+fn holds_only_safetensors(folder: &Path) -> bool {
+    let is_one = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        is_file && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
+    };
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_one)))
+}

@@ -1,0 +1,233 @@
+//! A save that is killed before any of its system calls, or of whose calls any one fails: the path holds exactly the
+//! previous checkpoint or the new one, the error says which, and nothing is left that the next save does not remove.
+//!
+//! The test starts itself as a child that saves once, and traces it.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::commit::Staged;
+use regrow::engine::{Layout, load, verify};
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{ErrorKind, SaveOptions, save_with};
+use regrow_testkit::trace::{Fault, Run, mark, run, touches, writes};
+
+const TARGET: &str = "REGROW_TEST_FAULT_TARGET";
+const LAYOUT: &str = "REGROW_TEST_FAULT_LAYOUT";
+
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+/// The three kinds of target: a folder, a file, files beside each other.
+const LAYOUTS: [&str; 3] = ["regrow", "safetensors", "pytree_data"];
+
+/// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
+const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
+
+fn options(layout: &str, overwrite: bool) -> SaveOptions {
+    let layout = Layout::from_name(layout, serde_json::json!({})).unwrap();
+    SaveOptions { layout, overwrite, ..SaveOptions::default() }
+}
+
+/// Two arrays full of one value; their sizes differ from one generation to the next.
+fn tree(generation: u8) -> Tree<Leaf> {
+    let full = |len: usize| {
+        let shape = Shape::new(vec![len as u64]).unwrap();
+        Leaf::array(Array::new(Dtype::UInt8, shape, vec![generation; len].into()).unwrap())
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("a"), full(3000 + usize::from(generation))).unwrap();
+    build.leaf(Key::dict("b"), full(100)).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// The generation that the path opens, loads and verifies as; `None` if nothing is there.
+fn generation(path: &Path) -> Option<u8> {
+    let found = match load(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
+        other => other.unwrap(),
+    };
+    let bytes: Vec<_> =
+        found.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap()).collect();
+    let first = bytes[0][0];
+    assert_eq!((bytes[0].len(), bytes[1].len()), (3000 + usize::from(first), 100));
+    assert!(bytes.iter().all(|bytes| bytes.iter().all(|&byte| byte == first)), "a mixture of generations");
+    let report = verify(path).unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    Some(first)
+}
+
+/// A folder in memory, if the system has one: what is tested is the order of the calls.
+fn root() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
+/// A place for a checkpoint, with the old one in it if it is to be overwritten; a new one has folders to be made.
+struct Scene {
+    root: tempfile::TempDir,
+    layout: &'static str,
+    target: PathBuf,
+    overwrite: bool,
+}
+
+impl Scene {
+    fn new(layout: &'static str, overwrite: bool) -> Self {
+        let root = root();
+        let folder = if overwrite { root.path().to_owned() } else { root.path().join("made/twice") };
+        let target = folder.join(if layout == "safetensors" { "ckpt.safetensors" } else { "ckpt" });
+        if overwrite {
+            save_with(&target, &tree(OLD), &options(layout, false)).unwrap();
+        }
+        Self { root, layout, target, overwrite }
+    }
+
+    fn child(&self) -> Command {
+        let mut child = Command::new(env::current_exe().unwrap());
+        child.args(["--exact", "saves_once_if_it_is_told_to", "--nocapture", "--test-threads=1"]);
+        child.env(TARGET, &self.target).env(LAYOUT, self.layout);
+        child
+    }
+
+    fn previous(&self) -> Option<u8> {
+        self.overwrite.then_some(OLD)
+    }
+
+    fn suffixes(&self) -> &'static [&'static str] {
+        match self.layout {
+            "pytree_data" => &[".data", ".manifest"],
+            _ => &[""],
+        }
+    }
+
+    /// What the next save does before it writes.
+    fn sweep(&self) {
+        let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
+        drop(match self.layout {
+            "regrow" => Staged::create(&self.target, true).unwrap(),
+            "safetensors" => Staged::for_file(&self.target, true).unwrap(),
+            _ => Staged::for_siblings(&self.target, &suffixes, true).unwrap(),
+        });
+    }
+
+    /// Names beside the target that are not its own.
+    fn strangers(&self) -> Vec<String> {
+        let name = self.target.file_name().unwrap().to_str().unwrap();
+        let own: Vec<String> = self.suffixes().iter().map(|suffix| format!("{name}{suffix}")).collect();
+        let Ok(entries) = fs::read_dir(self.target.parent().unwrap()) else { return Vec::new() };
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !own.contains(name)).collect()
+    }
+}
+
+/// The child: does nothing unless it was started by one of the tests below.
+#[test]
+fn saves_once_if_it_is_told_to() {
+    let (Some(target), Ok(layout)) = (env::var_os(TARGET), env::var(LAYOUT)) else { return };
+    // An overwrite also where nothing is: what is refused is not what is tested.
+    let (tree, options) = (tree(NEW), options(&layout, true));
+    mark();
+    let saved = save_with(Path::new(&target), &tree, &options);
+    mark();
+    match saved {
+        Ok(_) => println!("\nSAVED"),
+        Err(error) => println!("\nFAILED {}\n{error}\nEND", error.kind().name()),
+    }
+}
+
+#[test]
+fn a_save_that_is_killed_leaves_the_previous_or_the_new() {
+    for layout in LAYOUTS {
+        for overwrite in [false, true] {
+            let mut seen_new = false;
+            for at in 0.. {
+                let scene = Scene::new(layout, overwrite);
+                let ended = run(&mut scene.child(), writes, at, Fault::Kill).unwrap();
+                let now = generation(&scene.target);
+                let context = format!("{layout}, overwrite {overwrite}, call {at}, {ended:?}");
+                assert!(now == Some(NEW) || now == scene.previous() && !seen_new, "{now:?}: {context}");
+                seen_new |= now == Some(NEW);
+                scene.sweep();
+                assert_eq!(generation(&scene.target), now, "the next save finds another: {context}");
+                assert_eq!(scene.strangers(), [""; 0], "{context}");
+                if ended.hit.is_none() {
+                    assert!(ended.stdout.contains("SAVED"), "{context}");
+                    assert!(at > 10, "{context}");
+                    break;
+                }
+            }
+            assert!(seen_new);
+        }
+    }
+}
+
+/// What the child says: `None` if it saved, otherwise the error's kind and text.
+fn failure(ended: &Run) -> Option<(String, String)> {
+    let (kind, text) = ended.stdout.split_once("\nFAILED ")?.1.split_once('\n').unwrap();
+    Some((kind.to_owned(), text.split_once("\nEND").unwrap().0.to_owned()))
+}
+
+/// Checks one save of which the call number `at` fails; whether there was such a call.
+fn check_failing(layout: &'static str, overwrite: bool, at: usize, error: i32) -> bool {
+    let scene = Scene::new(layout, overwrite);
+    let ended = run(&mut scene.child(), touches, at, Fault::Fail(error)).unwrap();
+    let now = generation(&scene.target);
+    let context = format!("{layout}, overwrite {overwrite}, call {at}, errno {error}, {ended:?}");
+    match failure(&ended) {
+        None => {
+            assert!(ended.stdout.contains("SAVED"), "{context}");
+            assert_eq!(now, Some(NEW), "{context}");
+        }
+        Some((kind, text)) if kind == ErrorKind::NotDurable.name() => {
+            assert_eq!(now, Some(NEW), "{context}");
+            assert!(!text.contains("nothing that was there"), "{context}");
+        }
+        Some((_, text)) => {
+            assert_eq!(now, scene.previous(), "{context}");
+            assert!(!text.contains("the new checkpoint"), "{context}");
+        }
+    }
+    let hit = ended.hit.unwrap_or_default();
+    assert_eq!(scene.strangers(), [""; 0], "{context}");
+    if !overwrite && now.is_none() {
+        assert!(!scene.root.path().join("made").exists() || hit == "rmdir", "half-made folders: {context}");
+    }
+    scene.sweep();
+    assert_eq!(generation(&scene.target), now, "the next save finds another: {context}");
+    assert_eq!(scene.strangers(), [""; 0], "after the next save: {context}");
+    ended.hit.is_some()
+}
+
+fn check_all_failing(layout: &'static str) {
+    for overwrite in [false, true] {
+        // Each call fails with two errors; which ones goes round.
+        let last = (0..).find(|&at| {
+            let errors = [ERRORS[0], ERRORS[1 + at % (ERRORS.len() - 1)]];
+            let hits = errors.map(|error| check_failing(layout, overwrite, at, error));
+            hits == [false, false]
+        });
+        assert!(last.unwrap() > 10);
+    }
+}
+
+#[test]
+fn a_folder_of_whose_calls_one_fails_is_the_previous_or_the_new() {
+    check_all_failing("regrow");
+}
+
+#[test]
+fn a_file_of_whose_calls_one_fails_is_the_previous_or_the_new() {
+    check_all_failing("safetensors");
+}
+
+#[test]
+fn files_beside_each_other_of_whose_calls_one_fails_are_the_previous_or_the_new() {
+    check_all_failing("pytree_data");
+}

@@ -1,0 +1,320 @@
+//! A child process under `ptrace`: at one chosen system call it is killed, or the call fails.
+//!
+//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks count, of every
+//! thread that is started there. The engine makes system calls without libc, so a preloaded library would not see them.
+//!
+//! ```text
+//! parent: run(child, writes, 7, Fault::Kill)      before the eighth call that writes: SIGKILL
+//! parent: run(child, touches, 7, Fault::Fail(5))  the eighth call is not made, and returns EIO
+//! ```
+//! For Linux on x86-64: elsewhere the registers are others.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use libc::{c_int, c_long, c_void, pid_t};
+
+/// Set for the child, so that marks do nothing in a process that nobody traces.
+const IS_TRACED: &str = "REGROW_TEST_IS_TRACED";
+
+/// A system call that is about to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// Its number.
+    pub number: c_long,
+    /// Its arguments.
+    pub arguments: [u64; 6],
+}
+
+impl Call {
+    /// Its name; `None` for one that no test asks for.
+    pub fn name(&self) -> Option<&'static str> {
+        CALLS.iter().find(|(number, ..)| *number == self.number).map(|(_, name, _)| *name)
+    }
+}
+
+/// The calls that files are made, changed and looked at with; whether each changes something.
+const CALLS: [(c_long, &str, bool); 40] = [
+    (libc::SYS_write, "write", true),
+    (libc::SYS_writev, "writev", true),
+    (libc::SYS_pwrite64, "pwrite64", true),
+    (libc::SYS_pwritev, "pwritev", true),
+    (libc::SYS_copy_file_range, "copy_file_range", true),
+    (libc::SYS_fsync, "fsync", true),
+    (libc::SYS_fdatasync, "fdatasync", true),
+    (libc::SYS_syncfs, "syncfs", true),
+    (libc::SYS_rename, "rename", true),
+    (libc::SYS_renameat, "renameat", true),
+    (libc::SYS_renameat2, "renameat2", true),
+    (libc::SYS_mkdir, "mkdir", true),
+    (libc::SYS_mkdirat, "mkdirat", true),
+    (libc::SYS_link, "link", true),
+    (libc::SYS_linkat, "linkat", true),
+    (libc::SYS_unlink, "unlink", true),
+    (libc::SYS_unlinkat, "unlinkat", true),
+    (libc::SYS_rmdir, "rmdir", true),
+    (libc::SYS_truncate, "truncate", true),
+    (libc::SYS_ftruncate, "ftruncate", true),
+    (libc::SYS_fallocate, "fallocate", true),
+    (libc::SYS_chmod, "chmod", true),
+    (libc::SYS_fchmod, "fchmod", true),
+    (libc::SYS_fchmodat, "fchmodat", true),
+    (libc::SYS_chown, "chown", true),
+    (libc::SYS_fchown, "fchown", true),
+    (libc::SYS_fchownat, "fchownat", true),
+    (libc::SYS_lchown, "lchown", true),
+    (libc::SYS_open, "open", false),
+    (libc::SYS_openat, "openat", false),
+    (libc::SYS_creat, "creat", true),
+    (libc::SYS_flock, "flock", false),
+    (libc::SYS_getdents64, "getdents64", false),
+    (libc::SYS_stat, "stat", false),
+    (libc::SYS_lstat, "lstat", false),
+    (libc::SYS_fstat, "fstat", false),
+    (libc::SYS_newfstatat, "newfstatat", false),
+    (libc::SYS_statx, "statx", false),
+    (libc::SYS_fcntl, "fcntl", false),
+    (libc::SYS_readlink, "readlink", false),
+];
+
+/// Whether a call changes something on disk, or makes it last.
+pub fn writes(call: &Call) -> bool {
+    let creates = match call.number {
+        libc::SYS_openat => call.arguments[2] & libc::O_CREAT as u64 != 0,
+        libc::SYS_open => call.arguments[1] & libc::O_CREAT as u64 != 0,
+        _ => false,
+    };
+    creates || CALLS.iter().any(|&(number, _, changes)| changes && number == call.number)
+}
+
+/// Whether a call has to do with files at all.
+pub fn touches(call: &Call) -> bool {
+    call.name().is_some()
+}
+
+/// What is to happen at the chosen call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The process is killed; the call is not made.
+    Kill,
+    /// The call is not made, and returns this error number.
+    Fail(c_int),
+}
+
+/// How the child ended.
+#[derive(Debug)]
+pub struct Run {
+    /// The name of the call that the fault met; `None` if there were fewer calls.
+    pub hit: Option<&'static str>,
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to stdout.
+    pub stdout: String,
+}
+
+/// Begins what is to be tested, or ends it. Does nothing in a process that is not traced.
+pub fn mark() {
+    if std::env::var_os(IS_TRACED).is_some() {
+        // SAFETY: the signal stops the process until the tracer has it go on; no handler runs.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
+/// Runs a child to its end; the fault comes at the call number `at`, from 0, of those that `chosen` chooses.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` where tracing is not allowed.
+pub fn run(command: &mut Command, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> io::Result<Run> {
+    command.env(IS_TRACED, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // SAFETY: between fork and exec the child makes this one system call and nothing else.
+    unsafe {
+        command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+    let mut child = command.spawn()?;
+    let main = pid_t::try_from(child.id()).map_err(io::Error::other)?;
+    let mut tracer = Tracer { main, chosen, at, fault, ..Tracer::default() };
+    let code = tracer.trace();
+    let mut stdout = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        io::Read::read_to_string(&mut pipe, &mut stdout)?;
+    }
+    Ok(Run { hit: tracer.hit, code: code?, stdout })
+}
+
+struct Tracer {
+    main: pid_t,
+    chosen: fn(&Call) -> bool,
+    at: usize,
+    fault: Fault,
+    is_between_marks: bool,
+    count: usize,
+    hit: Option<&'static str>,
+    /// Threads whose first stop has been seen, and whether each is inside a call.
+    seen: HashMap<pid_t, bool>,
+    /// Threads whose call is to return the error.
+    failing: HashSet<pid_t>,
+}
+
+impl Default for Tracer {
+    fn default() -> Self {
+        Self {
+            main: 0,
+            chosen: writes,
+            at: 0,
+            fault: Fault::Kill,
+            is_between_marks: false,
+            count: 0,
+            hit: None,
+            seen: HashMap::new(),
+            failing: HashSet::new(),
+        }
+    }
+}
+
+impl Tracer {
+    /// Follows all threads until the process has ended; its exit code.
+    fn trace(&mut self) -> io::Result<Option<i32>> {
+        loop {
+            let mut status = 0;
+            // SAFETY: `status` is written, nothing else. Only tracees of this thread are waited for: other tests of
+            // this process have children of their own.
+            let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+            if pid < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                if pid == self.main {
+                    return Ok(libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)));
+                }
+                continue;
+            }
+            let signal = self.stopped(pid, status)?;
+            let request = if self.is_between_marks { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+            // A thread that a kill has ended meanwhile is gone, which the next wait will say.
+            let _ = trace(request, pid, std::ptr::null_mut(), signal as usize as *mut c_void);
+        }
+    }
+
+    /// Looks at a thread that has stopped; the signal that it goes on with.
+    fn stopped(&mut self, pid: pid_t, status: c_int) -> io::Result<c_int> {
+        let signal = libc::WSTOPSIG(status);
+        let is_new = !self.seen.contains_key(&pid);
+        if signal == libc::SIGTRAP | 0x80 {
+            self.at_call(pid)?;
+            return Ok(0);
+        }
+        if is_new {
+            self.seen.insert(pid, false);
+            if pid == self.main {
+                let options =
+                    libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
+                trace(libc::PTRACE_SETOPTIONS, pid, std::ptr::null_mut(), options as usize as *mut c_void)?;
+            }
+            return Ok(0);
+        }
+        match signal {
+            libc::SIGTRAP => Ok(0),
+            libc::SIGSTOP => {
+                self.is_between_marks = !self.is_between_marks;
+                Ok(0)
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// A call begins or ends.
+    fn at_call(&mut self, pid: pid_t) -> io::Result<()> {
+        let is_inside = self.seen.entry(pid).or_insert(false);
+        *is_inside = !*is_inside;
+        let begins = *is_inside;
+        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+        if trace(libc::PTRACE_GETREGS, pid, std::ptr::null_mut(), registers.as_mut_ptr().cast()).is_err() {
+            return Ok(());
+        }
+        // SAFETY: the call above has filled all of it.
+        let mut registers = unsafe { registers.assume_init() };
+        if begins {
+            let arguments =
+                [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+            let call = Call { number: registers.orig_rax.cast_signed(), arguments };
+            if !(self.chosen)(&call) {
+                return Ok(());
+            }
+            self.count += 1;
+            if self.count != self.at + 1 {
+                return Ok(());
+            }
+            self.hit = Some(call.name().unwrap_or("another"));
+            if self.fault == Fault::Kill {
+                // SAFETY: the process is a child of ours that has not been waited for.
+                unsafe { libc::kill(self.main, libc::SIGKILL) };
+                return Ok(());
+            }
+            // No call has this number: the kernel does nothing.
+            registers.orig_rax = u64::MAX;
+            self.failing.insert(pid);
+        } else if let (true, Fault::Fail(number)) = (self.failing.remove(&pid), self.fault) {
+            registers.rax = i64::from(-number).cast_unsigned();
+        } else {
+            return Ok(());
+        }
+        trace(libc::PTRACE_SETREGS, pid, std::ptr::null_mut(), (&raw mut registers).cast())
+    }
+}
+
+fn trace(request: libc::c_uint, pid: pid_t, address: *mut c_void, data: *mut c_void) -> io::Result<()> {
+    // SAFETY: `pid` is a tracee of this thread that has stopped; `data` is a number, or points to registers that live
+    // until the call returns.
+    match unsafe { libc::ptrace(request, pid, address, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The child: does nothing unless it is traced.
+    #[test]
+    fn makes_a_file_and_a_folder() {
+        if let Some(folder) = std::env::var_os("REGROW_TEST_TRACED_FOLDER") {
+            let folder = std::path::Path::new(&folder);
+            mark();
+            let made = std::fs::write(folder.join("file"), b"x")
+                .and_then(|()| std::fs::create_dir(folder.join("sub")));
+            mark();
+            println!("RESULT {:?}", made.map_err(|error| error.raw_os_error()));
+        }
+    }
+
+    #[test]
+    fn the_chosen_call_is_not_made() {
+        let expected = [("openat", 0), ("write", 1), ("mkdir", 1)];
+        for fault in [Fault::Kill, Fault::Fail(libc::ENOSPC)] {
+            for at in 0..=3 {
+                let folder = tempfile::tempdir().unwrap();
+                let mut child = Command::new(std::env::current_exe().unwrap());
+                child.args(["--exact", "trace::tests::makes_a_file_and_a_folder", "--nocapture"]);
+                child.env("REGROW_TEST_TRACED_FOLDER", folder.path());
+                let run = run(&mut child, writes, at, fault).unwrap();
+                let left = std::fs::read_dir(folder.path()).unwrap().count();
+                match expected.get(at) {
+                    Some((name, entries)) => {
+                        assert_eq!((run.hit, left), (Some(*name), *entries), "{run:?}");
+                        match fault {
+                            Fault::Kill => assert_eq!(run.code, None),
+                            Fault::Fail(_) => assert!(run.stdout.contains("RESULT Err(Some(28))"), "{run:?}"),
+                        }
+                    }
+                    None => assert!(run.stdout.contains("RESULT Ok(())") && left == 2, "{run:?}"),
+                }
+            }
+        }
+    }
+}
