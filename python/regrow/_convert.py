@@ -95,6 +95,7 @@ def convert(
     base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
+    bare: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -121,6 +122,7 @@ def convert(
     base: StrPath | None = ...,
     step: int | None = ...,
     item: str | None = ...,
+    bare: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -146,6 +148,7 @@ def convert(
     base: StrPath | None = None,
     step: int | None = None,
     item: str | None = None,
+    bare: bool = False,
     progress: Progress = None,
     orbax: OrbaxOptions | None = None,
     **options: Any,
@@ -175,6 +178,7 @@ def convert(
             written. What is compared is read twice, unless its file is linked.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several.
+        bare: Convert the arrays of `source` alone, as `load` gives them.
         progress: As for `save`.
         orbax: Options of ``layout="orbax"``.
         **options: Options of the layout.
@@ -202,6 +206,7 @@ def convert(
     rules = (
         _options.count("step", step),
         item,
+        bare,
         _options.patterns(only),
         [(str(pattern), str(replacement)) for pattern, replacement in (rename or {}).items()],
         _numbers("transpose", transpose, minimum=0),

@@ -11,7 +11,7 @@ from ._attempts import attempts
 from ._checkpoint import Checkpoint, StrPath, VerifyReport
 from ._errors import RegrowError, ReplacedError
 from ._handlers import LeafRegistry
-from ._progress import Progress
+from ._progress import Progress, Watch
 
 
 def load(
@@ -26,6 +26,7 @@ def load(
     mmap: bool = False,
     step: int | None = None,
     item: str | None = None,
+    bare: bool = False,
     shardings: Any = None,
     budget: int | None = None,
     handlers: LeafRegistry | None = None,
@@ -52,6 +53,8 @@ def load(
             to begin with, and memory that the system can take back.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
+        bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
+            their names, of an Equinox file the records in their order. For those whose pytree is damaged.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
@@ -77,7 +80,7 @@ def load(
     for is_last in attempts():
         before = _identity(path)
         try:
-            return open(path, step=step, item=item).load(like, **options)
+            return open(path, step=step, item=item, bare=bare).load(like, **options)
         except RegrowError as error:
             # Replaced while it was being read: what is there now is whole, and as good an answer.
             is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
@@ -99,17 +102,28 @@ def _identity(path: StrPath) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:
+def open(path: StrPath, *, step: int | None = None, item: str | None = None, bare: bool = False) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        bare: As for `load`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item))
+    return Checkpoint(_open(path, step, item, bare))
 
 
 def verify(
-    path: StrPath, *, step: int | None = None, item: str | None = None, progress: Progress = None
+    path: StrPath,
+    *,
+    step: int | None = None,
+    item: str | None = None,
+    bare: bool = False,
+    progress: Progress = None,
 ) -> VerifyReport:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
@@ -117,18 +131,22 @@ def verify(
         path: A checkpoint, or a folder of steps.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
+        bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         progress: As for `save`.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return open(path, step=step, item=item).verify(progress=progress)
+    with Watch(progress, "verifying") as watch:
+        return VerifyReport.from_native(
+            _native.verify(os.fsdecode(path), _options.count("step", step), item, bare, watch)
+        )
 
 
-def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
+def overview(path: StrPath, *, step: int | None = None, item: str | None = None, bare: bool = False) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _open(path, step, item).overview()
+    return _open(path, step, item, bare).overview()
 
 
-def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
-    return _native.open(os.fsdecode(path), _options.count("step", step), item)
+def _open(path: StrPath, step: int | None, item: str | None, bare: bool) -> _native.Checkpoint:
+    return _native.open(os.fsdecode(path), _options.count("step", step), item, bare)

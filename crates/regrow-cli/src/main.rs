@@ -51,6 +51,9 @@ pub struct Globals {
     /// The item to open in a checkpoint of several.
     #[arg(long, global = true, value_name = "NAME")]
     item: Option<String>,
+    /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept beside them.
+    #[arg(long, global = true)]
+    bare: bool,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
@@ -64,7 +67,7 @@ impl Globals {
 
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone() }
+        OpenOptions { step: self.step, item: self.item.clone(), bare: self.bare }
     }
 }
 

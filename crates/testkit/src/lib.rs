@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 mod damage;
 
-pub use damage::{Damage, damages};
+pub use damage::{Damage, damages, flipped_bits};
 
 /// The folder `fixtures/` at the root of the repository.
 pub fn fixtures() -> PathBuf {

@@ -28,6 +28,9 @@ pub struct OpenOptions {
     pub step: Option<u64>,
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
     pub item: Option<String>,
+    /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
+    /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
+    pub bare: bool,
 }
 
 /// How to verify.
