@@ -90,9 +90,8 @@ pub fn verify(
 ) -> PyResult<VerifyOut> {
     let open = OpenOptions { step, item, bare };
     // How much there is to check shows only when it is open: it may be long.
-    let report = watched(py, watch, u64::MAX, |monitor| {
-        regrow::verify_with(path, &VerifyOptions { open, monitor })
-    })?;
+    let report =
+        watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
     Ok(verify_out(report))
 }
 

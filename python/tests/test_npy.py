@@ -141,8 +141,11 @@ def test_fixtures_mean_what_expected_json_says(fixtures: Path) -> None:
         with pytest.raises(regrow.RegrowError):
             regrow.load(fixtures / "npy" / f"{name}.npy")
     for name, members in expected["archives"].items():
-        found = set(regrow.load(fixtures / "npy" / f"{name}.npz"))
-        assert found == {member for member in members if not member.endswith("/")}, name
+        # The comment of one is like ours, and lies; another has an array of objects.
+        only = "a" if name == "objects" else None
+        found = set(regrow.load(fixtures / "npy" / f"{name}.npz", only=only, bare=name == "extra"))
+        readable = {member for member, what in members.items() if what != "refused"}
+        assert found == {member for member in readable if not member.endswith("/")}, name
 
 
 # ---- what regrow wrote --------------------------------------------------------------------------------------

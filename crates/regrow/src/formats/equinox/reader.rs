@@ -8,7 +8,6 @@ use bytes::Bytes;
 use super::file::LeafFile;
 use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
-use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{BARE_HELP, Description, Reader};
 use crate::tree::{LeafInfo, Tree};
@@ -158,11 +157,6 @@ impl Reader for EquinoxReader {
             _ => (2, 0),
         });
         order
-    }
-
-    fn check_files(&self) -> Result<Vec<Finding>> {
-        // Without `bare`, the file was opened because this is in order.
-        Ok(self.file.check_line().err().map(|error| Finding { error }).into_iter().collect())
     }
 
     fn check_notes(&self) -> Result<Vec<String>> {

@@ -187,7 +187,13 @@ fn info(name: &str, content: &Content) -> LeafInfo {
             let record = &stored.record;
             (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored), chunk_shape(stored))
         }
-        Err(content) => (LeafKind::Unknown(Arc::from(content.why.what())), Dtype::UInt8, Shape::scalar(), Arc::from(""), None),
+        Err(content) => (
+            LeafKind::Unknown(Arc::from(content.why.what())),
+            Dtype::UInt8,
+            Shape::scalar(),
+            Arc::from(""),
+            None,
+        ),
     };
     LeafInfo {
         kind,

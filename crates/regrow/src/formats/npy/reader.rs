@@ -419,11 +419,10 @@ fn kept_in_archive(
     };
     let fits = pointer.offset_bytes.checked_add(pointer.len_bytes).is_some_and(|after| after <= end);
     if !fits || pointer.len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::corrupt("the kept pytree does not lie in the archive")
-            .expected(
-                format_args!("{} bytes before byte {end}", pointer.len_bytes),
-                format_args!("an offset of {}", pointer.offset_bytes),
-            ));
+        return Err(Error::corrupt("the kept pytree does not lie in the archive").expected(
+            format_args!("{} bytes before byte {end}", pointer.len_bytes),
+            format_args!("an offset of {}", pointer.offset_bytes),
+        ));
     }
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;

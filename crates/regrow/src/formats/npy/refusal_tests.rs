@@ -48,7 +48,8 @@ fn pickled_objects_are_refused_wherever_they_are() {
     let alone = crate::engine::load(&single).unwrap_err();
     for path in with_another(folder.path(), &fixture("bad_object.npy")) {
         let error = crate::engine::load(&path).unwrap_err();
-        assert_eq!((error.kind(), error.what()), (ErrorKind::Unsupported, alone.what()), "{error}");
+        assert_eq!((error.kind(), alone.kind()), (ErrorKind::Unsupported, ErrorKind::Unsupported));
+        assert!(error.what().starts_with(alone.what()), "{error}");
         assert_eq!(error.place().leaf.as_ref().map(ToString::to_string).as_deref(), Some("b"), "{error}");
         assert!(error.help_text().unwrap().contains("`only`"), "{error}");
         let report = crate::verify(&path).unwrap();
@@ -136,6 +137,7 @@ fn what_is_left_of_an_orbax_checkpoint_is_no_folder_of_arrays() {
     assert!(!Npy.recognise(folder.path()).unwrap());
     assert!(crate::open(folder.path()).is_err());
     fs::create_dir(folder.path().join("inner")).unwrap();
-    fs::rename(folder.path().join("commit_success.txt"), folder.path().join("inner/commit_success.txt")).unwrap();
+    fs::rename(folder.path().join("commit_success.txt"), folder.path().join("inner/commit_success.txt"))
+        .unwrap();
     assert!(crate::open(folder.path()).is_err());
 }

@@ -178,7 +178,11 @@ mod tests {
         for other in ["", "a comment", "regrow"] {
             assert_eq!(Pointer::from_comment(other.as_bytes()).unwrap(), None);
         }
-        for bad in ["regrow structure at -1, 2 bytes, crc32 0", "regrow structure at 1", "regrow structure at \u{ff}"] {
+        for bad in [
+            "regrow structure at -1, 2 bytes, crc32 0",
+            "regrow structure at 1",
+            "regrow structure at \u{ff}",
+        ] {
             assert!(Pointer::from_comment(bad.as_bytes()).is_err(), "{bad}");
         }
     }

@@ -253,7 +253,8 @@ fn central_header<'a>(input: &mut Cursor<'a>) -> Result<Option<Entry<'a>>> {
             .expected(format_args!("what {stored_len_bytes} bytes can hold"), len_bytes));
     }
     let offset_bytes = 0;
-    let member = Member { name, method, crc32, stored_len_bytes, len_bytes, header_offset_bytes, offset_bytes };
+    let member =
+        Member { name, method, crc32, stored_len_bytes, len_bytes, header_offset_bytes, offset_bytes };
     Ok(Some(Entry { member, raw_name, flags }))
 }
 
@@ -301,10 +302,7 @@ fn find_data(
         let found = input.rest().escape_ascii().to_string();
         return Err(Error::corrupt("a member of a zip archive has another name than in the directory")
             .at_byte(0)
-            .expected(
-                format_args!("{:?}", member.name),
-                format_args!("\"{found}\", {name_len} bytes long"),
-            )
+            .expected(format_args!("{:?}", member.name), format_args!("\"{found}\", {name_len} bytes long"))
             .help("the name was damaged in one of the two places; copy the file again"));
     }
     let start = member
