@@ -63,7 +63,7 @@ fn parts(path: &Path) -> Vec<(String, regrow::Result<Vec<u8>>)> {
     let mut out = Vec::new();
     for (leaf, (key_path, info)) in checkpoint.tree().iter().enumerate() {
         let dims = info.shape.dims();
-        if !info.kind.is_array() || dims.first().is_none_or(|&dim| dim < 2 || dim > 1 << 20) {
+        if !info.kind.is_array() || !dims.first().is_some_and(|dim| (2..=1 << 20).contains(dim)) {
             continue;
         }
         let (mut starts, mut lens) = (vec![0; dims.len()], dims.to_vec());
