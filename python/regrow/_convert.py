@@ -96,6 +96,7 @@ def convert(
     step: int | None = ...,
     item: str | None = ...,
     strict: bool = ...,
+    bare: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -123,6 +124,7 @@ def convert(
     step: int | None = ...,
     item: str | None = ...,
     strict: bool = ...,
+    bare: bool = ...,
     progress: Progress = ...,
     orbax: OrbaxOptions | None = ...,
     **options: Any,
@@ -149,6 +151,7 @@ def convert(
     step: int | None = None,
     item: str | None = None,
     strict: bool = False,
+    bare: bool = False,
     progress: Progress = None,
     orbax: OrbaxOptions | None = None,
     **options: Any,
@@ -179,6 +182,7 @@ def convert(
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several.
         strict: Refuse a source that has lost files, also if it can still be read; otherwise `losses` has a note of it.
+        bare: Convert the arrays of `source` alone, as `load` gives them.
         progress: As for `save`.
         orbax: Options of ``layout="orbax"``.
         **options: Options of the layout.
@@ -207,6 +211,7 @@ def convert(
         _options.count("step", step),
         item,
         bool(strict),
+        bool(bare),
         _options.patterns(only),
         [(str(pattern), str(replacement)) for pattern, replacement in (rename or {}).items()],
         _numbers("transpose", transpose, minimum=0),

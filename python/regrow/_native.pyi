@@ -136,8 +136,13 @@ def convert(
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
 
-def open(path: str, step: int | None, item: str | None, strict: bool) -> Checkpoint:
+def open(path: str, step: int | None, item: str | None, strict: bool, bare: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
+
+def verify(
+    path: str, step: int | None, item: str | None, bare: bool, watch: _Watch
+) -> tuple[list[_Finding], int, int, bool, list[str]]:
+    """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def safetensors_open(path: str, separator: str | None) -> Checkpoint:
     """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""

@@ -12,7 +12,7 @@ from ._attempts import attempts
 from ._checkpoint import Checkpoint, StrPath, VerifyReport
 from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._handlers import LeafRegistry
-from ._progress import Progress
+from ._progress import Progress, Watch
 
 T = TypeVar("T")
 
@@ -30,6 +30,7 @@ def load(
     step: int | None = None,
     item: str | None = None,
     strict: bool = False,
+    bare: bool = False,
     shardings: Any = None,
     budget: int | None = None,
     handlers: LeafRegistry | None = None,
@@ -57,6 +58,8 @@ def load(
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.
+        bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
+            their names, of an Equinox file the records in their order. For those whose pytree is damaged.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
@@ -79,7 +82,8 @@ def load(
         "handlers": handlers,
         "progress": progress,
     }
-    return _until_unreplaced(path, lambda: open(path, step=step, item=item, strict=strict).load(like, **options))
+    where: dict[str, Any] = {"step": step, "item": item, "strict": strict, "bare": bare}
+    return _until_unreplaced(path, lambda: open(path, **where).load(like, **options))
 
 
 def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
@@ -108,7 +112,14 @@ def _identity(path: StrPath) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def open(path: StrPath, *, step: int | None = None, item: str | None = None, strict: bool = False) -> Checkpoint:
+def open(
+    path: StrPath,
+    *,
+    step: int | None = None,
+    item: str | None = None,
+    strict: bool = False,
+    bare: bool = False,
+) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
 
     Args:
@@ -117,15 +128,21 @@ def open(path: StrPath, *, step: int | None = None, item: str | None = None, str
         item: The item of a checkpoint of several; all of them if `None`.
         strict: Raise `CorruptError` for a checkpoint that has lost files, also if it can still be read without them;
             otherwise that is an `IncompleteCheckpointWarning`.
+        bare: As for `load`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item, strict))
+    return Checkpoint(_open(path, step, item, strict, bare))
 
 
 def verify(
-    path: StrPath, *, step: int | None = None, item: str | None = None, progress: Progress = None
+    path: StrPath,
+    *,
+    step: int | None = None,
+    item: str | None = None,
+    bare: bool = False,
+    progress: Progress = None,
 ) -> VerifyReport:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
@@ -133,21 +150,25 @@ def verify(
         path: A checkpoint, or a folder of steps.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
+        bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         progress: As for `save`.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
-    return _until_unreplaced(path, lambda: open(path, step=step, item=item).verify(progress=progress))
+    with Watch(progress, "verifying") as watch:
+        return VerifyReport.from_native(
+            _native.verify(os.fsdecode(path), _options.count("step", step), item, bool(bare), watch)
+        )
 
 
-def overview(path: StrPath, *, step: int | None = None, item: str | None = None) -> str:
+def overview(path: StrPath, *, step: int | None = None, item: str | None = None, bare: bool = False) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _open(path, step, item, strict=False).overview()
+    return _open(path, step, item, strict=False, bare=bare).overview()
 
 
-def _open(path: StrPath, step: int | None, item: str | None, strict: bool) -> _native.Checkpoint:
-    opened = _native.open(os.fsdecode(path), _options.count("step", step), item, bool(strict))
+def _open(path: StrPath, step: int | None, item: str | None, strict: bool, bare: bool) -> _native.Checkpoint:
+    opened = _native.open(os.fsdecode(path), _options.count("step", step), item, bool(strict), bool(bare))
     for warning in opened.warnings:
         warnings.warn(f"{os.fsdecode(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
     return opened

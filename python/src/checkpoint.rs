@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{OpenOptions, SaveReport};
+use regrow::{OpenOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -72,15 +72,43 @@ pub fn local_path(path: PathBuf) -> PyResult<()> {
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, strict))]
+#[pyo3(signature = (path, step, item, strict, bare))]
 pub fn open(
     py: Python<'_>,
     path: PathBuf,
     step: Option<u64>,
     item: Option<String>,
     strict: bool,
+    bare: bool,
 ) -> PyResult<Checkpoint> {
-    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict })).map(Checkpoint)
+    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare })).map(Checkpoint)
+}
+
+/// Reads and checks the whole checkpoint at a path.
+#[pyfunction]
+#[pyo3(signature = (path, step, item, bare, watch))]
+pub fn verify(
+    py: Python<'_>,
+    path: PathBuf,
+    step: Option<u64>,
+    item: Option<String>,
+    bare: bool,
+    watch: WatchIn,
+) -> PyResult<VerifyOut> {
+    let open = OpenOptions { step, item, strict: false, bare };
+    // How much there is to check shows only when it is open: it may be long.
+    let report =
+        watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
+    Ok(verify_out(report))
+}
+
+fn verify_out(report: VerifyReport) -> VerifyOut {
+    let findings = report.findings.iter().map(|finding| {
+        let (file, leaf, offset_bytes) = place(&finding.error);
+        (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
+    });
+    let findings = findings.collect();
+    (findings, report.checked_bytes, report.leaf_count, report.has_data_checksums, report.notes)
 }
 
 /// An opened checkpoint; leaves go by their position in flatten order.
@@ -280,14 +308,7 @@ impl Checkpoint {
     }
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
-        let report = watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor))?;
-        let findings = report.findings.iter().map(|finding| {
-            let (file, leaf, offset_bytes) = place(&finding.error);
-            (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
-        });
-        let findings = findings.collect();
-        let (bytes, leaves) = (report.checked_bytes, report.leaf_count);
-        Ok((findings, bytes, leaves, report.has_data_checksums, report.notes))
+        watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor)).map(verify_out)
     }
 
     fn overview(&self, py: Python<'_>) -> String {

@@ -13,10 +13,12 @@ use crate::error::{OrRaise, released};
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, watched};
 
-/// Step, item, whether to open strictly, selection, renames, transposes, reshapes, whether it may lose something.
+/// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes, whether it may lose
+/// something.
 pub type ConvertIn = (
     Option<u64>,
     Option<String>,
+    bool,
     bool,
     Vec<String>,
     Vec<(String, String)>,
@@ -72,12 +74,12 @@ pub fn convert(
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
-    let (step, item, strict, only, rename, transpose, reshape, lossy) = convert;
+    let (step, item, strict, bare, only, rename, transpose, reshape, lossy) = convert;
     fn rules<T>(rules: Vec<(String, T)>) -> Result<Vec<(PathPattern, T)>> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
     }
     Ok(ConvertOptions {
-        open: OpenOptions { step, item, strict },
+        open: OpenOptions { step, item, strict, bare },
         save: save_options(save)?,
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
         rename: rename.iter().map(|(from, to)| Rename::new(from, to)).collect::<Result<_>>()?,

@@ -61,7 +61,7 @@ mod _native {
     #[pymodule_export]
     use crate::checkpoint::local_path;
     #[pymodule_export]
-    use crate::checkpoint::{Checkpoint, open, save};
+    use crate::checkpoint::{Checkpoint, open, save, verify};
     #[pymodule_export]
     use crate::columns::{Structure, match_paths, paths};
     #[pymodule_export]

@@ -58,6 +58,9 @@ pub struct Globals {
     /// Refuse a checkpoint that has lost files, also if it can still be read; otherwise that is a warning on stderr.
     #[arg(long, global = true)]
     strict: bool,
+    /// Open npy, npz and Equinox files as their arrays alone, without the pytree that is kept beside them.
+    #[arg(long, global = true)]
+    bare: bool,
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
@@ -71,7 +74,7 @@ impl Globals {
 
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone(), strict: self.strict }
+        OpenOptions { step: self.step, item: self.item.clone(), strict: self.strict, bare: self.bare }
     }
 
     /// Opens a checkpoint, and says on stderr what is missing of it.

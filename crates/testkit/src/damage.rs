@@ -46,6 +46,18 @@ pub fn damages(bytes: &[u8], each_max: usize) -> impl Iterator<Item = Damage> + 
     cuts.chain(flips).chain(numbers).chain(more)
 }
 
+/// Every copy with one bit flipped.
+pub fn flipped_bits(bytes: &[u8]) -> impl Iterator<Item = Damage> + '_ {
+    (0..8 * bytes.len()).map(move |bit| {
+        let (at, mask) = (bit / 8, 1_u8 << (bit % 8));
+        let mut damaged = bytes.to_vec();
+        if let Some(byte) = damaged.get_mut(at) {
+            *byte ^= mask;
+        }
+        Damage { what: format!("byte {at} of {} xor {mask:#04x}", bytes.len()), bytes: damaged }
+    })
+}
+
 fn slice(bytes: &[u8], len: usize) -> Vec<u8> {
     bytes.iter().copied().take(len).collect()
 }
@@ -53,6 +65,13 @@ fn slice(bytes: &[u8], len: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_bit_is_flipped_once() {
+        let found: Vec<Vec<u8>> = flipped_bits(&[0, 0]).map(|damage| damage.bytes).collect();
+        assert_eq!(found.len(), 16);
+        assert_eq!((&found[0], &found[9]), (&vec![1, 0], &vec![0, 2]));
+    }
 
     #[test]
     fn small_files_are_damaged_everywhere_and_large_ones_evenly() {

@@ -8,7 +8,7 @@ mod damage;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub mod trace;
 
-pub use damage::{Damage, damages};
+pub use damage::{Damage, damages, flipped_bits};
 
 /// The folder `fixtures/` at the root of the repository.
 pub fn fixtures() -> PathBuf {

@@ -245,7 +245,11 @@ impl Checkpoint {
             let out = outs.get_mut(leaf).and_then(Option::take);
             let found = match info.kind {
                 LeafKind::Str => Some(LeafData::Text(reader.read_text(leaf).map_err(at(leaf))?)),
-                LeafKind::Placeholder | LeafKind::Unknown(_) => Some(LeafData::Absent),
+                LeafKind::Placeholder => Some(LeafData::Absent),
+                LeafKind::Unknown(_) => {
+                    reader.check_unknown(leaf).map_err(at(leaf))?;
+                    Some(LeafData::Absent)
+                }
                 _ if let Some(out) = out => {
                     given.push((leaf, cast.unwrap_or(info.dtype), out));
                     Some(LeafData::Absent)

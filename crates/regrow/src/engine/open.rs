@@ -92,6 +92,11 @@ fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     };
     for format in builtin_formats() {
         if (is_there || format.name() == PytreeData.name()) && format.recognise(path)? {
+            if options.bare && !format.opens_bare() {
+                return Err(Error::invalid("only npy, npz and Equinox files can be opened bare")
+                    .in_file(path)
+                    .expected("layout npy or equinox", format.name()));
+            }
             let reader = format.open(path, options)?;
             return match reader.description().warnings.first() {
                 Some(warning) if options.strict => Err(Error::corrupt(warning)
@@ -282,6 +287,9 @@ impl Checkpoint {
             return Err(Error::invalid("the region leaves the array").expected(&info.shape, region));
         }
         let len_bytes = region.shape().len_bytes(info.dtype)?;
+        if *region != Region::whole(&info.shape) {
+            self.unless_replaced(self.reader().check_before_part(leaf))?;
+        }
         let mut out = allocate(len_bytes)?;
         self.unless_replaced(self.reader().read_region(leaf, region, &mut out))?;
         Array::new(info.dtype, region.shape(), out.into())
@@ -305,7 +313,11 @@ impl Checkpoint {
     fn read_leaf(&self, leaf: usize, info: &LeafInfo) -> Result<Leaf> {
         let data = match info.kind {
             LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
-            LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
+            LeafKind::Placeholder => LeafData::Absent,
+            LeafKind::Unknown(_) => {
+                self.reader().check_unknown(leaf)?;
+                LeafData::Absent
+            }
             _ => {
                 let bytes = match self.reader().view(leaf)? {
                     Some(view) => {

@@ -31,6 +31,9 @@ pub struct OpenOptions {
     /// Refuse what is read with a [warning](crate::formats::Description::warnings): a checkpoint that has lost files
     /// without which it can still be read.
     pub strict: bool,
+    /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
+    /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
+    pub bare: bool,
 }
 
 /// How to verify.

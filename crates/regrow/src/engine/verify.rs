@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attempts::Attempts;
 use super::bands::{band_elements, for_each_band};
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, VerifyOptions, pool};
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions, pool};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Ahead;
@@ -61,10 +61,23 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
 /// # Errors
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
-    Attempts::until_unreplaced(|| {
-        let checkpoint = super::open_with(path.as_ref(), &options.open)?;
-        checkpoint.verify_watched(&options.monitor)
-    })
+    Attempts::until_unreplaced(|| verify_once(path.as_ref(), options))
+}
+
+fn verify_once(path: &Path, options: &VerifyOptions) -> Result<VerifyReport> {
+    let error = match super::open_with(path, &options.open) {
+        Ok(checkpoint) => return checkpoint.verify_watched(&options.monitor),
+        Err(error) => error,
+    };
+    // Where only the pytree beside the arrays is damaged, they are checked all the same.
+    let is_damage = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
+    let bare = OpenOptions { bare: true, ..options.open.clone() };
+    let Some(checkpoint) = is_damage.then(|| super::open_with(path, &bare).ok()).flatten() else {
+        return Err(error);
+    };
+    let mut report = checkpoint.verify_watched(&options.monitor)?;
+    report.findings.insert(0, Finding { error });
+    Ok(report)
 }
 
 impl Checkpoint {
@@ -155,7 +168,8 @@ impl Checkpoint {
         let reader = self.reader();
         match info.kind {
             LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),
-            LeafKind::Placeholder | LeafKind::Unknown(_) => return Ok(0),
+            LeafKind::Placeholder => return Ok(0),
+            LeafKind::Unknown(_) => return reader.check_unknown(leaf).map(|()| 0),
             _ => {}
         }
         if reader.view(leaf)?.is_some() {

@@ -92,6 +92,11 @@ pub trait Format: Debug + Sync {
     /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>>;
 
+    /// Whether [`open`](Self::open) knows [`OpenOptions::bare`].
+    fn opens_bare(&self) -> bool {
+        false
+    }
+
     /// What kind of thing [`write`](Self::write) makes at `path`.
     fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
         Target::Folder
@@ -206,6 +211,10 @@ pub(crate) fn refuse_step_and_item(path: &Path, options: &OpenOptions) -> Result
         .help("leave the step and the item out, or open the folder that holds the steps"))
 }
 
+/// What to do where a pytree that is kept beside the arrays is damaged.
+pub(crate) const BARE_HELP: &str =
+    "copy it again; opened `bare` (`--bare`), it is its arrays alone, by name or in their order";
+
 /// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.
 pub trait Reader: Debug + Send + Sync {
     /// What the checkpoint says of itself.
@@ -274,6 +283,23 @@ pub trait Reader: Debug + Send + Sync {
         _monitor: &Monitor,
     ) -> Result<Vec<(usize, &'a mut [u8])>> {
         Ok(leaves)
+    }
+
+    /// Checks what [`read_region`](Self::read_region) of a part of this leaf leaves unchecked, once: where one checksum
+    /// covers all of it, and parts are read front to back without.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    fn check_before_part(&self, _leaf: usize) -> Result<()> {
+        Ok(())
+    }
+
+    /// Why a leaf of kind `Unknown` cannot be read, where its data is there and a load that gave none would lose it.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Corrupt` if it is damaged.
+    fn check_unknown(&self, _leaf: usize) -> Result<()> {
+        Ok(())
     }
 
     /// Leaves in the order in which their bytes lie on disk, for reading them all.

@@ -141,6 +141,10 @@ impl Checkpoint {
             LeafKind::Str => LeafData::Text(self.reader().read_text(leaf)?),
             LeafKind::Placeholder | LeafKind::Unknown(_) => LeafData::Absent,
             _ => {
+                if info.len_bytes() == 0 {
+                    // Nobody will ask for its data, so what says that there is none is checked here.
+                    self.read(leaf)?;
+                }
                 let source = LeafSource::new(self, leaf, info, &options.save.monitor);
                 let mut array = Array::deferred(info.dtype, info.shape.clone(), Arc::new(source))?;
                 if let Some((_, axes)) = axes {

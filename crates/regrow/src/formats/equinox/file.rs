@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 
 use super::layout::{Line, Record, Scan, no_record};
-use super::trailer::{TRAILER_MAGIC, Trailer, block_count};
+use super::trailer::{Trailer, block_count, is_begun};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
 use crate::engine::pool;
@@ -91,7 +91,7 @@ impl LeafFile {
                 Ok(())
             }
             // The records are whole: what lies behind them is what was damaged.
-            Err(error) if rest.starts_with(&TRAILER_MAGIC) => {
+            Err(error) if is_begun(&rest) => {
                 self.damage = Some(error.shift(end as u64).in_file(&self.path));
                 Ok(())
             }
@@ -184,12 +184,20 @@ impl LeafFile {
         self.scan.broken.map(|error| error.in_file(self.path))
     }
 
+    /// Gives up the file for what is wrong with its index, if anything is.
+    pub(super) fn into_undamaged(self) -> Result<Self> {
+        match self.damage {
+            Some(error) => Err(error),
+            None => Ok(self),
+        }
+    }
+
     /// regrow's index behind the leaves.
     pub fn trailer(&self) -> Option<&Trailer> {
         self.trailer.as_ref()
     }
 
-    /// What is wrong with regrow's index.
+    /// What is wrong with regrow's index, where the records before it are whole.
     pub fn trailer_damage(&self) -> Option<&Error> {
         self.damage.as_ref()
     }
@@ -197,6 +205,11 @@ impl LeafFile {
     /// Bytes behind the last record that are neither a record nor a trailer.
     pub fn trailing_len_bytes(&self) -> u64 {
         self.trailing_len_bytes
+    }
+
+    /// Whether there is not a byte in it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.map.is_empty()
     }
 
     /// Errs if the line in front of the leaves is not what the trailer says.
@@ -295,7 +308,8 @@ impl LeafFile {
         self.bytes(record.data_offset_bytes + start, len_bytes)
     }
 
-    /// Checks the blocks that hold the data of a record from `start` to `end`, each once.
+    /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose header says what
+    /// that data means; each once.
     pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
         let Some(checksums) = &self.checksums else { return Ok(()) };
         let record = self.record(at)?;
@@ -303,7 +317,8 @@ impl LeafFile {
         let block_len = checksums.block_len_bytes;
         let first = checksums.first.get(at).copied().unwrap_or_default() as u64;
         let last_byte = header_len + end.max(start + 1) - 1;
-        for block in (header_len + start) / block_len..=last_byte / block_len {
+        let first_block = (header_len + start) / block_len;
+        for block in std::iter::once(0).chain(first_block.max(1)..=last_byte / block_len) {
             let index = (first + block) as usize;
             let (Some(&stored), Some(is_checked)) =
                 (checksums.crc32c.get(index), checksums.is_checked.get(index))

@@ -94,7 +94,11 @@ impl Format for Equinox {
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::EquinoxReader::open(path)?))
+        Ok(Box::new(reader::EquinoxReader::open(path, options.bare)?))
+    }
+
+    fn opens_bare(&self) -> bool {
+        true
     }
 
     fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {

@@ -62,6 +62,10 @@ pub(super) fn plan(tree: &Tree<Leaf>, equinox: &EquinoxOptions, save: &SaveOptio
         false => None,
     };
     let line = equinox.hyperparameters.as_ref().map(line_of).transpose()?.unwrap_or_default();
+    if line.is_empty() && records.is_empty() && trailer.is_none() {
+        return Err(Error::unsupported("of a pytree without arrays and numbers nothing would be written")
+            .help("keep the trailer: a file of no bytes is taken for an interrupted save"));
+    }
     Ok(Contents { line, records, trailer })
 }
 

@@ -33,12 +33,12 @@ pub(super) struct Placed {
     pub places: Vec<Place>,
 }
 
-/// The pytree of a file.
+/// The pytree of a file; if `bare`, the list of its records also where a trailer tells more.
 ///
 /// # Errors
 /// `Corrupt` if the trailer does not fit the records.
-pub(super) fn of(file: &LeafFile) -> Result<Placed> {
-    match file.trailer() {
+pub(super) fn of(file: &LeafFile, bare: bool) -> Result<Placed> {
+    match file.trailer().filter(|_| !bare) {
         Some(trailer) => kept(trailer, file.records()),
         None => list(file.records()),
     }

@@ -8,9 +8,8 @@ use bytes::Bytes;
 use super::file::LeafFile;
 use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
-use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{Description, Reader};
+use crate::formats::{BARE_HELP, Description, Reader};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
@@ -23,35 +22,24 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file at `path`.
+    /// Reads the headers of the file at `path`; if `bare`, the pytree is the list of its records, whatever the trailer
+    /// says.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, bare: bool) -> Result<Self> {
         let file = LeafFile::open(path)?;
         if file.broken().is_some() {
             let broken = file.into_broken();
             return Err(broken.unwrap_or_else(|| Error::corrupt("a record is broken")));
         }
-        let placed = pytree::of(&file).in_file(path)?;
+        let file = if bare { file } else { whole(file)? };
+        let placed = pytree::of(&file, bare).in_file(path)?;
         let mut notes = Vec::new();
         if file.trailer().is_none() {
             notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
         }
-        if let Some(error) = file.trailer_damage() {
-            notes
-                .push(format!("its pytree cannot be read, only its leaves in their order: {}", error.what()));
-        }
-        if file.trailing_len_bytes() > 0 {
-            notes.push(format!(
-                "{} no record; Equinox does not look there",
-                counted(
-                    file.trailing_len_bytes(),
-                    "byte behind the last record is",
-                    "bytes behind the last record are"
-                )
-            ));
-        }
+        notes.extend(trailing(&file));
         let line = file.line().map(|line| line.value.clone());
         let records = counted(file.records().len(), "record", "records");
         let description = Description {
@@ -83,6 +71,29 @@ impl EquinoxReader {
             Place::Nowhere => Err(Error::invalid("the leaf has no elements")),
         }
     }
+}
+
+/// The file, if what is there beside its records is in order.
+fn whole(file: LeafFile) -> Result<LeafFile> {
+    if file.is_empty() {
+        return Err(Error::corrupt("the file is empty")
+            .in_file(file.path())
+            .at_byte(0)
+            .expected("a record, or a trailer", "0 bytes")
+            .help(
+                "a save was interrupted, or a pytree without arrays was saved, of which Equinox writes nothing; \
+                 opened `bare` (`--bare`), it is an empty list",
+            ));
+    }
+    file.check_line().and_then(|()| file.into_undamaged()).map_err(|error| error.help(BARE_HELP))
+}
+
+/// What to say of bytes that nobody looks at.
+fn trailing(file: &LeafFile) -> Option<String> {
+    let len = file.trailing_len_bytes();
+    let what = counted(len, "byte behind the last record is", "bytes behind the last record are");
+    let note = || format!("{what} no record; Equinox does not look there");
+    (len > 0).then(note)
 }
 
 impl Reader for EquinoxReader {
@@ -147,17 +158,8 @@ impl Reader for EquinoxReader {
         order
     }
 
-    fn check_files(&self) -> Result<Vec<Finding>> {
-        let again = |error: &Error| {
-            let copy = Error::new(error.kind(), error.what()).in_file(self.file.path());
-            match error.place().offset_bytes {
-                Some(offset) => copy.at_byte(offset),
-                None => copy,
-            }
-        };
-        let damage = self.file.trailer_damage().map(again);
-        let line = self.file.check_line().err();
-        Ok(damage.into_iter().chain(line).map(|error| Finding { error }).collect())
+    fn check_notes(&self) -> Result<Vec<String>> {
+        Ok(trailing(&self.file).into_iter().collect())
     }
 
     fn has_data_checksums(&self) -> bool {

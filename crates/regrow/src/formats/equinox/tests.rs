@@ -235,6 +235,60 @@ fn records_of_many_blocks_are_checked_block_by_block() {
     assert!(LeafFile::open(&path).unwrap().read(vec![(0, &mut out)]).is_err());
 }
 
+/// The byte order stands in the first block, whatever part is asked for.
+#[test]
+fn a_part_is_not_read_by_a_damaged_header() {
+    let rows = 3 * trailer::BLOCK_LEN_BYTES / 4096;
+    let (_folder, path) = saved(&Tree::single(Leaf::array(array(Dtype::UInt16, &[rows, 2048]))), json!(null));
+    let mut raw = std::fs::read(&path).unwrap();
+    let at = raw.windows(5).position(|window| window == b"'<u2'").unwrap();
+    raw[at + 1] = b'>';
+    std::fs::write(&path, &raw).unwrap();
+    let checkpoint = engine::open(&path).unwrap();
+    let error = checkpoint.region(0, &Region::new(vec![rows - 1, 0], vec![1, 9]).unwrap()).unwrap_err();
+    assert_eq!((error.kind(), error.place().offset_bytes), (ErrorKind::Corrupt, Some(0)), "{error}");
+}
+
+#[test]
+fn an_empty_file_is_no_empty_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.eqx");
+    std::fs::write(&path, b"").unwrap();
+    for result in [engine::load(&path).map(drop), engine::open(&path).map(drop)] {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.what().contains("empty") && error.help_text().unwrap().contains("bare"), "{error}");
+    }
+    assert!(!engine::verify(&path).unwrap().is_ok());
+    let bare = OpenOptions { bare: true, ..OpenOptions::default() };
+    assert_eq!(engine::open_with(&path, &bare).unwrap().tree().len(), 0);
+    // What is written can be read again.
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.close().unwrap();
+    let empty = build.finish().unwrap();
+    let error = engine::save_with(folder.path().join("y.eqx"), &empty, &options(json!({"trailer": false})));
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Unsupported);
+    let (_folder, path) = saved(&empty, json!(null));
+    assert_same(&empty, &engine::load(&path).unwrap());
+}
+
+/// A copy that stopped within the trailer is none that Equinox wrote.
+#[test]
+fn a_trailer_that_is_cut_off_is_an_error() {
+    let (_folder, path) = saved(&tree(), json!(null));
+    let raw = std::fs::read(&path).unwrap();
+    let end = LeafFile::open(&path).unwrap().end_bytes() as usize;
+    let copy = path.with_file_name("cut.eqx");
+    for len in (end + 1)..raw.len() {
+        std::fs::remove_file(&copy).ok();
+        std::fs::write(&copy, &raw[..len]).unwrap();
+        assert_eq!(engine::load(&copy).unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
+        let report = engine::verify(&copy).unwrap();
+        assert_eq!(report.findings.len(), 1, "{len}");
+    }
+}
+
 #[test]
 fn what_cannot_be_written_is_named_at_once() {
     let mut build = TreeBuilder::new();

@@ -93,7 +93,7 @@ impl Trailer {
     /// # Errors
     /// `Corrupt` for a damaged trailer, `Unsupported` for a later version.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>> {
-        let is_begun = bytes.starts_with(&TRAILER_MAGIC);
+        let is_begun = is_begun(bytes);
         if !is_begun && !bytes.ends_with(&TRAILER_END) {
             return Ok(None);
         }
@@ -152,6 +152,12 @@ impl Trailer {
         out.extend(TRAILER_END);
         Ok(out)
     }
+}
+
+/// Whether a trailer begins so, though it may end at once.
+pub(super) fn is_begun(bytes: &[u8]) -> bool {
+    let len = bytes.len().min(TRAILER_MAGIC.len());
+    len > 0 && bytes.get(..len) == TRAILER_MAGIC.get(..len)
 }
 
 /// Blocks of a record of this length.

@@ -150,7 +150,8 @@ fn archives_hold_what_numpy_wrote() {
     for (name, members) in expected["archives"].as_object().unwrap() {
         let file = format!("{name}.npz");
         assert!(Npy.recognise(&fixture(&file)).unwrap(), "{name}");
-        let reader = open(&file).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let bare = OpenOptions { bare: name == "extra", ..OpenOptions::default() };
+        let reader = Npy.open(&fixture(&file), &bare).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         let members = members.as_object().unwrap();
         // A folder in an archive is nothing but a name.
         let count = members.keys().filter(|key| !key.ends_with('/')).count();
@@ -173,6 +174,14 @@ fn archives_hold_what_numpy_wrote() {
             }
         }
     }
+}
+
+/// Its comment is like ours, and lies: with a pytree that is not there.
+#[test]
+fn a_pytree_that_is_not_where_the_comment_says_is_an_error() {
+    let error = open("extra.npz").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.help_text().unwrap().contains("`bare`"), "{error}");
 }
 
 #[test]

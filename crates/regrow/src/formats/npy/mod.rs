@@ -23,7 +23,8 @@
 //! | `source`, `pytree`, `reader` | reading |
 //! | `plan`, `writer`, `losses`, `options` | writing |
 //!
-//! Members of archives are under a CRC-32; npy files on their own have no checksum. Source: NumPy NEP 1 and
+//! Members of archives are under a CRC-32, header and data together, so nothing of a member is handed out before all of
+//! it was checked; `open` alone reads headers that nothing has checked yet. Files on their own have no checksum. Source: NumPy NEP 1 and
 //! `numpy.lib.format`; `numpy.savez`.
 
 use std::path::Path;
@@ -75,7 +76,11 @@ impl Format for Npy {
     fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(path)?;
         super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::NpyReader::open(path)?))
+        Ok(Box::new(reader::NpyReader::open(path, options.bare)?))
+    }
+
+    fn opens_bare(&self) -> bool {
+        true
     }
 
     fn target(&self, path: &Path, options: &SaveOptions) -> Target {
@@ -131,5 +136,7 @@ fn own(options: &SaveOptions) -> NpyOptions {
 
 #[cfg(test)]
 mod fixture_tests;
+#[cfg(test)]
+mod refusal_tests;
 #[cfg(test)]
 mod tests;

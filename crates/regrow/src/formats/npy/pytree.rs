@@ -13,7 +13,14 @@ use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// What an array is, or why it cannot be read. Without a header it is bytes.
-pub(super) type Content = Result<(Stored, Option<Header>), Arc<str>>;
+pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
+
+/// An array that is whole and that nobody here can read: a pickle, an unknown dtype. It keeps no other from being read.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub stored: Stored,
+    pub why: Error,
+}
 
 /// One array of an archive or a folder.
 #[derive(Debug)]
@@ -33,12 +40,22 @@ pub(super) struct Placed {
     pub texts: HashMap<usize, Arc<str>>,
     /// For each leaf its data; `None` for those without elements that can be read.
     pub stored: Vec<Option<Stored>>,
+    /// The leaves of kind `Unknown`.
+    pub unreadable: HashMap<usize, Unreadable>,
+    /// Arrays that are no leaf's data, by their names: texts, which the kept pytree has, and what it does not know of.
+    pub others: Vec<(String, Stored)>,
 }
 
 /// A root that is one array.
 pub(super) fn single((stored, _): (Stored, Option<Header>)) -> Placed {
     let info = info("", &Ok((stored.clone(), None)));
-    Placed { tree: Tree::single(info), texts: HashMap::new(), stored: vec![Some(stored)] }
+    Placed {
+        tree: Tree::single(info),
+        texts: HashMap::new(),
+        stored: vec![Some(stored)],
+        unreadable: HashMap::new(),
+        others: Vec::new(),
+    }
 }
 
 /// Dicts of names, in the order of the items, which brings the keys of a container together.
@@ -49,6 +66,7 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
     note_unreadable(&items, notes);
     let mut build = TreeBuilder::new();
     let mut stored = Vec::with_capacity(items.len());
+    let mut unreadable = HashMap::new();
     build.open(Key::Index(0), NodeKind::Dict)?;
     let mut open: Vec<String> = Vec::new();
     for item in items {
@@ -63,14 +81,20 @@ pub(super) fn nested(items: Vec<Item>, notes: &mut Vec<String>) -> Result<Placed
             open.push(folder.clone());
         }
         build.leaf(Key::dict(last.as_str()), info(&item.name, &item.content))?;
-        stored.push(item.content.ok().map(|(stored, _)| stored));
+        stored.push(match item.content {
+            Ok((of_leaf, _)) => Some(of_leaf),
+            Err(content) => {
+                unreadable.insert(stored.len(), content);
+                None
+            }
+        });
     }
     for _ in 0..=open.len() {
         build.close()?;
     }
     let tree = build.finish()?;
     match tree.first_equal_keys() {
-        None => Ok(Placed { tree, texts: HashMap::new(), stored }),
+        None => Ok(Placed { tree, texts: HashMap::new(), stored, unreadable, others: Vec::new() }),
         Some(path) => Err(Error::new(ErrorKind::NameCollision, format!("two things are called {path}"))
             .help(
                 "two members of an archive, or a file and a folder, have the same name; rename one of them",
@@ -94,9 +118,12 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
     let Regrown { mut tree, texts } = regrown;
     let mut stored = Vec::with_capacity(tree.len());
     let mut codings = Vec::with_capacity(tree.len());
+    let mut others = Vec::new();
+    let in_file = |content: Content| content.map_or_else(|content| content.stored, |(stored, _)| stored);
     for (path, info) in tree.iter() {
         let found = by_name.remove(&*info.name);
         if !info.kind.is_array() {
+            others.extend(found.map(|content| (info.name.to_string(), in_file(content))));
             stored.push(None);
             codings.push((Arc::from(""), None));
             continue;
@@ -114,13 +141,15 @@ pub(super) fn kept(regrown: Regrown, items: Vec<Item>, notes: &mut Vec<String>) 
             counted(by_name.len(), "array is not", "arrays are not")
         ));
     }
-    Ok(Placed { tree, texts, stored })
+    others.extend(by_name.into_iter().map(|(name, content)| (name, in_file(content))));
+    others.sort_by_key(|(_, stored)| (stored.file, stored.offset_bytes));
+    Ok(Placed { tree, texts, stored, unreadable: HashMap::new(), others })
 }
 
 fn matching(path: &KeyPath, info: &LeafInfo, found: Option<Content>) -> Result<Stored> {
     let (mut stored, header) = match found {
         Some(Ok(found)) => found,
-        Some(Err(why)) => return Err(Error::unsupported(&*why).at_leaf(path)),
+        Some(Err(content)) => return Err(content.why.at_leaf(path)),
         None => {
             return Err(Error::corrupt(format!("the array {:?} is missing", info.name))
                 .at_leaf(path)
@@ -147,8 +176,8 @@ fn matching(path: &KeyPath, info: &LeafInfo, found: Option<Content>) -> Result<S
 
 fn note_unreadable(items: &[Item], notes: &mut Vec<String>) {
     for item in items {
-        if let Err(why) = &item.content {
-            notes.push(format!("{:?} cannot be read: {why}", item.name));
+        if let Err(content) = &item.content {
+            notes.push(format!("{:?} cannot be read: {}", item.name, content.why.what()));
         }
     }
 }
@@ -159,7 +188,13 @@ fn info(name: &str, content: &Content) -> LeafInfo {
             let record = &stored.record;
             (record.kind.clone(), record.dtype, record.shape.clone(), coding(stored), chunk_shape(stored))
         }
-        Err(why) => (LeafKind::Unknown(why.clone()), Dtype::UInt8, Shape::scalar(), Arc::from(""), None),
+        Err(content) => (
+            LeafKind::Unknown(Arc::from(content.why.what())),
+            Dtype::UInt8,
+            Shape::scalar(),
+            Arc::from(""),
+            None,
+        ),
     };
     LeafInfo {
         kind,

@@ -1,7 +1,7 @@
 //! An npy file, an archive or a folder of them, as a checkpoint.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,18 +10,20 @@ use bytes::Bytes;
 
 use super::header::{Header, MAGIC, PREFIX_LEN_BYTES};
 use super::names::SUFFIX;
-use super::pytree::{self, Content, Item, Placed};
+use super::pytree::{self, Content, Item, Placed, Unreadable};
 use super::record::Record;
 use super::sidecar::{self, Pointer, Sidecar};
 use super::source::{Files, Stored};
 use super::walk;
-use super::zip::{Inflater, Method, read_directory};
+use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member, read_directory};
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
+use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::regrow::structure::Regrown;
-use crate::formats::{Description, Reader, Sketch};
+use crate::formats::{BARE_HELP, Description, Reader, Sketch};
 use crate::store::{LocalStore, read_document};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
@@ -42,34 +44,55 @@ pub(super) fn is_one(path: &Path) -> Result<bool> {
         return Ok(false);
     }
     let cannot_read = |source| Error::io("cannot read", path, source);
-    let mut first = Vec::new();
     let file = File::open(path).map_err(cannot_read)?;
     let file_len = file.metadata().map_err(cannot_read)?.len();
-    file.take(FIRST_LEN_BYTES).read_to_end(&mut first).map_err(cannot_read)?;
-    Ok(shows_one(suffix.as_deref(), &first, file_len))
+    shows_one(suffix.as_deref(), file_len, |offset_bytes, len_max_bytes| {
+        let (mut file, mut out) = (&file, Vec::new());
+        file.seek(SeekFrom::Start(offset_bytes))?;
+        file.take(len_max_bytes).read_to_end(&mut out)?;
+        Ok(out)
+    })
+    .map_err(cannot_read)
 }
 
 /// The same for a file that has not been written yet.
 pub(super) fn is_sketch_of_one(name: &Path, sketch: &Sketch) -> bool {
-    shows_one(suffix(name).as_deref(), &sketch.read_at(0, FIRST_LEN_BYTES), sketch.len_bytes())
+    let read_at = |offset_bytes, len_max_bytes| Ok(sketch.read_at(offset_bytes, len_max_bytes));
+    shows_one(suffix(name).as_deref(), sketch.len_bytes(), read_at).unwrap_or(false)
 }
 
 fn suffix(path: &Path) -> Option<String> {
     path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase())
 }
 
-/// Whether a file is one of these by its suffix and first bytes.
-fn shows_one(suffix: Option<&str>, first: &[u8], file_len: u64) -> bool {
+/// Whether a file is one of these by its suffix and what is in it. `read_at` gives at most so many bytes from an
+/// offset on.
+fn shows_one(
+    suffix: Option<&str>,
+    file_len: u64,
+    read_at: impl Fn(u64, u64) -> io::Result<Vec<u8>>,
+) -> io::Result<bool> {
+    let mut first = read_at(0, FIRST_LEN_BYTES)?;
     match suffix {
-        Some("npz") => ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)),
-        Some("npy") => {
-            // More records behind the first: a stream of leaves, which is another layout's.
-            let ends = Header::parse(first)
-                .ok()
-                .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
-            first.starts_with(&MAGIC) && ends.is_none_or(|end| end >= file_len)
+        Some("npz") => return Ok(ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning))),
+        Some("npy") if first.starts_with(&MAGIC) => {}
+        _ => return Ok(false),
+    }
+    match Header::len_bytes(&first) {
+        Ok(header_len) if header_len > first.len() => first = read_at(0, header_len as u64)?,
+        _ => {}
+    }
+    let end = Header::parse(&first)
+        .ok()
+        .and_then(|(header, len)| Some((len as u64).saturating_add(header.data_len_bytes().ok()?)));
+    match end {
+        // Another record behind the first, or what regrow puts behind several: a stream of leaves, which is another
+        // layout's.
+        Some(end) if end < file_len => {
+            let next = read_at(end, TRAILER_MAGIC.len() as u64)?;
+            Ok(!next.starts_with(&MAGIC) && next != TRAILER_MAGIC)
         }
-        _ => false,
+        _ => Ok(true),
     }
 }
 
@@ -83,63 +106,62 @@ pub(super) struct NpyReader {
 }
 
 impl NpyReader {
-    /// Reads the header of every array at `path`.
+    /// Reads the header of every array at `path`; if `bare`, nothing but them.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
-    pub(super) fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path, bare: bool) -> Result<Self> {
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
         if path.is_dir() {
-            return Self::open_folder(path, description);
+            return Self::open_folder(path, bare, description);
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let mut files = Files::new(LocalStore::new(folder.unwrap_or(Path::new("."))));
         let (file, file_len_bytes) = files.add(path.file_name().unwrap_or_default().as_bytes())?;
         let first = files.read(file, 0, file_len_bytes.min(MAGIC.len() as u64))?;
         if ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)) {
-            return Self::open_archive(files, file, file_len_bytes, description).in_file(path);
+            return Self::open_archive(files, file, file_len_bytes, bare, description).in_file(path);
         }
-        let stored = plain(&files, file, file_len_bytes).in_file(path)?;
-        Ok(Self {
-            description: Description {
-                variant: "one array".to_owned(),
-                notes: vec![no_checksums()],
-                ..description
-            },
-            placed: pytree::single(stored),
-            files,
-            is_archive: false,
-        })
+        let stored = plain(&files, file, file_len_bytes, bare)
+            .and_then(|content| content.map_err(|content| content.why))
+            .in_file(path)?;
+        let description =
+            Description { variant: "one array".to_owned(), notes: vec![no_checksums()], ..description };
+        Ok(Self { description, placed: pytree::single(stored), files, is_archive: false })
     }
 
-    fn open_folder(path: &Path, mut description: Description) -> Result<Self> {
+    fn open_folder(path: &Path, bare: bool, mut description: Description) -> Result<Self> {
         let mut files = Files::new(LocalStore::new(path));
         let mut items = Vec::new();
         for found in walk::npy_files(path)? {
             let (file, len_bytes) = files.add(&found.path)?;
-            let content = plain(&files, file, len_bytes).in_file(files.describe(file));
+            let content = plain(&files, file, len_bytes, bare).in_file(files.describe(file))?;
             let name = String::from_utf8_lossy(&found.path);
             let name = name.get(..name.len() - SUFFIX.len()).unwrap_or(&name).to_owned();
-            items.push(Item { name, keys: found.keys, content: known_or_not(content)? });
+            items.push(Item { name, keys: found.keys, content });
         }
         description.variant = format!("a folder of {}", counted(items.len(), "array", "arrays"));
         description.notes.push(no_checksums());
         let sidecar_path = path.join(sidecar::FILE_NAME);
-        let placed = match read_sidecar(&sidecar_path)? {
+        let json = if bare { None } else { read_sidecar(&sidecar_path)? };
+        let placed = match json {
             Some(json) => {
-                let (regrown, metadata) = Sidecar::read(&json).in_file(&sidecar_path)?;
+                let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&sidecar_path)?;
                 description.custom_metadata = metadata;
                 pytree::kept(regrown, items, &mut description.notes)
             }
             None => pytree::nested(items, &mut description.notes),
         };
-        Ok(Self { description, placed: placed.in_file(path)?, files, is_archive: false })
+        let placed = placed.in_file(path)?;
+        let files = files.for_leaves(placed.tree.len());
+        Ok(Self { description, placed, files, is_archive: false })
     }
 
     fn open_archive(
         files: Files,
         file: usize,
         file_len_bytes: u64,
+        bare: bool,
         mut description: Description,
     ) -> Result<Self> {
         let read = |offset_bytes, len_bytes| files.read(file, offset_bytes, len_bytes);
@@ -158,11 +180,20 @@ impl NpyReader {
                 record: Record::of_bytes(member.len_bytes)?,
             };
             deflated += usize::from(member.method == Method::Deflated);
-            let content = member_content(&files, &mut stored)
-                .map(|header| (stored, header))
-                .map_err(|error| named(error, &member.name).shift(member.offset_bytes));
+            let content = match member_content(&files, &mut stored).and_then(|header| {
+                check_end(&stored, "member")?;
+                Ok(header)
+            }) {
+                Ok(header) => Ok((stored, header)),
+                Err(error) => {
+                    // What is damaged is told so, before anything is said of what it holds.
+                    files.check(&stored).map_err(|error| named(error, &member.name))?;
+                    let error = named(error.shift(member.offset_bytes), &member.name);
+                    Err(unreadable(error, stored)?)
+                }
+            };
             let name = member.name.strip_suffix(SUFFIX).unwrap_or(&member.name).to_owned();
-            items.push(Item { keys: vec![name.clone()], name, content: known_or_not(content)? });
+            items.push(Item { keys: vec![name.clone()], name, content });
         }
         description.variant = match deflated {
             0 => format!("an archive of {}", counted(items.len(), "array", "arrays")),
@@ -171,17 +202,7 @@ impl NpyReader {
                 counted(items.len(), "array", "arrays")
             ),
         };
-        let kept = match Pointer::from_comment(&directory.comment) {
-            Some(pointer) => match kept_in_archive(&pointer, directory.offset_bytes, &read) {
-                Ok(kept) => Some(kept),
-                Err(error) => {
-                    let note = format!("its pytree cannot be read, only its arrays: {}", error.what());
-                    description.notes.push(note);
-                    None
-                }
-            },
-            None => None,
-        };
+        let kept = if bare { None } else { kept_in_archive(&directory, &read).map_err(or_bare)? };
         let placed = match kept {
             Some((regrown, metadata)) => {
                 description.custom_metadata = metadata;
@@ -189,6 +210,7 @@ impl NpyReader {
             }
             None => pytree::nested(items, &mut description.notes)?,
         };
+        let files = files.for_leaves(placed.tree.len());
         Ok(Self { description, placed, files, is_archive: true })
     }
 
@@ -233,6 +255,26 @@ impl Reader for NpyReader {
         self.files.check(self.stored(leaf)?)
     }
 
+    fn check_before_part(&self, leaf: usize) -> Result<()> {
+        self.files.check_once(leaf, self.stored(leaf)?)
+    }
+
+    fn check_unknown(&self, leaf: usize) -> Result<()> {
+        let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) else { return Ok(()) };
+        self.files.check(stored)?;
+        let help = "the other leaves can be selected (`only`)";
+        let help = why.help_text().map_or(help.to_owned(), |why| format!("{help}; {why}"));
+        Err(why.duplicate().in_file(self.files.describe(stored.file)).help(help))
+    }
+
+    fn check_files(&self) -> Result<Vec<Finding>> {
+        let checks = self.placed.others.iter().map(|(name, stored)| {
+            let checked = self.files.check(stored);
+            checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
+        });
+        Ok(checks.filter_map(Result::err).map(|error| Finding { error }).collect())
+    }
+
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let place = |leaf: usize| self.placed.stored.get(leaf).and_then(Option::as_ref);
@@ -246,7 +288,7 @@ impl Reader for NpyReader {
 }
 
 /// A file that is one array.
-fn plain(files: &Files, file: usize, file_len_bytes: u64) -> Result<(Stored, Option<Header>)> {
+fn plain(files: &Files, file: usize, file_len_bytes: u64, bare: bool) -> Result<Content> {
     let mut stored = Stored {
         file,
         offset_bytes: 0,
@@ -257,10 +299,25 @@ fn plain(files: &Files, file: usize, file_len_bytes: u64) -> Result<(Stored, Opt
         data_at: 0,
         record: Record::of_bytes(file_len_bytes)?,
     };
-    let header = member_content(files, &mut stored)?;
-    match header {
-        Some(_) => Ok((stored, header)),
-        None => Err(Error::corrupt("this is no npy file").at_byte(0)),
+    let header = match member_content(files, &mut stored) {
+        Ok(None) => return Err(Error::corrupt("this is no npy file").at_byte(0)),
+        Ok(header) => header,
+        Err(error) => return unreadable(error, stored).map(Err),
+    };
+    if !bare {
+        check_end(&stored, "npy file").map_err(or_bare)?;
+    }
+    Ok(Ok((stored, header)))
+}
+
+/// Errs if something stands behind an array's data: nobody would see it, and a damaged header may be why.
+fn check_end(stored: &Stored, what: &str) -> Result<()> {
+    let end = stored.data_at.saturating_add(stored.record.len_bytes());
+    match end == stored.len_bytes {
+        true => Ok(()),
+        false => Err(Error::corrupt(format!("the {what} goes on behind its array"))
+            .at_byte(end)
+            .expected(format_args!("{end} bytes, by its header"), stored.len_bytes)),
     }
 }
 
@@ -315,13 +372,18 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// An array that cannot be read does not keep the others from it: it becomes a leaf without data, with the reason.
-fn known_or_not(content: Result<(Stored, Option<Header>)>) -> Result<Content> {
-    match content {
-        Ok(content) => Ok(Ok(content)),
-        Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Err(Arc::from(error.what()))),
-        Err(error) => Err(error),
+/// An array of a kind that cannot be read does not keep the others from it: it becomes a leaf without data, with the
+/// reason. Any other error is one.
+fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
+    match error.kind() {
+        ErrorKind::Unsupported => Ok(Unreadable { stored, why: error }),
+        _ => Err(error),
     }
+}
+
+/// With the way to the arrays alone.
+fn or_bare(error: Error) -> Error {
+    error.help(BARE_HELP)
 }
 
 /// The error with the member's name in it.
@@ -340,23 +402,37 @@ fn named(error: Error, member: &str) -> Error {
     out
 }
 
+/// The pytree that an archive of ours keeps; `None` if it is somebody else's.
 fn kept_in_archive(
-    pointer: &Pointer,
-    end: u64,
+    directory: &Directory,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
-) -> Result<(Regrown, Option<serde_json::Value>)> {
+) -> Result<Option<(Regrown, Option<serde_json::Value>)>> {
+    let end = directory.offset_bytes;
+    let Some(pointer) = Pointer::from_comment(&directory.comment)? else {
+        // No checksum covers the comment, but what it points to still stands where we put it.
+        let beginning_len = beginning_len_bytes(sidecar::FILE_NAME);
+        let is_ours = end - directory.members_end_bytes >= beginning_len
+            && begins_member(&read(directory.members_end_bytes, beginning_len)?, sidecar::FILE_NAME);
+        return match is_ours {
+            false => Ok(None),
+            true => Err(Error::corrupt("the archive keeps a pytree, and its comment no longer says where")
+                .at_byte(directory.members_end_bytes)
+                .expected(
+                    "a comment that begins \"regrow structure at\"",
+                    format_args!("\"{}\"", directory.comment.escape_ascii()),
+                )),
+        };
+    };
     let fits = pointer.offset_bytes.checked_add(pointer.len_bytes).is_some_and(|after| after <= end);
     if !fits || pointer.len_bytes > sidecar::LEN_MAX_BYTES {
-        return Err(Error::corrupt("the kept pytree does not lie in the archive")
-            .expected(
-                format_args!("an end before byte {end}"),
-                format_args!("{} bytes from byte {} on", pointer.len_bytes, pointer.offset_bytes),
-            )
-            .help("the archive's comment is damaged: copy the file again"));
+        return Err(Error::corrupt("the kept pytree does not lie in the archive").expected(
+            format_args!("an end before byte {end}"),
+            format_args!("{} bytes from byte {} on", pointer.len_bytes, pointer.offset_bytes),
+        ));
     }
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;
-    Sidecar::read(&json)
+    Sidecar::read(&json).map(Some)
 }
 
 fn read_sidecar(path: &Path) -> Result<Option<Vec<u8>>> {

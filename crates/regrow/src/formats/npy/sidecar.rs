@@ -4,7 +4,13 @@
 //! {"made_by":"regrow npy","structure":{...},"metadata":...}
 //! ```
 //!
-//! In a folder it is one more file. In an archive it is a member that the directory does not list: `np.load` and
+//! In a folder it is one more file, whose last field is the CRC-32 of all bytes before the comma in front of it:
+//!
+//! ```text
+//! {"made_by":"regrow npy","structure":{...},"metadata":...,"crc32":"1b2e9a40"}
+//! ```
+//!
+//! In an archive it is a member that the directory does not list: `np.load` and
 //! every other reader see the arrays alone, and only the archive's comment says where it is:
 //!
 //! ```text
@@ -19,6 +25,9 @@ use crate::formats::regrow::structure::{Regrown, Structure};
 
 /// The file in a folder, and the name of the member that is not listed.
 pub(super) const FILE_NAME: &str = "regrow-structure.json";
+
+/// How the comment of an archive of ours begins.
+const COMMENT_BEGINNING: &str = "regrow structure at ";
 
 /// Says that a file of that name is ours.
 const MADE_BY: &str = "regrow npy";
@@ -36,11 +45,49 @@ pub(super) struct Sidecar {
     structure: Structure,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     metadata: Option<serde_json::Value>,
+    /// In a folder, where no directory has it.
+    #[serde(default, skip_serializing)]
+    crc32: Option<String>,
+}
+
+/// The last field of the file in a folder, around the eight digits of its checksum.
+const SUM_BEGINNING: &[u8] = b",\"crc32\":\"";
+const SUM_END: &[u8] = b"\"}";
+const SUM_LEN_BYTES: usize = SUM_BEGINNING.len() + 8 + SUM_END.len();
+
+/// JSON text with its checksum as one more field.
+pub(super) fn with_sum(json: &[u8]) -> Vec<u8> {
+    let mut out = json.strip_suffix(b"}").unwrap_or(json).to_vec();
+    let sum = format!("{:08x}", crc32(&out));
+    out.extend([SUM_BEGINNING, sum.as_bytes(), SUM_END].concat());
+    out
+}
+
+/// Errs if JSON text that has a checksum fails it. Folders of earlier versions have none.
+fn check_sum(json: &[u8], has_sum: bool) -> Result<()> {
+    let before = json.get(..json.len().saturating_sub(SUM_LEN_BYTES)).unwrap_or_default();
+    let end = json.get(before.len()..).unwrap_or_default();
+    let sum = end.strip_prefix(SUM_BEGINNING).and_then(|end| end.strip_suffix(SUM_END));
+    if sum.is_none() && !has_sum {
+        return Ok(());
+    }
+    let (expected, found) =
+        (String::from_utf8_lossy(sum.unwrap_or(end)).to_ascii_lowercase(), format!("{:08x}", crc32(before)));
+    match expected == found {
+        true => Ok(()),
+        false => Err(Error::corrupt("the kept pytree fails its CRC-32").expected(expected, found)),
+    }
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = Crc32::new();
+    crc.update(bytes);
+    crc.value()
 }
 
 impl Sidecar {
     pub fn new(structure: Structure, metadata: Option<serde_json::Value>) -> Self {
-        Self { made_by: MADE_BY.to_owned(), structure, metadata }
+        Self { made_by: MADE_BY.to_owned(), structure, metadata, crc32: None }
     }
 
     /// As JSON.
@@ -64,6 +111,7 @@ impl Sidecar {
                 .expected(MADE_BY, sidecar.made_by)
                 .help(WITHOUT_IT));
         }
+        check_sum(json, sidecar.crc32.is_some())?;
         Ok((sidecar.structure.regrow()?, sidecar.metadata))
     }
 }
@@ -80,18 +128,31 @@ pub(super) struct Pointer {
 impl Pointer {
     pub fn to_comment(self) -> String {
         let Self { offset_bytes, len_bytes, crc32 } = self;
-        format!("regrow structure at {offset_bytes}, {len_bytes} bytes, crc32 {crc32:08x}")
+        format!("{COMMENT_BEGINNING}{offset_bytes}, {len_bytes} bytes, crc32 {crc32:08x}")
     }
 
     /// From an archive's comment; `None` if it is anything else.
-    pub fn from_comment(comment: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(comment).ok()?.strip_prefix("regrow structure at ")?;
-        let (offset, text) = text.split_once(", ")?;
-        let (len, crc32) = text.split_once(" bytes, crc32 ")?;
-        Some(Self {
-            offset_bytes: offset.parse().ok()?,
-            len_bytes: len.parse().ok()?,
-            crc32: u32::from_str_radix(crc32, 16).ok()?,
+    ///
+    /// # Errors
+    /// `Corrupt` for one that begins as ours do and cannot be read.
+    pub fn from_comment(comment: &[u8]) -> Result<Option<Self>> {
+        let Some(text) = comment.strip_prefix(COMMENT_BEGINNING.as_bytes()) else { return Ok(None) };
+        let parse = || {
+            let (offset, text) = std::str::from_utf8(text).ok()?.split_once(", ")?;
+            let (len, crc32) = text.split_once(" bytes, crc32 ")?;
+            Some(Self {
+                offset_bytes: offset.parse().ok()?,
+                len_bytes: len.parse().ok()?,
+                crc32: u32::from_str_radix(crc32, 16).ok()?,
+            })
+        };
+        parse().map(Some).ok_or_else(|| {
+            let example = Self { offset_bytes: 4096, len_bytes: 812, crc32: 0x1b2e_9a40 };
+            Error::corrupt("the comment of the archive, which says where its pytree is kept, cannot be read")
+                .expected(
+                    format_args!("such as {:?}", example.to_comment()),
+                    format_args!("\"{}\"", comment.escape_ascii()),
+                )
         })
     }
 
@@ -100,9 +161,7 @@ impl Pointer {
     /// # Errors
     /// `Corrupt` if it fails its checksum.
     pub fn check(&self, json: &[u8]) -> Result<()> {
-        let mut crc = Crc32::new();
-        crc.update(json);
-        match crc.value() {
+        match crc32(json) {
             found if found == self.crc32 => Ok(()),
             found => Err(Error::corrupt("the kept pytree fails its CRC-32")
                 .at_byte(self.offset_bytes)
@@ -119,9 +178,16 @@ mod tests {
     fn a_comment_points_to_it() {
         let pointer = Pointer { offset_bytes: 4096, len_bytes: 812, crc32: 0x0b2e_9a40 };
         assert_eq!(pointer.to_comment(), "regrow structure at 4096, 812 bytes, crc32 0b2e9a40");
-        assert_eq!(Pointer::from_comment(pointer.to_comment().as_bytes()), Some(pointer));
-        for other in ["", "a comment", "regrow structure at -1, 2 bytes, crc32 0"] {
-            assert_eq!(Pointer::from_comment(other.as_bytes()), None);
+        assert_eq!(Pointer::from_comment(pointer.to_comment().as_bytes()).unwrap(), Some(pointer));
+        for other in ["", "a comment", "regrow"] {
+            assert_eq!(Pointer::from_comment(other.as_bytes()).unwrap(), None);
+        }
+        for bad in [
+            "regrow structure at -1, 2 bytes, crc32 0",
+            "regrow structure at 1",
+            "regrow structure at \u{ff}",
+        ] {
+            assert!(Pointer::from_comment(bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

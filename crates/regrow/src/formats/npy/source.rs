@@ -22,7 +22,7 @@ pub(super) struct Stored {
     pub method: Method,
     /// Of header and data, in archives.
     pub crc32: Option<u32>,
-    /// Header and data, unpacked; a plain file may hold more behind them.
+    /// Header and data, unpacked. A file on its own may hold more behind them, if it was opened `bare`.
     pub len_bytes: u64,
     /// Length of the header.
     pub data_at: u64,
@@ -47,6 +47,8 @@ pub(super) struct Files {
     files: Vec<DataFile>,
     /// The member that was unpacked last, and how far: whoever reads an array front to back unpacks it once.
     unpacking: Mutex<Option<(usize, Inflater)>>,
+    /// For each leaf whether its member has passed its CRC-32, once a part of it was asked for.
+    has_passed: Vec<Mutex<bool>>,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,13 @@ struct DataFile {
 impl Files {
     /// None yet, all below the folder of `store`.
     pub fn new(store: LocalStore) -> Self {
-        Self { store, files: Vec::new(), unpacking: Mutex::new(None) }
+        Self { store, files: Vec::new(), unpacking: Mutex::new(None), has_passed: Vec::new() }
+    }
+
+    /// The same, for reading so many leaves.
+    pub fn for_leaves(mut self, count: usize) -> Self {
+        self.has_passed.resize_with(count, Mutex::default);
+        self
     }
 
     /// Takes in a file; gives its number and its length.
@@ -118,25 +126,46 @@ impl Files {
         self.data(stored).map(Some)
     }
 
-    /// Checks header and data of a stored member against their CRC-32.
+    /// Checks header and data of a member against their CRC-32: all of it, whatever its header says.
     ///
     /// # Errors
     /// `Corrupt` if they fail it.
     pub fn check(&self, stored: &Stored) -> Result<()> {
         let Some(expected) = stored.crc32 else { return Ok(()) };
         let bytes = self.slice(stored.file, stored.offset_bytes, stored.stored_len_bytes)?;
-        let mut crc = Crc32::new();
-        crc.update(&bytes);
-        match crc.value() {
-            found if found == expected => Ok(()),
-            found => Err(bad_crc(expected, found)),
-        }
-        .map_err(|error| error.at_byte(0).shift(stored.offset_bytes))
-        .in_file(self.describe(stored.file))
+        let checked = match stored.method {
+            Method::Deflated => Inflater::new(stored.len_bytes, expected).skip_to(&bytes, stored.len_bytes),
+            Method::Stored => {
+                let mut crc = Crc32::new();
+                crc.update(&bytes);
+                match crc.value() {
+                    found if found == expected => Ok(()),
+                    found => Err(bad_crc(expected, found).at_byte(0)),
+                }
+            }
+        };
+        checked.map_err(|error| error.shift(stored.offset_bytes)).in_file(self.describe(stored.file))
     }
 
-    /// Reads a region of the leaf, in C order and little endian. A whole member of an archive is checked against its
-    /// CRC-32; of a stored one, a part is not (that would read all of it).
+    /// The same once for each leaf: a part cannot be checked without the rest, nor can the header, by which alone the
+    /// part means something.
+    ///
+    /// # Errors
+    /// As for `check`.
+    pub fn check_once(&self, leaf: usize, stored: &Stored) -> Result<()> {
+        let Some(has_passed) = self.has_passed.get(leaf) else { return self.check(stored) };
+        // Who wants another part of the same member waits instead of checking it, too.
+        let mut has_passed = has_passed.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*has_passed {
+            self.check(stored)?;
+            *has_passed = true;
+        }
+        Ok(())
+    }
+
+    /// Reads a region of the leaf, in C order and little endian. A stored member is checked against its CRC-32 before;
+    /// a deflated one when its last byte comes out, so that one that is read in parts from front to back is unpacked
+    /// once: who wants a part alone checks it with [`check_once`](Self::check_once).
     ///
     /// # Errors
     /// `Corrupt`; `InvalidArgument` if the region leaves the array.
@@ -152,8 +181,9 @@ impl Files {
                 .map_err(|error| error.shift(stored.offset_bytes))
                 .in_file(self.describe(stored.file));
         }
-        if region == &Region::whole(&record.shape) {
-            self.check(stored)?;
+        match region == &Region::whole(&record.shape) {
+            true => self.check(stored)?,
+            false => self.check_once(leaf, stored)?,
         }
         let run = region.contiguous_bytes(&record.shape, record.dtype).filter(|_| record.is_c_order());
         match run {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::names::{SUFFIX, unescaped};
 use super::sidecar;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::orbax::steps::COMMIT_SUCCESS_FILE;
 
 /// Most folders inside each other.
 const DEPTH_MAX: usize = 256;
@@ -44,6 +45,8 @@ pub(super) fn is_one(folder: &Path) -> Result<bool> {
                 Entry::Folder(path) if depth < LOOKED_AT_DEPTH_MAX => pending.push((path, depth + 1)),
                 Entry::Folder(_) => {}
                 Entry::Npy(_) => found = true,
+                // What an Orbax checkpoint ends with: this was one.
+                Entry::Other(name) if name == COMMIT_SUCCESS_FILE => return Ok(false),
                 Entry::Other(name) if BESIDE.iter().any(|suffix| name.ends_with(suffix)) => {}
                 Entry::Other(_) => return Ok(false),
             }

@@ -62,7 +62,7 @@ fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &Staged) -> Res
         let out = staged.writer(&format!("{}{SUFFIX}", array.name), array.len_bytes()?, 0)?;
         write_npy(out, array)?;
     }
-    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, json))
+    sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, &sidecar::with_sum(json)))
 }
 
 fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {

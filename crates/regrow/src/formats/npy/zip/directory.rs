@@ -22,6 +22,9 @@ const HEADER_LEN_MAX_BYTES: usize = CENTRAL_LEN_BYTES + 3 * u16::MAX as usize;
 /// Longest comment at the end of an archive: its length has 16 bits.
 const COMMENT_LEN_MAX_BYTES: usize = u16::MAX as usize;
 
+/// The last version of the zip specification, times ten: Python reads no member that asks for a later one.
+const VERSION_MAX: u8 = 63;
+
 /// In place of a number that the zip64 extra holds.
 const IN_ZIP64: u32 = u32::MAX;
 
@@ -32,6 +35,8 @@ pub(in super::super) struct Directory {
     pub members: Vec<Member>,
     /// What stands at the very end.
     pub comment: Vec<u8>,
+    /// Where the last of the members ends.
+    pub members_end_bytes: u64,
     /// Where the directory begins: members lie before it.
     pub offset_bytes: u64,
 }
@@ -75,7 +80,7 @@ pub(in super::super) fn read_directory(
         return Err(Error::new(ErrorKind::Limit, "the directory of a zip archive is too long")
             .expected(format_args!("at most {DIRECTORY_LEN_MAX_BYTES} bytes"), end.len_bytes));
     }
-    let mut members = Vec::new();
+    let mut listed = Vec::new();
     // In pieces: what is no directory is not read to its end. Each piece begins where a header does.
     let (mut at, mut left) = (0, end.count);
     while at < end.len_bytes {
@@ -85,7 +90,7 @@ pub(in super::super) fn read_directory(
         let bytes = read(base, len_bytes)?;
         let mut input = Cursor::new(&bytes);
         while left > 0 && (is_last || input.remaining_bytes() >= HEADER_LEN_MAX_BYTES) {
-            members.extend(central_header(&mut input).map_err(|error| error.shift(base))?);
+            listed.extend(central_header(&mut input).map_err(|error| error.shift(base))?);
             left -= 1;
         }
         if left == 0 {
@@ -100,11 +105,22 @@ pub(in super::super) fn read_directory(
         }
         at += input.offset_bytes();
     }
-    for member in &mut members {
-        find_data(member, end.offset_bytes, read).map_err(|error| error.shift(member.header_offset_bytes))?;
+    let mut members = Vec::with_capacity(listed.len());
+    for entry in listed {
+        let at = entry.member.header_offset_bytes;
+        members.push(find_data(entry, end.offset_bytes, read).map_err(|error| error.shift(at))?);
     }
     refuse_overlaps(&members)?;
-    Ok(Directory { members, comment: end.comment, offset_bytes: end.offset_bytes })
+    let ends = members.iter().map(|member| member.offset_bytes + member.stored_len_bytes);
+    let members_end_bytes = ends.max().unwrap_or(0);
+    Ok(Directory { members, comment: end.comment, members_end_bytes, offset_bytes: end.offset_bytes })
+}
+
+/// A member as the directory has it, and how its name is written there.
+struct Entry {
+    member: Member,
+    raw_name: Vec<u8>,
+    flags: u16,
 }
 
 /// What the end of an archive says.
@@ -197,12 +213,12 @@ fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
 }
 
 /// The next header of the directory; `None` for a folder.
-fn central_header(input: &mut Cursor<'_>) -> Result<Option<Member>> {
+fn central_header(input: &mut Cursor<'_>) -> Result<Option<Entry>> {
     let at = input.offset_bytes();
     if input.array::<4>("a header of the directory")? != CENTRAL {
         return Err(Error::corrupt("the directory of a zip archive holds something else").at_byte(at));
     }
-    input.take(4, "the versions")?;
+    let versions = input.array::<4>("the versions")?;
     let flags = u16le(input)?;
     let method_code = u16le(input)?;
     input.take(4, "the date")?;
@@ -217,6 +233,11 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Member>> {
     let extra = input.take(extra_len.into(), "an extra field")?;
     input.take(comment_len.into(), "a comment")?;
     let name = name_of(raw_name, flags).map_err(|error| error.at_byte(at))?;
+    if versions[2] > VERSION_MAX {
+        return Err(Error::unsupported(format!("the member {name:?} of a zip archive needs a newer reader"))
+            .at_byte(at)
+            .expected(format_args!("at most version {VERSION_MAX}"), versions[2]));
+    }
     // Nothing can be said of what is in a folder, a patch or an encrypted member.
     if flags & FLAGS_UNREADABLE != 0 {
         return Err(
@@ -256,7 +277,9 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Member>> {
             .expected(format_args!("what {stored_len_bytes} bytes can hold"), len_bytes));
     }
     let offset_bytes = 0;
-    Ok(Some(Member { name, method, crc32, stored_len_bytes, len_bytes, header_offset_bytes, offset_bytes }))
+    let member =
+        Member { name, method, crc32, stored_len_bytes, len_bytes, header_offset_bytes, offset_bytes };
+    Ok(Some(Entry { member, raw_name: raw_name.to_vec(), flags }))
 }
 
 /// What the zip64 extra holds; nothing if there is none.
@@ -273,32 +296,59 @@ fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     Ok(Cursor::new(&[]))
 }
 
-/// Finds where the data of a member begins, and that it ends before the directory. Errors count from its header.
+/// Finds where the data of a member begins, and that it ends before the directory. Both headers have to give it the
+/// same name: no checksum covers either. Errors count from the member's own header.
 fn find_data(
-    member: &mut Member,
+    entry: Entry,
     directory_offset_bytes: u64,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
-) -> Result<()> {
+) -> Result<Member> {
+    let Entry { mut member, raw_name, flags } = entry;
     let outside = || Error::corrupt("a member of a zip archive does not lie before the directory").at_byte(0);
-    let header_end = member.header_offset_bytes.checked_add(LOCAL_LEN_BYTES as u64);
+    let header_len_bytes = (LOCAL_LEN_BYTES + raw_name.len()) as u64;
+    let header_end = member.header_offset_bytes.checked_add(header_len_bytes);
     if header_end.is_none_or(|end| end > directory_offset_bytes) {
         return Err(outside());
     }
-    let bytes = read(member.header_offset_bytes, LOCAL_LEN_BYTES as u64)?;
+    let bytes = read(member.header_offset_bytes, header_len_bytes)?;
     let mut input = Cursor::new(&bytes);
     if input.array::<4>("a member's header")? != LOCAL {
         return Err(Error::corrupt("a member of a zip archive is not where the directory says").at_byte(0));
     }
-    input.take(LOCAL_LEN_BYTES - LOCAL.len() - 4, "a member's header")?;
-    let before = u64::from(u16le(&mut input)?) + u64::from(u16le(&mut input)?);
-    let start =
-        member.header_offset_bytes.checked_add(LOCAL_LEN_BYTES as u64 + before).ok_or_else(outside)?;
+    input.take(2, "the version")?;
+    let own_flags = u16le(&mut input)?;
+    input.take(LOCAL_LEN_BYTES - LOCAL.len() - 8, "a member's header")?;
+    let (name_len, extra_len) = (u16le(&mut input)?, u16le(&mut input)?);
+    let is_same_name = usize::from(name_len) == raw_name.len() && input.rest() == raw_name;
+    // The flag says how the bytes are to be read, if they are not ASCII.
+    let is_same_coding = raw_name.is_ascii() || (flags ^ own_flags) & FLAG_UTF8 == 0;
+    if !is_same_name || !is_same_coding {
+        let found = input.rest().escape_ascii().to_string();
+        return Err(Error::corrupt("a member of a zip archive has another name than in the directory")
+            .at_byte(0)
+            .expected(format_args!("{:?}", member.name), format_args!("\"{found}\", {name_len} bytes long"))
+            .help("the name was damaged in one of the two places; copy the file again"));
+    }
+    let start = member
+        .header_offset_bytes
+        .checked_add(header_len_bytes + u64::from(extra_len))
+        .ok_or_else(outside)?;
     let end = start.checked_add(member.stored_len_bytes).ok_or_else(outside)?;
     if end > directory_offset_bytes {
         return Err(outside().expected(format_args!("an end before byte {directory_offset_bytes}"), end));
     }
     member.offset_bytes = start;
-    Ok(())
+    Ok(member)
+}
+
+/// Whether the member that begins with these bytes has this name.
+pub(in super::super) fn begins_member(bytes: &[u8], name: &str) -> bool {
+    bytes.starts_with(&LOCAL) && bytes.get(LOCAL_LEN_BYTES..) == Some(name.as_bytes())
+}
+
+/// As many bytes [`begins_member`] looks at.
+pub(in super::super) fn beginning_len_bytes(name: &str) -> u64 {
+    (LOCAL_LEN_BYTES + name.len()) as u64
 }
 
 fn refuse_overlaps(members: &[Member]) -> Result<()> {

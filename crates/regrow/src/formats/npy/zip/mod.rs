@@ -9,7 +9,8 @@
 //!
 //! A zip reader of our own, because a stored member is then a slice of the map like any other raw leaf, and because
 //! every length meets the file before it is believed: members lie in order and never overlap (one that does is a
-//! zip bomb), none grows by more than deflate can ([`DEFLATE_RATIO_MAX`]), names are data and never paths.
+//! zip bomb), none grows by more than deflate can ([`DEFLATE_RATIO_MAX`]), names are data and never paths. No
+//! checksum covers a name, so the local header and the directory have to agree on it.
 //! Encryption, several disks and other methods are refused.
 //!
 //! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
@@ -18,7 +19,7 @@ mod directory;
 mod inflate;
 mod writer;
 
-pub(super) use directory::read_directory;
+pub(super) use directory::{Directory, beginning_len_bytes, begins_member, read_directory};
 pub(super) use inflate::Inflater;
 pub(super) use writer::{Listed, ZipWriter};
 
