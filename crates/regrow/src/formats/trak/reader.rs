@@ -17,6 +17,7 @@ use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
     SCORES_FOLDER, TrainArray, id_file, model_file,
 };
+use super::store::is_there;
 use crate::array::{Region, Shape};
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,7 +57,8 @@ impl TrakReader {
         }
         let parameters = parameters_of(root, &catalog)?;
         let mut out = Builder { root, parameters, build: TreeBuilder::new(), sources: Vec::new() };
-        out.build_all(&catalog)?;
+        let scores_without_record = check::scores_without_record(root, &catalog)?;
+        out.build_all(&catalog, &scores_without_record)?;
         let precision = match parameters.precision {
             Precision::Half => "half precision",
             Precision::Single => "single precision",
@@ -73,6 +75,18 @@ impl TrakReader {
             if !catalog.models.contains_key(&id) {
                 notes.push(format!("folder {id} is there, but model {id} is not registered"));
             }
+        }
+        notes.extend(catalog.spare.iter().map(|spare| {
+            format!(
+                "{} speaks of model {}, too; {} counts. TRAK takes the file that it happens to read last",
+                spare.file, spare.id, spare.counts
+            )
+        }));
+        for (name, _) in &scores_without_record {
+            notes.push(format!(
+                "experiment {:?} has scores and no record in {EXPERIMENTS_FILE}",
+                name.as_str()
+            ));
         }
         let description = Description {
             layout: "trak".to_owned(),
@@ -189,7 +203,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build_all(&mut self, catalog: &Catalog) -> Result<()> {
+    fn build_all(&mut self, catalog: &Catalog, without_record: &[(ExperimentName, u64)]) -> Result<()> {
         let experiments: HashMap<&str, Experiment> = catalog
             .experiments
             .iter()
@@ -211,6 +225,10 @@ impl Builder<'_> {
             let spec = self.parameters.scores(experiment.num_targets);
             self.array(Key::dict(name.as_str()), valid.scores_file(), spec)?;
         }
+        for (name, num_targets) in without_record {
+            let spec = self.parameters.scores(*num_targets);
+            self.array(Key::dict(name.as_str()), name.scores_file(), spec)?;
+        }
         self.build.close()?;
         let records = Value::Object(catalog.experiments.clone().unwrap_or_default());
         self.member(Key::dict("experiments"), &records, EXPERIMENTS_FILE)?;
@@ -222,7 +240,7 @@ impl Builder<'_> {
         for array in [TrainArray::Grads, TrainArray::OutToLoss, TrainArray::Features, TrainArray::Mask] {
             let file = format!("{id}/{}", array.file_name());
             let was_deleted =
-                array == TrainArray::Grads && flags.is_finalized && !self.root.join(&file).exists();
+                array == TrainArray::Grads && flags.is_finalized && !is_there(&self.root.join(&file))?;
             if !was_deleted {
                 self.array(Key::dict(array.key()), file, self.parameters.train(array))?;
             }
@@ -252,7 +270,7 @@ impl Builder<'_> {
                 let grads = self.parameters.target_grads(num_targets);
                 self.array(Key::dict("grads"), format!("{id}/{}", name.grads_file()), grads)?;
                 let mask = format!("{id}/{}", name.targets_file());
-                if self.root.join(&mask).exists() {
+                if is_there(&self.root.join(&mask))? {
                     self.array(Key::dict("done"), mask, Parameters::target_mask(num_targets))?;
                 }
                 self.build.close()?;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
 //! | `files` | open files kept for the next read; `pread` |
+//! | `regular` | opening what has to be a regular file |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | read-only maps of whole files, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
@@ -39,6 +40,7 @@ pub(crate) mod folders;
 mod map;
 mod output;
 mod reader;
+pub(crate) mod regular;
 mod watch;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
