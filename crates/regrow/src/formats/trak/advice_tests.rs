@@ -20,7 +20,7 @@ const DAMAGES: [Damage; 12] = [
     ("no header", |path| fs::write(path, b"something else").unwrap()),
     ("cut", |path| {
         let bytes = fs::read(path).unwrap();
-        fs::write(path, &bytes[..bytes.len() - 3]).unwrap();
+        fs::write(path, &bytes[..bytes.len().saturating_sub(3)]).unwrap();
     }),
     ("cut in its header", |path| {
         let bytes = fs::read(path).unwrap();
