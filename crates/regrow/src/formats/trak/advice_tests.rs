@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::layout::LOCK_FILE;
 use super::lost_tests::finished;
 use super::tests::{metadata, name, records};
 use super::*;
@@ -72,12 +73,28 @@ fn complaints(root: &Path) -> Vec<String> {
     }
 }
 
+/// What is wrong with the advice on a store: it is followed, and everything is to be well then.
+fn follow(root: &Path, complaints_before: &[String]) -> Result<(), String> {
+    let wants_metadata = complaints_before.iter().any(|text| text.contains("metadata"));
+    let with = Repair { metadata: wants_metadata.then(metadata), ..Repair::default() };
+    let done = repair(root, &with).map_err(|error| format!("repair refuses: {error}"))?;
+    let left = complaints(root);
+    if done.is_empty() || !left.is_empty() {
+        return Err(format!("repair did {done:?}, left is {left:?}"));
+    }
+    match repair(root, &Repair::default()) {
+        Ok(again) if again.is_empty() => Ok(()),
+        again => Err(format!("a second repair: {again:?}")),
+    }
+}
+
 #[test]
 fn repair_does_what_verify_says_that_it_does() {
     let sound = tempfile::tempdir().unwrap();
     finished(sound.path()).bind_checkpoint(0, "sha256:0").unwrap();
-    let (mut advised, mut not_advised) = (0, 0);
-    for file in files(sound.path()) {
+    let (mut advised, mut not_advised, mut broken) = (0, 0, Vec::new());
+    // The lock holds nothing, and verify does not look at it.
+    for file in files(sound.path()).into_iter().filter(|file| file != LOCK_FILE) {
         for has_record in [true, false] {
             for (what, damage) in DAMAGES {
                 let folder = tempfile::tempdir().unwrap();
@@ -87,29 +104,19 @@ fn repair_does_what_verify_says_that_it_does() {
                 }
                 damage(&folder.path().join(&file));
                 let before = complaints(folder.path());
-                let place = format!("{file}, {what}, record {has_record}: {before:?}");
-                if !before.iter().any(|text| text.contains("`repair`")) {
+                // A complaint that repair cannot mend must not advise it; whatever else is wrong then stays as well.
+                if before.is_empty() || !before.iter().all(|text| text.contains("`repair`")) {
                     not_advised += 1;
                     continue;
                 }
-                // A complaint that repair cannot mend stays, and must not have advised it.
-                let wants_metadata = before.iter().any(|text| text.contains("metadata"));
-                let with = Repair { metadata: wants_metadata.then(metadata), ..Repair::default() };
-                if before.iter().all(|text| text.contains("`repair`")) {
-                    let done =
-                        repair(folder.path(), &with).unwrap_or_else(|error| panic!("{place}\n{error}"));
-                    assert!(!done.is_empty(), "{place}");
-                    assert_eq!(complaints(folder.path()), Vec::<String>::new(), "{place}\n{done:?}");
-                    assert_eq!(
-                        repair(folder.path(), &Repair::default()).unwrap(),
-                        Vec::<String>::new(),
-                        "{place}"
-                    );
-                    advised += 1;
+                advised += 1;
+                if let Err(error) = follow(folder.path(), &before) {
+                    broken.push(format!("{file}, {what}, record {has_record}: {before:?}\n  {error}"));
                 }
             }
         }
     }
+    assert!(broken.is_empty(), "{} of {advised}\n{}", broken.len(), broken.join("\n"));
     assert!(advised > 100 && not_advised > 10, "{advised}, {not_advised}");
 }
 

@@ -532,7 +532,12 @@ pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
             .help("without them processes would lose each other's experiments; mount it with locks"),
         _ => Error::io("cannot lock the store", &path, error),
     };
-    let file = open_or_make_regular(&path)?;
+    let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            error.help("it is the lock of the store, an empty file: move away what is there")
+        }
+        _ => error,
+    })?;
     file.lock().map_err(cannot_lock)?;
     Ok(file)
 }
