@@ -1,6 +1,6 @@
 """Every file of a TRAK store in turn is something else than a file: see `test_trak_nodes.py`.
 
-Each step has ten seconds; then the alarm ends the process, whatever it waits for. The last line says where.
+Each step has half a minute; then the alarm ends the process, whatever it waits for. The last line says where.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main(folder: Path) -> None:
                 make(store / file)
                 # Opening looks at arrays only when they are read; the lock is for those who write.
                 may_pass = name == "open" or (file.name == LOCK and name != "resume")
-                signal.alarm(10)
+                signal.alarm(30)
                 try:
                     step(store)
                 except regrow.RegrowError as error:

@@ -65,6 +65,15 @@ fn files(root: &Path) -> Vec<String> {
     files
 }
 
+fn copy(from: &Path, to: &Path) {
+    for folder in ["0", "scores"] {
+        fs::create_dir(to.join(folder)).unwrap();
+    }
+    for file in files(from) {
+        fs::copy(from.join(&file), to.join(&file)).unwrap();
+    }
+}
+
 /// What opening and verifying say is wrong.
 fn complaints(root: &Path) -> Vec<String> {
     match crate::verify(root) {
@@ -98,7 +107,7 @@ fn repair_does_what_verify_says_that_it_does() {
         for has_record in [true, false] {
             for (what, damage) in DAMAGES {
                 let folder = tempfile::tempdir().unwrap();
-                finished(folder.path()).bind_checkpoint(0, "sha256:0").unwrap();
+                copy(sound.path(), folder.path());
                 if !has_record {
                     fs::write(folder.path().join("experiments.json"), "{}").unwrap();
                 }
