@@ -70,22 +70,13 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
                 && !is_barely_begun(root, id, &name)
                 && without_record.insert(name.clone())
             {
-                let (grads, mask) = (name.grads_file(), name.targets_file());
-                let fits =
-                    [(grads, TrainArray::Grads.key()), (mask, "done")].into_iter().any(|(file, key)| {
-                        ArrayFile::spec_of(&root.join(model_file(id, &file))).is_ok_and(|found| match key {
-                            "done" => found == Parameters::target_mask(found.rows),
-                            _ => found == parameters.target_grads(found.rows),
-                        })
-                    });
+                let fits = fits_together(root, &name, parameters)?;
                 findings.add(lost_record(root, &name, "targets", fits));
             }
         }
     }
     for (name, _) in scores_without_record(root, catalog)? {
-        let path = root.join(name.scores_file());
-        let found = ArrayFile::spec_of(&path);
-        let fits = found.is_ok_and(|found| found == parameters.scores(found.columns));
+        let fits = fits_together(root, &name, parameters)?;
         if without_record.insert(name.clone()) {
             findings.add(lost_record(root, &name, "scores", fits));
         }
@@ -104,6 +95,23 @@ fn lost_record(root: &Path, name: &ExperimentName, what: &str, fits: bool) -> Er
         true => error.help("another process has lost it; `repair` adds it again"),
         false => error.help("and they are no arrays of this store's sizes: move their files away"),
     }
+}
+
+/// Whether those arrays of an experiment that can be read are of this store's kind, and of one number of targets:
+/// only then can a record be made of them.
+fn fits_together(root: &Path, name: &ExperimentName, parameters: &Parameters) -> Result<bool> {
+    let scores = ArrayFile::spec_of(&root.join(name.scores_file())).ok();
+    let (mut grads, mut masks) = (Vec::new(), Vec::new());
+    for id in model_folders(root)? {
+        grads.extend(ArrayFile::spec_of(&root.join(model_file(id, &name.grads_file()))));
+        masks.extend(ArrayFile::spec_of(&root.join(model_file(id, &name.targets_file()))));
+    }
+    let by_scores = scores.filter(|scores| *scores == parameters.scores(scores.columns));
+    let by_targets = grads.first().or(masks.first()).map(|spec| spec.rows);
+    let Some(targets) = by_scores.map(|scores| scores.columns).or(by_targets) else { return Ok(false) };
+    Ok(scores.is_none_or(|found| found == parameters.scores(targets))
+        && grads.iter().all(|found| *found == parameters.target_grads(targets))
+        && masks.iter().all(|found| *found == Parameters::target_mask(targets)))
 }
 
 /// Experiments that have scores and no record, and how many targets the scores have: another process has lost the
@@ -237,6 +245,7 @@ fn check_experiment(
         }
         check_spec(&path, &parameters.target_grads(targets), findings);
         let mask_path = root.join(model_file(id, &name.targets_file()));
+        check_spec(&mask_path, &Parameters::target_mask(targets), findings);
         let Ok(mask) = ArrayFile::open(&mask_path, &Parameters::target_mask(targets), false) else {
             continue;
         };

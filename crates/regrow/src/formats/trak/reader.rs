@@ -41,7 +41,12 @@ enum Source {
     /// It was in a JSON file.
     Member(LeafData),
     /// In an array of the store.
-    Array { file: String, spec: ArraySpec },
+    Array {
+        file: String,
+        spec: ArraySpec,
+        /// It is what the rest of the store says.
+        fits: bool,
+    },
 }
 
 impl TrakReader {
@@ -100,10 +105,13 @@ impl TrakReader {
 
     fn array(&self, leaf: usize) -> Result<Option<ArrayFile>> {
         match self.sources.get(leaf) {
-            Some(Source::Array { file, spec }) => {
+            Some(Source::Array { file, spec, fits }) => {
                 let opened = ArrayFile::open(&self.root.join(file), spec, false);
                 opened.map(Some).map_err(|error| match error.kind() {
                     ErrorKind::NotFound => check::missing(&self.root, file, spec),
+                    ErrorKind::Corrupt if !fits => error.help(
+                        "its dtype or sizes are not this store's either: copy it again, or move it away",
+                    ),
                     _ => error,
                 })
             }
@@ -293,7 +301,7 @@ impl Builder<'_> {
         let spec = ArrayFile::spec_of(&self.root.join(&file)).unwrap_or(expected);
         let info = info(LeafKind::NumpyArray, spec.dtype, spec.shape()?, file.as_str());
         self.build.leaf(key, info)?;
-        self.sources.push(Source::Array { file, spec });
+        self.sources.push(Source::Array { file, spec, fits: spec == expected });
         Ok(())
     }
 
