@@ -6,9 +6,9 @@
     make bench BENCH='--only flax equinox --rounds 9'     # some of it
     make bench BENCH='--folder /mnt/disk --workloads many_small --tools regrow safetensors --only storing'
 
-How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`. Against whom:
-`tools.py`, `chunked.py`, `limits.py`. What it should come to: `targets.py`. Into the folder `--out` go `results.json`
-(every sample), `results.md` (the targets, and all medians) and pictures.
+How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`,
+`trak_stores.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should come to: `targets.py`. Into the
+folder `--out` go `results.json` (every sample), `results.md` (the targets, and all medians) and pictures.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import interop
 import operations
 import processes
 import report
+import trak_stores
 from measure import OURS, say
 from setting import GIB, SCALES, TOOLS, Setting
 from workloads import shapes
@@ -49,6 +50,7 @@ GROUPS = {
     "memory": processes.remembering,
     "import": processes.importing,
     "ls": processes.listing,
+    "trak": trak_stores.featurizing,
     "growth": growth.growing,
 }
 

@@ -19,6 +19,7 @@ from operations import INTO as LOAD_INTO
 from operations import SAVE as SAVED
 from processes import EXTRA, IMPORT, LS
 from setting import MIB, Scale
+from trak_stores import FEATURIZE, STORE, THEIRS
 
 Value = Callable[[Samples], float | None]
 
@@ -109,6 +110,8 @@ def targets(scale: Scale) -> list[Target]:
     faster("flax", FLAX_LOAD, main, "flax", 8)
     faster("equinox", EQUINOX_SAVE, main, "equinox", 1.3)
     faster("equinox", EQUINOX_LOAD, main, "equinox", 3)
+    what = f"{STORE}: {FEATURIZE}, ours to {THEIRS}"
+    out.append(Target("TRAK store", what, lambda s: s.ratio(FEATURIZE, STORE, OURS, THEIRS), 1, False, "x"))
     giant = f"a leaf of {scale.slice_bytes // MIB} MiB"
     out.append(Target("one 64 KiB slice, cold", f"{giant}: bytes read to bytes asked", _read(giant), 2, False, "x"))
     for workload in sized:

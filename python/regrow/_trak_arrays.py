@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
+import stat
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._errors import InvalidArgumentError
+from ._errors import CorruptError, InvalidArgumentError
 from ._text import counted
 
 Rows = NDArray[np.int64]
@@ -54,8 +57,10 @@ class StoreArray(np.memmap):
         if values.dtype != self.dtype:
             values = values.astype(self.dtype)
         values = self._of_rows(rows, values)
-        whole = np.broadcast_to(values, (*shape, *self.shape[1:]))
-        self._write(rows, np.ascontiguousarray(whole).reshape(len(rows), *self.shape[1:]))
+        wanted = (*shape, *self.shape[1:])
+        if values.shape != wanted:
+            values = np.broadcast_to(values, wanted)
+        self._write(rows, np.ascontiguousarray(values).reshape(len(rows), *self.shape[1:]))
 
     def fill(self, value: Any) -> None:
         """Assigns one value to all rows."""
@@ -121,14 +126,17 @@ class MaskArray(StoreArray):
     asked: tuple[Rows, NDArray[np.bool_]] | None
     """The rows asked for last, and which of them were done: the batch that is being worked on."""
     _tell: Callable[[Rows, bool], None] | None
-    _told: NDArray[np.bool_] | None
+    _plain: NDArray[np.int32] | None
+    """The marks of the whole array, which show at once."""
+    _told: NDArray[np.int32] | None
+    """What the engine was told of each row."""
     _whole: MaskArray | None
     _views: weakref.WeakValueDictionary[int, MaskArray]
 
     def __array_finalize__(self, obj: Any) -> None:
         super().__array_finalize__(obj)
         self.asked = None
-        self._tell = self._told = None
+        self._tell = self._plain = self._told = None
         whole = getattr(obj, "_whole", None)
         self._whole = whole if whole is not None and np.may_share_memory(self, whole) else None
         if self._whole is not None:
@@ -141,17 +149,28 @@ class MaskArray(StoreArray):
         return array[()] if return_scalar else np.asarray(array)
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
         rows = None if self._write is None else rows_of(index, self.shape)
+        if rows is not None and self._plain is not None and isinstance(index, np.ndarray):
+            # By far the most common: rows by number. NumPy copies them, so nothing is lost with the class.
+            marks = self._plain[rows[0]]
+            self.asked = rows[0].copy(), marks == 1
+            return marks.reshape(*rows[1], 1)
+        found = super().__getitem__(index)
         if rows is not None:
             self.asked = rows[0], np.array(found).reshape(-1) == 1
         is_view = isinstance(found, MaskArray) and found._whole is not None
         return np.asarray(found) if isinstance(found, np.ndarray) and not is_view else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if not np.isin(np.asarray(value), (0, 1)).all():
+        is_one = type(value) is int
+        if value not in (0, 1) if is_one else not np.isin(np.asarray(value), (0, 1)).all():
             raise InvalidArgumentError(_ONLY_0_AND_1)
-        if self._told is None or rows_of(index, self.shape) is not None:
+        rows = None if self._told is None or self._write is None else rows_of(index, self.shape)
+        if rows is not None and is_one and self._plain is not None:
+            self._plain[rows[0]] = value
+            self._tell_rows(rows[0], value == 1)
+            return
+        if self._told is None or rows is not None:
             super().__setitem__(index, value)
             self._reconcile_whole()
             return
@@ -161,52 +180,68 @@ class MaskArray(StoreArray):
         if self._write is not None:
             values = np.array(self)
             values[index] = value
-            rows = np.flatnonzero(touched)
-            self._write(rows, values.reshape(-1)[rows])
+            numbers = np.flatnonzero(touched)
+            self._write(numbers, values.reshape(-1)[numbers])
 
     @property
     def done_count(self) -> int:
         """How many rows are done, as far as this process knows."""
-        told = np.asarray(self) == 1 if self._told is None else self._told
-        return int(np.count_nonzero(told))
+        return int(np.count_nonzero(np.asarray(self) == 1 if self._told is None else self._told))
 
     def start(self, tell: Callable[[Rows, bool], None]) -> None:
         """Makes the mask writable: `tell` marks rows in the engine."""
-        plain = np.asarray(self)
+        plain = np.asarray(self).reshape(-1)
         # Pages of a private map that nobody has written to show what happens to the file. A mark that is neither 0
         # nor 1 counts as not done.
         plain[...] = plain.copy() == 1
-        self._tell, self._told = tell, plain.reshape(-1) == 1
+        self._tell, self._plain, self._told = tell, plain, plain.copy()
         self._views = weakref.WeakValueDictionary()
         self._whole = self
         self._write = self._mark
 
+    def any_told(self, rows: Rows) -> bool:
+        """Whether the engine was told that any of the rows is done."""
+        return self._told is not None and bool(self._told[rows].any())
+
+    def restore(self, missing: Rows) -> bool:
+        """Shows what the engine says after an error: all rows are done but the `missing`. Whether some were before."""
+        if self._plain is None or self._told is None:
+            return False
+        before = self._told == 1
+        self._plain[...] = 1
+        self._plain[missing] = 0
+        self._told[...] = self._plain
+        return bool(before[missing].any())
+
     def _mark(self, rows: Rows, values: NDArray[Any]) -> None:
         """Assigns to rows, and tells the engine, of rows that were marked so already, too."""
-        np.asarray(self).reshape(-1)[rows] = values.reshape(-1)
+        plain = np.asarray(self).reshape(-1)
+        plain[rows] = values.reshape(-1)
         # Where a row is named twice, the last value counts.
         rows = np.unique(rows)
-        marks = np.asarray(self).reshape(-1)[rows] == 1
+        marks = plain[rows] == 1
         self._tell_rows(rows[~marks], False)
         self._tell_rows(rows[marks], True)
 
     def reconcile(self) -> None:
         """Tells the engine what views and in-place operators have changed."""
-        if self._told is None or self._tell is None:
+        if self._told is None or self._plain is None:
             return
-        plain = np.asarray(self).reshape(-1)
-        changed = np.flatnonzero((plain == 1) != self._told)
-        odd = np.flatnonzero((plain != 0) & (plain != 1))
+        differs = self._plain != self._told
+        if not differs.any():
+            return
+        plain, changed = self._plain, np.flatnonzero(differs)
+        odd = changed[(plain[changed] != 0) & (plain[changed] != 1)]
         if odd.size:
             plain[odd] = self._told[odd]
             self.reconcile()
             raise InvalidArgumentError(f"{_ONLY_0_AND_1}; row {odd[0]} is what it was before")
-        if changed.size:
-            self._mark(changed, plain[changed])
+        self._mark(changed, plain[changed])
 
     def revoke(self) -> None:
         """Lets nothing be assigned any more, to views of it either."""
         super().revoke()
+        self._plain = None
         if self._told is not None:
             for view in list(self._views.values()):
                 view.flags.writeable = False
@@ -221,72 +256,125 @@ class MaskArray(StoreArray):
             self._whole.reconcile()
 
 
+class OpenArrays:
+    """All arrays of a model, or of an experiment for one model, and what the engine is told of them.
+
+    After an error of the engine the mask shows what the engine says: rows that waited for a sync that failed are not
+    done, and nothing says so again before they have been written again.
+    """
+
+    def __init__(
+        self,
+        native: _native.TrakArrays,
+        writable: bool,
+        logger: logging.Logger,
+        before_plain: Callable[[], None],
+        before_undone: Callable[[bool], None],
+        marks_itself: bool,
+    ) -> None:
+        """Maps the arrays.
+
+        Args:
+            native: The open arrays.
+            writable: Whether rows can be assigned to.
+            logger: Is told of rows that are not finite.
+            before_plain: Called before the array of which no mask speaks is written to.
+            before_undone: Called before rows that are done are written again (`True`), or marked as not done
+                (`False`): takes back what was said of all rows.
+            marks_itself: Rows count as done once they are written; otherwise the mask is assigned to.
+        """
+        self.native = native
+        self._logger = logger
+        self._before_plain = before_plain
+        self._before_undone = before_undone
+        self._marks_itself = marks_itself
+        self._owes_flags = False
+        places = {place[0]: place for place in native.describe()}
+        self.mask: MaskArray = open_array(MaskArray, places.pop("mask"), writable)
+        if writable:
+            self.mask.start(self._tell)
+        self.arrays: dict[str, Any] = {"mask": self.mask}
+        for key, place in places.items():
+            is_plain = key in ("features", "scores")
+            array = open_array(StoreArray if is_plain else DataArray, place, writable)
+            if isinstance(array, DataArray):
+                array._mask = self.mask
+            if writable:
+                array._write = partial(self._write, key, is_plain)
+                array._before = before_plain if is_plain else None
+                if isinstance(array, DataArray):
+                    array._marks_itself = marks_itself
+            self.arrays[key] = array
+
+    def flush(self) -> None:
+        """Puts all rows, and then their marks, on disk."""
+        try:
+            self.mask.reconcile()
+        finally:
+            self._do(self.native.flush)
+
+    def missing(self) -> list[int]:
+        """The rows that are not done."""
+        self.mask.reconcile()
+        return self.native.missing()
+
+    def _tell(self, rows: Rows, is_done: bool) -> None:
+        if not is_done:
+            self._before_undone(False)
+        self._do(self.native.mark, rows, is_done)
+
+    def _write(self, key: str, is_plain: bool, rows: Rows, values: Any) -> None:
+        if is_plain:
+            self._before_plain()
+        elif self.mask.any_told(rows):
+            self._before_undone(True)
+        odd = self._do(self.native.write_rows, key, rows, values)
+        if odd is not None:
+            self._logger.warning(
+                f"NaN or infinity in {counted(len(rows), 'row', 'rows')} of {key}, beginning with row {odd}"
+            )
+        if not is_plain and self._marks_itself:
+            self.mask[rows] = 1
+
+    def _do(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Lets the engine work; if it fails, mask and flags say no more than the engine does."""
+        try:
+            result = work(*arguments)
+        except BaseException:
+            # What cannot even be read is not done.
+            missing = np.arange(len(self.mask))
+            try:
+                missing = np.array(self.native.missing(), np.int64)
+            finally:
+                self._owes_flags |= self.mask.restore(missing)
+                self._pay()
+            raise
+        if self._owes_flags:
+            self._pay()
+        return result
+
+    def _pay(self) -> None:
+        if self._owes_flags:
+            self._before_undone(False)
+            self._owes_flags = False
+
+
 def open_array(kind: type[StoreArray], place: Place, writable: bool) -> Any:
     """Maps an array of the store."""
     _, path, dtype, rows, columns, offset = place
     mode = kind._MODE if writable else "r"
-    with open(path, "r+b" if mode == "r+" else "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=_ACCESS[mode])
+    access = os.O_RDWR if mode == "r+" else os.O_RDONLY
+    # The engine has opened it before; should it have become a pipe since, nobody waits for its other end.
+    file = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise CorruptError(f"{path} was replaced by something that is no file", file=path)
+        mapped = mmap.mmap(file, 0, access=_ACCESS[mode])
+    finally:
+        os.close(file)
     array: Any = np.ndarray.__new__(kind, (rows, columns), dtype=np.dtype(dtype), buffer=mapped, offset=offset)
     array._mmap, array.filename, array.offset, array.mode = mapped, path, offset, mode
     return array
-
-
-def open_arrays(
-    native: _native.TrakArrays,
-    writable: bool,
-    logger: logging.Logger,
-    before_plain: Callable[[], None],
-    after_undone: Callable[[], None],
-    marks_itself: bool,
-) -> dict[str, Any]:
-    """All arrays of a model or of an experiment, by key; the mask as ``mask``.
-
-    Args:
-        native: The open arrays.
-        writable: Whether rows can be assigned to.
-        logger: Is told of rows that are not finite.
-        before_plain: Called before the array of which no mask speaks is written to.
-        after_undone: Called after rows were marked as not done.
-        marks_itself: Rows count as done once they are written; otherwise the mask is assigned to.
-    """
-
-    def tell(rows: Rows, is_done: bool) -> None:
-        native.mark(rows, is_done)
-        if not is_done:
-            after_undone()
-
-    places = {place[0]: place for place in native.describe()}
-    mask = open_array(MaskArray, places.pop("mask"), writable)
-    if writable:
-        mask.start(tell)
-    arrays: dict[str, Any] = {}
-
-    def write_data(key: str, is_plain: bool) -> Callable[[Rows, Any], None]:
-        def write(rows: Rows, values: Any) -> None:
-            if is_plain:
-                before_plain()
-            elif not np.isfinite(values).all():
-                count = counted(len(rows), "row", "rows")
-                logger.warning(f"NaN or infinity in {count} of {key}, beginning with row {rows[0]}")
-            native.write_rows(key, rows, values)
-            if not is_plain and marks_itself:
-                mask[rows] = 1
-
-        return write
-
-    for key, place in places.items():
-        is_plain = key in ("features", "scores")
-        array = open_array(StoreArray if is_plain else DataArray, place, writable)
-        if isinstance(array, DataArray):
-            array._mask = mask
-        if writable:
-            array._write = write_data(key, is_plain)
-            array._before = before_plain if is_plain else None
-            array._marks_itself = marks_itself and not is_plain
-        arrays[key] = array
-    arrays["mask"] = mask
-    return arrays
 
 
 def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] | None:
@@ -309,6 +397,9 @@ def rows_of(index: Any, sizes: tuple[int, ...]) -> tuple[Rows, tuple[int, ...]] 
         rows = np.arange(*index.indices(length))
         return rows, rows.shape
     array = np.asarray(index)
+    # The usual case first: seen without their signs, negative numbers are too large.
+    if array.dtype == np.int64 and array.ndim == 1 and array.size and array.view(np.uint64).max() < length:
+        return array, array.shape
     if array.dtype == np.bool_:
         if array.shape != (length,):
             return None

@@ -23,6 +23,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, NotFoundError
-from ._trak_arrays import MaskArray, StoreArray, open_arrays
+from ._trak_arrays import OpenArrays, StoreArray
 from ._trak_base import AbstractSaver, ModelIDException
 from ._trak_finalize import finalize_features, finalize_scores
 
@@ -63,8 +64,9 @@ class MmapSaver(AbstractSaver):
     several batches share: at most `sync_interval` seconds of work are done again after a kill or a power cut.
     """
 
-    sync_interval: float = 0.5
-    """Seconds that marks of rows wait for the sync they share; 0 syncs every batch."""
+    sync_interval: float | None = 0.5
+    """Seconds that marks of rows wait for the sync they share; 0 syncs every batch. `None` syncs no rows, as TRAK's own
+    saver: marks are written at once, and after a power cut rows may be marked as done and be zeros."""
     allow_non_finite: bool = False
     """Let scores with NaN or infinity be final."""
 
@@ -117,13 +119,13 @@ class MmapSaver(AbstractSaver):
                 bool(use_half_precision),
                 "create" if load_from_save_dir else "join",
                 json.dumps(dict(metadata)),
-                float(self.sync_interval),
+                None if self.sync_interval is None else float(self.sync_interval),
             )
         except MismatchError as error:
             raise MetadataMismatchError(f"In {self.save_dir}: {error}", file=error.file, help=error.help) from None
-        self._train: tuple[int, _native.TrakArrays] | None = None
-        self._targets: tuple[int, str, _native.TrakArrays] | None = None
-        self._open: dict[str, tuple[_native.TrakArrays, MaskArray]] = {}
+        self._train: tuple[int, OpenArrays] | None = None
+        self._targets: tuple[int, str, OpenArrays] | None = None
+        self._open: dict[str, OpenArrays] = {}
         self._scores: list[weakref.ref[StoreArray]] = []
         # Also when the interpreter ends without anybody calling `close`.
         self._at_exit = weakref.finalize(self, _flush, self._open)
@@ -205,19 +207,19 @@ class MmapSaver(AbstractSaver):
         # Whatever happens next, nothing is written to another model's arrays under this one's name.
         self._close_train()
         self.current_model_id = model_id
-        native = self._store.model(model_id)
         writable = mode == "r+"
-        arrays = open_arrays(
-            native,
+        opened = OpenArrays(
+            self._store.model(model_id),
             writable,
             self.logger,
             before_plain=lambda: self._unfinalize(model_id),
-            after_undone=partial(_unfeaturize, self._store, self.model_ids, model_id),
+            before_undone=partial(_unfeaturize, self._store, self.model_ids, model_id),
             marks_itself=False,
         )
+        arrays = opened.arrays
         if writable:
-            self._train = model_id, native
-            self._open["train"] = native, arrays["mask"]
+            self._train = model_id, opened
+            self._open["train"] = opened
         for key in _TRAIN_KEYS:
             self.current_store[key] = arrays.get(key)
         self.current_store["is_featurized"] = arrays["mask"]
@@ -236,19 +238,19 @@ class MmapSaver(AbstractSaver):
             num_targets = self.experiments[exp_name]["num_targets"]
         if mode == "w+":
             self._store.init_experiment(exp_name, num_targets, model_id, True)
-        native = self._store.experiment(exp_name, num_targets, model_id)
         writable = mode != "r"
-        arrays = open_arrays(
-            native,
+        opened = OpenArrays(
+            self._store.experiment(exp_name, num_targets, model_id),
             writable,
             self.logger,
             before_plain=lambda: self._unfinalize_scores(exp_name),
-            after_undone=partial(_unfinalize_scores, self._store, self.experiments, exp_name),
+            before_undone=partial(_targets_undone, self._store, self.experiments, exp_name),
             marks_itself=True,
         )
+        arrays = opened.arrays
         if writable:
-            self._targets = model_id, exp_name, native
-            self._open["targets"] = native, arrays["mask"]
+            self._targets = model_id, exp_name, opened
+            self._open["targets"] = opened
             self._scores = [known for known in self._scores if known() is not None]
             self._scores.append(weakref.ref(arrays["scores"]))
         self.current_store.update(zip(keys, (arrays["grads"], arrays["scores"]), strict=True))
@@ -316,7 +318,6 @@ class MmapSaver(AbstractSaver):
         """The training examples that are not done yet, in order."""
         model_id = _model_id(model_id)
         if self._train is not None and self._train[0] == model_id:
-            self._open["train"][1].reconcile()
             return self._train[1].missing()
         return self._store.model(model_id).missing()
 
@@ -327,7 +328,6 @@ class MmapSaver(AbstractSaver):
         """
         model_id = _model_id(model_id)
         if self._targets is not None and self._targets[:2] == (model_id, exp_name):
-            self._open["targets"][1].reconcile()
             return self._targets[2].missing()
         self._merge_experiments()
         num_targets = self.experiments[exp_name]["num_targets"]
@@ -350,21 +350,23 @@ class MmapSaver(AbstractSaver):
         """Puts all rows, and then their marks, on disk."""
         _flush(self._open)
         if self._train is not None:
-            model_id, native = self._train
+            model_id, opened = self._train
             flags = self.model_ids.get(model_id)
-            if flags is not None and not flags["is_featurized"] and native.count_done() == self.train_set_size:
+            if flags is not None and not flags["is_featurized"] and opened.native.count_done() == self.train_set_size:
                 featurized, finalized = self._store.write_flags(model_id, bool(flags["is_finalized"]))
                 flags.update(is_featurized=int(featurized), is_finalized=int(finalized))
 
     def close(self) -> None:
-        """Flushes, and lets go of all arrays."""
-        self.flush()
-        self._close_train()
-        self._close_targets()
-        for scores in (known() for known in self._scores):
-            _revoke(scores)
-        self._scores = []
-        self.current_store = dict.fromkeys(_TRAIN_KEYS)
+        """Flushes, and lets go of all arrays, also if they cannot be flushed."""
+        try:
+            self.flush()
+        finally:
+            self._let_go_of_train()
+            self._let_go_of_targets()
+            for scores in (known() for known in self._scores):
+                _revoke(scores)
+            self._scores = []
+            self.current_store = dict.fromkeys(_TRAIN_KEYS)
 
     def __enter__(self) -> MmapSaver:
         return self
@@ -373,8 +375,13 @@ class MmapSaver(AbstractSaver):
         self.close()
 
     def _close_train(self) -> None:
-        if self._train is not None:
-            self.flush()
+        try:
+            if self._train is not None:
+                self.flush()
+        finally:
+            self._let_go_of_train()
+
+    def _let_go_of_train(self) -> None:
         self._train = None
         self._open.pop("train", None)
         for key in (*_TRAIN_KEYS, "is_featurized"):
@@ -382,9 +389,15 @@ class MmapSaver(AbstractSaver):
             self.current_store[key] = None
 
     def _close_targets(self) -> None:
+        try:
+            if self._targets is not None:
+                self._targets[2].flush()
+        finally:
+            self._let_go_of_targets()
+
+    def _let_go_of_targets(self) -> None:
         if self._targets is not None:
             _, exp_name, _ = self._targets
-            _flush({"targets": self._open["targets"]})
             _revoke(self.current_store.get(f"{exp_name}_grads"))
             # Not those of the scores: TRAKer goes on with the ones of the first model it loads.
             self.current_store.update(dict.fromkeys((f"{exp_name}_grads", f"{exp_name}_scores")))
@@ -449,12 +462,10 @@ def checkpoint_digest(state: Mapping[str, Any]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _flush(open_arrays: dict[str, tuple[_native.TrakArrays, MaskArray]]) -> None:
-    for native, mask in list(open_arrays.values()):
-        try:
-            mask.reconcile()
-        finally:
-            native.flush()
+def _flush(open_arrays: dict[str, OpenArrays]) -> None:
+    with ExitStack() as all_of_them:
+        for opened in list(open_arrays.values()):
+            all_of_them.callback(opened.flush)
 
 
 def _revoke(array: Any) -> None:
@@ -462,13 +473,23 @@ def _revoke(array: Any) -> None:
         array.revoke()
 
 
-def _unfeaturize(store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int) -> None:
-    """After rows of a model were marked as not done: takes back that it is featurized or finalized, if it was said."""
-    known = {number: featurized or finalized for number, featurized, finalized in store.catalog()[0]}
-    if known.get(model_id):
-        store.write_flags(model_id, False)
+def _unfeaturize(
+    store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int, keep_final: bool
+) -> None:
+    """Before rows of a model are no longer done: takes back that it is featurized or finalized, if it was said."""
+    store.take_back_flags(model_id, keep_final)
     if model_id in model_ids:
-        model_ids[model_id].update(is_featurized=0, is_finalized=0)
+        model_ids[model_id]["is_featurized"] = 0
+        if not keep_final:
+            model_ids[model_id]["is_finalized"] = 0
+
+
+def _targets_undone(
+    store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str, keep_final: bool
+) -> None:
+    """Before targets are no longer done. Scores that were made of them stay final while targets are written again."""
+    if not keep_final:
+        _unfinalize_scores(store, experiments, exp_name)
 
 
 def _unfinalize_scores(store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str) -> None:

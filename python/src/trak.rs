@@ -37,7 +37,7 @@ impl TrakStore {
         half_precision: bool,
         mode: &str,
         metadata: &str,
-        sync_interval: f64,
+        sync_interval: Option<f64>,
     ) -> PyResult<Self> {
         let (train_set_size, proj_dim) = sizes;
         let parameters = Parameters { train_set_size, proj_dim, precision: precision(half_precision) };
@@ -46,11 +46,16 @@ impl TrakStore {
             "join" => Mode::Join(object(metadata).or_raise()?),
             _ => Mode::ReadOnly,
         };
-        let interval = Duration::try_from_secs_f64(sync_interval)
-            .map_err(|_| Error::invalid(format!("{sync_interval} seconds are no interval")))
-            .or_raise()?;
+        let interval = |seconds| {
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|_| Error::invalid(format!("{seconds} seconds are no interval")))
+        };
+        let interval = sync_interval.map(interval).transpose().or_raise()?;
         let opened = released(py, || store::TrakStore::open(&path, parameters, &mode));
-        opened.map(|store| Self(store.with_sync_interval(interval)))
+        opened.map(|store| match interval {
+            Some(interval) => Self(store.with_sync_interval(interval)),
+            None => Self(store.without_syncs()),
+        })
     }
 
     fn catalog(&self, py: Python<'_>) -> PyResult<CatalogOut> {
@@ -86,6 +91,10 @@ impl TrakStore {
 
     fn unfinalize(&self, py: Python<'_>, id: i64) -> PyResult<()> {
         released(py, || self.0.unfinalize(id))
+    }
+
+    fn take_back_flags(&self, py: Python<'_>, id: i64, keep_final: bool) -> PyResult<()> {
+        released(py, || self.0.take_back_flags(id, keep_final))
     }
 
     fn delete_grads(&self, py: Python<'_>, id: i64) -> PyResult<()> {
@@ -149,21 +158,24 @@ impl TrakArrays {
         .collect()
     }
 
+    /// Gives the first row of an array with a mask that holds NaN or an infinity; it is written all the same.
     fn write_rows(
         &self,
         py: Python<'_>,
         key: &str,
         rows: &Bound<'_, PyUntypedArray>,
         data: &Bound<'_, PyUntypedArray>,
-    ) -> PyResult<()> {
+    ) -> PyResult<Option<u64>> {
         let rows = numbers(rows).or_raise()?;
         let array = if key == self.plain.0 { &self.plain.1 } else { self.rows.array(key).or_raise()? };
         let data = borrow_array(data, array.spec().dtype).or_raise()?;
         let work = || {
             let bytes = data.to_c_order()?;
             match key == self.plain.0 {
-                true => array.write_rows(&rows, &bytes),
-                false => self.rows.write_rows(key, &rows, &bytes),
+                true => array.write_rows(&rows, &bytes).map(|()| None),
+                false => {
+                    self.rows.write_rows(key, &rows, &bytes).map(|()| array.first_non_finite(&rows, &bytes))
+                }
             }
         };
         released(py, work)
@@ -176,7 +188,8 @@ impl TrakArrays {
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        released(py, || self.rows.flush().and_then(|()| self.plain.1.sync()))
+        let sync_plain = || if self.rows.is_synced() { self.plain.1.sync() } else { Ok(()) };
+        released(py, || self.rows.flush().and_then(|()| sync_plain()))
     }
 
     fn has_pending(&self) -> bool {

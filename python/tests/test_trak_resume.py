@@ -238,3 +238,24 @@ def test_a_killed_process_leaves_only_rows_that_are_done(folder: Path) -> None:
     child = start(folder, 0, 1)
     assert child.wait(100) == 0
     assert set(rows_done(folder)) == set(range(600))
+
+
+def test_without_syncs_marks_are_written_at_once(folder: Path) -> None:
+    class Unsynced(trak.MmapSaver):
+        sync_interval = None
+
+    saver = Unsynced(folder, METADATA, 6, 4, True, logging.CRITICAL, True)
+    saver.register_model_id(0, False)
+    store = saver.current_store
+    for row in range(5):
+        store["grads"][[row]] = row + 1
+        store["out_to_loss"][[row]] = 1
+        store["is_featurized"][[row]] = 1
+        saver.serialize_current_model_id_metadata()
+        assert mask_on_disk(folder) == [1] * (row + 1) + [0] * (5 - row)
+    # A row that is written again is done as soon as it is.
+    store["grads"][[2]] = 9
+    assert mask_on_disk(folder) == [1, 1, 1, 1, 1, 0]
+    store["is_featurized"][[4]] = 0
+    assert mask_on_disk(folder) == [1, 1, 1, 1, 0, 0]
+    assert saver.missing_rows(0) == [4, 5]

@@ -56,6 +56,17 @@ fn spawn(test: &str, root: &Path, worker: u64) -> Child {
     child
 }
 
+/// Names in the store and its folders that no file has when nobody is making one.
+fn leftovers(root: &Path) -> Vec<String> {
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let folders = names(root).into_iter().map(|name| root.join(name)).filter(|path| path.is_dir());
+    let all: Vec<String> = folders.flat_map(|folder| names(&folder)).chain(names(root)).collect();
+    all.into_iter().filter(|name| name.starts_with('.') && name != ".regrow.lock").collect()
+}
+
 /// The child: does nothing unless it was started by a test below.
 #[test]
 fn works_until_it_is_killed() {
@@ -101,6 +112,7 @@ fn a_killed_writer_leaves_no_row_that_is_not_done() {
             continue;
         }
         let store = open(&root);
+        assert_eq!(leftovers(&root), Vec::<String>::new());
         let catalog = store.catalog().unwrap();
         assert!(catalog.faults.is_empty(), "{:?}", catalog.faults);
         let mut done = 0;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::rename::rename_new;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::local::folders::{random_name, sync_folder};
+use crate::store::local::folders::{LOCK_SUFFIX, random_name, sync_folder};
 
 const TEMPORARY: &str = ".regrow-tmp-";
 
@@ -44,12 +44,31 @@ impl NewFile {
     ///
     /// # Errors
     /// `AlreadyExists` if somebody has the name and it is not to be replaced.
-    pub(crate) fn give_name(mut self, name: &str, replace: bool) -> Result<()> {
+    pub(crate) fn give_name(self, name: &str, replace: bool) -> Result<()> {
+        let folder = self.folder.clone();
+        self.sync()?.give_name_unsynced(name, replace)?;
+        sync_folder(&folder).map_err(|error| Error::io("cannot sync the folder", &folder, error))
+    }
+
+    /// Syncs the file, which is then ready for its name.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(crate) fn sync(self) -> Result<Self> {
+        self.file.sync_all().map_err(|error| Error::io("cannot sync", &self.temporary, error))?;
+        Ok(self)
+    }
+
+    /// Gives the file its name; the caller syncs the folder, once for all files that it makes there.
+    ///
+    /// # Errors
+    /// As [`give_name`](Self::give_name).
+    pub(crate) fn give_name_unsynced(mut self, name: &str, replace: bool) -> Result<()> {
         let path = self.folder.join(name);
-        let named = self.file.sync_all().and_then(|()| match replace {
+        let named = match replace {
             true => fs::rename(&self.temporary, &path),
             false => rename_new(&self.temporary, &path),
-        });
+        };
         named.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 Error::new(ErrorKind::AlreadyExists, "the file exists already").in_file(&path)
@@ -57,7 +76,7 @@ impl NewFile {
             _ => Error::io("cannot give a file its name", &path, error),
         })?;
         self.is_named = true;
-        sync_folder(&self.folder).map_err(|error| Error::io("cannot sync the folder", &self.folder, error))
+        Ok(())
     }
 }
 
@@ -69,9 +88,14 @@ impl Drop for NewFile {
     }
 }
 
-/// Whether a name is one of ours that was never exchanged for a real one.
+/// Whether a name is one of ours that was never exchanged for a real one: of a file made here, or of a value that a
+/// store of one folder was putting there.
 fn is_new_file(name: &str) -> bool {
-    name.starts_with(TEMPORARY)
+    let is_put = |name: &str| {
+        let random = name.strip_prefix('.')?.strip_suffix(LOCK_SUFFIX)?;
+        Some(random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    name.starts_with(TEMPORARY) || is_put(name) == Some(true)
 }
 
 /// Removes what killed makers of files left in `folder`; the caller holds the lock that they held.
@@ -115,8 +139,11 @@ mod tests {
     fn sweeps_only_what_never_got_a_name() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".regrow-tmp-0123"), b"").unwrap();
-        fs::write(folder.path().join("kept"), b"").unwrap();
+        fs::write(folder.path().join(".0123456789abcdef.__lock"), b"").unwrap();
+        for kept in ["kept", "kept.__lock", ".regrow.lock", ".array.__lock"] {
+            fs::write(folder.path().join(kept), b"").unwrap();
+        }
         sweep_new_files(folder.path());
-        assert_eq!(names(folder.path()), ["kept"]);
+        assert_eq!(names(folder.path()), [".array.__lock", ".regrow.lock", "kept", "kept.__lock"]);
     }
 }

@@ -18,12 +18,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 
+use super::check;
 use super::layout::ArraySpec;
+use super::lost_writes::LostWrites;
 use crate::bytes::limits::work_space;
 use crate::commit::NewFile;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
 use crate::formats::npy::header::{Header, PREFIX_LEN_BYTES};
+use crate::store::local::regular::open_regular;
 
 /// Rows of a mask that are read at a time.
 const MASK_PIECE_ROWS: u64 = 64 << 10;
@@ -40,6 +43,7 @@ pub struct ArrayFile {
     spec: ArraySpec,
     data_offset_bytes: u64,
     data_len_bytes: u64,
+    lost: LostWrites,
 }
 
 impl ArrayFile {
@@ -48,12 +52,20 @@ impl ArrayFile {
     /// # Errors
     /// `AlreadyExists` if there is one and it is not to be replaced; `StorageFull`.
     pub(super) fn create(folder: &Path, name: &str, spec: &ArraySpec, replace: bool) -> Result<()> {
+        Self::prepare(folder, name, spec)?.give_name(name, replace)
+    }
+
+    /// The file without its name, all zeros, reserved on disk. The caller holds the store's lock.
+    ///
+    /// # Errors
+    /// `StorageFull`; what the disk says.
+    pub(super) fn prepare(folder: &Path, name: &str, spec: &ArraySpec) -> Result<NewFile> {
         let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
         let new = NewFile::create(folder)?;
         let len = header.len() as u64 + spec.len_bytes()?;
         let written = new.file().write_all_at(&header, 0).and_then(|()| reserve(new.file(), len));
         written.map_err(|error| Error::io("cannot make an array of", &folder.join(name), error))?;
-        new.give_name(name, replace)
+        Ok(new)
     }
 
     /// Opens the file, which must be exactly what `spec` says.
@@ -62,15 +74,12 @@ impl ArrayFile {
     /// `NotFound` if there is none; `Corrupt` if header or length are wrong; `Mismatch` if it is a sound array of
     /// another dtype or shape.
     pub fn open(path: &Path, spec: &ArraySpec, writable: bool) -> Result<Self> {
-        let opened = File::options().read(true).write(writable).open(path);
-        let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "an array of the store is missing")
+        let file = open_regular(path, writable).map_err(with_help)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "an array of the store is missing")
                 .in_file(path)
-                .expected(spec, "no file"),
-            _ => Error::io("cannot open", path, error),
+                .expected(spec, "no file")
         })?;
-        let (found, data_offset_bytes) =
-            read_spec(&file).in_file(path).map_err(|error| error.help(REPAIR_HELP))?;
+        let (found, data_offset_bytes) = read_spec(&file).in_file(path).map_err(with_help)?;
         if found != *spec {
             return Err(Error::new(ErrorKind::Mismatch, "an array is not what the store's parameters say")
                 .in_file(path)
@@ -83,17 +92,27 @@ impl ArrayFile {
             spec: found,
             data_offset_bytes,
             data_len_bytes: spec.len_bytes()?,
+            lost: LostWrites::default(),
         };
         array.check_len()?;
         Ok(array)
     }
 
+    /// The same, which tells `lost` of syncs that fail.
+    #[must_use]
+    pub(super) fn telling(mut self, lost: &LostWrites) -> Self {
+        self.lost = lost.clone();
+        self
+    }
+
     /// Dtype and shape that the header of a file gives, whatever its length.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if it is no npy file of two axes in C order; `Unsupported`.
+    /// `NotFound`; `Corrupt` if it is no npy file; `Unsupported` if it is one of another kind than a store's.
     pub fn spec_of(path: &Path) -> Result<ArraySpec> {
-        let file = File::open(path).map_err(|error| Error::io("cannot open", path, error))?;
+        let file = open_regular(path, false)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "an array of the store is missing").in_file(path)
+        })?;
         Ok(read_spec(&file).in_file(path)?.0)
     }
 
@@ -163,7 +182,18 @@ impl ArrayFile {
             written.map_err(|error| Error::io("cannot write rows of", &self.path, error))?;
             data = rest;
         }
+        self.lost.written(&self.path, rows, self.spec.rows);
         Ok(())
+    }
+
+    /// The first of `rows` whose values, in `data`, hold NaN or an infinity.
+    pub fn first_non_finite(&self, rows: &[u64], data: &[u8]) -> Option<u64> {
+        let (dtype, row_len) = (self.spec.dtype, self.row_len_bytes() as usize);
+        if row_len == 0 || check::is_finite(data, dtype) {
+            return None;
+        }
+        let values = rows.iter().zip(data.chunks_exact(row_len));
+        values.filter(|(_, bytes)| !check::is_finite(bytes, dtype)).map(|(&row, _)| row).next()
     }
 
     /// Reads whole rows from `first` on, as many as `out` holds.
@@ -195,9 +225,35 @@ impl ArrayFile {
     /// Waits until all that was written, by whatever way, would survive a power cut.
     ///
     /// # Errors
-    /// What the disk says; nothing may then be said to be done.
+    /// What the disk says. No row may then be said to be done before it is written again: the next sync succeeds
+    /// whether or not the disk has what this one failed to write.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|error| Error::io("cannot sync", &self.path, error))
+        self.file.sync_data().map_err(|error| {
+            self.lost.sync_failed(&self.path);
+            Error::io("cannot sync", &self.path, error).help(
+                "what was written since the last sync may be lost, and is not marked as done; write it again once \
+                 the disk works",
+            )
+        })
+    }
+
+    /// As [`sync`](Self::sync), of an array of which no mask speaks.
+    ///
+    /// # Errors
+    /// `Io` also if an earlier sync failed and some row was not written again.
+    pub(super) fn sync_whole(&self) -> Result<()> {
+        self.sync()?;
+        match self.lost.has_any(&self.path) {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Io, "a sync of this array failed before")
+                .in_file(&self.path)
+                .help("what it held may be lost: write all of its rows again")),
+        }
+    }
+
+    /// The first of `rows` that a failed sync may have lost.
+    pub(super) fn first_lost(&self, rows: &[u64]) -> Option<u64> {
+        self.lost.first_of(&self.path, rows)
     }
 
     /// Of an `int32` array of one column: shows each row's number to `each`.
@@ -244,22 +300,22 @@ impl ArrayFile {
         self.write_rows(rows, &mark.to_le_bytes().repeat(rows.len()))
     }
 
-    /// Takes all marks out of a mask, on disk; how many there were.
+    /// Takes all marks from row `first` on out of a mask, on disk; how many there were. All are written, those that
+    /// are zero already, too: a sync that failed may have left them on the disk.
     ///
     /// # Errors
     /// As [`write_rows`](Self::write_rows).
-    pub(super) fn clear_marks(&self) -> Result<u64> {
-        let mut rows = Vec::new();
-        self.for_each_number(|row, number| {
-            if number != 0 {
-                rows.push(row);
-            }
-        })?;
-        if !rows.is_empty() {
-            self.set_marks(&rows, 0)?;
-            self.sync()?;
+    pub(super) fn clear_marks_from(&self, first: u64) -> Result<u64> {
+        let mut count = 0;
+        self.for_each_number(|row, number| count += u64::from(row >= first && number != 0))?;
+        let mut start = first;
+        while start < self.spec.rows {
+            let end = self.spec.rows.min(start.saturating_add(MASK_PIECE_ROWS));
+            self.set_marks(&(start..end).collect::<Vec<u64>>(), 0)?;
+            start = end;
         }
-        Ok(rows.len() as u64)
+        self.sync()?;
+        Ok(count)
     }
 
     /// How many rows of a mask are 1.
@@ -270,6 +326,14 @@ impl ArrayFile {
         let mut count = 0;
         self.for_each_number(|_, number| count += u64::from(number == 1))?;
         Ok(count)
+    }
+}
+
+/// Says of a damaged array what to do about it; what `repair` refuses as well needs other words.
+fn with_help(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => error.help(REPAIR_HELP),
+        _ => error,
     }
 }
 
@@ -302,7 +366,8 @@ fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {
             Ok((ArraySpec { dtype: *dtype, rows, columns }, len as u64))
         }
         _ => Err(Error::unsupported("an array of a TRAK store is little endian, in C order, with two axes")
-            .expected("such an array", format_args!("{} of shape {}", header.descr.text(), header.shape))),
+            .expected("such an array", format_args!("{} of shape {}", header.descr.text(), header.shape))
+            .help("it was not written by TRAK; move it away, or write it again as TRAK does")),
     }
 }
 

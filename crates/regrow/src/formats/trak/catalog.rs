@@ -1,9 +1,10 @@
 //! What a folder says of itself: its JSON files, read once, each fault kept beside what is sound.
 //!
 //! Only `id_*.json` directly in the folder count: a backup somewhere below is no live data. An ID inside a file
-//! counts more than the file's name, as in TRAK; where two files speak of one model, the one named after it wins.
+//! counts more than the file's name, as in TRAK; where two files speak of one model, the one named after it wins, and
+//! the other is remembered.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -22,8 +23,23 @@ pub struct Catalog {
     pub models: BTreeMap<i64, ModelFlags>,
     /// `experiments.json`, if it is there and sound: the records as they stand, in their order.
     pub experiments: Option<Map<String, Value>>,
+    /// Files of flags that speak of models of which another file counts.
+    pub spare: Vec<SpareFlags>,
     /// What is wrong, each with its file.
     pub faults: Vec<Fault>,
+}
+
+/// What a file says of a model of which another file counts. TRAK takes the one that it happens to read last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpareFlags {
+    /// The file that does not count.
+    pub file: String,
+    /// The model.
+    pub id: i64,
+    /// What the file says.
+    pub flags: ModelFlags,
+    /// The file that counts.
+    pub counts: String,
 }
 
 /// A file of the folder that cannot be used, or says what cannot be.
@@ -61,7 +77,7 @@ impl Catalog {
                 catalog.faults.push(Fault { subject: Subject::Experiments, error });
             }
         }
-        let mut named_after = BTreeSet::new();
+        let mut from_file: BTreeMap<i64, String> = BTreeMap::new();
         for name in id_files(root)? {
             let meant = id_text(&name).and_then(parse_id);
             let path = root.join(&name);
@@ -75,12 +91,17 @@ impl Catalog {
                 }
             };
             for (id, flags) in models {
-                if name == id_file(id) {
-                    named_after.insert(id);
-                    catalog.models.insert(id, flags);
-                } else if !named_after.contains(&id) {
-                    catalog.models.insert(id, flags);
-                }
+                let counts = from_file.get(&id).filter(|known| **known == id_file(id)).cloned();
+                let spare = match counts {
+                    Some(counts) => Some(SpareFlags { file: name.clone(), id, flags, counts }),
+                    None => {
+                        let before = catalog.models.insert(id, flags);
+                        let file = from_file.insert(id, name.clone());
+                        let spare = |(file, flags)| SpareFlags { file, id, flags, counts: name.clone() };
+                        file.zip(before).map(spare)
+                    }
+                };
+                catalog.spare.extend(spare);
             }
         }
         Ok(catalog)
@@ -110,13 +131,13 @@ impl Catalog {
     }
 }
 
-/// The files of flags directly in `root`, sorted.
+/// The names of files of flags directly in `root`, sorted; what has such a name and is no file is damage.
 ///
 /// # Errors
 /// If the folder cannot be listed.
 pub fn id_files(root: &Path) -> Result<Vec<String>> {
     let mut names = names_in(root)?;
-    names.retain(|name| id_text(name).is_some() && root.join(name).is_file());
+    names.retain(|name| id_text(name).is_some());
     Ok(names)
 }
 

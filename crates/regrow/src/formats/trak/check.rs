@@ -2,14 +2,17 @@
 //! arrays, and arrays that are gone while their mask says that rows of them are done. And what only looks odd: rows
 //! that are done and hold zeros.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, model_folders, names_in};
 use super::documents::{Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, TrainArray, id_file, model_file,
+    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, SCORES_FOLDER, TrainArray,
+    id_file, model_file,
 };
+use super::store::is_there;
 use crate::array::Dtype;
 use crate::bytes::limits::work_space;
 use crate::engine::Finding;
@@ -18,6 +21,8 @@ use crate::text::counted;
 
 /// Bytes of an array that are looked at together.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
+/// Numbers that are looked at without a way out.
+const PIECE_NUMBERS: usize = 1 << 12;
 /// Rows named in one note.
 const NAMED_MAX: usize = 10;
 
@@ -28,7 +33,11 @@ const NAMED_MAX: usize = 10;
 pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> Result<Vec<Finding>> {
     let mut findings = Findings(Vec::new());
     if catalog.metadata.is_none() {
-        findings.add(Error::corrupt("the metadata are missing").in_file(root.join(METADATA_FILE)));
+        findings.add(
+            Error::corrupt("the metadata are missing")
+                .in_file(root.join(METADATA_FILE))
+                .help("give `repair` the metadata that the store was made with"),
+        );
     }
     for (&id, &flags) in &catalog.models {
         check_model(root, id, flags, parameters, &mut findings);
@@ -38,24 +47,93 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
         let Ok(name) = ExperimentName::new(name) else { continue };
         check_experiment(root, catalog, &name, &experiment, parameters, &mut findings);
     }
+    for spare in &catalog.spare {
+        let counts = catalog.models.get(&spare.id).copied().unwrap_or_default();
+        if counts != spare.flags {
+            findings.add(
+                Error::corrupt(format!("two files say different things of model {}", spare.id))
+                    .in_file(root.join(&spare.file))
+                    .expected(
+                        format_args!("{} (in {})", counts.to_record(), spare.counts),
+                        spare.flags.to_record(),
+                    )
+                    .help("TRAK takes the file that it happens to read last; `repair` puts this one aside"),
+            );
+        }
+    }
+    let mut without_record = HashSet::new();
     for id in model_folders(root)? {
         for name in experiments_of(root, id)? {
-            let has_grads = root.join(model_file(id, &name.grads_file())).exists();
+            let has_grads = is_there(&root.join(model_file(id, &name.grads_file())))?;
             if !has_grads && marked_rows(&root.join(model_file(id, &name.targets_file()))).is_none() {
                 continue;
             }
-            let is_known =
-                catalog.experiments.as_ref().is_some_and(|records| records.contains_key(name.as_str()));
-            if !is_known && !is_barely_begun(root, id, &name) {
-                findings.add(
-                    Error::corrupt(format!("experiment {:?} has targets and no record", name.as_str()))
-                        .in_file(root.join(EXPERIMENTS_FILE))
-                        .help("another process has lost it; `repair` adds it again"),
-                );
+            if !has_record(catalog, &name)
+                && !is_barely_begun(root, id, &name)
+                && without_record.insert(name.clone())
+            {
+                let fits = fits_together(root, &name, parameters)?;
+                findings.add(lost_record(root, &name, "targets", fits));
             }
         }
     }
+    for (name, _) in scores_without_record(root, catalog)? {
+        let fits = fits_together(root, &name, parameters)?;
+        if without_record.insert(name.clone()) {
+            findings.add(lost_record(root, &name, "scores", fits));
+        }
+    }
     Ok(findings.0)
+}
+
+fn has_record(catalog: &Catalog, name: &ExperimentName) -> bool {
+    catalog.experiments.as_ref().is_some_and(|records| records.contains_key(name.as_str()))
+}
+
+fn lost_record(root: &Path, name: &ExperimentName, what: &str, fits: bool) -> Error {
+    let error = Error::corrupt(format!("experiment {:?} has {what} and no record", name.as_str()))
+        .in_file(root.join(EXPERIMENTS_FILE));
+    match fits {
+        true => error.help("another process has lost it; `repair` adds it again"),
+        false => error.help("and they are no arrays of this store's sizes: move their files away"),
+    }
+}
+
+/// Whether those arrays of an experiment that can be read are of this store's kind, and of one number of targets:
+/// only then can a record be made of them.
+fn fits_together(root: &Path, name: &ExperimentName, parameters: &Parameters) -> Result<bool> {
+    let scores = ArrayFile::spec_of(&root.join(name.scores_file())).ok();
+    let (mut grads, mut masks) = (Vec::new(), Vec::new());
+    for id in model_folders(root)? {
+        grads.extend(ArrayFile::spec_of(&root.join(model_file(id, &name.grads_file()))));
+        masks.extend(ArrayFile::spec_of(&root.join(model_file(id, &name.targets_file()))));
+    }
+    let by_scores = scores.filter(|scores| *scores == parameters.scores(scores.columns));
+    let by_targets = grads.first().or(masks.first()).map(|spec| spec.rows);
+    let Some(targets) = by_scores.map(|scores| scores.columns).or(by_targets) else { return Ok(false) };
+    Ok(scores.is_none_or(|found| found == parameters.scores(targets))
+        && grads.iter().all(|found| *found == parameters.target_grads(targets))
+        && masks.iter().all(|found| *found == Parameters::target_mask(targets)))
+}
+
+/// Experiments that have scores and no record, and how many targets the scores have: another process has lost the
+/// record. One that was being started when its process was killed has no scores yet.
+///
+/// # Errors
+/// If a folder cannot be listed.
+pub(super) fn scores_without_record(root: &Path, catalog: &Catalog) -> Result<Vec<(ExperimentName, u64)>> {
+    let folder = root.join(SCORES_FOLDER);
+    let files = if folder.is_dir() { names_in(&folder)? } else { Vec::new() };
+    let names = files.iter().filter_map(|file| ExperimentName::of_scores_file(file));
+    let ids = model_folders(root)?;
+    let is_lost = |name: &ExperimentName| {
+        !has_record(catalog, name) && !ids.iter().any(|&id| is_barely_begun(root, id, name))
+    };
+    let targets_of = |name: &ExperimentName| {
+        // What is no array is a leaf nonetheless: reading it says so.
+        ArrayFile::spec_of(&root.join(name.scores_file())).map_or(1, |spec| spec.columns)
+    };
+    Ok(names.filter(is_lost).map(|name| (name.clone(), targets_of(&name))).collect())
 }
 
 /// Whether an experiment without a record was being started when its process was killed: the arrays are made, the
@@ -164,11 +242,12 @@ fn check_experiment(
     }
     for (&id, flags) in &catalog.models {
         let path = root.join(model_file(id, &name.grads_file()));
-        if !path.exists() {
+        if !is_there(&path).unwrap_or(true) {
             continue;
         }
         check_spec(&path, &parameters.target_grads(targets), findings);
         let mask_path = root.join(model_file(id, &name.targets_file()));
+        check_spec(&mask_path, &Parameters::target_mask(targets), findings);
         let Ok(mask) = ArrayFile::open(&mask_path, &Parameters::target_mask(targets), false) else {
             continue;
         };
@@ -332,7 +411,7 @@ impl Masked<'_> {
             if array.spec().columns == 0 {
                 return Ok((Vec::new(), done));
             }
-            let mut found = std::collections::HashSet::new();
+            let mut found = HashSet::new();
             for_each_row(array, |row, bytes| {
                 if is_all_zero(bytes) {
                     found.insert(row);
@@ -370,11 +449,18 @@ fn is_all_zero(bytes: &[u8]) -> bool {
 }
 
 /// Whether all exponents are below the one that stands for infinity and NaN.
-fn is_finite(bytes: &[u8], dtype: Dtype) -> bool {
+pub(super) fn is_finite(bytes: &[u8], dtype: Dtype) -> bool {
     match dtype {
         Dtype::Float16 => {
-            bytes.as_chunks::<2>().0.iter().all(|number| u16::from_le_bytes(*number) & 0x7c00 != 0x7c00)
+            all(bytes.as_chunks::<2>().0, |number| u16::from_le_bytes(number) & 0x7c00 != 0x7c00)
         }
-        _ => bytes.as_chunks::<4>().0.iter().all(|number| f32::from_le_bytes(*number).is_finite()),
+        _ => all(bytes.as_chunks::<4>().0, |number| u32::from_le_bytes(number) & 0x7f80_0000 != 0x7f80_0000),
     }
+}
+
+/// As `Iterator::all`, in pieces without a way out, which processors check many numbers at a time of.
+fn all<const N: usize>(numbers: &[[u8; N]], is_sound: impl Fn([u8; N]) -> bool) -> bool {
+    numbers
+        .chunks(PIECE_NUMBERS)
+        .all(|piece| piece.iter().fold(true, |so_far, number| so_far & is_sound(*number)))
 }

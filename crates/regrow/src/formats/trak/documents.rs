@@ -6,22 +6,33 @@
 //! id_0.json          {"0": {"is_featurized": 1, "is_finalized": 0}}
 //! ```
 
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::layout::{MATRIX_TYPE_KEY, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, parse_id};
+use super::layout::{
+    CHECKPOINT_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, id_file, parse_id,
+};
 use crate::bytes::glance::Language;
-use crate::error::{Error, Result, ResultExt};
+use crate::commit::NewFile;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::orbax::json_text;
-use crate::store::{LocalStore, Store, read_document};
+use crate::store::local::regular::open_regular;
+use crate::store::read_opened_document;
 
 /// Longest document that is read: experiments of a hundred thousand names take a tenth.
 const DOCUMENT_LEN_MAX_BYTES: u64 = 256 << 20;
 
-/// What to do about a document that cannot be used.
+/// What to do about a document that cannot be used: nothing but the arrays is left to make it from.
 const HELP: &str = "it was cut by a crash, or written by hand; `repair` rebuilds it from the arrays and keeps the \
                     damaged one beside";
+/// The arrays do not say what kind of projection it was.
+const METADATA_HELP: &str = "it was cut by a crash, or written by hand; `repair` writes it again from the metadata \
+                             that it is given, and keeps the damaged one beside";
+/// The arrays do not say what they were computed from.
+const CHECKPOINT_HELP: &str = "it was cut by a crash, or written by hand; `repair` puts it aside, and the next \
+                               `check_checkpoint` writes it again";
 
 /// What is known of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -109,27 +120,50 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>> {
 
 /// As [`read_object`], of a file that is no longer than this.
 pub(super) fn read_object_up_to(path: &Path, max_len_bytes: u64) -> Result<Option<Map<String, Value>>> {
+    let help = help_for(path);
+    let opened = open_regular(path, false);
+    let Some(file) = opened.map_err(|error| if_corrupt(error, help))? else { return Ok(None) };
     let what = "a JSON file of a TRAK store";
-    let Some(bytes) = read_document(path, what, Language::Json, max_len_bytes)? else { return Ok(None) };
+    let bytes = read_opened_document(&file, path, what, Language::Json, max_len_bytes)?;
     if bytes.is_empty() {
-        return Err(Error::corrupt("a JSON file is empty").in_file(path).help(HELP));
+        return Err(Error::corrupt("a JSON file is empty").in_file(path).help(help));
     }
-    let value: Value = json_text::parse(&bytes).map_err(|error| error.help(HELP)).in_file(path)?;
+    let value: Value = json_text::parse(&bytes).map_err(|error| error.help(help)).in_file(path)?;
     match value {
         Value::Object(object) => Ok(Some(object)),
         other => Err(Error::corrupt("a JSON file holds something else than an object")
             .in_file(path)
             .expected("{...}", kind_of(&other))
-            .help(HELP)),
+            .help(help)),
     }
 }
 
-/// Replaces a document: a reader sees the old one or the new one, also after a power cut.
+fn help_for(path: &Path) -> &'static str {
+    match path.file_name().and_then(|name| name.to_str()) {
+        Some(METADATA_FILE) => METADATA_HELP,
+        Some(CHECKPOINT_FILE) => CHECKPOINT_HELP,
+        _ => HELP,
+    }
+}
+
+fn if_corrupt(error: Error, help: &str) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => error.help(help),
+        _ => error,
+    }
+}
+
+/// Replaces a document: a reader sees the old one or the new one, also after a power cut. The caller holds the store's
+/// lock.
 ///
 /// # Errors
 /// What the file system says; the old one is then still there.
 pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> Result<()> {
-    LocalStore::new(folder).put(name.as_bytes(), json_text::to_python_json(object)?.into())
+    let text = json_text::to_python_json(object)?;
+    let new = NewFile::create(folder)?;
+    let written = new.file().write_all(&text);
+    written.map_err(|error| Error::io("cannot write", &folder.join(name), error))?;
+    new.give_name(name, true)
 }
 
 /// The models in a file of flags; usually one.

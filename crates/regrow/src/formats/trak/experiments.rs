@@ -72,7 +72,7 @@ impl TrakStore {
             let mask_spec = Parameters::target_mask(num_targets);
             let orphan =
                 match !reset && is_there(&targets_path)? && !is_there(&folder.join(name.grads_file()))? {
-                    true => Some(ArrayFile::open(&targets_path, &mask_spec, true)?),
+                    true => Some(self.open_file(&targets_path, &mask_spec)?),
                     false => None,
                 };
             let lost = orphan.as_ref().map_or(Ok(0), ArrayFile::count_marked)?;
@@ -85,14 +85,15 @@ impl TrakStore {
             let arrays = || {
                 // The mask first: it must never speak of gradients that are gone.
                 if let Some(mask) = orphan {
-                    mask.clear_marks()?;
+                    mask.clear_marks_from(0)?;
                 }
-                self.make_array(&folder, &name.targets_file(), &mask_spec, reset)?;
-                let grads_spec = self.parameters().target_grads(num_targets);
-                self.make_array(&folder, &name.grads_file(), &grads_spec, reset)?;
+                let mask = [(&*name.targets_file(), mask_spec)];
+                self.make_arrays(&folder, &mask, reset)?;
+                let grads = [(&*name.grads_file(), self.parameters().target_grads(num_targets))];
+                self.make_arrays(&folder, &grads, reset)?;
                 let file_name = scores_path.file_name().unwrap_or_default().to_string_lossy();
-                let scores_spec = self.parameters().scores(num_targets);
-                self.make_array(&root.join(SCORES_FOLDER), &file_name, &scores_spec, reset)
+                let scores = [(&*file_name, self.parameters().scores(num_targets))];
+                self.make_arrays(&root.join(SCORES_FOLDER), &scores, reset)
             };
             // A flag must not speak of scores that are gone; an array that does not fit leaves no record.
             let is_taken_back = records.get(name.as_str()).is_some_and(|known| {
@@ -117,14 +118,15 @@ impl TrakStore {
     pub fn experiment(&self, name: &ExperimentName, num_targets: u64, id: i64) -> Result<ExperimentArrays> {
         let spec = self.parameters().target_grads(num_targets);
         let path = self.root().join(model_file(id, &name.grads_file()));
-        let grads = ArrayFile::open(&path, &spec, self.writable)?;
+        let grads = self.open_file(&path, &spec)?;
         let mask_path = self.root().join(model_file(id, &name.targets_file()));
         let mask_spec = Parameters::target_mask(num_targets);
-        if self.writable && !mask_path.exists() {
+        if self.writable && !is_there(&mask_path)? {
             let _lock = self.lock()?;
-            self.make_array(&self.root().join(id.to_string()), &name.targets_file(), &mask_spec, false)?;
+            let mask = [(&*name.targets_file(), mask_spec)];
+            self.make_arrays(&self.root().join(id.to_string()), &mask, false)?;
         }
-        let mask = ArrayFile::open(&mask_path, &mask_spec, self.writable)?;
+        let mask = self.open_file(&mask_path, &mask_spec)?;
         let targets = Rows::new(vec![(TrainArray::Grads.key(), grads)], mask, self.sync_interval);
         Ok(ExperimentArrays { targets, scores: self.scores(name, num_targets)? })
     }
@@ -135,7 +137,7 @@ impl TrakStore {
     /// As [`experiment`](Self::experiment).
     pub fn scores(&self, name: &ExperimentName, num_targets: u64) -> Result<ArrayFile> {
         let path = self.root().join(name.scores_file());
-        ArrayFile::open(&path, &self.parameters().scores(num_targets), self.writable)
+        self.open_file(&path, &self.parameters().scores(num_targets))
     }
 
     /// Says on disk whether the scores of an experiment are final; all other experiments stay as they are on disk.
@@ -160,7 +162,7 @@ impl TrakStore {
             if !allow_non_finite {
                 super::check::refuse_non_finite(&scores)?;
             }
-            scores.sync()?;
+            scores.sync_whole()?;
         }
         self.change_experiments(|records| {
             let record = records.get_mut(name.as_str()).and_then(Value::as_object_mut);

@@ -55,7 +55,7 @@ fn with_targets(store: &TrakStore, done: &[u64]) -> ExperimentArrays {
 }
 
 /// A model whose rows are all done and whose features are final, and an experiment with all three targets.
-fn finished(root: &Path) -> TrakStore {
+pub(super) fn finished(root: &Path) -> TrakStore {
     let store = open(root);
     store.register(0, false).unwrap();
     let model = store.model(0).unwrap();

@@ -28,6 +28,7 @@
 //! | [`documents`] | the JSON files |
 //! | [`array_file`] | one array: made whole, opened with checks, rows in place |
 //! | [`rows`] | data before mask |
+//! | `lost_writes` | what a failed sync may have lost |
 //! | [`catalog`] | what a folder says of itself |
 //! | [`store`] | [`TrakStore`]: registering, flags |
 //! | [`experiments`] | [`TrakStore`]: targets and scores |
@@ -54,6 +55,7 @@ mod check;
 pub mod documents;
 pub mod experiments;
 pub mod layout;
+mod lost_writes;
 mod options;
 mod reader;
 pub mod repair;
@@ -115,6 +117,8 @@ impl Format for Trak {
     }
 }
 
+#[cfg(test)]
+mod advice_tests;
 #[cfg(test)]
 mod fixture_tests;
 #[cfg(test)]

@@ -17,6 +17,7 @@ use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
     SCORES_FOLDER, TrainArray, id_file, model_file,
 };
+use super::store::is_there;
 use crate::array::{Region, Shape};
 use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
@@ -41,7 +42,12 @@ enum Source {
     /// It was in a JSON file.
     Member(LeafData),
     /// In an array of the store.
-    Array { file: String, spec: ArraySpec },
+    Array {
+        file: String,
+        spec: ArraySpec,
+        /// It is what the rest of the store says.
+        fits: bool,
+    },
 }
 
 impl TrakReader {
@@ -57,7 +63,8 @@ impl TrakReader {
         }
         let parameters = parameters_of(root, &catalog)?;
         let mut out = Builder { root, parameters, build: TreeBuilder::new(), sources: Vec::new() };
-        out.build_all(&catalog)?;
+        let scores_without_record = check::scores_without_record(root, &catalog)?;
+        out.build_all(&catalog, &scores_without_record)?;
         let precision = match parameters.precision {
             Precision::Half => "half precision",
             Precision::Single => "single precision",
@@ -75,6 +82,18 @@ impl TrakReader {
                 notes.push(format!("folder {id} is there, but model {id} is not registered"));
             }
         }
+        notes.extend(catalog.spare.iter().map(|spare| {
+            format!(
+                "{} speaks of model {}, too; {} counts. TRAK takes the file that it happens to read last",
+                spare.file, spare.id, spare.counts
+            )
+        }));
+        for (name, _) in &scores_without_record {
+            notes.push(format!(
+                "experiment {:?} has scores and no record in {EXPERIMENTS_FILE}",
+                name.as_str()
+            ));
+        }
         let description = Description {
             layout: "trak".to_owned(),
             variant: format!("{precision}, {}", counted(catalog.models.len(), "model", "models")),
@@ -87,10 +106,13 @@ impl TrakReader {
 
     fn array(&self, leaf: usize) -> Result<Option<ArrayFile>> {
         match self.sources.get(leaf) {
-            Some(Source::Array { file, spec }) => {
+            Some(Source::Array { file, spec, fits }) => {
                 let opened = ArrayFile::open(&self.root.join(file), spec, false);
                 opened.map(Some).map_err(|error| match error.kind() {
                     ErrorKind::NotFound => check::missing(&self.root, file, spec),
+                    ErrorKind::Corrupt if !fits => error.help(
+                        "its dtype or sizes are not this store's either: copy it again, or move it away",
+                    ),
                     _ => error,
                 })
             }
@@ -190,7 +212,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn build_all(&mut self, catalog: &Catalog) -> Result<()> {
+    fn build_all(&mut self, catalog: &Catalog, without_record: &[(ExperimentName, u64)]) -> Result<()> {
         let experiments: HashMap<&str, Experiment> = catalog
             .experiments
             .iter()
@@ -212,6 +234,10 @@ impl Builder<'_> {
             let spec = self.parameters.scores(experiment.num_targets);
             self.array(Key::dict(name.as_str()), valid.scores_file(), spec)?;
         }
+        for (name, num_targets) in without_record {
+            let spec = self.parameters.scores(*num_targets);
+            self.array(Key::dict(name.as_str()), name.scores_file(), spec)?;
+        }
         self.build.close()?;
         let records = Value::Object(catalog.experiments.clone().unwrap_or_default());
         self.member(Key::dict("experiments"), &records, EXPERIMENTS_FILE)?;
@@ -223,7 +249,7 @@ impl Builder<'_> {
         for array in [TrainArray::Grads, TrainArray::OutToLoss, TrainArray::Features, TrainArray::Mask] {
             let file = format!("{id}/{}", array.file_name());
             let was_deleted =
-                array == TrainArray::Grads && flags.is_finalized && !self.root.join(&file).exists();
+                array == TrainArray::Grads && flags.is_finalized && !is_there(&self.root.join(&file))?;
             if !was_deleted {
                 self.array(Key::dict(array.key()), file, self.parameters.train(array))?;
             }
@@ -253,7 +279,7 @@ impl Builder<'_> {
                 let grads = self.parameters.target_grads(num_targets);
                 self.array(Key::dict("grads"), format!("{id}/{}", name.grads_file()), grads)?;
                 let mask = format!("{id}/{}", name.targets_file());
-                if self.root.join(&mask).exists() {
+                if is_there(&self.root.join(&mask))? {
                     self.array(Key::dict("done"), mask, Parameters::target_mask(num_targets))?;
                 }
                 self.build.close()?;
@@ -276,7 +302,7 @@ impl Builder<'_> {
         let spec = ArrayFile::spec_of(&self.root.join(&file)).unwrap_or(expected);
         let info = info(LeafKind::NumpyArray, spec.dtype, spec.shape()?, file.as_str());
         self.build.leaf(key, info)?;
-        self.sources.push(Source::Array { file, spec });
+        self.sources.push(Source::Array { file, spec, fits: spec == expected });
         Ok(())
     }
 

@@ -14,7 +14,7 @@
 //! | an array is missing or has no header | made anew; its rows are not done, what depends on them not final |
 //! | rows that are marked as done hold zeros only | nothing, for they may be right; with `recompute_zero_rows` marked as not done |
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -22,15 +22,16 @@ use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, Fault, Subject, model_folders};
-use super::check::{Masked, experiments_of, is_barely_begun};
+use super::check::{Masked, experiments_of, is_barely_begun, scores_without_record};
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision, SCORES_FOLDER,
-    TrainArray, id_file, model_file,
+    ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
+    SCORES_FOLDER, TrainArray, id_file, model_file,
 };
 use super::store::{is_there, lock};
 use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::store::local::regular::open_regular;
 use crate::text::counted;
 
 /// What to repair with.
@@ -55,6 +56,7 @@ pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     let found = std::fs::metadata(&root);
     found.map_err(|error| Error::io("cannot open the store", &root, error))?;
     let _lock = lock(&root, true)?;
+    sweep_new_files(&root);
     let mut work = Work { root: &root, recompute_zero_rows: with.recompute_zero_rows, done: Vec::new() };
     let mut catalog = Catalog::read(&root)?;
     work.metadata(&mut catalog, with)?;
@@ -65,6 +67,7 @@ pub fn repair(root: &Path, with: &Repair) -> Result<Vec<String>> {
     for &id in &ids {
         work.model(id, &catalog, &parameters)?;
     }
+    work.spare_flags()?;
     work.experiments(&catalog, &parameters, &ids)?;
     Ok(work.done)
 }
@@ -111,6 +114,23 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Puts aside what says of a model what another file says, too. Every model has a file named after it by now.
+    fn spare_flags(&mut self) -> Result<()> {
+        let catalog = Catalog::read(self.root)?;
+        let files: BTreeSet<&String> = catalog.spare.iter().map(|spare| &spare.file).collect();
+        for file in files {
+            let own = catalog.models.iter().find(|(id, _)| id_file(**id) == *file);
+            match own {
+                Some((&id, &flags)) => {
+                    documents::write_flags(self.root, id, flags)?;
+                    self.say(file, "says nothing of other models any longer");
+                }
+                None => self.put_aside(file)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Registered models, and those of damaged files that are named after a model with a folder.
     fn models_meant(&self, catalog: &Catalog) -> Result<Vec<i64>> {
         let mut ids: Vec<i64> = catalog.models.keys().copied().collect();
@@ -133,9 +153,14 @@ impl Work<'_> {
             self.say(&id.to_string(), "folder made");
         }
         sweep_new_files(&folder);
+        let checkpoint = model_file(id, CHECKPOINT_FILE);
+        if documents::read_object(&self.root.join(&checkpoint)).is_err() {
+            self.put_aside(&checkpoint.to_string_lossy())?;
+        }
         let known = catalog.models.get(&id).copied();
-        let exists = |array: TrainArray| self.root.join(model_file(id, array.file_name())).exists();
-        let was_deleted = !exists(TrainArray::Grads) && exists(TrainArray::Features);
+        let root = self.root;
+        let exists = |array: TrainArray| is_there(&root.join(model_file(id, array.file_name())));
+        let was_deleted = !exists(TrainArray::Grads)? && exists(TrainArray::Features)?;
         let finalized_before = known.map_or(was_deleted, |flags| flags.is_finalized);
         let mut flags = ModelFlags { is_featurized: false, is_finalized: finalized_before };
         self.array(&model_file(id, TrainArray::Mask.file_name()), &parameters.train(TrainArray::Mask))?;
@@ -155,11 +180,11 @@ impl Work<'_> {
         let mut undone = Vec::new();
         mask.for_each_number(|row, number| {
             let is_lost = lost_from.is_some_and(|lost| row >= lost);
-            if number != 0 && (number != 1 || is_lost) {
+            if number != 0 && number != 1 && !is_lost {
                 undone.push(row);
             }
         })?;
-        self.mark_undone(&mask, &undone)?;
+        self.mark_undone(&mask, &undone, lost_from)?;
         for &array in &masked {
             self.array(&model_file(id, array.file_name()), &parameters.train(array))?;
         }
@@ -178,9 +203,9 @@ impl Work<'_> {
         // Features that were made of lost rows could be right; nobody can tell.
         flags.is_finalized &=
             features.is_none() && lost_from.is_none() && !has_zero_rows && flags.is_featurized;
-        if !flags.is_finalized && !exists(TrainArray::Grads) {
+        if !flags.is_finalized && !exists(TrainArray::Grads)? {
             // Deleted while the features were final: now they are needed again.
-            let count = mask.clear_marks()?;
+            let count = mask.clear_marks_from(0)?;
             if count > 0 {
                 self.say_path(mask.path(), &format!("{} marked as not done", counted(count, "row", "rows")));
             }
@@ -206,7 +231,7 @@ impl Work<'_> {
         let mut records = catalog.experiments.clone().unwrap_or_default();
         let before = catalog.experiments.clone();
         sweep_new_files(&self.root.join(SCORES_FOLDER));
-        for (name, num_targets) in self.targets_on_disk()? {
+        for (name, num_targets) in self.experiments_on_disk(catalog)? {
             let known =
                 records.get(name.as_str()).map(|record| Experiment::from_record(name.as_str(), record));
             if !matches!(known, Some(Ok(_))) {
@@ -239,7 +264,7 @@ impl Work<'_> {
             kept.insert(name, record);
         }
         if before.as_ref() != Some(&kept) {
-            if before.is_none() && self.root.join(EXPERIMENTS_FILE).exists() {
+            if before.is_none() && is_there(&self.root.join(EXPERIMENTS_FILE))? {
                 self.put_aside(EXPERIMENTS_FILE)?;
             }
             documents::write_object(self.root, EXPERIMENTS_FILE, &kept)?;
@@ -287,13 +312,7 @@ impl Work<'_> {
             let mask_spec = Parameters::target_mask(targets);
             is_sound &= self.array(&mask_file, &mask_spec)?.is_none();
             let mask = ArrayFile::open(&mask_path, &mask_spec, true)?;
-            let mut undone = Vec::new();
-            mask.for_each_number(|row, number| {
-                if number != 0 && lost.is_some_and(|lost| row >= lost) {
-                    undone.push(row);
-                }
-            })?;
-            self.mark_undone(&mask, &undone)?;
+            self.mark_undone(&mask, &[], lost)?;
             self.array(&file, &spec)?;
             let grads = ArrayFile::open(&path, &spec, false)?;
             is_sound &= !self.zero_rows(&Masked { mask: &mask, arrays: &[&grads] })?;
@@ -302,8 +321,8 @@ impl Work<'_> {
         Ok(is_sound && lost.is_none())
     }
 
-    /// Experiments that have targets, and how many.
-    fn targets_on_disk(&self) -> Result<Vec<(ExperimentName, u64)>> {
+    /// Experiments that have targets or scores, and how many targets.
+    fn experiments_on_disk(&self, catalog: &Catalog) -> Result<Vec<(ExperimentName, u64)>> {
         let mut found = Vec::new();
         let mut seen = HashSet::new();
         for id in model_folders(self.root)? {
@@ -316,6 +335,10 @@ impl Work<'_> {
                 }
             }
         }
+        let scores = scores_without_record(self.root, catalog)?;
+        found.extend(scores.into_iter().filter(|(name, _)| {
+            ArrayFile::spec_of(&self.root.join(name.scores_file())).is_ok() && seen.insert(name.clone())
+        }));
         Ok(found)
     }
 
@@ -350,7 +373,7 @@ impl Work<'_> {
 
     fn set_len(&mut self, path: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
         let cannot = |error| Error::io("cannot repair", path, error);
-        let file = File::options().read(true).write(true).open(path).map_err(cannot)?;
+        let Some(file) = open_regular(path, true)? else { return Ok(Some(0)) };
         let found = file.metadata().map_err(cannot)?.len();
         let start = data_start(&file, spec).in_file(path)?;
         let expected = start + spec.len_bytes()?;
@@ -372,14 +395,19 @@ impl Work<'_> {
         Ok(Some(found.saturating_sub(start) / row_len_bytes(spec)))
     }
 
-    /// Takes marks back, on disk.
-    fn mark_undone(&mut self, mask: &ArrayFile, rows: &[u64]) -> Result<()> {
-        if rows.is_empty() {
-            return Ok(());
+    /// Takes marks back, on disk: those of `rows`, and all from the first row that is lost on.
+    fn mark_undone(&mut self, mask: &ArrayFile, rows: &[u64], lost_from: Option<u64>) -> Result<()> {
+        let mut count = rows.len() as u64;
+        if !rows.is_empty() {
+            mask.set_marks(rows, 0)?;
+            mask.sync()?;
         }
-        mask.set_marks(rows, 0)?;
-        mask.sync()?;
-        self.say_path(mask.path(), &format!("{} marked as not done", counted(rows.len(), "row", "rows")));
+        if let Some(first) = lost_from {
+            count += mask.clear_marks_from(first)?;
+        }
+        if count > 0 {
+            self.say_path(mask.path(), &format!("{} marked as not done", counted(count, "row", "rows")));
+        }
         Ok(())
     }
 
@@ -389,7 +417,7 @@ impl Work<'_> {
             return Ok(false);
         }
         let (zero, _) = masked.zero_rows()?;
-        self.mark_undone(masked.mask, &zero)?;
+        self.mark_undone(masked.mask, &zero, None)?;
         Ok(!zero.is_empty())
     }
 
@@ -426,7 +454,7 @@ fn lost_from_row(path: &Path, spec: &ArraySpec) -> Result<Option<u64>> {
                 return Ok(Some(0));
             }
             let cannot = |error| Error::io("cannot look at", path, error);
-            let file = File::open(path).map_err(cannot)?;
+            let Some(file) = open_regular(path, false)? else { return Ok(Some(0)) };
             let found = file.metadata().map_err(cannot)?.len();
             let start = data_start(&file, spec).in_file(path)?;
             let is_cut = found < start + spec.len_bytes()?;

@@ -10,8 +10,15 @@
 //! the process was killed or the power failed. What is lost by either is the work of an interval at most, and
 //! that work is merely done again. One sync for many batches keeps it cheap.
 //!
+//! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own saver. A killed process
+//! then loses nothing, but a power cut may leave marks whose rows are zeros.
+//!
+//! A sync that fails is believed for ever ([`lost_writes`](super::lost_writes)): the rows that waited for it are not
+//! done, and no row that was written before it is marked until it has been written again.
+//!
 //! Any subset of rows may be done by any number of processes: each writes only its own rows, of data and of mask.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +34,8 @@ pub struct Rows {
     /// Arrays of which the mask speaks, by their keys.
     masked: Vec<(&'static str, ArrayFile)>,
     mask: ArrayFile,
-    interval: Duration,
+    /// `None`: nothing is ever synced.
+    interval: Option<Duration>,
     pending: Mutex<Pending>,
     /// Which process may write what is pending: not a fork's child.
     pid: u32,
@@ -35,12 +43,19 @@ pub struct Rows {
 
 #[derive(Debug, Default)]
 struct Pending {
-    rows: Vec<u64>,
+    /// Rows that are done and not marked on disk yet.
+    rows: HashSet<u64>,
+    /// Rows whose marks were taken back, by a sync that failed: the disk may have them still.
+    unmarking: HashSet<u64>,
     last_sync: Option<Instant>,
 }
 
 impl Rows {
-    pub(super) fn new(masked: Vec<(&'static str, ArrayFile)>, mask: ArrayFile, interval: Duration) -> Self {
+    pub(super) fn new(
+        masked: Vec<(&'static str, ArrayFile)>,
+        mask: ArrayFile,
+        interval: Option<Duration>,
+    ) -> Self {
         Self { masked, mask, interval, pending: Mutex::default(), pid: std::process::id() }
     }
 
@@ -81,15 +96,17 @@ impl Rows {
         let array = self.array(key)?;
         let mut pending = self.lock();
         let mut done = self.mask.marked(rows)?;
-        if done.is_empty() && pending.rows.is_empty() {
-            return array.write_rows(rows, data);
+        if !done.is_empty() || !pending.unmarking.is_empty() {
+            self.unmark(&mut pending, &done)?;
         }
-        if !done.is_empty() {
-            self.mask.set_marks(&done, 0)?;
-            self.mask.sync()?;
+        if !pending.rows.is_empty() {
+            done.extend(rows.iter().filter(|row| pending.rows.remove(row)));
         }
         array.write_rows(rows, data)?;
-        pending.rows.append(&mut done);
+        if self.interval.is_none() {
+            return self.mask.set_marks(&done, 1);
+        }
+        pending.rows.extend(done);
         Ok(())
     }
 
@@ -97,12 +114,15 @@ impl Rows {
     /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// `InvalidArgument` for a row that is not there; those of [`flush`](Self::flush).
+    /// `InvalidArgument` for a row that is not there; `Io` for one that was written before a sync failed, and not
+    /// again since; those of [`flush`](Self::flush).
     pub fn mark_done(&self, rows: &[u64]) -> Result<()> {
         self.check(rows)?;
         let mut pending = self.lock();
-        pending.rows.extend_from_slice(rows);
-        if pending.last_sync.is_none_or(|last| last.elapsed() >= self.interval) {
+        self.refuse_lost(rows)?;
+        let Some(interval) = self.interval else { return self.mask.set_marks(rows, 1) };
+        pending.rows.extend(rows);
+        if pending.last_sync.is_none_or(|last| last.elapsed() >= interval) {
             return self.sync(&mut pending);
         }
         Ok(())
@@ -115,10 +135,15 @@ impl Rows {
     pub fn mark_undone(&self, rows: &[u64]) -> Result<()> {
         self.check(rows)?;
         let mut pending = self.lock();
-        let undone: std::collections::HashSet<u64> = rows.iter().copied().collect();
-        pending.rows.retain(|row| !undone.contains(row));
-        self.mask.set_marks(rows, 0)?;
-        self.mask.sync()
+        for row in rows {
+            pending.rows.remove(row);
+        }
+        self.unmark(&mut pending, rows)
+    }
+
+    /// Whether rows are synced before they are marked.
+    pub fn is_synced(&self) -> bool {
+        self.interval.is_some()
     }
 
     /// Whether marks are waiting.
@@ -129,8 +154,8 @@ impl Rows {
     /// Puts data on disk, then the marks that are waiting.
     ///
     /// # Errors
-    /// What the disk says. The rows concerned then stay not done: a disk that has failed once may say that all is
-    /// well the next time.
+    /// What the disk says. If the data cannot be synced, the rows that were waiting are not done, and are not marked
+    /// before they have been written again. If the mask cannot, they wait on.
     pub fn flush(&self) -> Result<()> {
         self.sync(&mut self.lock())
     }
@@ -148,7 +173,7 @@ impl Rows {
     /// # Errors
     /// As [`ArrayFile::read_rows`].
     pub fn missing(&self) -> Result<Vec<u64>> {
-        let pending: std::collections::HashSet<u64> = self.lock().rows.iter().copied().collect();
+        let pending = self.lock().rows.clone();
         let mut missing = Vec::new();
         self.mask.for_each_number(|row, number| {
             if number != 1 && !pending.contains(&row) {
@@ -159,19 +184,57 @@ impl Rows {
     }
 
     fn sync(&self, pending: &mut Pending) -> Result<()> {
-        let mut rows = std::mem::take(&mut pending.rows);
-        // Rows may also have been written through a map of the file, which nobody has told of.
-        for (_, array) in &self.masked {
-            array.check_len()?;
-            array.sync()?;
+        if self.interval.is_none() && pending.rows.is_empty() {
+            return Ok(());
         }
-        if !rows.is_empty() {
+        // Rows may also have been written through a map of the file, which nobody has told of.
+        let mut data = self.masked.iter().map(|(_, array)| array);
+        if let Err(error) = data.try_for_each(|array| array.check_len().and_then(|()| array.sync())) {
+            pending.rows.clear();
+            return Err(error);
+        }
+        if !pending.rows.is_empty() {
+            let mut rows: Vec<u64> = pending.rows.iter().copied().collect();
             rows.sort_unstable();
-            rows.dedup();
             self.mask.set_marks(&rows, 1)?;
             self.mask.sync()?;
+            pending.unmarking.retain(|row| !pending.rows.contains(row));
+            pending.rows.clear();
         }
         pending.last_sync = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Takes marks back, on disk: those of `rows`, and those of which an earlier try failed.
+    fn unmark(&self, pending: &mut Pending, rows: &[u64]) -> Result<()> {
+        pending.unmarking.extend(rows);
+        let mut rows: Vec<u64> = pending.unmarking.iter().copied().collect();
+        rows.sort_unstable();
+        self.mask.set_marks(&rows, 0)?;
+        if self.interval.is_some() {
+            self.mask.sync()?;
+        }
+        pending.unmarking.clear();
+        Ok(())
+    }
+
+    /// Errs if a row that is not marked on disk was written before a sync failed.
+    fn refuse_lost(&self, rows: &[u64]) -> Result<()> {
+        for (_, array) in &self.masked {
+            if array.first_lost(rows).is_none() {
+                continue;
+            }
+            let marked: HashSet<u64> = self.mask.marked(rows)?.into_iter().collect();
+            let unmarked: Vec<u64> = rows.iter().copied().filter(|row| !marked.contains(row)).collect();
+            if let Some(row) = array.first_lost(&unmarked) {
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    format!("row {row} may be lost: a sync failed after it was written"),
+                )
+                .in_file(array.path())
+                .help("write the row again, and then mark it as done"));
+            }
+        }
         Ok(())
     }
 

@@ -16,16 +16,18 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, Subject};
+use super::catalog::{Catalog, Subject, model_folders};
 use super::documents::{self, ModelFlags};
 use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, LOCK_FILE, MATRIX_TYPE_KEY, METADATA_FILE, PROJ_DIM_KEY,
     Parameters, Precision, SCORES_FOLDER, TRAIN_SET_SIZE_KEY, TrainArray, model_file,
 };
+use super::lost_writes::LostWrites;
 use super::rows::{Rows, SYNC_INTERVAL_DEFAULT};
 use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::store::local::folders::{make_folders, sync_folder, sync_made};
+use crate::store::local::regular::open_or_make_regular;
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -44,7 +46,8 @@ pub struct TrakStore {
     root: PathBuf,
     parameters: Parameters,
     pub(super) writable: bool,
-    pub(super) sync_interval: Duration,
+    pub(super) sync_interval: Option<Duration>,
+    pub(super) lost: LostWrites,
 }
 
 /// The arrays of one model, open.
@@ -70,7 +73,13 @@ impl TrakStore {
         let absolute = std::path::absolute(crate::location::local(root)?)
             .map_err(|error| Error::io("cannot find", root, error))?;
         let writable = !matches!(mode, Mode::ReadOnly);
-        let store = Self { root: absolute, parameters, writable, sync_interval: SYNC_INTERVAL_DEFAULT };
+        let store = Self {
+            root: absolute,
+            parameters,
+            writable,
+            sync_interval: Some(SYNC_INTERVAL_DEFAULT),
+            lost: LostWrites::default(),
+        };
         match mode {
             Mode::ReadOnly => {
                 let found = std::fs::metadata(&store.root);
@@ -82,7 +91,7 @@ impl TrakStore {
             Mode::Create(metadata) => {
                 store.make_folders()?;
                 let _lock = store.lock()?;
-                sweep_new_files(&store.root);
+                store.sweep_folders()?;
                 match documents::read_object(&store.root.join(METADATA_FILE))? {
                     Some(found) => store.check_metadata(metadata, &found)?,
                     None => {
@@ -91,7 +100,7 @@ impl TrakStore {
                     }
                 }
                 // A file that is there and damaged stays as it is, for `repair`.
-                if !store.root.join(EXPERIMENTS_FILE).exists() {
+                if !is_there(&store.root.join(EXPERIMENTS_FILE))? {
                     documents::write_object(&store.root, EXPERIMENTS_FILE, &Map::new())?;
                 }
             }
@@ -110,7 +119,14 @@ impl TrakStore {
     /// How long marks of rows may wait for the sync that they share; zero syncs each.
     #[must_use]
     pub fn with_sync_interval(mut self, interval: Duration) -> Self {
-        self.sync_interval = interval;
+        self.sync_interval = Some(interval);
+        self
+    }
+
+    /// Syncs no rows, as TRAK's own saver: after a power cut rows may be marked as done and be zeros.
+    #[must_use]
+    pub fn without_syncs(mut self) -> Self {
+        self.sync_interval = None;
         self
     }
 
@@ -157,15 +173,10 @@ impl TrakStore {
             documents::write_flags(&self.root, id, flags)?;
         }
         if rows_are_lost {
-            self.open_array(id, TrainArray::Mask)?.clear_marks()?;
+            self.open_array(id, TrainArray::Mask)?.clear_marks_from(0)?;
         }
-        for array in TrainArray::ALL {
-            let spec = self.parameters.train(array);
-            let deleted = array == TrainArray::Grads && flags.is_finalized;
-            if !deleted {
-                self.make_array(&folder, array.file_name(), &spec, reset)?;
-            }
-        }
+        let is_deleted = |array: &TrainArray| *array == TrainArray::Grads && flags.is_finalized;
+        self.make_train_arrays(id, TrainArray::ALL.into_iter().filter(|array| !is_deleted(array)), reset)?;
         // An empty train set has all of its rows.
         if known != Some(flags) || reset {
             let mask = self.open_array(id, TrainArray::Mask)?;
@@ -203,10 +214,7 @@ impl TrakStore {
         if self.catalog()?.models.contains_key(&id) {
             documents::write_flags(&self.root, id, ModelFlags::default())?;
         }
-        for array in TrainArray::ALL {
-            self.make_array(&folder, array.file_name(), &self.parameters.train(array), true)?;
-        }
-        Ok(())
+        self.make_train_arrays(id, TrainArray::ALL, true)
     }
 
     /// Opens the arrays of a model. The gradients of a finalized model may have been deleted; no other array may
@@ -255,7 +263,7 @@ impl TrakStore {
         let count = self.open_array(id, TrainArray::Mask)?.count_marked()?;
         let flags = ModelFlags { is_featurized: count == self.parameters.train_set_size, is_finalized };
         if is_finalized {
-            self.open_array(id, TrainArray::Features)?.sync()?;
+            self.open_array(id, TrainArray::Features)?.sync_whole()?;
         }
         documents::write_flags(&self.root, id, flags)?;
         Ok(flags)
@@ -294,6 +302,18 @@ impl TrakStore {
         }
     }
 
+    /// Before rows of a model that are done are written again, or marked as not done: takes back that all are, if it
+    /// was said; without `keep_final` also that the features are final.
+    ///
+    /// # Errors
+    /// What the disk says; the rows are then to be left alone.
+    pub fn take_back_flags(&self, id: i64, keep_final: bool) -> Result<()> {
+        let _lock = self.lock()?;
+        let Some(&known) = self.catalog()?.models.get(&id) else { return Ok(()) };
+        let flags = ModelFlags { is_featurized: false, is_finalized: known.is_finalized && keep_final };
+        if flags == known { Ok(()) } else { documents::write_flags(&self.root, id, flags) }
+    }
+
     /// Deletes a model's gradients, once the features that were made of them are on disk.
     ///
     /// # Errors
@@ -301,8 +321,8 @@ impl TrakStore {
     pub fn delete_grads(&self, id: i64) -> Result<()> {
         let _lock = self.lock()?;
         let path = self.array_path(id, TrainArray::Grads);
-        if path.exists() {
-            self.open_array(id, TrainArray::Features)?.sync()?;
+        if is_there(&path)? {
+            self.open_array(id, TrainArray::Features)?.sync_whole()?;
         }
         std::fs::remove_file(&path).map_err(|error| Error::io("cannot delete", &path, error))?;
         let folder = self.root.join(id.to_string());
@@ -322,6 +342,7 @@ impl TrakStore {
         }
         let path = folder.join(CHECKPOINT_FILE);
         let _lock = self.lock()?;
+        sweep_new_files(&folder);
         match documents::read_object(&path)? {
             None => {
                 let object = Map::from_iter([(KEY.to_owned(), identity.into())]);
@@ -342,27 +363,77 @@ impl TrakStore {
     }
 
     fn open_array(&self, id: i64, array: TrainArray) -> Result<ArrayFile> {
-        ArrayFile::open(&self.array_path(id, array), &self.parameters.train(array), self.writable)
+        self.open_file(&self.array_path(id, array), &self.parameters.train(array))
     }
 
-    /// Makes an array that is missing; one that is there must fit, or is replaced with `reset`.
-    pub(super) fn make_array(&self, folder: &Path, name: &str, spec: &ArraySpec, reset: bool) -> Result<()> {
-        let path = folder.join(name);
-        if path.exists() && !reset {
-            return ArrayFile::open(&path, spec, false).map(|_| ());
-        }
-        match ArrayFile::create(folder, name, spec, reset) {
-            // A process that knows no lock was faster.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                ArrayFile::open(&path, spec, false).map(|_| ())
+    pub(super) fn open_file(&self, path: &Path, spec: &ArraySpec) -> Result<ArrayFile> {
+        Ok(ArrayFile::open(path, spec, self.writable)?.telling(&self.lost))
+    }
+
+    /// As [`make_arrays`](Self::make_arrays), of arrays of a model.
+    fn make_train_arrays(
+        &self,
+        id: i64,
+        arrays: impl IntoIterator<Item = TrainArray>,
+        reset: bool,
+    ) -> Result<()> {
+        let folder = self.root.join(id.to_string());
+        let all: Vec<(&str, ArraySpec)> =
+            arrays.into_iter().map(|array| (array.file_name(), self.parameters.train(array))).collect();
+        // A mask that is replaced must be gone before the rows of which it speaks.
+        let (mask, data): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|(name, _)| reset && *name == TrainArray::Mask.file_name());
+        self.make_arrays(&folder, &mask, reset)?;
+        self.make_arrays(&folder, &data, reset)
+    }
+
+    /// Makes the arrays of `folder` that are missing; those that are there must fit, or are replaced with `reset`.
+    /// They get their names together: none may speak of another that is replaced.
+    pub(super) fn make_arrays(&self, folder: &Path, arrays: &[(&str, ArraySpec)], reset: bool) -> Result<()> {
+        let mut new = Vec::with_capacity(arrays.len());
+        for (name, spec) in arrays {
+            let path = folder.join(name);
+            if !reset && is_there(&path)? {
+                ArrayFile::open(&path, spec, false)?;
+            } else {
+                new.push((path, name, spec, ArrayFile::prepare(folder, name, spec)?));
             }
-            other => other,
         }
+        if new.is_empty() {
+            return Ok(());
+        }
+        // All are written before the first is waited for: the disk then takes them together.
+        let mut synced = Vec::with_capacity(new.len());
+        for (path, name, spec, file) in new {
+            synced.push((path, name, spec, file.sync()?));
+        }
+        for (path, name, spec, file) in synced {
+            match file.give_name_unsynced(name, reset) {
+                // A process that knows no lock was faster.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    ArrayFile::open(&path, spec, false)?;
+                }
+                other => other?,
+            }
+            self.lost.made_anew(&path);
+        }
+        sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))
     }
 
-    /// Holds the store's lock until it is dropped.
+    /// Holds the store's lock until it is dropped. Removes what killed writers left of JSON files.
     pub(super) fn lock(&self) -> Result<File> {
-        lock(&self.root, self.writable)
+        let lock = lock(&self.root, self.writable)?;
+        sweep_new_files(&self.root);
+        Ok(lock)
+    }
+
+    /// Removes what killed makers of files left anywhere in the store; the caller holds the lock.
+    fn sweep_folders(&self) -> Result<()> {
+        sweep_new_files(&self.root.join(SCORES_FOLDER));
+        for id in model_folders(&self.root)? {
+            sweep_new_files(&self.root.join(id.to_string()));
+        }
+        Ok(())
     }
 
     fn make_folders(&self) -> Result<()> {
@@ -440,9 +511,14 @@ impl TrakStore {
     }
 }
 
-/// Whether a file is there; what cannot be known is an error, for marks depend on it.
+/// Whether anything has the name, a link that leads nowhere, too: it is no file that was deleted. What cannot be known
+/// is an error, for marks depend on it.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
-    path.try_exists().map_err(|error| Error::io("cannot look at", path, error))
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("cannot look at", path, error)),
+    }
 }
 
 /// Takes the lock of the store at `root`, and waits for it.
@@ -457,8 +533,12 @@ pub(super) fn lock(root: &Path, writable: bool) -> Result<File> {
             .help("without them processes would lose each other's experiments; mount it with locks"),
         _ => Error::io("cannot lock the store", &path, error),
     };
-    let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let file = opened.map_err(cannot_lock)?;
+    let file = open_or_make_regular(&path).map_err(|error| match error.kind() {
+        ErrorKind::Corrupt => {
+            error.help("it is the lock of the store, an empty file: move away what is there")
+        }
+        _ => error,
+    })?;
     file.lock().map_err(cannot_lock)?;
     Ok(file)
 }

@@ -13,7 +13,7 @@ use crate::ErrorKind;
 
 const PARAMETERS: Parameters = Parameters { train_set_size: 6, proj_dim: 2, precision: Precision::Single };
 
-fn metadata() -> Map<String, Value> {
+pub(super) fn metadata() -> Map<String, Value> {
     json!({"JL dimension": 2, "JL matrix type": "normal", "train set size": 6}).as_object().unwrap().clone()
 }
 

@@ -178,7 +178,10 @@ impl<'a> Plan<'a> {
                 Some(&targets) => {
                     plan.array(item, name.scores_file(), parameters.scores(targets), &mut refused)
                 }
-                None => refused.add(&item.path, unexpected("scores of an experiment that has a record")),
+                None => {
+                    let error = unexpected("scores of an experiment that has a record");
+                    refused.add(&item.path, error.help("`repair` of the store adds records that were lost"));
+                }
             }
         }
         refused.finish("cannot be written to a TRAK store")?;

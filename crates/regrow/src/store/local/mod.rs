@@ -6,6 +6,7 @@
 //! | `folder` | the folder that keys are paths below: by its path, or the one that was opened |
 //! | `files` | open files kept for the next read; `pread` |
 //! | `whole` | documents, read at once or refused while they are read |
+//! | `regular` | opening what has to be a regular file |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
@@ -43,13 +44,14 @@ pub(crate) mod folders;
 mod map;
 mod output;
 mod reader;
+pub(crate) mod regular;
 mod watch;
 mod whole;
 
 pub use direct::{DirectWriter, WriteOptions, WrittenFile};
 pub use map::{Access, PrivateMap, advise};
 pub(crate) use reader::{DirectReader, Scratch, Way};
-pub(crate) use whole::read_document;
+pub(crate) use whole::{read_document, read_opened_document};
 
 pub(crate) use files::OpenFile;
 

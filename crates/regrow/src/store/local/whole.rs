@@ -1,5 +1,6 @@
 //! Small files read whole: the metadata of checkpoints.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -48,10 +49,25 @@ pub(super) fn read_document_at(
         Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(cannot_read(error)),
     };
-    let metadata = file.metadata().map_err(cannot_read)?;
-    if !metadata.is_file() {
-        return Ok(None);
+    match file.metadata().map_err(cannot_read)?.is_file() {
+        true => read_opened_document(&file, path, what, language, len_max_bytes).map(Some),
+        false => Ok(None),
     }
+}
+
+/// [`read_document`] of a regular file that is open; `path` is its name in messages.
+///
+/// # Errors
+/// As there.
+pub(crate) fn read_opened_document(
+    mut file: &File,
+    path: &Path,
+    what: &str,
+    language: Language,
+    len_max_bytes: u64,
+) -> Result<Vec<u8>> {
+    let cannot_read = |error| Error::io(&format!("cannot read {what}"), path, error);
+    let metadata = file.metadata().map_err(cannot_read)?;
     let len_bytes = metadata.len();
     if len_bytes > len_max_bytes {
         return Err(Error::new(ErrorKind::Limit, format!("{what} is too long"))
@@ -67,8 +83,8 @@ pub(super) fn read_document_at(
         bytes.try_reserve(wanted as usize).map_err(|_| {
             Error::new(ErrorKind::Limit, format!("{what} does not fit in memory")).in_file(path)
         })?;
-        if (&file).take(wanted).read_to_end(&mut bytes).map_err(cannot_read)? == 0 {
-            return Ok(Some(bytes));
+        if file.by_ref().take(wanted).read_to_end(&mut bytes).map_err(cannot_read)? == 0 {
+            return Ok(bytes);
         }
         if bytes.len() as u64 > len_max_bytes {
             return Err(Error::new(ErrorKind::Limit, format!("{what} grows while it is read")).in_file(path));
