@@ -162,9 +162,9 @@ def test_all_that_cannot_be_saved_is_told_at_once(tmp_path: Path) -> None:
 
 def test_what_is_left_over(tmp_path: Path) -> None:
     ours.tree_serialise_leaves(tmp_path / "x", {"a": 1, "b": 2.5})
-    with pytest.warns(UserWarning, match=r"1 more records \(b\)"):
+    with pytest.warns(UserWarning, match=r"1 more record \(b\)"):
         assert ours.tree_deserialise_leaves(tmp_path / "x", {"a": 0}) == {"a": 1}
-    with pytest.raises(RuntimeError, match=r"1 more records \(b\)"):
+    with pytest.raises(RuntimeError, match=r"1 more record \(b\)"):
         ours.tree_deserialise_leaves(tmp_path / "x", {"a": 0}, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Text that people read: nothing that steers a terminal in a message, a repr or a warning, and plurals that are right."""
+"""Text that people read: nothing that steers a terminal in messages, reprs and warnings, and plurals that are right."""
 
 from __future__ import annotations
 

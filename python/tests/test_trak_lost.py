@@ -97,7 +97,7 @@ def test_gradients_of_zero_are_no_damage(folder: Path) -> None:
     assert report.ok and len(report.notes) == 1
     assert "0/_targets_val.mmap: 1 of 3 rows" in report.notes[0] and "recompute_zero_rows" in report.notes[0]
     assert trak.repair(folder) == []
-    assert "0/_targets_val.mmap: 1 rows marked as not done" in trak.repair(folder, recompute_zero_rows=True)
+    assert "0/_targets_val.mmap: 1 row marked as not done" in trak.repair(folder, recompute_zero_rows=True)
     assert make(folder).missing_targets("val", 0) == [1] and not is_final(folder)
     report = regrow.verify(folder)
     assert report.ok and not report.notes

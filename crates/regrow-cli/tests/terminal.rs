@@ -64,7 +64,7 @@ fn assert_harmless(run: &Run, what: &str) {
 }
 
 /// A checkpoint with the characters in a key, a text, the metadata, and its own name.
-fn saved(folder: &TempDir, layout: &str) -> PathBuf {
+fn saved(folder: &TempDir, layout: &str, name: &str) -> PathBuf {
     let named: String = hostile().chars().filter(|c| !matches!(c, '\0'..='\u{1f}')).take(40).collect();
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict).unwrap();
@@ -76,7 +76,7 @@ fn saved(folder: &TempDir, layout: &str) -> PathBuf {
     build.leaf(Key::dict("text"), Leaf::text(hostile())).unwrap();
     build.close().unwrap();
     let tree: Tree<Leaf> = build.finish().unwrap();
-    let path = folder.path().join(format!("{layout}{named}"));
+    let path = folder.path().join(format!("{name}{named}"));
     let options = SaveOptions {
         layout: Layout::from_name(layout, serde_json::Value::Null).unwrap(),
         custom_metadata: Some(serde_json::json!({ hostile(): hostile() })),
@@ -136,7 +136,7 @@ fn nothing_that_a_checkpoint_says_steers_a_terminal() {
         let path = match layout {
             // Flax holds no metadata.
             "flax" => {
-                let from = saved(&folder, "regrow 2");
+                let from = saved(&folder, "regrow", "source");
                 let path = folder.path().join("x\u{200b}.msgpack");
                 assert_eq!(
                     regrow(["convert", "--lossy", "--layout", layout, text(&from), text(&path)]).code,
@@ -144,7 +144,7 @@ fn nothing_that_a_checkpoint_says_steers_a_terminal() {
                 );
                 path
             }
-            layout => saved(&folder, layout),
+            layout => saved(&folder, layout, layout),
         };
         look_at(&path, &folder.path().join(format!("to {layout}\u{202e}")));
     }
@@ -153,7 +153,7 @@ fn nothing_that_a_checkpoint_says_steers_a_terminal() {
 #[test]
 fn json_gives_every_character_back() {
     let folder = tempfile::tempdir().unwrap();
-    let path = saved(&folder, "regrow");
+    let path = saved(&folder, "regrow", "regrow");
     let listed = regrow(["ls", "--json", text(&path)]).json();
     assert_eq!(listed["path"], text(&path));
     let keys: Vec<&str> = listed["leaves"]
@@ -175,13 +175,17 @@ fn json_gives_every_character_back() {
 #[test]
 fn a_name_is_found_as_it_is_and_as_it_prints() {
     let folder = tempfile::tempdir().unwrap();
-    let path = saved(&folder, "regrow");
+    let path = saved(&folder, "regrow", "regrow");
     for c in ['\u{1b}', '\u{202e}', '\u{200d}', '\u{e0001}'] {
         let printed = format!("a{}b", c.escape_default());
         for name in [format!("a{c}b"), printed.clone()] {
             assert_eq!(regrow(["cat", text(&path), name.as_str()]).stdout, "[1 2]\n", "{name:?}");
         }
-        for glob in [format!("a{c}b"), format!("a{c}*"), printed.replace('\\', "\\\\")] {
+        for glob in [
+            format!("a{c}b"),
+            format!("a{c}*"),
+            printed.replace('\\', "\\\\").replace('{', "\\{").replace('}', "\\}"),
+        ] {
             let listed = regrow(["ls", text(&path), glob.as_str()]);
             assert_eq!((listed.code, listed.stdout.lines().count()), (0, 3), "{glob:?}: {listed:?}");
         }
