@@ -212,6 +212,21 @@ def test_extensions_of_every_code_are_taken_or_refused_as_by_flax(code: int) -> 
         agree(b"\x81\xa1p\xc7" + bytes([len(payload), code % 256]) + payload)
 
 
+@pytest.mark.parametrize("code", [-128, -2, -1, 0, 9, 127])
+def test_the_layout_takes_and_refuses_the_same_extensions(code: int, tmp_path: Path) -> None:
+    path = tmp_path / "ext.msgpack"
+    path.write_bytes(b"\x81\xa1p\xd6" + bytes([code % 256]) + bytes(4))
+    if code < -1:
+        with pytest.raises(regrow.CorruptError, match=f"code {code} is reserved") as raised:
+            regrow.open(path)
+        assert raised.value.leaf == "p" and raised.value.file == str(path)
+    else:
+        assert regrow.open(path)["p"].kind == "unknown"
+    path.write_bytes(b"\x81\xa1p\xd7\xff" + b"\xff" * 8)
+    with pytest.raises(regrow.CorruptError, match="nanoseconds"):
+        regrow.open(path)
+
+
 def agree(data: bytes) -> None:
     """Both read the same, or both refuse, but for the differences that are listed above."""
     try:
