@@ -91,7 +91,7 @@ fn is_own_folder(name: &str) -> bool {
 fn is_part(folder: &DirEntry, depth: usize) -> io::Result<bool> {
     let path = folder.path();
     let has = |name: &&str| path.join(name).is_file();
-    if ARRAY_DOCUMENTS.iter().any(|name| has(name)) || CHECKPOINT_MARKERS.iter().any(|name| has(name)) {
+    if ARRAY_DOCUMENTS.iter().chain(&CHECKPOINT_MARKERS).any(has) {
         return Ok(true);
     }
     for entry in fs::read_dir(&path)? {
