@@ -161,7 +161,9 @@ elif what == "handles":
     for operation in operations:
         operation()()
         for more in range(24):
-            begin = lambda: set_limit(resource.RLIMIT_NOFILE, max(map(int, os.listdir("/proc/self/fd"))) + more)
+            free = os.open(os.devnull, os.O_RDONLY)
+            os.close(free)
+            begin = lambda: set_limit(resource.RLIMIT_NOFILE, free + more)
             attempt(operation, begin, lambda: set_limit(resource.RLIMIT_NOFILE, soft), (operation.__name__, more))
     assert refusals > 10, refusals
 else:
