@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+
 import regrow
 
 
