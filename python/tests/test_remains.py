@@ -22,7 +22,7 @@ def lost(tmp_path: Path) -> Path:
 
 
 def test_a_lost_record_is_warned_of(lost: Path) -> None:
-    with pytest.warns(regrow.IncompleteCheckpointWarning, match="regrow.json is missing"):
+    with pytest.warns(regrow.IncompleteCheckpointWarning, match=r"regrow\.json is missing"):
         tree = regrow.load(lost)
     assert np.array_equal(tree["a"], np.arange(7, dtype=np.float32))
     with pytest.warns(regrow.IncompleteCheckpointWarning):
@@ -40,7 +40,7 @@ def test_a_lost_record_is_an_error_for_the_strict(lost: Path, tmp_path: Path) ->
         lambda: regrow.convert(lost, tmp_path / "target", strict=True),
         lambda: regrow.convert(lost, tmp_path / "target", strict=True, dry_run=True),
     ):
-        with pytest.raises(regrow.CorruptError, match="regrow.json is missing"):
+        with pytest.raises(regrow.CorruptError, match=r"regrow\.json is missing"):
             act()
     assert not (tmp_path / "target").exists()
 
