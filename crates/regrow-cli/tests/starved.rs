@@ -9,7 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::text;
+use regrow::SaveOptions;
 use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 mod common;
@@ -144,13 +146,19 @@ fn odd_sizes_are_shown_at_once() {
         let shape = Shape::new([1 << 31, 0]).unwrap();
         Leaf::array(Array::new(Dtype::Float32, shape, Vec::new().into()).unwrap())
     };
+    // Longer than a formatter's widths, and than the keys of the default layout.
     let long = "k".repeat(70_000);
     let mut build = TreeBuilder::new();
     build.open(Key::Index(0), NodeKind::Dict).unwrap();
     build.leaf(Key::dict("empty"), empty()).unwrap();
     build.leaf(Key::dict(long.as_str()), Leaf::text("a text")).unwrap();
     build.close().unwrap();
-    regrow::save(&path, &build.finish().unwrap()).unwrap();
+    let flax = SaveOptions {
+        layout: Layout::from_name("flax", serde_json::Value::Null).unwrap(),
+        ..SaveOptions::default()
+    };
+    let path = path.with_extension("msgpack");
+    regrow::save_with(&path, &build.finish().unwrap(), &flax).unwrap();
     let run = |arguments: &[&str]| {
         let run = common::command().args(arguments).timeout(Duration::from_secs(60)).output().unwrap();
         assert_eq!(run.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&run.stderr));

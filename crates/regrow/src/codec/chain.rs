@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::bytes_codec::{self, Endian};
 use super::transpose::Order;
 use super::zstd::FrameDecoder;
-use super::{BytesCodec, Sharding, buffer, copy_exact, resize, wrong_len};
+use super::{BytesCodec, Sharding, buffer, copied, copy_exact, resize, wrong_len};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::CHUNK_LEN_MAX_BYTES;
 use crate::bytes::pages::FreshPages;
@@ -305,7 +305,10 @@ impl CodecChain {
         };
         let mut bytes = match &self.array_codec {
             ArrayCodec::Bytes(endian) => {
-                let mut bytes = encoded.into_owned();
+                let mut bytes = match encoded {
+                    Cow::Borrowed(chunk) => copied(chunk)?,
+                    Cow::Owned(bytes) => bytes,
+                };
                 bytes_codec::to_stored(self.dtype(), *endian, &mut bytes)?;
                 bytes
             }

@@ -29,8 +29,13 @@ pub(crate) fn strip(stored: &[u8]) -> Result<&[u8]> {
 }
 
 /// The bytes with their checksum.
-pub(crate) fn append(bytes: &[u8]) -> Vec<u8> {
-    [bytes, &crc32c(bytes).to_le_bytes()].concat()
+pub(crate) fn append(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    let len = bytes.len() + CRC32C_LEN_BYTES;
+    out.try_reserve_exact(len).map_err(|_| super::no_memory(len as u64))?;
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(&crc32c(bytes).to_le_bytes());
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -40,14 +45,14 @@ mod tests {
     #[test]
     fn as_tensorstore_writes_it() {
         let stored = [0, 1, 2, 3, 4, 5, 0x14, 0x85, 0x09, 0x41];
-        assert_eq!(append(&[0, 1, 2, 3, 4, 5]), stored);
+        assert_eq!(append(&[0, 1, 2, 3, 4, 5]).unwrap(), stored);
         assert_eq!(strip(&stored).unwrap(), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn any_flipped_bit_is_noticed() {
         for bit in 0..80 {
-            let mut stored = append(&[0, 1, 2, 3, 4, 5]);
+            let mut stored = append(&[0, 1, 2, 3, 4, 5]).unwrap();
             stored[bit / 8] ^= 1 << (bit % 8);
             assert!(strip(&stored).is_err(), "bit {bit}");
         }

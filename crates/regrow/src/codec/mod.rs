@@ -166,7 +166,7 @@ impl BytesCodec {
                 Err(Error::unsupported("regrow reads the codec \"blosc\" but does not write it")
                     .help("write with zstd or without compression"))
             }
-            Self::Crc32c => Ok(crc32c::append(bytes)),
+            Self::Crc32c => crc32c::append(bytes),
         }
     }
 }
@@ -187,6 +187,14 @@ pub(crate) fn resize(buffer: &mut Vec<u8>, len_bytes: u64) -> Result<()> {
     buffer.try_reserve_exact(len.saturating_sub(buffer.len())).map_err(|_| no_memory(len_bytes))?;
     buffer.resize(len, 0);
     Ok(())
+}
+
+/// A copy, or an error instead of an abort where there is no memory for it.
+pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    out.try_reserve_exact(bytes.len()).map_err(|_| no_memory(bytes.len() as u64))?;
+    out.extend_from_slice(bytes);
+    Ok(out)
 }
 
 pub(crate) fn no_memory(len_bytes: u64) -> Error {

@@ -252,7 +252,7 @@ impl Sharding {
             out.extend(stored);
         }
         if self.index.has_crc32c {
-            index = crc32c::append(&index);
+            index = crc32c::append(&index)?;
         }
         if self.index.is_at_start {
             out.splice(..index_len, index);

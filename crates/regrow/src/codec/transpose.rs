@@ -92,7 +92,7 @@ impl Order {
     /// The encoded chunk.
     pub(crate) fn encode(&self, dtype: Dtype, shape: &Shape, decoded: &[u8]) -> Result<Vec<u8>> {
         let strides = pick(&self.0, &strides_bytes(shape, dtype));
-        let data = Bytes::copy_from_slice(decoded);
+        let data = Bytes::from(super::copied(decoded)?);
         let array = Array::with_strides(dtype, self.encoded_shape(shape)?, strides, 0, data)?;
         Ok(array.to_c_order()?.into())
     }
