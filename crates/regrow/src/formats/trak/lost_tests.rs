@@ -31,7 +31,7 @@ fn rows_of_zeros_are_a_note_and_done_again_only_if_asked() {
     let asked = Repair { recompute_zero_rows: true, ..Repair::default() };
     let done = repair(folder.path(), &asked).unwrap();
     for file in ["0/_is_featurized.mmap", "0/_targets_val.mmap"] {
-        let line = format!("{file}: 1 rows marked as not done");
+        let line = format!("{file}: 1 row marked as not done");
         assert!(done.contains(&line), "{done:?}");
     }
     assert_eq!(records(folder.path())["val"]["scores_finalized"], 0);
