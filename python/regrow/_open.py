@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from . import _native, _options
+from . import _arguments, _native
 from ._attempts import attempts
 from ._checkpoint import Checkpoint, StrPath, VerifyReport
 from ._errors import RegrowError, ReplacedError
@@ -33,23 +33,26 @@ def load(
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
-    Without a template arrays come back as read-only NumPy arrays (views of the file itself where they are stored raw
-    and the page cache has them, or where they are more than half of the memory available; else read into memory),
-    containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
+    Without a template arrays come back as read-only NumPy arrays, containers as what they were, classes as named
+    tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the layouts regrow and orbax, whose files
+    nobody writes into, are views of the files where they are stored raw and the page cache has them, or where they
+    are more than half of the memory available. All others are read into memory.
 
     Args:
         path: A checkpoint, or a folder of steps.
         like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
             with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
         only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
-            `like` they stay as they are there.
-        cast: A dtype for all arrays, or a dict of globs over key paths.
+            `like` they stay as they are there. A glob that matches nothing is an error.
+        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf.
         partial: With `like`: leave out what it lacks, instead of an error.
         out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
             into as they are and checked on the way: after an error their contents are unspecified.
         verify: Check data against checksums before handing it out.
         mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
-            to begin with, and memory that the system can take back.
+            to begin with, and memory that the system can take back. Also of files that other programs write in place
+            (npy, npz, safetensors, eqx, msgpack, data): when one of them does, views change with the file, and where
+            it has become shorter, reading them ends the program with SIGBUS.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
@@ -61,6 +64,7 @@ def load(
         MismatchError: if the template differs, with every difference.
         CorruptError: with file, leaf and offset.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+        NotFoundError: also for globs that match no leaf, all of them named.
     """
     options = {
         "only": only,
@@ -75,7 +79,7 @@ def load(
         "progress": progress,
     }
     for is_last in attempts():
-        before = _identity(path)
+        before = _identity(_arguments.path("path", path))
         try:
             return open(path, step=step, item=item).load(like, **options)
         except RegrowError as error:
@@ -99,13 +103,19 @@ def _identity(path: StrPath) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def open(path: StrPath, *, step: int | None = None, item: str | None = None) -> Checkpoint:
+def open(path: StrPath, *, step: int | None = None, item: str | None = None, mmap: bool = False) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item))
+    return Checkpoint(_open(path, step, item, mmap))
 
 
 def verify(
@@ -130,5 +140,6 @@ def overview(path: StrPath, *, step: int | None = None, item: str | None = None)
     return _open(path, step, item).overview()
 
 
-def _open(path: StrPath, step: int | None, item: str | None) -> _native.Checkpoint:
-    return _native.open(os.fsdecode(path), _options.count("step", step), item)
+def _open(path: StrPath, step: int | None, item: str | None, mmap: bool = False) -> _native.Checkpoint:
+    step, item = _arguments.count("step", step), _arguments.text("item", item)
+    return _native.open(_arguments.path("path", path), step, item, _arguments.flag("mmap", mmap))

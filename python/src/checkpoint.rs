@@ -66,9 +66,15 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item))]
-pub fn open(py: Python<'_>, path: PathBuf, step: Option<u64>, item: Option<String>) -> PyResult<Checkpoint> {
-    py.detach(|| regrow::open_with(path, &OpenOptions { step, item })).or_raise().map(Checkpoint)
+#[pyo3(signature = (path, step, item, mapped=false))]
+pub fn open(
+    py: Python<'_>,
+    path: PathBuf,
+    step: Option<u64>,
+    item: Option<String>,
+    mapped: bool,
+) -> PyResult<Checkpoint> {
+    py.detach(|| regrow::open_with(path, &OpenOptions { step, item, mapped })).or_raise().map(Checkpoint)
 }
 
 /// An opened checkpoint; leaves go by their position in flatten order.
@@ -174,11 +180,17 @@ impl Checkpoint {
         Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
-    /// The printed key paths of the first leaves.
-    fn first_paths(&self, count: usize) -> Vec<String> {
-        self.0.tree().iter().take(count).map(|(path, _)| path.to_string()).collect()
+    /// The first of the keys, if they can be told without looking at all.
+    fn first_keys(&self, count: usize) -> Option<Vec<String>> {
+        self.0.first_keys(count)
     }
 
+    /// A text for each leaf, by which `find` finds it and no other.
+    fn keys(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.0.keys())
+    }
+
+    /// The printed key paths, of which two may be the same.
     fn paths(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| print_paths(self.0.paths()))
     }
@@ -197,8 +209,8 @@ impl Checkpoint {
     }
 
     fn read<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeavesOut<'py>> {
-        let leaf = py.detach(|| self.0.read(leaf)).or_raise()?;
-        from_leaves(py, vec![leaf])
+        let read = py.detach(|| self.0.read(leaf)).or_raise()?;
+        from_leaves(py, vec![read], |_| self.0.key_path(leaf).unwrap_or_default())
     }
 
     fn region(&self, py: Python<'_>, leaf: usize, starts: Vec<u64>, lens: Vec<u64>) -> PyResult<Slab> {
@@ -229,7 +241,9 @@ impl Checkpoint {
             self.0.load(&options)
         })?;
         let structure = Structure::of(&tree)?;
-        Ok((structure, from_leaves(py, tree.into_leaves())?))
+        let path_of = |at| structure.tree().path_of(at);
+        let leaves = from_leaves(py, tree.into_leaves(), path_of)?;
+        Ok((structure, leaves))
     }
 
     /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
@@ -259,7 +273,9 @@ impl Checkpoint {
         let is_array = |leaf: &Leaf| !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_));
         let filled = tree.leaves().iter().zip(outs.are_filled());
         let filled = filled.map(|(leaf, given)| given && is_absent(leaf) && is_array(leaf)).collect();
-        Ok((filled, from_leaves(py, tree.into_leaves())?))
+        let structure = Structure::of(&tree)?;
+        let leaves = from_leaves(py, tree.into_leaves(), |at| structure.tree().path_of(at))?;
+        Ok((filled, leaves))
     }
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {

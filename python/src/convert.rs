@@ -77,7 +77,7 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
     }
     Ok(ConvertOptions {
-        open: OpenOptions { step, item },
+        open: OpenOptions { step, item, ..OpenOptions::default() },
         save: save_options(save)?,
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
         rename: rename.iter().map(|(from, to)| Rename::new(from, to)).collect::<Result<_>>()?,

@@ -64,7 +64,7 @@ impl Globals {
 
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone() }
+        OpenOptions { step: self.step, item: self.item.clone(), ..OpenOptions::default() }
     }
 }
 

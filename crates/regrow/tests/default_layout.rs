@@ -486,12 +486,16 @@ fn a_folder_of_steps_opens_at_its_newest_with_its_checksums() {
     assert_eq!((newest.description().step, &newest.description().steps[..]), (Some(10), &[1, 2, 10][..]));
     assert_eq!(newest.description().layout, "regrow");
     assert!(newest.verify().unwrap().has_data_checksums);
-    let options =
-        LoadOptions { open: regrow::OpenOptions { step: Some(2), item: None }, ..LoadOptions::default() };
+    let options = LoadOptions {
+        open: regrow::OpenOptions { step: Some(2), ..Default::default() },
+        ..LoadOptions::default()
+    };
     let tree = load_with(folder.path(), &options).unwrap();
     assert_same(&Tree::single(Leaf::scalar(Scalar::Int(2))), &tree);
-    let absent =
-        LoadOptions { open: regrow::OpenOptions { step: Some(3), item: None }, ..LoadOptions::default() };
+    let absent = LoadOptions {
+        open: regrow::OpenOptions { step: Some(3), ..Default::default() },
+        ..LoadOptions::default()
+    };
     assert_eq!(load_with(folder.path(), &absent).unwrap_err().kind(), ErrorKind::NotFound);
 }
 

@@ -49,7 +49,7 @@ fn open(path: &Path) -> Result<Box<dyn Reader>> {
 }
 
 fn open_at(path: &Path, step: Option<u64>, item: Option<&str>) -> Result<Box<dyn Reader>> {
-    Orbax.open(path, &OpenOptions { step, item: item.map(str::to_owned) })
+    Orbax.open(path, &OpenOptions { step, item: item.map(str::to_owned), ..OpenOptions::default() })
 }
 
 fn read_whole(reader: &dyn Reader, leaf: usize) -> Result<Vec<u8>> {

@@ -13,7 +13,6 @@ same ones are kept. What is different: see `_folder` for how a file gets in and 
 from __future__ import annotations
 
 import concurrent.futures
-import mmap
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -236,7 +235,7 @@ def restore_checkpoint(
             raise InvalidArgumentError("orbax_transforms are for an orbax_checkpointer, which was not given", file=path)
         loaded = regrow.load(path, target, partial=target is not None)
         return serialization.to_state_dict(loaded) if target is None else loaded
-    state = _bytes.unpack(_contents(path, mapped=parallel), file=path)
+    state = _bytes.unpack(_contents(path), file=path)
     state = _multiprocess.restore_shared(state, target, path, step, gda_manager, allow_partial_mpa_restoration)
     if target is None:
         return state
@@ -391,10 +390,9 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str) -> str | Checkpo
     return CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
 
 
-def _contents(path: str, *, mapped: bool) -> Any:
+def _contents(path: str) -> bytes:
+    # Arrays become views of it: of memory, since Flax writes its files in place.
     with as_regrow_error("cannot read", path), open(path, "rb") as file:
-        if mapped and os.fstat(file.fileno()).st_size:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return file.read()
 
 

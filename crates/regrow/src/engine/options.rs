@@ -28,6 +28,9 @@ pub struct OpenOptions {
     pub step: Option<u64>,
     /// The item to open in a checkpoint of several; all of them, as a dict, if `None` and there is more than one.
     pub item: Option<String>,
+    /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
+    /// change with the file, and a file that is cut short ends the program by a signal.
+    pub mapped: bool,
 }
 
 /// How to verify.
@@ -47,7 +50,7 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
     /// in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that matches a leaf decides.
+    /// Casts: the first pattern that matches a leaf decides. One that matches nothing is an error, here and above.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
     pub template: Option<Tree<TemplateLeaf>>,
@@ -60,6 +63,9 @@ pub struct LoadOptions {
     /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
     /// to begin with, and memory that the system can take back. Without it such leaves are read into memory, if
     /// that takes no more than half of what is available.
+    ///
+    /// Also of files that other programs write into in place, which are always read without it. As for
+    /// [`OpenOptions::mapped`], which asks for the same of every load.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -80,7 +86,8 @@ pub struct SaveOptions {
     pub replace_any_file: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for.
+    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for. A pattern
+    /// that matches nothing is an error.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,
@@ -137,8 +144,18 @@ impl Layout {
             if options.is_null() {
                 return Ok(T::default());
             }
-            serde_json::from_value(options).map_err(|error| {
-                Error::invalid(format!("the options of layout {name:?} cannot be used: {error}"))
+            serde_json::from_value(options.clone()).map_err(|error| {
+                // serde says what it found and not where: an option that is wrong is wrong by itself too.
+                let single = |(name, value): (&String, &serde_json::Value)| {
+                    let alone = serde_json::json!({ name.as_str(): value });
+                    serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))
+                };
+                match options.as_object().and_then(|options| options.iter().find_map(single)) {
+                    Some((option, error)) => Error::invalid(format!(
+                        "the option {option} of layout {name:?} cannot be used: {error}"
+                    )),
+                    None => Error::invalid(format!("the options of layout {name:?} cannot be used: {error}")),
+                }
             })
         }
         Ok(match name {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{KeyPath, LeafInfo, Node, NodeKind, Tree};
+use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
 /// What a template wants of a leaf.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -62,6 +62,11 @@ pub(super) fn match_template(
             None => {
                 differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
             }
+            // What only NumPy has a dtype for lies there as bytes: no template of bytes means it.
+            Some(LeafInfo { kind: LeafKind::NumpyOther(stored), .. }) if want.dtype.is_some() => {
+                let dtype = want.dtype.map_or("bytes", Dtype::name);
+                differences.push(format!("dtype     {path}: template {dtype}, stored {stored}"));
+            }
             Some(info) => {
                 if let Some(shape) = &want.shape
                     && *shape != info.shape
@@ -100,7 +105,9 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
         && stored.leaves().iter().zip(template.leaves()).all(|(info, want)| {
             want.skip
                 || want.shape.as_ref().is_none_or(|shape| *shape == info.shape)
-                    && want.dtype.is_none_or(|dtype| dtype == info.dtype)
+                    && want.dtype.is_none_or(|dtype| {
+                        dtype == info.dtype && !matches!(info.kind, LeafKind::NumpyOther(_))
+                    })
         })
 }
 
@@ -115,7 +122,8 @@ fn loose_text(path: &KeyPath) -> String {
 }
 
 fn mismatch(differences: &[String]) -> Error {
-    let mut what = format!("the template does not fit the checkpoint in {} places", differences.len());
+    let places = if differences.len() == 1 { "place" } else { "places" };
+    let mut what = format!("the template does not fit the checkpoint in {} {places}", differences.len());
     for difference in differences {
         let _ = write!(what, "\n    {difference}");
     }

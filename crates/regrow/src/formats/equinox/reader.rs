@@ -11,6 +11,7 @@ use crate::array::{Array, Region};
 use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Description, Reader};
+use crate::monitor::{Monitor, Stage};
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened file.
@@ -133,6 +134,35 @@ impl Reader for EquinoxReader {
             }
             _ => Ok(()),
         }
+    }
+
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        _unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        let (mut records, mut places, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (leaf, out) in leaves {
+            match self.placed.places.get(leaf) {
+                Some(Place::Record(at, elements)) if elements.is_raw() => {
+                    places.push((*at, leaf));
+                    records.push((*at, out));
+                }
+                _ => others.push((leaf, out)),
+            }
+        }
+        let len_bytes = records.iter().map(|(_, out)| out.len() as u64).sum();
+        self.file.read(records).map_err(|error| {
+            let of_byte = |byte| self.file.records().iter().position(|record| byte < record.end_bytes());
+            let record = error.place().offset_bytes.and_then(of_byte);
+            match places.iter().find(|(at, _)| Some(*at) == record) {
+                Some((_, leaf)) => error.at_leaf(&self.placed.tree.path_of(*leaf)),
+                None => error,
+            }
+        })?;
+        monitor.done(Stage::Read, len_bytes)?;
+        Ok(others)
     }
 
     fn read_order(&self) -> Vec<usize> {

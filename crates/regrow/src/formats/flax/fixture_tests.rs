@@ -341,7 +341,7 @@ fn folders_are_steps() {
             _ => assert_eq!(about.notes.len(), 1, "{notes}"),
         }
     }
-    let step = |step| OpenOptions { step: Some(step), item: None };
+    let step = |step| OpenOptions { step: Some(step), ..OpenOptions::default() };
     let third = crate::open_with(fixture("ckpt_keep2"), &step(3)).unwrap();
     assert_eq!(third.description().step, Some(3));
     let error = crate::open_with(fixture("ckpt_keep2"), &step(4)).unwrap_err();

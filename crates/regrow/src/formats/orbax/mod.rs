@@ -80,7 +80,7 @@ impl Format for Orbax {
         }
         if let Some((step, about)) = reader::regrow_step(&found, path, options)? {
             // A step in regrow's own layout has checksums, which Orbax' files alone have not.
-            let item = OpenOptions { step: None, item: options.item.clone() };
+            let item = OpenOptions { step: None, ..options.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
         Ok(Box::new(reader::open(found, path, options)?))

@@ -80,6 +80,17 @@ impl LocalStore {
         Ok(self.inner.root.join(relative_path(key)?))
     }
 
+    /// Reads exactly as many bytes as `out` has into it: where [`get`](Store::get) makes memory of its own.
+    ///
+    /// # Errors
+    /// As `get`; `Corrupt` also if there is no such file.
+    pub(crate) fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let path = self.path(key)?;
+        let missing = || Error::corrupt("a file is missing").help("copy the whole checkpoint again");
+        let file = self.inner.files.open(key, &path)?.ok_or_else(missing);
+        file.and_then(|file| file.read_into(offset_bytes, out)).in_file(path)
+    }
+
     fn listing(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let folder_len = prefix.iter().rposition(|&byte| byte == b'/');
         let folder = prefix.get(..folder_len.unwrap_or(0)).unwrap_or_default();
