@@ -10,9 +10,9 @@ import time
 import weakref
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from . import _native, _options
+from . import _arguments, _native, _options
 from ._checkpoint import StrPath
 from ._errors import CancelledError, RegrowError
 from ._handlers import LeafRegistry
@@ -145,7 +145,10 @@ class AsyncSaver:
     ) -> AsyncSave:
         """As `regrow.save_async`, with this saver."""
         began = time.perf_counter()
-        target = os.fsdecode(path)
+        target = _arguments.path("path", path)
+        _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
+        _arguments.choice("copy", copy, get_args(CopyLeaves))
+        check_source = _arguments.flag("check_source", check_source)
         if when_busy == "skip" and self._native.is_busy():
             return AsyncSave(target, None)
         save_options = _options.save_options(
@@ -161,7 +164,7 @@ class AsyncSaver:
             orbax=orbax,
             options=options,
         )
-        flat = flatten(tree, handlers, layout=layout)
+        flat = flatten(tree, _arguments.handlers(handlers), layout=layout)
         leaves = to_native(flat)
         seconds = time.perf_counter() - began
         handle = self._native.save(target, flat.structure, leaves, save_options, when_busy, copy, check_source, seconds)

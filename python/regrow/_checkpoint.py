@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _native, _options
+from . import _arguments, _native, _options
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
 from ._handlers import LeafRegistry
-from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, from_native
+from ._leaves import DTYPE_NUMBERS, DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
 from ._text import counted, printable
-from ._tree import flatten, unflatten
+from ._tree import flatten, path_text, unflatten
 
 StrPath = str | os.PathLike[str]
 
@@ -123,7 +123,7 @@ class Leaf:
 
     def read(self) -> Any:
         """The leaf as `regrow.load` would give it."""
-        (value,) = from_native(LoadedLeaves(*self._native.read(self._at)))
+        (value,) = from_native(LoadedLeaves(*self._native.read(self._at)), lambda _: self.path)
         return value
 
     def __getitem__(self, index: Any) -> Any:
@@ -135,7 +135,7 @@ class Leaf:
             _, (array,), _ = self._native.read(self._at)
         else:
             buffer = memoryview(self._native.region(self._at, region.starts, region.lens))
-            array = np.ndarray(region.lens, self.dtype, buffer)
+            array = as_array(region.lens, self.dtype, buffer, path)
         return array[region.then]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -221,7 +221,11 @@ def _integer(entry: Any) -> int:
 
 
 class Checkpoint(Mapping[str, Leaf]):
-    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has been read."""
+    """An opened checkpoint of any layout: a mapping of key paths to lazy leaves. Only metadata has been read.
+
+    Every leaf is there once. Leaves whose key paths print alike, as in ``{"a": {"b": x}, "a/b": y}``, go by their
+    stored names instead, or by key paths that quote each key: ``['a/b']``.
+    """
 
     def __init__(self, native: _native.Checkpoint) -> None:
         self._native = native
@@ -229,29 +233,22 @@ class Checkpoint(Mapping[str, Leaf]):
     @functools.cached_property
     def _by_path(self) -> dict[str, int]:
         """The leaves by key path; made when first asked for, since `load` does not need it."""
-        paths = self._native.paths()
-        by_path = dict(zip(paths, range(len(paths)), strict=True))
-        if len(by_path) < len(paths):
-            by_path = {}
-            for at, path in enumerate(paths):
-                # Key paths that print alike: the later ones go by their stored names, which are unique.
-                by_path[path if path not in by_path else self._native.leaf(at)[1]] = at
-        return by_path
+        keys = self._native.keys()
+        return dict(zip(keys, range(len(keys)), strict=True))
 
     def __getitem__(self, path: str) -> Leaf:
-        """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``)."""
+        """The leaf of a key path (``params/dense/kernel``) or of a stored name (``params.dense.kernel``).
+
+        Raises:
+            LeafNotFoundError: if there is none, or the key path is that of several leaves; their own keys are named.
+        """
         if not isinstance(path, str):
             raise TypeError(f"a checkpoint is indexed by key path, a str, not by {type(path).__name__}")
         if self._is_indexed and path in self._by_path:
             return Leaf(self._native, self._by_path[path])
         try:
             return Leaf(self._native, self._native.find(path))
-        except InvalidArgumentError:
-            # Several leaves print alike: the first of them goes by the key path.
-            if path in self._by_path:
-                return Leaf(self._native, self._by_path[path])
-            raise
-        except NotFoundError as error:
+        except (InvalidArgumentError, NotFoundError) as error:
             raise LeafNotFoundError(error.message, file=error.file, leaf=path, help=error.help) from None
 
     @property
@@ -264,8 +261,8 @@ class Checkpoint(Mapping[str, Leaf]):
     def __iter__(self) -> Iterator[str]:
         if not self._is_indexed:
             # Whoever only looks at the first few needs no index.
-            first = self._native.first_paths(FIRST_PATHS)
-            if len(set(first)) == len(first):
+            first = self._native.first_keys(FIRST_PATHS)
+            if first is not None:
                 yield from first
                 yield from itertools.islice(self._by_path, len(first), None)
                 return
@@ -366,8 +363,10 @@ class Checkpoint(Mapping[str, Leaf]):
         progress: Progress = None,
     ) -> Any:
         """Loads all of it, or a selection; see `regrow.load`."""
-        selected, casts = _options.patterns(only), _options.casts(cast)
-        budget = _options.count("budget", budget)
+        selected, casts = _arguments.patterns(only), _options.casts(cast)
+        budget, handlers = _arguments.count("budget", budget), _arguments.handlers(handlers)
+        partial, verify = _arguments.flag("partial", partial), _arguments.flag("verify", verify)
+        mmap = _arguments.flag("mmap", mmap)
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
@@ -380,9 +379,13 @@ class Checkpoint(Mapping[str, Leaf]):
             loaded = LoadedLeaves(*leaves)
             paths = _native.paths(structure) if shardings is not None else []
             _register_nodes()
-            return unflatten(structure, without_template(loaded, paths, shardings), handlers)
+
+            def path_of(at: int) -> str:
+                return path_text(structure, at)
+
+            return unflatten(structure, without_template(loaded, paths, shardings, path_of), handlers)
         template = Template(like, selected, handlers)
-        template.check_unstorable(self)
+        template.check_unstorable(self._native.paths)
         loaded = self._load_template(template, casts, partial, verify, mmap, budget, progress)
         by_leaf = {}
         if shardings is not None:
@@ -423,8 +426,11 @@ class Checkpoint(Mapping[str, Leaf]):
                     f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
                 )
         template = Template(out, only)
-        # Swapped bytes are put in order by NumPy, as gaps are by the copy below.
-        outs = [leaf if leaf.dtype.isnative and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)]
+        # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the copy below.
+        outs = [
+            leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None
+            for at, leaf in enumerate(flat.leaves)
+        ]
         partial = partial or template.is_selection
         with Watch(progress, "loading") as watch:
             filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs, watch)
@@ -432,7 +438,7 @@ class Checkpoint(Mapping[str, Leaf]):
         rest = flatten(template.fill(LoadedLeaves(*leaves), {}))
         for target, source in zip(flat.leaves, rest.leaves, strict=True):
             if target is not source:
-                np.copyto(target, source, casting="no")
+                np.copyto(target, source, casting="equiv")
         return out
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from . import _native, _options
+from . import _arguments, _native, _options
 from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError
 from ._options import OrbaxOptions
@@ -208,24 +207,25 @@ def convert(
         options=options,
     )
     rules = (
-        _options.count("step", step),
-        item,
-        bool(strict),
-        bool(bare),
-        _options.patterns(only),
-        [(str(pattern), str(replacement)) for pattern, replacement in (rename or {}).items()],
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        _arguments.flag("strict", strict),
+        _arguments.flag("bare", bare),
+        _arguments.patterns(only),
+        _renames(rename),
         _numbers("transpose", transpose, minimum=0),
         _numbers("reshape", reshape, minimum=-1),
-        lossy,
+        _arguments.flag("lossy", lossy),
     )
-    if dry_run:
-        leaves, losses = _native.plan_convert(os.fsdecode(source), os.fsdecode(target), save, rules)
+    source, target = _arguments.path("source", source), _arguments.path("target", target)
+    if _arguments.flag("dry_run", dry_run):
+        leaves, losses = _native.plan_convert(source, target, save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],
         )
     with Watch(progress, "converting") as watch:
-        columns, losses = _native.convert(os.fsdecode(source), os.fsdecode(target), save, rules, watch)
+        columns, losses = _native.convert(source, target, save, rules, watch)
     report = SaveReport.from_native(columns)
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
 
@@ -235,14 +235,24 @@ def _form(form: tuple[str, str, list[int]]) -> LeafForm:
     return LeafForm(kind, dtype, tuple(shape))
 
 
-def _numbers(name: str, rules: Mapping[str, Sequence[int]] | None, minimum: int) -> list[tuple[str, list[int]]]:
+def _renames(rename: Any) -> list[tuple[str, str]]:
+    rules = {} if rename is None else rename
+    if not isinstance(rules, Mapping) or not all(isinstance(text, str) for rule in rules.items() for text in rule):
+        raise _arguments.wrong("rename", rename, "a dict of regular expressions, and what takes their place")
+    return list(rules.items())
+
+
+def _numbers(name: str, rules: Any, minimum: int) -> list[tuple[str, list[int]]]:
+    rules = {} if rules is None else rules
+    if not isinstance(rules, Mapping) or not all(isinstance(pattern, str) for pattern in rules):
+        raise _arguments.wrong(name, rules, "a dict of globs, with a sequence of integers for each")
     out = []
-    for pattern, numbers in (rules or {}).items():
+    for pattern, numbers in rules.items():
         try:
             row = [int(number) for number in numbers]
         except (TypeError, ValueError):
             raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} is no sequence of integers") from None
         if any(not minimum <= number < 2**63 for number in row):
             raise InvalidArgumentError(f"{name}[{pattern!r}]={numbers!r} holds a number that makes no sense")
-        out.append((str(pattern), row))
+        out.append((pattern, row))
     return out

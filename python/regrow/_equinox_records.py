@@ -6,7 +6,6 @@ pickled or unpickled.
 
 from __future__ import annotations
 
-import ast
 import functools
 import io
 import mmap
@@ -19,6 +18,7 @@ import numpy as np
 from . import _native
 from ._equinox_pytrees import imported
 from ._errors import RegrowError
+from ._leaves import dtype_of_descr
 from ._nodes import PrngKey
 
 PYTHON_NUMBERS = (bool, int, float, complex)
@@ -226,13 +226,13 @@ def dtype_of(descr: str) -> np.dtype[Any]:
         ValueError: if NumPy has no such dtype, or one that holds Python objects.
     """
     try:
-        parsed = ast.literal_eval(descr)
+        parsed = _native.literal(descr)
         if parsed in ("<f1", "|f1"):
             parsed = "float8_e5m2"
         dtype: np.dtype[Any] = np.dtype("V4")
         if parsed not in ("<W4", "|W4"):
-            dtype = np.lib.format.descr_to_dtype(parsed)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            dtype = dtype_of_descr(parsed)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, RegrowError):
         raise ValueError(f"descr is not a valid dtype descriptor: {descr}") from None
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded when allow_pickle=False")

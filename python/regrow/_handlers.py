@@ -115,6 +115,8 @@ class LeafRegistry:
             InvalidArgumentError: if the class or the type name has a handler already, and `override` was not given;
                 if the handler lacks a part.
         """
+        if not isinstance(override, bool):
+            raise InvalidArgumentError(f"override={override!r} makes no sense: override takes True or False")
         name = getattr(handler, "type_name", None)
         if not isinstance(name, str) or not name or not isinstance(handler, LeafHandler):
             raise InvalidArgumentError(

@@ -7,8 +7,8 @@ others. From it come arrays that are read-only views, and text.
 
 from __future__ import annotations
 
-import ast
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from . import _native
-from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, UnsupportedError
+from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
 from ._tree import Flat, path_text
 
@@ -115,7 +115,7 @@ def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) 
     if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
         if value.dtype in DTYPE_NUMBERS:
             pass
-        elif value.dtype.char in _OTHER_CHARS or value.dtype in _ML_OTHERS:
+        elif value.dtype.hasobject or is_numpys_alone(value.dtype):
             is_scalar = kind == NUMPY_SCALAR
             kind, value = _from_other_dtype(value, flat, at, notes)
             if is_scalar:
@@ -172,16 +172,28 @@ _ML_OTHERS = frozenset(
 )
 """Dtypes of ml_dtypes that the engine has no numbers for; told by their names: their npy spelling says nothing."""
 
-_OTHER_CHARS = frozenset("OUSVMmgG")
+_OTHER_CHARS = frozenset("USVMmgG")
 """Text, bytes, void and records, dates, durations, extended floats: dtypes that are NumPy's alone. Some of
 ml_dtypes' have the same letters."""
+
+
+def is_numpys_alone(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype are stored as bytes, with the dtype's name beside them."""
+    if dtype in DTYPE_NUMBERS or dtype.hasobject:
+        return False
+    return dtype.char in _OTHER_CHARS or dtype in _ML_OTHERS
 
 
 def _from_other_dtype(value: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
     """Such an array as bytes, with an axis more; its dtype is told as npy headers spell it."""
     if value.dtype.hasobject:
         _refuse_dtype(value, flat, at, "convert it to an array of numbers or text")
-    descr = value.dtype.name if value.dtype in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
+    try:
+        descr = value.dtype.name if value.dtype in _ML_OTHERS else np.lib.format.dtype_to_descr(value.dtype)
+    except ValueError:
+        _refuse_dtype(
+            value, flat, at, "give its fields offsets that follow each other: numpy.lib.recfunctions.repack_fields"
+        )
     notes[at] = descr if isinstance(descr, str) else repr(descr)
     value = np.ascontiguousarray(value) if value.ndim else value.copy()
     return NUMPY_OTHER, np.frombuffer(value.tobytes(), np.uint8).reshape(*value.shape, value.dtype.itemsize)
@@ -310,15 +322,39 @@ class LoadedLeaves(NamedTuple):
     """PRNG implementations, unknown types and dtypes that are NumPy's alone, by the number of the leaf."""
 
 
-def from_native(loaded: LoadedLeaves) -> list[Any]:
-    """The leaves as NumPy has them: read-only views, scalars of their own type, text, bytes."""
+def from_native(loaded: LoadedLeaves, path_of: Callable[[int], str]) -> list[Any]:
+    """The leaves as NumPy has them: read-only views, scalars of their own type, text, bytes.
+
+    Raises:
+        CorruptError, UnsupportedError: with the key path that `path_of` has of the leaf's number.
+    """
     kinds, values, notes = loaded
     if kinds.strip(_AS_THEY_ARE):
         for at, kind in enumerate(kinds):
             finish = _FINISH.get(kind)
             if finish is not None:
-                values[at] = finish(values[at], notes.get(at))
+                try:
+                    values[at] = finish(values[at], notes.get(at))
+                except RegrowError as error:
+                    path = path_of(at)
+                    raise type(error)(f"{error.message}\n  leaf {path}", leaf=path) from None
     return values
+
+
+def as_array(shape: tuple[int, ...], dtype: np.dtype[Any], buffer: Any, path: str | None) -> np.ndarray[Any, Any]:
+    """Bytes as an array.
+
+    Raises:
+        UnsupportedError: if NumPy has no arrays of this shape.
+    """
+    try:
+        return np.ndarray(shape, dtype, buffer)
+    except (ValueError, TypeError, OverflowError) as error:
+        what = (
+            f"NumPy cannot hold an array of this shape: {error}\n  expected a shape that NumPy has, found {list(shape)}"
+        )
+        place = "" if path is None else f"\n  leaf {path}"
+        raise UnsupportedError(f"{what}{place}", leaf=path) from None
 
 
 _AS_THEY_ARE = bytes((NUMPY_ARRAY, JAX_ARRAY, STR))
@@ -341,27 +377,60 @@ def _bytes(value: Any, _note: str | None) -> Any:
     return value.tobytes()
 
 
-def _numpy_other(value: Any, note: str | None) -> Any:
+def numpy_other(value: Any, note: str | None) -> Any:
+    """Stored bytes as an array of a dtype that is NumPy's alone."""
     dtype = other_dtype(note or "")
-    if dtype.itemsize != value.shape[-1]:
-        raise CorruptError(f"an element of dtype {note} takes {dtype.itemsize} bytes, {value.shape[-1]} are stored")
-    return np.ndarray(value.shape[:-1], dtype, value)
+    stored = value.shape[-1] if value.ndim else 0
+    if not value.ndim or dtype.itemsize != stored:
+        raise CorruptError(f"an element of dtype {note} takes {dtype.itemsize} bytes, {stored} are stored")
+    return as_array(value.shape[:-1], dtype, value, None)
 
 
 def _numpy_other_scalar(value: Any, note: str | None) -> Any:
-    return _numpy_other(value, note)[()]
+    return numpy_other(value, note)[()]
 
 
 def other_dtype(text: str) -> np.dtype[Any]:
     """The dtype that an npy header spells so: `<U8`, or the literal of a record."""
     try:
-        descr: Any = ast.literal_eval(text) if text.startswith("[") else text
-        dtype = np.lib.format.descr_to_dtype(descr)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        dtype = dtype_of_descr(_native.literal(text) if text.startswith("[") else text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, RegrowError) as error:
         raise CorruptError(f"the dtype {text!r} cannot be read: {error}") from None
     if dtype.hasobject:
         raise CorruptError(f"the dtype {text!r} holds Python objects")
     return dtype
+
+
+_TYPE_STRING = re.compile(r"[<>|=]?[A-Za-z?][0-9]*(\[[0-9]*[A-Za-z\u03bc]+(/[0-9]+)?\])?", re.ASCII)
+"""One type. To NumPy `i4,f4` are two, which it hands to Python's compiler."""
+
+
+def dtype_of_descr(descr: Any) -> np.dtype[Any]:
+    """The dtype of the value of `descr` in an npy header.
+
+    Raises:
+        ValueError, TypeError: if NumPy has none, or it is no type string nor such strings in lists and tuples.
+    """
+    pending = [descr]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            is_type = _TYPE_STRING.fullmatch(part) or isinstance(getattr(ml_dtypes, part, None), type)
+            if not (is_type or part in np.sctypeDict):
+                raise ValueError(f"{part!r} is no type string")
+        elif isinstance(part, (list, tuple)):
+            # Of a field: name, type, perhaps a shape. The type of an array is a pair with a shape.
+            types = (
+                part
+                if isinstance(part, list)
+                else part[1:2]
+                if len(part) == 3 or isinstance(part[-1], (str, list))
+                else part[:1]
+            )
+            pending.extend(types)
+        else:
+            raise TypeError(f"{part!r} is no type")
+    return np.lib.format.descr_to_dtype(descr)
 
 
 def _placeholder(_value: Any, _note: str | None) -> Any:
@@ -379,6 +448,6 @@ _FINISH: dict[int, Callable[[Any, str | None], Any]] = {
     BYTES: _bytes,
     PLACEHOLDER: _placeholder,
     UNKNOWN: _unknown,
-    NUMPY_OTHER: _numpy_other,
+    NUMPY_OTHER: numpy_other,
     NUMPY_OTHER_SCALAR: _numpy_other_scalar,
 }

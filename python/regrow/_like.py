@@ -7,8 +7,9 @@ The engine compares (all differences in one error); here each leaf becomes what 
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +21,20 @@ from ._leaves import (
     DTYPE_NUMBERS,
     JAX_ARRAY,
     NUMPY_ARRAY,
+    NUMPY_OTHER,
     PLACEHOLDER,
     PRNG_KEY,
     STR,
     UNKNOWN,
     LoadedLeaves,
     from_native,
+    is_numpys_alone,
     is_prng_key,
+    numpy_other,
 )
 from ._nodes import PrngKey
 from ._text import counted
-from ._tree import Flat, Structure, flatten
+from ._tree import Flat, Structure, flatten, path_text
 
 
 class Wanted(NamedTuple):
@@ -62,8 +66,11 @@ class Template:
         """Leaves that are not asked for."""
         if only:
             matches = _native.match_paths(list(only), self.paths)
-            if all(match < 0 for match in matches):
-                raise NotFoundError(f"no leaf of the template matches {' or '.join(only)}")
+            idle = _native.idle_patterns(list(only), self.paths)
+            if idle:
+                help = f"key paths of the template are such as {', '.join(self.paths[:5])}"
+                named = ", ".join(map(json.dumps, idle))
+                raise NotFoundError(f"no leaf of the template matches {named}\n  help: {help}", help=help)
             self.skipped.update(at for at, match in enumerate(matches) if match < 0)
         self.is_selection = bool(only)
 
@@ -74,9 +81,11 @@ class Template:
             skips[at] = 1
         return self.flat.structure, self._native_leaves, bytes(skips)
 
-    def check_unstorable(self, stored: Container[str]) -> None:
+    def check_unstorable(self, stored_paths: Callable[[], list[str]]) -> None:
         """Refuses to pass over what is stored in a place where the template holds what no checkpoint can."""
-        paths = _native.paths(self.flat.structure) if self.unstorable else []
+        if not self.unstorable:
+            return
+        paths, stored = _native.paths(self.flat.structure), set(stored_paths())
         found = [at for at in self.unstorable if paths[at] in stored]
         if found:
             lines = [f"\n    kind      {paths[at]}: template {type(self.flat.leaves[at]).__name__}" for at in found]
@@ -127,10 +136,10 @@ class Template:
         self.jax_leaves.put(values, shardings)
         return self.flat.with_leaves(values)
 
-    def _wanted(self, leaf: Any) -> Wanted | None:
+    def _wanted(self, leaf: Any, at: int) -> Wanted | None:
         cls = type(leaf)
         if cls is np.ndarray:
-            return Wanted(_number_of(leaf.dtype), leaf.shape, _array_at)
+            return self._wanted_array(leaf.dtype, leaf.shape, at)
         number = next((kind for kind in _PYTHON_NUMBERS if isinstance(leaf, kind)), None)
         if number is not None and not isinstance(leaf, np.generic):
             return Wanted(None, (), lambda value, _at: _python_number(number, value))
@@ -140,7 +149,7 @@ class Template:
             return Wanted(DTYPE_NUMBERS[np.dtype(np.uint8)], None, lambda value, _at: bytes(_array(value)))
         if cls is PrngKey:
             return Wanted(
-                _number_of(leaf.data.dtype),
+                self._number_of(leaf.data.dtype, at),
                 tuple(leaf.data.shape),
                 lambda value, _at: PrngKey(_array(value), leaf.impl),
             )
@@ -148,17 +157,53 @@ class Template:
             return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
         jax = sys.modules.get("jax")
         if jax is not None and isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-            return self.jax_leaves.wanted(leaf)
+            return self.jax_leaves.wanted(leaf, lambda dtype: self._number_of(np.dtype(dtype), at))
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
-            return Wanted(_number_of(dtype), tuple(map(int, shape)), _array_at)
+            want = self._wanted_array(dtype, tuple(map(int, shape)), at)
+            if isinstance(leaf, np.generic):
+                return want._replace(make=lambda value, at: want.make(value, at)[()])
+            return want
         return None
+
+    def _wanted_array(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Wanted:
+        if not is_numpys_alone(dtype):
+            return Wanted(self._number_of(dtype, at), shape, _array_at)
+
+        def make(value: Any, _at: int) -> Any:
+            stored = f"stored {value.dtype} of shape {list(value.shape)}" if hasattr(value, "dtype") else "stored text"
+            if stored == "stored text" or (value.dtype, value.shape) != (dtype, shape):
+                if stored == "stored text" or (_in_order(value.dtype), value.shape) != (_in_order(dtype), shape):
+                    raise Differs(f"template {dtype} of shape {list(shape)}, {stored}")
+                return value.astype(dtype)
+            return value
+
+        return Wanted(None, None, make)
+
+    def _number_of(self, dtype: np.dtype[Any], at: int) -> int:
+        number = DTYPE_NUMBERS.get(_in_order(dtype))
+        if number is None:
+            path = path_text(self.flat.structure, at)
+            help = "put an array of numbers there, or `...` to leave it out"
+            what = f"the template has the dtype {dtype}, which no checkpoint can hold"
+            raise UnsupportedError(f"{what}\n  leaf {path}\n  help: {help}", leaf=path, help=help)
+        return number
 
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
-_ARRAY_KINDS = bytes(kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN))
-"""Kinds of leaves that are loaded as arrays."""
+_ARRAY_KINDS = bytes(
+    kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN, NUMPY_OTHER)
+)
+"""Kinds of leaves that are loaded as arrays of numbers."""
+
+
+def _places(found: Sequence[Any]) -> str:
+    return "1 place" if len(found) == 1 else f"{len(found)} places"
+
+
+def _in_order(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
@@ -184,12 +229,16 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         if kind == PLACEHOLDER:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
+    if kind == NUMPY_OTHER:
+        return numpy_other(loaded.values[at], loaded.notes.get(at))
     return loaded.values[at]
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, str):
         raise Differs("template array, stored text")
+    if is_numpys_alone(value.dtype):
+        raise Differs(f"template array of numbers, stored {value.dtype}")
     return value
 
 
@@ -213,13 +262,6 @@ def _python_number(cls: type[Any], value: Any) -> Any:
     return number
 
 
-def _number_of(dtype: np.dtype[Any]) -> int:
-    number = DTYPE_NUMBERS.get(dtype if dtype.isnative else dtype.newbyteorder("="))
-    if number is None:
-        raise UnsupportedError(f"the template has the dtype {dtype}, which no checkpoint can hold")
-    return number
-
-
 class JaxLeaves:
     """The places of a tree where JAX arrays go: gathered, then put on their devices in one call."""
 
@@ -227,8 +269,8 @@ class JaxLeaves:
         self._like: dict[int, Any] = {}
         self._waiting: list[tuple[int, Any]] = []
 
-    def wanted(self, leaf: Any) -> Wanted:
-        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants."""
+    def wanted(self, leaf: Any, number_of: Callable[[Any], int]) -> Wanted:
+        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants; `number_of` has the engine's numbers of dtypes."""
         jax = sys.modules["jax"]
 
         def make(value: Any, at: int) -> Any:
@@ -237,8 +279,8 @@ class JaxLeaves:
 
         if is_prng_key(leaf):
             data = jax.eval_shape(jax.random.key_data, leaf)
-            return Wanted(_number_of(np.dtype(data.dtype)), tuple(data.shape), make)
-        return Wanted(_number_of(np.dtype(leaf.dtype)), tuple(leaf.shape), make)
+            return Wanted(number_of(data.dtype), tuple(data.shape), make)
+        return Wanted(number_of(leaf.dtype), tuple(leaf.shape), make)
 
     def add(self, at: int, value: Any) -> None:
         """One more place, without a template."""
@@ -307,9 +349,11 @@ def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
     return found
 
 
-def without_template(loaded: LoadedLeaves, paths: list[str], shardings: Any) -> list[Any]:
+def without_template(
+    loaded: LoadedLeaves, paths: list[str], shardings: Any, path_of: Callable[[int], str]
+) -> list[Any]:
     """The leaves as NumPy has them, and those that `shardings` names as JAX arrays."""
-    values = from_native(loaded)
+    values = from_native(loaded, path_of)
     if shardings is None:
         return values
     chosen = shardings_by_leaf(shardings, paths)

@@ -70,7 +70,7 @@ def leaf_columns(leaves: list[Any], hooks: tuple[Any, ...]) -> _LeavesIn:
     Exported arrays are capsules, from which one save can take the tensor."""
 
 def template_leaves(
-    leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any], Any]
+    leaves: list[Any], numbers: dict[Any, int], wanted: Callable[[Any, int], Any]
 ) -> tuple[TemplateLeaves, dict[int, Any]]:
     """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
 
@@ -136,13 +136,16 @@ def convert(
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
 
-def open(path: str, step: int | None, item: str | None, strict: bool, bare: bool) -> Checkpoint:
+def open(path: str, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
 def verify(
     path: str, step: int | None, item: str | None, bare: bool, watch: _Watch
 ) -> tuple[list[_Finding], int, int, bool, list[str]]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
+
+def literal(text: str) -> Any:
+    """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's compiler."""
 
 def safetensors_open(path: str, separator: str | None) -> Checkpoint:
     """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
@@ -159,6 +162,9 @@ def safetensors_bytes(structure: Structure, leaves: _LeavesIn, options: tuple[An
 
 def paths(structure: Structure) -> list[str]:
     """The printed key path of every leaf."""
+
+def idle_patterns(patterns: Sequence[str], paths: Sequence[str]) -> list[str]:
+    """The patterns that match none of the paths."""
 
 def match_paths(patterns: Sequence[str], paths: Sequence[str]) -> list[int]:
     """For each path the position of the first pattern that matches; -1 if none does."""
@@ -308,11 +314,14 @@ class Checkpoint:
     def tree(self) -> tuple[Structure, bytes, bytes, list[tuple[int, ...]], list[str]]:
         """The structure; kinds, dtypes, shapes and stored names of the leaves."""
 
-    def first_paths(self, count: int) -> list[str]:
-        """The printed key paths of the first leaves."""
+    def first_keys(self, count: int) -> list[str] | None:
+        """The first of `keys`, if they can be told without looking at all leaves."""
+
+    def keys(self) -> list[str]:
+        """A text for every leaf, by which `find` finds it and no other."""
 
     def paths(self) -> list[str]:
-        """The printed key path of every leaf."""
+        """The printed key path of every leaf; two may be the same."""
 
     def info(self, leaf: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, str | None, str]:
         """Chunk shape, write shape, sharding as JSON, coding."""

@@ -6,11 +6,13 @@ fields, any other class as a `Node`, and both are saved again as what they were.
 
 from __future__ import annotations
 
-import collections
 import functools
 import keyword
-from collections.abc import Iterator
+import operator
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -125,6 +127,44 @@ class UnknownLeaf:
     type_name: str
 
 
+class NamedTuple(tuple[Any, ...]):
+    """What named tuples without their own class have in common: the methods of `collections.namedtuple`, which compiles
+    source text for each class that it makes. Here nothing that a file says comes to a compiler."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+    _field_defaults: Mapping[str, Any] = MappingProxyType({})
+
+    def __new__(cls, *values: Any, **named: Any) -> NamedTuple:
+        rest = cls._fields[len(values) :]
+        if len(values) > len(cls._fields) or named.keys() != set(rest):
+            raise TypeError(f"{cls.__name__} takes {', '.join(cls._fields) or 'nothing'}")
+        return tuple.__new__(cls, (*values, *(named[field] for field in rest)))
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> NamedTuple:
+        made = tuple.__new__(cls, values)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, **changes: Any) -> NamedTuple:
+        unknown = changes.keys() - set(self._fields)
+        if unknown:
+            raise ValueError(f"Got unexpected field names: {sorted(unknown)!r}")
+        return self._make(changes.get(field, value) for field, value in zip(self._fields, self, strict=True))
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{field}={value!r}" for field, value in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({inside})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+
 @functools.lru_cache(maxsize=4096)
 def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | None:
     """A named tuple class of this name and these fields; `None` if Python could not have made one."""
@@ -132,12 +172,23 @@ def named_tuple_class(type_name: str, fields: tuple[str, ...]) -> type[Any] | No
     usable = [*fields, name]
     if not all(word.isidentifier() and not keyword.iskeyword(word) for word in usable):
         return None
-    if len(set(fields)) != len(fields) or any(field.startswith("_") for field in fields):
+    # Two spellings of one name are one to Python, which takes names in their NFKC form.
+    if len({unicodedata.normalize("NFKC", field) for field in fields}) != len(fields):
         return None
-    cls: type[Any] = collections.namedtuple(name, fields)  # type: ignore[misc]
-    cls.__module__ = module or "regrow"
-    cls.__regrow_type__ = type_name  # type: ignore[attr-defined]
-    return cls
+    if any(field.startswith("_") for field in fields):
+        return None
+    members: dict[str, Any] = {
+        field: property(operator.itemgetter(at), doc=f"Alias for field number {at}") for at, field in enumerate(fields)
+    }
+    # After the fields: one of them may have any other name, but not be one of these.
+    members |= {
+        "__slots__": (),
+        "__module__": module or "regrow",
+        "__match_args__": fields,
+        "_fields": fields,
+        "__regrow_type__": type_name,
+    }
+    return type(name, (NamedTuple,), members)
 
 
 @functools.cache

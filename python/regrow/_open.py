@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from . import _native, _options
+from . import _arguments, _native
 from ._attempts import attempts
 from ._checkpoint import Checkpoint, StrPath, VerifyReport
 from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
@@ -38,23 +38,26 @@ def load(
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
-    Without a template arrays come back as read-only NumPy arrays (views of the file itself where they are stored raw
-    and the page cache has them, or where they are more than half of the memory available; else read into memory),
-    containers as what they were, classes as named tuples of the same name or as `Node`, PRNG keys as `PrngKey`.
+    Without a template arrays come back as read-only NumPy arrays, containers as what they were, classes as named
+    tuples of the same name or as `Node`, PRNG keys as `PrngKey`. Arrays of the layouts regrow and orbax, whose files
+    nobody writes into, are views of the files where they are stored raw and the page cache has them, or where they
+    are more than half of the memory available. All others are read into memory.
 
     Args:
         path: A checkpoint, or a folder of steps.
         like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
             with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
         only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
-            `like` they stay as they are there.
-        cast: A dtype for all arrays, or a dict of globs over key paths.
+            `like` they stay as they are there. A glob that matches nothing is an error.
+        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf.
         partial: With `like`: leave out what it lacks, instead of an error.
         out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
             into as they are and checked on the way: after an error their contents are unspecified.
         verify: Check data against checksums before handing it out.
         mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
-            to begin with, and memory that the system can take back.
+            to begin with, and memory that the system can take back. Also of files that other programs write in place
+            (npy, npz, safetensors, eqx, msgpack, data): when one of them does, views change with the file, and where
+            it has become shorter, reading them ends the program with SIGBUS.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.
@@ -69,6 +72,7 @@ def load(
         MismatchError: if the template differs, with every difference.
         CorruptError: with file, leaf and offset.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+        NotFoundError: also for globs that match no leaf, all of them named.
     """
     options = {
         "only": only,
@@ -89,7 +93,7 @@ def load(
 def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
     """What ``read`` gives; asked again if the checkpoint was replaced meanwhile: the new one is as good an answer."""
     for is_last in attempts():
-        before = _identity(path)
+        before = _identity(_arguments.path("path", path))
         try:
             return read()
         except RegrowError as error:
@@ -119,6 +123,7 @@ def open(
     item: str | None = None,
     strict: bool = False,
     bare: bool = False,
+    mmap: bool = False,
 ) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
 
@@ -129,11 +134,12 @@ def open(
         strict: Raise `CorruptError` for a checkpoint that has lost files, also if it can still be read without them;
             otherwise that is an `IncompleteCheckpointWarning`.
         bare: As for `load`.
+        mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item, strict, bare))
+    return Checkpoint(_open(path, step, item, strict=strict, bare=bare, mmap=mmap))
 
 
 def verify(
@@ -158,17 +164,32 @@ def verify(
     """
     with Watch(progress, "verifying") as watch:
         return VerifyReport.from_native(
-            _native.verify(os.fsdecode(path), _options.count("step", step), item, bool(bare), watch)
+            _native.verify(
+                _arguments.path("path", path),
+                _arguments.count("step", step),
+                _arguments.text("item", item),
+                _arguments.flag("bare", bare),
+                watch,
+            )
         )
 
 
 def overview(path: StrPath, *, step: int | None = None, item: str | None = None, bare: bool = False) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _open(path, step, item, strict=False, bare=bare).overview()
+    return _open(path, step, item, strict=False, bare=bare, mmap=False).overview()
 
 
-def _open(path: StrPath, step: int | None, item: str | None, strict: bool, bare: bool) -> _native.Checkpoint:
-    opened = _native.open(os.fsdecode(path), _options.count("step", step), item, bool(strict), bool(bare))
+def _open(
+    path: StrPath, step: int | None, item: str | None, *, strict: bool, bare: bool, mmap: bool
+) -> _native.Checkpoint:
+    opened = _native.open(
+        _arguments.path("path", path),
+        _arguments.count("step", step),
+        _arguments.text("item", item),
+        _arguments.flag("strict", strict),
+        _arguments.flag("bare", bare),
+        _arguments.flag("mmap", mmap),
+    )
     for warning in opened.warnings:
         warnings.warn(f"{os.fsdecode(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
     return opened

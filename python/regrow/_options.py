@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from . import _native
+from . import _arguments, _native
 from ._errors import InvalidArgumentError
 
 CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
@@ -51,6 +51,10 @@ class OrbaxOptions:
         """As the engine takes them: its own options, field by field."""
         out = {field.name: getattr(self, field.name) for field in fields(self)}
         per_leaf = []
+        if not isinstance(self.per_leaf, Mapping) or not all(
+            isinstance(own, Mapping) for own in self.per_leaf.values()
+        ):
+            raise _arguments.wrong("per_leaf", self.per_leaf, "a dict of globs, with a dict of options for each")
         for pattern, options in self.per_leaf.items():
             unknown = set(options) - set(CHUNKING)
             if unknown:
@@ -84,15 +88,17 @@ def save_options(
     """
     chosen = layout_options(layout, orbax, options)
     return (
-        overwrite,
-        durable,
+        overwrite
+        if isinstance(overwrite, str) and overwrite == "any file"
+        else _arguments.flag("overwrite", overwrite),
+        _arguments.flag("durable", durable),
         casts(cast),
         compression_level(compression),
         json_text(metadata),
-        strict_orbax,
-        count("budget", budget),
+        _arguments.flag("strict_orbax", strict_orbax),
+        _arguments.count("budget", budget),
         chosen,
-        None if base is None else os.fsdecode(base),
+        None if base is None else _arguments.path("base", base),
     )
 
 
@@ -102,6 +108,8 @@ def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, 
         names = ", ".join(_native.LAYOUTS)
         raise InvalidArgumentError(f"the layout {layout!r} is not known; it is one of {names}")
     options = keywords
+    if orbax is not None and not isinstance(orbax, OrbaxOptions):
+        raise _arguments.wrong("orbax", orbax, "regrow.OrbaxOptions, or None")
     if layout == "orbax":
         unknown = sorted(set(keywords) - ORBAX_NAMES)
         if unknown:
@@ -112,10 +120,13 @@ def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, 
         raise InvalidArgumentError(f'the option {name} belongs to layout="orbax"')
     elif layout == "regrow" and keywords:
         raise TypeError(f"save() got an unexpected keyword argument {min(keywords)!r}")
-    try:
-        return layout, json.dumps(options, allow_nan=False, default=_plain)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the options of layout {layout!r} cannot be used: {error}") from None
+    texts = []
+    for name, value in options.items():
+        try:
+            texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False, default=_plain)}")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"the option {name} of layout {layout!r} cannot be used: {error}") from None
+    return layout, f"{{{', '.join(texts)}}}"
 
 
 def _plain(value: Any) -> Any:
@@ -133,17 +144,22 @@ def casts(cast: Any) -> list[tuple[str, str]]:
         return []
     if not isinstance(cast, Mapping):
         cast = {"**": cast}
-    return [(str(pattern), dtype_name(dtype)) for pattern, dtype in cast.items()]
+    if not all(isinstance(pattern, str) for pattern in cast):
+        raise _arguments.wrong("cast", cast, "a dtype, or a dict of globs over key paths with a dtype for each")
+    return [(pattern, dtype_name(dtype)) for pattern, dtype in cast.items()]
 
 
 def dtype_name(dtype: Any) -> str:
-    """NumPy's name of a dtype, ml_dtypes' included."""
-    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
-        return dtype
+    """NumPy's name of a dtype that arrays are to be cast to, ml_dtypes' included."""
+    name = dtype if isinstance(dtype, str) and hasattr(ml_dtypes, dtype) else None
     try:
-        return str(np.dtype(dtype).name)
-    except TypeError as error:
-        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
+        # NumPy takes nothing for float64.
+        name = name or (None if dtype is None else str(np.dtype(dtype).name))
+    except (TypeError, ValueError, SyntaxError):
+        name = None
+    if name not in _native.DTYPES:
+        raise _arguments.wrong("cast", dtype, f"a dtype, one of {', '.join(_native.DTYPES)}; or a dict of globs")
+    return name
 
 
 ZSTD_LEVELS = range(-131072, 23)
@@ -168,13 +184,6 @@ def compression_level(compression: Any) -> int | str | None:
     )
 
 
-def count(name: str, value: int | None) -> int | None:
-    """A number of bytes or a step: what fits in 63 bits, or nothing."""
-    if value is not None and not 0 <= value < 2**63:
-        raise InvalidArgumentError(f"{name}={value} is not between 0 and 2**63 - 1")
-    return value
-
-
 def json_text(metadata: Any) -> str | None:
     """The user's metadata as JSON."""
     if metadata is None:
@@ -183,10 +192,3 @@ def json_text(metadata: Any) -> str | None:
         return json.dumps(metadata, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"metadata is no JSON: {error}") from None
-
-
-def patterns(only: str | Iterable[str] | None) -> list[str]:
-    """Globs, from one or several."""
-    if only is None:
-        return []
-    return [only] if isinstance(only, str) else [str(pattern) for pattern in only]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from . import _native, _options
+from . import _arguments, _native, _options
 from ._checkpoint import StrPath
 from ._handlers import LeafRegistry
 from ._leaves import to_native
@@ -80,7 +79,8 @@ def save(
         orbax=orbax,
         options=options,
     )
-    flat = flatten(tree, handlers, layout=layout)
+    target = _arguments.path("path", path)
+    flat = flatten(tree, _arguments.handlers(handlers), layout=layout)
     with Watch(progress, "saving") as watch:
-        report = _native.save(os.fsdecode(path), flat.structure, to_native(flat), native_options, watch)
+        report = _native.save(target, flat.structure, to_native(flat), native_options, watch)
     return SaveReport.from_native(report)

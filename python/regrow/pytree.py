@@ -17,7 +17,6 @@ summaries of arrays that are not contiguous work.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import itertools
 import mmap
@@ -412,7 +411,7 @@ def _map(path: str, mode: str) -> Any:
 
 def _paths(literals: list[str]) -> list[Path]:
     """Paths that the engine has read and printed again, all at once."""
-    paths: list[Path] = ast.literal_eval(f"[{','.join(literals)}]")
+    paths: list[Path] = _native.literal(f"[{','.join(literals)}]")
     return paths
 
 

@@ -72,7 +72,7 @@ pub fn local_path(path: PathBuf) -> PyResult<()> {
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, strict, bare))]
+#[pyo3(signature = (path, step, item, strict, bare, mapped))]
 pub fn open(
     py: Python<'_>,
     path: PathBuf,
@@ -80,8 +80,10 @@ pub fn open(
     item: Option<String>,
     strict: bool,
     bare: bool,
+    mapped: bool,
 ) -> PyResult<Checkpoint> {
-    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare })).map(Checkpoint)
+    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare, mapped }))
+        .map(Checkpoint)
 }
 
 /// Reads and checks the whole checkpoint at a path.
@@ -95,7 +97,7 @@ pub fn verify(
     bare: bool,
     watch: WatchIn,
 ) -> PyResult<VerifyOut> {
-    let open = OpenOptions { step, item, strict: false, bare };
+    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
     // How much there is to check shows only when it is open: it may be long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
@@ -219,11 +221,17 @@ impl Checkpoint {
         Ok((path, info.name.to_string(), kind_number(&info.kind), info.dtype as u8, shape))
     }
 
-    /// The printed key paths of the first leaves.
-    fn first_paths(&self, count: usize) -> Vec<String> {
-        self.0.tree().iter().take(count).map(|(path, _)| path.to_string()).collect()
+    /// The first of the keys, if they can be told without looking at all.
+    fn first_keys(&self, count: usize) -> Option<Vec<String>> {
+        self.0.first_keys(count)
     }
 
+    /// A text for each leaf, by which `find` finds it and no other.
+    fn keys(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.0.keys())
+    }
+
+    /// The printed key paths, of which two may be the same.
     fn paths(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| print_paths(self.0.paths()))
     }
@@ -242,8 +250,8 @@ impl Checkpoint {
     }
 
     fn read<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<LeavesOut<'py>> {
-        let leaf = released(py, || self.0.read(leaf))?;
-        from_leaves(py, vec![leaf])
+        let leaf_read = released(py, || self.0.read(leaf))?;
+        from_leaves(py, vec![leaf_read], |_| self.0.key_path(leaf).unwrap_or_default())
     }
 
     fn region(&self, py: Python<'_>, leaf: usize, starts: Vec<u64>, lens: Vec<u64>) -> PyResult<Slab> {
@@ -274,7 +282,9 @@ impl Checkpoint {
             self.0.load(&options)
         })?;
         let structure = Structure::of(&tree)?;
-        Ok((structure, from_leaves(py, tree.into_leaves())?))
+        let path_of = |at| structure.tree().path_of(at);
+        let leaves = from_leaves(py, tree.into_leaves(), path_of)?;
+        Ok((structure, leaves))
     }
 
     /// Loads into arrays, one or `None` a leaf of the template; says which of them were filled where they are.
@@ -304,7 +314,9 @@ impl Checkpoint {
         let is_array = |leaf: &Leaf| !matches!(leaf.kind, LeafKind::Placeholder | LeafKind::Unknown(_));
         let filled = tree.leaves().iter().zip(outs.are_filled());
         let filled = filled.map(|(leaf, given)| given && is_absent(leaf) && is_array(leaf)).collect();
-        Ok((filled, from_leaves(py, tree.into_leaves())?))
+        let structure = Structure::of(&tree)?;
+        let leaves = from_leaves(py, tree.into_leaves(), |at| structure.tree().path_of(at))?;
+        Ok((filled, leaves))
     }
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {

@@ -87,15 +87,30 @@ pub fn match_paths(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) ->
     let patterns = patterns.or_raise()?;
     Ok(py.detach(|| {
         let first_match = |path: &String| {
-            // Printed paths have lost their keys' kinds; a pattern looks at the printed form only.
-            let path: KeyPath = match path.as_str() {
-                "." => KeyPath::root(),
-                path => path.split('/').map(Key::dict).collect(),
-            };
+            let path = from_printed(path);
             patterns.iter().position(|pattern| pattern.matches(&path)).map_or(-1, |at| at as i64)
         };
         paths.iter().map(first_match).collect()
     }))
+}
+
+/// The patterns that match none of the paths.
+#[pyfunction]
+pub fn idle_patterns(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) -> PyResult<Vec<String>> {
+    let paths: Vec<KeyPath> = paths.iter().map(|path| from_printed(path)).collect();
+    let is_idle =
+        |text: &String| PathPattern::new(text).map(|pattern| !paths.iter().any(|path| pattern.matches(path)));
+    let idle: Result<Vec<bool>> = py.detach(|| patterns.iter().map(is_idle).collect());
+    let idle = idle.or_raise()?;
+    Ok(patterns.into_iter().zip(idle).filter_map(|(text, is_idle)| is_idle.then_some(text)).collect())
+}
+
+/// Printed paths have lost their keys' kinds; a pattern looks at the printed form only.
+fn from_printed(path: &str) -> KeyPath {
+    match path {
+        "." => KeyPath::root(),
+        path => path.split('/').map(Key::dict).collect(),
+    }
 }
 
 /// Python's keys as the engine's. Most come again and again (`w` in every layer, often the very same object), so

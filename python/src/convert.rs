@@ -79,7 +79,7 @@ fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {
         rules.into_iter().map(|(pattern, value)| Ok((PathPattern::new(&pattern)?, value))).collect()
     }
     Ok(ConvertOptions {
-        open: OpenOptions { step, item, strict, bare },
+        open: OpenOptions { step, item, strict, bare, ..OpenOptions::default() },
         save: save_options(save)?,
         only: only.iter().map(|text| PathPattern::new(text)).collect::<Result<_>>()?,
         rename: rename.iter().map(|(from, to)| Rename::new(from, to)).collect::<Result<_>>()?,

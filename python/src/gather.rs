@@ -279,7 +279,7 @@ impl TemplateLeaves {
     }
 }
 
-/// What the leaves of a template want: of plain arrays their dtype and shape; of others what `wanted(leaf)` says,
+/// What the leaves of a template want: of plain arrays their dtype and shape; of others what `wanted(leaf, at)` says,
 /// dtype, shape and what to make of it, or nothing. The second is by the number of the leaf.
 #[pyfunction]
 pub fn template_leaves<'py>(
@@ -299,7 +299,7 @@ pub fn template_leaves<'py>(
             made.push(TemplateLeaf { dtype: Some(dtype), shape, skip: false });
             continue;
         }
-        let want = wanted.call1((leaf,))?;
+        let want = wanted.call1((leaf, at))?;
         type Want<'py> = (Option<usize>, Option<Vec<u64>>, Bound<'py, PyAny>);
         let (dtype, shape, _): Want<'py> = want.extract::<Option<_>>()?.unwrap_or((None, None, want.clone()));
         let dtype = dtype.and_then(|number| Dtype::all().nth(number));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::sync::PyOnceLock;
@@ -13,7 +14,7 @@ use pyo3::types::{
     PyTuple,
 };
 use regrow::array::{Array, Dtype, Shape};
-use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
+use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
@@ -215,8 +216,12 @@ fn note_of(kind: &LeafKind) -> Option<&str> {
     }
 }
 
-/// The columns of loaded leaves: arrays are views of the engine's bytes.
-pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOut<'py>> {
+/// The columns of loaded leaves, whose key paths `path_of` knows: arrays are views of the engine's bytes.
+pub fn from_leaves<'py>(
+    py: Python<'py>,
+    leaves: Vec<Leaf>,
+    path_of: impl Fn(usize) -> KeyPath,
+) -> PyResult<LeavesOut<'py>> {
     let mut kinds = Vec::with_capacity(leaves.len());
     let mut values = Vec::with_capacity(leaves.len());
     let notes = PyDict::new(py);
@@ -227,12 +232,26 @@ pub fn from_leaves<'py>(py: Python<'py>, leaves: Vec<Leaf>) -> PyResult<LeavesOu
             notes.set_item(at, note)?;
         }
         values.push(match leaf.data {
-            LeafData::Array(array) => shown.show(descriptor(py, array.dtype())?, &array)?,
+            LeafData::Array(array) => shown
+                .show(descriptor(py, array.dtype())?, &array)
+                .map_err(|error| cannot_show(py, error, array.shape(), &path_of(at)))?,
             LeafData::Text(text) => PyString::new(py, &text).into_any(),
             LeafData::Absent => py.None().into_bound(py),
         });
     }
     Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes))
+}
+
+/// NumPy refuses shapes of too many axes or elements; which leaf has one, only its path says.
+fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> PyErr {
+    if !error.is_instance_of::<PyValueError>(py) {
+        return error;
+    }
+    let why = error.value(py);
+    let error = Error::unsupported(format!("NumPy cannot hold an array of this shape: {why}"))
+        .expected("a shape that NumPy has", shape)
+        .help("load the other leaves with `only=`, or give this one another shape with `regrow convert --reshape`");
+    to_py_err(error.at_leaf(path))
 }
 
 /// NumPy's (or ml_dtypes') descriptor of a dtype.

@@ -41,6 +41,7 @@ mod flatten;
 mod flax;
 mod gather;
 mod leaves;
+mod literal;
 mod memory;
 mod options;
 mod pytree_data;
@@ -63,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save, verify};
     #[pymodule_export]
-    use crate::columns::{Structure, match_paths, paths};
+    use crate::columns::{Structure, idle_patterns, match_paths, paths};
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
     #[pymodule_export]
@@ -76,6 +77,8 @@ mod _native {
     use crate::flax::{msgpack_pack, msgpack_unpack};
     #[pymodule_export]
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
+    #[pymodule_export]
+    use crate::literal::literal;
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
@@ -268,7 +268,7 @@ impl<'py> Shown<'py> {
         array: &Array,
     ) -> PyResult<Bound<'py, PyAny>> {
         let bytes = array.to_c_order().or_raise()?;
-        let too_large = || PyMemoryError::new_err("an array does not fit in memory");
+        let too_large = || PyValueError::new_err("it has too many elements");
         let dims: Option<Vec<npy_intp>> =
             array.shape().dims().iter().map(|&dim| dim.try_into().ok()).collect();
         let mut dims = dims.ok_or_else(too_large)?;

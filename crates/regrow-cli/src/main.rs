@@ -74,7 +74,13 @@ impl Globals {
 
     /// How to open a checkpoint.
     fn open_options(&self) -> OpenOptions {
-        OpenOptions { step: self.step, item: self.item.clone(), strict: self.strict, bare: self.bare }
+        OpenOptions {
+            step: self.step,
+            item: self.item.clone(),
+            strict: self.strict,
+            bare: self.bare,
+            ..OpenOptions::default()
+        }
     }
 
     /// Opens a checkpoint, and says on stderr what is missing of it.

@@ -13,7 +13,6 @@ the affair of `_orbax`.
 from __future__ import annotations
 
 import concurrent.futures
-import mmap
 import os
 import re
 from collections.abc import Callable, Iterable
@@ -253,7 +252,7 @@ def restore_checkpoint(
         if orbax_checkpointer:
             return _orbax.restore_through(orbax_checkpointer, path, target, orbax_transforms)
         return _orbax.restore(path, target, orbax_transforms, strict)
-    state = _bytes.unpack(_contents(path, mapped=parallel), file=path)
+    state = _bytes.unpack(_contents(path), file=path)
     state = _multiprocess.restore_shared(state, target, path, step, gda_manager, allow_partial_mpa_restoration)
     if target is None:
         return state
@@ -412,8 +411,7 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
     raise CheckpointNotFoundError(f"{what}\n  help: {help}", file=folder, help=help)
 
 
-def _contents(path: str, *, mapped: bool) -> Any:
+def _contents(path: str) -> bytes:
+    # Arrays become views of it: of memory, since Flax writes its files in place.
     with as_regrow_error("cannot read", path), open(path, "rb") as file:
-        if mapped and os.fstat(file.fileno()).st_size:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return file.read()

@@ -1,8 +1,9 @@
 //! Loading: all of it, or a selection.
 //!
-//! What is stored raw and whole comes back as a view of the map, checked first, in the order in which it lies
-//! on disk; where the page cache does not have it and memory has room, it is read past the cache into memory, which is
-//! faster. Everything else is decoded straight into its destination by a few threads; an array of many
+//! What is stored raw and whole in files that nobody writes into comes back as a view of the map, checked first, in the
+//! order in which it lies on disk; where the page cache does not have it and memory has room, it is read past the cache
+//! into memory, which is faster. Files of other programs, which write them in place, are read into memory unless the
+//! caller asks for maps. Everything else is decoded straight into its destination by a few threads; an array of many
 //! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory that the caller
 //! gives is filled in place, and what goes there is checked on the way.
 
@@ -13,6 +14,7 @@ use std::path::Path;
 use super::arena::Arena;
 use super::attempts::Attempts;
 use super::bands::for_each_band;
+use super::patterns::check_patterns;
 use super::room::has_room_for;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
@@ -23,9 +25,7 @@ use crate::formats::{Ahead, Reader};
 use crate::monitor::Stage;
 use crate::store::DirectReader;
 use crate::text::counted;
-use crate::tree::{
-    Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, PathPattern, Tree, TreeBuilder,
-};
+use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// Arrays above this size are read in bands by several threads.
 const BAND_LEN_BYTES: u64 = 8 << 20;
@@ -67,7 +67,7 @@ impl Checkpoint {
     /// Loads what `options` select.
     ///
     /// # Errors
-    /// As [`load_with`].
+    /// As [`load_with`]: `NotFound` also for patterns that match nothing, all of them named.
     pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         self.load_watched(options, Vec::new())
     }
@@ -106,6 +106,9 @@ impl Checkpoint {
     }
 
     fn load_selected(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
+        let casts = options.cast.iter().map(|(pattern, _)| pattern);
+        check_patterns(self.tree(), options.only.iter().chain(casts))
+            .map_err(|error| error.in_file(self.path()))?;
         let cast_for =
             |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|c| c.1);
         match &options.template {
@@ -153,9 +156,6 @@ impl Checkpoint {
                     .walk()
                     .map(|(path, node)| node.kind != NodeKind::Leaf && node.child_count == 0 && chosen(&path))
                     .collect();
-                if wanted.is_empty() && !empty.contains(&true) {
-                    return Err(nothing_selected(self, &options.only));
-                }
                 prune(self.tree(), self.read_all(&wanted, options, Vec::new())?, &empty)
             }
         }
@@ -222,10 +222,14 @@ impl Checkpoint {
         // Views whose bytes are not in memory yet: they are read past the page cache.
         let (mut cold, mut cold_memory) = (Vec::<usize>::new(), Arena::default());
         let has_room = LazyCell::new(|| has_room_for(wanted_bytes));
+        let is_mapped = options.mapped || self.is_mapped();
+        let has_views = is_mapped || reader.is_never_rewritten();
+        // What others may write into is no place for a view: its numbers would change, or fault, with the file.
+        let view = |leaf: usize| if has_views { reader.view(leaf) } else { Ok(None) };
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
         for (place, &leaf) in order.iter().enumerate() {
             let Some(info) = infos.get(leaf) else { continue };
-            if place == ahead_to && !options.unverified {
+            if place == ahead_to && has_views && !options.unverified {
                 let portion = order.get(place..).unwrap_or_default();
                 let portion = portion.get(..portion_len(infos, portion)).unwrap_or(portion);
                 ahead_to += portion.len().max(1);
@@ -238,7 +242,7 @@ impl Checkpoint {
                     views.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
                 let is_long =
                     views_len_bytes.fold(0, u64::saturating_add) >= DirectReader::LONG_LEN_MIN_BYTES;
-                is_cold = !options.mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
+                is_cold = !is_mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
                 is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);
@@ -254,7 +258,7 @@ impl Checkpoint {
                     given.push((leaf, cast.unwrap_or(info.dtype), out));
                     Some(LeafData::Absent)
                 }
-                _ => match reader.view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
+                _ => match view(leaf).map_err(at(leaf))?.filter(|_| cast.is_none()) {
                     Some(_) if is_cold && info.len_bytes() > 0 => {
                         cold_memory.add(info.len_bytes()).map_err(at(leaf))?;
                         cold.push(leaf);
@@ -479,12 +483,4 @@ fn prune(tree: &Tree<LeafInfo>, leaves: Vec<Option<Leaf>>, empty: &[bool]) -> Re
         build.close()?;
     }
     build.finish()
-}
-
-fn nothing_selected(checkpoint: &Checkpoint, only: &[PathPattern]) -> Error {
-    let patterns: Vec<&str> = only.iter().map(PathPattern::as_str).collect();
-    let first: Vec<String> = checkpoint.paths().iter().take(5).map(ToString::to_string).collect();
-    Error::new(ErrorKind::NotFound, format!("no leaf matches {}", patterns.join(" or ")))
-        .in_file(checkpoint.path())
-        .help(format!("key paths look like {}", first.join(", ")))
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
+//! | `search`, `keys` | leaves by their key paths, also where these print alike |
+//! | `patterns` | globs that match nothing |
 //! | `room`, `arena` | how much memory there is; memory for what is loaded |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
@@ -23,10 +25,12 @@ mod background;
 mod bands;
 pub mod beside;
 mod convert;
+mod keys;
 mod load;
 mod open;
 mod options;
 mod overview;
+mod patterns;
 pub mod pool;
 mod replace;
 mod report;

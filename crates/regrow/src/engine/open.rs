@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
 use super::attempts::Attempts;
+use super::keys;
 use super::search;
 use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
@@ -14,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
 use crate::location;
+use crate::monitor::Monitor;
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -29,6 +31,8 @@ struct Inner {
     /// Of the folder that was opened: another one under the same path is another checkpoint.
     identity: Option<Identity>,
     reader: Box<dyn Reader>,
+    /// Whether leaves are read as views of files that others may write into.
+    is_mapped: bool,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
     /// How often the whole tree was gone through for one leaf.
@@ -62,7 +66,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
 /// # Errors
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
 pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint> {
-    Checkpoint::open_by(path.as_ref(), |path| open_any(path, options))
+    Checkpoint::open_as(path.as_ref(), options.mapped, |path| open_any(path, options))
 }
 
 fn identity(path: &Path) -> Option<Identity> {
@@ -110,16 +114,25 @@ fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
 }
 
 impl Checkpoint {
-    /// Opens what is at `path` with a reader of the caller's choice: for options that only one layout has.
+    /// Opens what is at `path` with a reader of the caller's choice: for options that only one layout has. Its leaves are
+    /// read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
     pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
+        Self::open_as(path, true, read)
+    }
+
+    fn open_as(
+        path: &Path,
+        is_mapped: bool,
+        read: impl Fn(&Path) -> Result<Box<dyn Reader>>,
+    ) -> Result<Self> {
         location::local(path)?;
         let mut attempts = Attempts::begin();
         loop {
             let (before, place) = (identity(path), place(path));
-            let opened = read(path).map(|reader| Self::of(path, before, reader));
+            let opened = read(path).map(|reader| Self::of(path, before, is_mapped, reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
@@ -136,12 +149,17 @@ impl Checkpoint {
 
     /// A checkpoint that is not on disk but in memory; its path is empty.
     pub fn in_memory(reader: Box<dyn Reader>) -> Self {
-        Self::of(Path::new(""), None, reader)
+        Self::of(Path::new(""), None, true, reader)
     }
 
-    fn of(path: &Path, identity: Option<Identity>, reader: Box<dyn Reader>) -> Self {
+    fn of(path: &Path, identity: Option<Identity>, is_mapped: bool, reader: Box<dyn Reader>) -> Self {
         let (paths, by_text, searches) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
-        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, paths, by_text, searches }))
+        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, is_mapped, paths, by_text, searches }))
+    }
+
+    /// Whether it was opened for views of whatever is stored raw.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.0.is_mapped
     }
 
     /// Where it was opened.
@@ -193,8 +211,20 @@ impl Checkpoint {
         self.0.paths.get_or_init(|| self.tree().paths())
     }
 
+    /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds it and no other: its printed key path;
+    /// where several leaves print alike, its stored name, or its key path with every key quoted (`['a/b'][0]`).
+    pub fn keys(&self) -> Vec<String> {
+        keys::unique(self.tree(), self.paths())
+    }
+
+    /// The first of [`keys`](Self::keys), if they can be told without looking at all leaves' paths.
+    pub fn first_keys(&self, count: usize) -> Option<Vec<String>> {
+        let first = || self.tree().iter().take(count).map(|(path, _)| path.to_string()).collect();
+        keys::print_apart(self.tree()).then(first)
+    }
+
     /// The position of the leaf whose printed key path is `text` (`params/dense/kernel`), or whose stored name
-    /// is (`params.dense.kernel`).
+    /// is (`params.dense.kernel`), or that has this text among [`keys`](Self::keys).
     ///
     /// # Errors
     /// `NotFound` with the nearest names; `InvalidArgument` if two leaves print alike and neither name decides.
@@ -211,9 +241,11 @@ impl Checkpoint {
         match by_text.get(&*printed).or_else(|| by_text.get(text)) {
             Some(Match::One(leaf)) => Ok(*leaf),
             Some(Match::Several) => {
+                let alike = self.paths().iter().zip(self.keys()).filter(|(path, _)| path.to_string() == text);
+                let keys: Vec<String> = alike.take(5).map(|(_, key)| key).collect();
                 Err(Error::invalid(format!("{text:?} is the printed key path of several leaves"))
                     .in_file(self.path())
-                    .help("use the stored name; `regrow ls --json` shows it"))
+                    .help(format!("they go by {}", keys.join(", "))))
             }
             None => {
                 let near = self.near(text);
@@ -261,7 +293,8 @@ impl Checkpoint {
         result.map_err(|error| error.at_leaf(&self.tree().path_of(leaf)))
     }
 
-    /// Reads one leaf, checked; a view of the map where it can be one.
+    /// Reads one leaf, checked; a view of the map where it can be one, and nobody writes into the file or
+    /// [`OpenOptions::mapped`] was asked for.
     ///
     /// # Errors
     /// `Corrupt` with file, leaf and offset.
@@ -319,14 +352,19 @@ impl Checkpoint {
                 LeafData::Absent
             }
             _ => {
-                let bytes = match self.reader().view(leaf)? {
+                let reader = self.reader();
+                let has_views = self.is_mapped() || reader.is_never_rewritten();
+                let bytes = match if has_views { reader.view(leaf)? } else { None } {
                     Some(view) => {
-                        self.reader().check_view(leaf)?;
+                        reader.check_view(leaf)?;
                         view
                     }
                     None => {
                         let mut out = allocate(info.len_bytes())?;
-                        self.reader().read_region(leaf, &Region::whole(&info.shape), &mut out)?;
+                        let rest = reader.read_raw(vec![(leaf, &mut out)], false, &Monitor::default())?;
+                        for (leaf, out) in rest {
+                            reader.read_region(leaf, &Region::whole(&info.shape), out)?;
+                        }
                         out.into()
                     }
                 };
@@ -350,6 +388,9 @@ impl Checkpoint {
             if matches!(found, Match::Several) {
                 *found = Match::One(leaf);
             }
+        }
+        if !keys::print_apart(self.tree()) {
+            by_text.extend(self.keys().into_iter().enumerate().map(|(leaf, key)| (key, Match::One(leaf))));
         }
         by_text
     }

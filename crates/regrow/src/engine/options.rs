@@ -34,6 +34,9 @@ pub struct OpenOptions {
     /// The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by their
     /// names, of an Equinox file the records in their order. For those whose pytree is damaged; other layouts refuse it.
     pub bare: bool,
+    /// Leaves are read as views of a map, also of files that other programs write into in place: then the numbers
+    /// change with the file, and a file that is cut short ends the program by a signal.
+    pub mapped: bool,
 }
 
 /// How to verify.
@@ -53,7 +56,7 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
     /// in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that matches a leaf decides.
+    /// Casts: the first pattern that matches a leaf decides. One that matches nothing is an error, here and above.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
     pub template: Option<Tree<TemplateLeaf>>,
@@ -66,6 +69,9 @@ pub struct LoadOptions {
     /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
     /// to begin with, and memory that the system can take back. Without it such leaves are read into memory, if
     /// that takes no more than half of what is available.
+    ///
+    /// Also of files that other programs write into in place, which are always read without it. As for
+    /// [`OpenOptions::mapped`], which asks for the same of every load.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -86,7 +92,8 @@ pub struct SaveOptions {
     pub replace_any_file: bool,
     /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
     pub not_durable: bool,
-    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for.
+    /// Casts: the first pattern that matches a leaf decides. Lossy ones happen, since they were asked for. A pattern
+    /// that matches nothing is an error.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// Compression of array data; the layout's own default if `None`.
     pub compression: Option<Compression>,
@@ -143,8 +150,18 @@ impl Layout {
             if options.is_null() {
                 return Ok(T::default());
             }
-            serde_json::from_value(options).map_err(|error| {
-                Error::invalid(format!("the options of layout {name:?} cannot be used: {error}"))
+            serde_json::from_value(options.clone()).map_err(|error| {
+                // serde says what it found and not where: an option that is wrong is wrong by itself too.
+                let single = |(name, value): (&String, &serde_json::Value)| {
+                    let alone = serde_json::json!({ name.as_str(): value });
+                    serde_json::from_value::<T>(alone).err().map(|error| (name.clone(), error))
+                };
+                match options.as_object().and_then(|options| options.iter().find_map(single)) {
+                    Some((option, error)) => Error::invalid(format!(
+                        "the option {option} of layout {name:?} cannot be used: {error}"
+                    )),
+                    None => Error::invalid(format!("the options of layout {name:?} cannot be used: {error}")),
+                }
             })
         }
         Ok(match name {

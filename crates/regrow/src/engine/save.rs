@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
+use super::patterns::check_patterns;
 use super::{Compression, Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
 use crate::commit::{Kind, MayReplace, Staged};
@@ -59,6 +60,7 @@ fn save_tree(
     let format = options.layout.format();
     check_options(format, options)?;
     replace::check_place(path, options)?;
+    check_rules(tree, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
     let tree = as_written(tree, options)?;
@@ -109,6 +111,7 @@ pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) 
     let format = options.layout.format();
     check_options(format, options)?;
     replace::check_place(path, options)?;
+    check_rules(tree, options)?;
     let tree = as_written(tree, options)?;
     let (kind, suffixes) = match format.target(path, options) {
         Target::Folder => (Kind::Folder, Vec::new()),
@@ -150,6 +153,16 @@ fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a,
         _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
         _ => cast_leaves(tree, options).map(Cow::Owned),
     }
+}
+
+/// Errs with the patterns of casts, and of leaves that are stored in a way of their own, that match no leaf.
+pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let per_leaf = match &options.layout {
+        Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),
+        _ => &[],
+    };
+    let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf.iter().map(|rule| &rule.0));
+    check_patterns(tree, patterns)
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.

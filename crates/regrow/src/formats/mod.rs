@@ -322,6 +322,12 @@ pub trait Reader: Debug + Send + Sync {
         false
     }
 
+    /// Whether nobody writes into the files in place: then a view of a map stays what it is. True of folders that are
+    /// committed once and for all; the files of other programs are overwritten by whoever saves again.
+    fn is_never_rewritten(&self) -> bool {
+        false
+    }
+
     /// Whether all that is read comes from files that have been open since this was opened: then it is of one
     /// checkpoint, whatever happens to the path.
     fn reads_open_files(&self) -> bool {

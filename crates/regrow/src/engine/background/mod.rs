@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use self::job::Job;
 use self::snapshot::Pool;
+use super::save::check_rules;
 use super::{SaveOptions, SaveReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{Progress, Stage, StageReport};
@@ -288,6 +289,7 @@ impl AsyncSaver {
                 .help("choose another path, or overwrite it on purpose"));
         }
         let tree = tree()?;
+        check_rules(&tree, &options.save)?;
         let (tree, copied_bytes) =
             snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
         let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };

@@ -6,7 +6,8 @@
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};
 use crate::engine::Checkpoint;
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::patterns::no_leaf_matches;
+use crate::error::{Error, Result};
 use crate::tree::{LeafInfo, PathPattern, Tree};
 
 /// The most items that one error names.
@@ -31,10 +32,7 @@ pub(super) fn select(checkpoint: &Checkpoint, options: &ConvertOptions) -> Resul
     }
     missing.extend(unmatched(changes(options).map(|(_, pattern)| pattern), &items));
     if !missing.is_empty() {
-        let missing: Vec<String> = missing.iter().map(|pattern| format!("{:?}", pattern.as_str())).collect();
-        return Err(Error::new(ErrorKind::NotFound, format!("no leaf matches {}", missing.join(", ")))
-            .in_file(checkpoint.path())
-            .help("patterns go by the key paths of the source; `regrow ls` shows them"));
+        return Err(no_leaf_matches(&missing, checkpoint.paths()).in_file(checkpoint.path()));
     }
     for (what, pattern) in changes(options) {
         check_effect(what, pattern, &items, tree.leaves())?;
@@ -90,6 +88,7 @@ mod tests {
     use super::*;
     use crate::array::{Array, Dtype, Shape};
     use crate::engine::ConvertPlan;
+    use crate::error::ErrorKind;
     use crate::tree::{Key, Leaf, NodeKind, TreeBuilder};
 
     /// `{"n": None, "params": {"empty": [], "w": ..}, "text": ..}`.

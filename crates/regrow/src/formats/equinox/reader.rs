@@ -10,6 +10,7 @@ use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{BARE_HELP, Description, Reader};
+use crate::monitor::{Monitor, Stage};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
@@ -146,6 +147,43 @@ impl Reader for EquinoxReader {
             }
             _ => Ok(()),
         }
+    }
+
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        let (mut records, mut places, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        for (leaf, out) in leaves {
+            match self.placed.places.get(leaf) {
+                Some(Place::Record(at, elements)) if elements.is_raw() => {
+                    places.push((*at, leaf));
+                    records.push((*at, out));
+                }
+                _ => others.push((leaf, out)),
+            }
+        }
+        if unverified {
+            self.file.check_len()?;
+            for (at, out) in records {
+                out.copy_from_slice(&self.file.data(at, 0, out.len() as u64)?);
+                monitor.done(Stage::Read, out.len() as u64)?;
+            }
+            return Ok(others);
+        }
+        let len_bytes = records.iter().map(|(_, out)| out.len() as u64).sum();
+        self.file.read(records).map_err(|error| {
+            let of_byte = |byte| self.file.records().iter().position(|record| byte < record.end_bytes());
+            let record = error.place().offset_bytes.and_then(of_byte);
+            match places.iter().find(|(at, _)| Some(*at) == record) {
+                Some((_, leaf)) => error.at_leaf(&self.placed.tree.path_of(*leaf)),
+                None => error,
+            }
+        })?;
+        monitor.done(Stage::Read, len_bytes)?;
+        Ok(others)
     }
 
     fn read_order(&self) -> Vec<usize> {

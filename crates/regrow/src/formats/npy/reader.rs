@@ -19,17 +19,21 @@ use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
-use crate::engine::Finding;
+use crate::engine::{Finding, pool};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::regrow::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Reader, Sketch};
+use crate::monitor::Monitor;
 use crate::store::{LocalStore, read_document};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
 /// How an archive begins: with a member, or with its end if there is none.
 const ZIP_BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
+
+/// Below this, threads cost more than they save.
+const ALONE_LEN_MAX_BYTES: usize = 4 << 20;
 
 /// As much is read of a file at first: nearly every header is shorter.
 const FIRST_LEN_BYTES: u64 = 256;
@@ -273,6 +277,33 @@ impl Reader for NpyReader {
             checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
         });
         Ok(checks.filter_map(Result::err).map(|error| Finding { error }).collect())
+    }
+
+    /// Members of archives, one a thread: a checksum is of all of one.
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        let is_raw_member = |&(leaf, ref out): &(usize, &mut [u8])| {
+            let is_raw = |stored: &&Stored| stored.is_raw() && stored.record.len_bytes() == out.len() as u64;
+            self.is_archive && self.stored(leaf).ok().filter(is_raw).is_some()
+        };
+        let (members, others): (Vec<_>, Vec<_>) = leaves.into_iter().partition(is_raw_member);
+        let len_bytes: usize = members.iter().map(|(_, out)| out.len()).sum();
+        let threads = if len_bytes < ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
+        pool::for_each_parallel(
+            threads,
+            members,
+            1,
+            |_| 0,
+            |(leaf, out)| {
+                let read = self.files.read_raw(self.stored(leaf)?, out, unverified, monitor);
+                read.map_err(|error| error.at_leaf(&self.placed.tree.path_of(leaf)))
+            },
+        )?;
+        Ok(others)
     }
 
     fn read_order(&self) -> Vec<usize> {

@@ -9,7 +9,11 @@ use super::zip::{Crc32, Inflater, Method};
 use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
+use crate::monitor::{Monitor, Stage};
 use crate::store::{ByteRange, LocalStore, Store};
+
+/// Bytes that are read at once: they are checked while the processor's cache has them.
+const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// A leaf's data on disk.
 #[derive(Debug, Clone)]
@@ -30,6 +34,11 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Whether the elements lie in the file as they are.
+    pub fn is_raw(&self) -> bool {
+        self.method != Method::Deflated && self.record.is_raw()
+    }
+
     /// Memory that reading a band of so many bytes takes beside the result, at most. A deflated member counts with all
     /// of it: one inflater goes through it, so its bands are best read one after the other.
     pub fn working_len_bytes(&self, band_len_bytes: u64) -> u64 {
@@ -99,6 +108,50 @@ impl Files {
         self.store.get(&data_file.key, range)?.ok_or_else(|| self.changed(file))
     }
 
+    fn read_into(&self, file: usize, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        self.store.read_into(&self.file(file)?.key, offset_bytes, out)
+    }
+
+    /// Reads the whole leaf, whose elements lie in the file as they are, and checks what it reads.
+    ///
+    /// # Errors
+    /// As [`read_region`](Self::read_region).
+    pub fn read_raw(
+        &self,
+        stored: &Stored,
+        out: &mut [u8],
+        unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<()> {
+        let mut crc = Crc32::new();
+        if stored.crc32.is_some() && !unverified {
+            crc.update(&self.read(stored.file, stored.offset_bytes, stored.data_at)?);
+        }
+        let mut at = stored.offset_bytes.saturating_add(stored.data_at);
+        for piece in out.chunks_mut(PIECE_LEN_BYTES) {
+            self.read_into(stored.file, at, piece)?;
+            if stored.crc32.is_some() && !unverified {
+                crc.update(piece);
+            }
+            monitor.done(Stage::Read, piece.len() as u64)?;
+            at += piece.len() as u64;
+        }
+        // A member may go on behind its array, and its checksum with it.
+        let end = stored.offset_bytes.saturating_add(stored.stored_len_bytes);
+        while at < end && stored.crc32.is_some() && !unverified {
+            let piece = self.read(stored.file, at, (end - at).min(PIECE_LEN_BYTES as u64))?;
+            crc.update(&piece);
+            at += piece.len() as u64;
+        }
+        match stored.crc32.filter(|_| !unverified) {
+            Some(expected) if expected != crc.value() => {
+                Err(bad_crc(expected, crc.value()).at_byte(0).shift(stored.offset_bytes))
+                    .in_file(self.describe(stored.file))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A slice of the file's map where there can be one, else a copy.
     fn slice(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let data_file = self.file(file)?;
@@ -120,10 +173,7 @@ impl Files {
     /// # Errors
     /// `Corrupt` if the file has changed.
     pub fn view(&self, stored: &Stored) -> Result<Option<Bytes>> {
-        if stored.method == Method::Deflated || !stored.record.is_raw() {
-            return Ok(None);
-        }
-        self.data(stored).map(Some)
+        if stored.is_raw() { self.data(stored).map(Some) } else { Ok(None) }
     }
 
     /// Checks header and data of a member against their CRC-32: all of it, whatever its header says.
@@ -190,7 +240,8 @@ impl Files {
             _ if region.is_empty() => {}
             Some((start, len_bytes)) => {
                 let at = stored.offset_bytes + stored.data_at + start;
-                out.copy_from_slice(&self.read(stored.file, at, len_bytes)?);
+                let out = out.get_mut(..len_bytes as usize).unwrap_or_default();
+                self.read_into(stored.file, at, out)?;
                 record.to_little_endian(out);
             }
             None => record.copy_region(self.data(stored)?, region, out)?,

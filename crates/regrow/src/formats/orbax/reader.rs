@@ -387,6 +387,10 @@ impl Reader for OrbaxReader {
         }
     }
 
+    fn is_never_rewritten(&self) -> bool {
+        true
+    }
+
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<(Vec<u8>, u64, usize)> = Vec::with_capacity(self.sources.len());
         for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {

@@ -11,13 +11,18 @@ use super::files::Files;
 use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest, about};
 use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
-use crate::bytes::checksum::crc32c;
+use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::glance::Language;
+use crate::engine::pool;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
 use crate::formats::{Description, Reader};
+use crate::monitor::{Monitor, Stage};
 use crate::store::{Access, ByteRange, LocalStore, Store, advise, read_document};
 use crate::tree::{LeafInfo, LeafKind, Tree};
+
+/// Bytes that are read at once: they are checked while the processor's cache has them.
+const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// An opened manifest, with its data mapped.
 #[derive(Debug)]
@@ -157,20 +162,42 @@ impl DataFile {
             let len = BLOCK_LEN_BYTES.min(entry.len_bytes - start);
             let bytes = self.mapped(entry.offset_bytes + start, len)?;
             advise(&bytes, Access::Soon);
-            let found = crc32c(&bytes);
-            if found != expected {
-                return Err(Error::corrupt("an array fails its crc32c")
-                    .in_file(self.path())
-                    .at_byte(entry.offset_bytes + start)
-                    .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
-                    .help(
-                        "copy both files again; if the array was changed in place on purpose, load without \
-                         verifying and save again",
-                    ));
-            }
+            self.compare(entry.offset_bytes + start, expected, crc32c(&bytes))?;
             passed.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Reads a block into `out`, and checks what it reads while the processor's cache has it.
+    fn read_block(
+        &self,
+        offset_bytes: u64,
+        out: &mut [u8],
+        expected: Option<u32>,
+        monitor: &Monitor,
+    ) -> Result<()> {
+        let (mut at, mut found) = (offset_bytes, Crc32c::new());
+        for piece in out.chunks_mut(PIECE_LEN_BYTES) {
+            self.store.read_into(&self.name, at, piece)?;
+            found.update(piece);
+            monitor.done(Stage::Read, piece.len() as u64)?;
+            at += piece.len() as u64;
+        }
+        expected.map_or(Ok(()), |expected| self.compare(offset_bytes, expected, found.value()))
+    }
+
+    fn compare(&self, offset_bytes: u64, expected: u32, found: u32) -> Result<()> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::corrupt("an array fails its crc32c")
+            .in_file(self.path())
+            .at_byte(offset_bytes)
+            .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
+            .help(
+                "copy both files again; if the array was changed in place on purpose, load without \
+                 verifying and save again",
+            ))
     }
 
     /// Checks all entries, one after another.
@@ -212,8 +239,8 @@ impl Reader for PytreeDataReader {
         match region.contiguous_bytes(&info.shape, info.dtype) {
             Some((start, len_bytes)) => {
                 self.data.check(at, start, start + len_bytes)?;
-                let bytes = self.data.read(entry.offset_bytes + start, len_bytes)?;
-                copy_region(size, &bytes, &target, &Region::whole(&target), out, &target, &origin)?;
+                let out = out.get_mut(..len_bytes as usize).unwrap_or_default();
+                self.data.store.read_into(&self.data.name, entry.offset_bytes + start, out)?;
             }
             None => {
                 self.data.check(at, 0, entry.len_bytes)?;
@@ -240,6 +267,45 @@ impl Reader for PytreeDataReader {
             Some(&Some(at)) => self.data.check(at, 0, u64::MAX),
             _ => Ok(()),
         }
+    }
+
+    /// What has checksums, a block a thread.
+    fn read_raw<'a>(
+        &self,
+        leaves: Vec<(usize, &'a mut [u8])>,
+        unverified: bool,
+        monitor: &Monitor,
+    ) -> Result<Vec<(usize, &'a mut [u8])>> {
+        let (mut blocks, mut others) = (Vec::new(), Vec::new());
+        for (leaf, out) in leaves {
+            let entry = self.leaf(leaf).ok().map(|(_, _, entry)| entry);
+            let is_raw = |entry: &&Entry| {
+                let is_swapped = matches!(entry.descr, Descr::Number { big_endian: true, .. });
+                !is_swapped && entry.len_bytes == out.len() as u64
+            };
+            match entry.filter(is_raw).and_then(|entry| Some((entry, entry.crc32c.as_ref()?))) {
+                Some((entry, sums)) => {
+                    let offsets = (entry.offset_bytes..).step_by(BLOCK_LEN_BYTES as usize);
+                    let parts = out.chunks_mut(BLOCK_LEN_BYTES as usize).zip(sums).zip(offsets);
+                    blocks.extend(parts.map(|((out, &crc32c), offset)| {
+                        (leaf, offset, out, Some(crc32c).filter(|_| !unverified))
+                    }));
+                }
+                None => others.push((leaf, out)),
+            }
+        }
+        let threads = if blocks.len() < 2 { 1 } else { pool::thread_count() };
+        pool::for_each_parallel(
+            threads,
+            blocks,
+            1,
+            |_| 0,
+            |(leaf, offset, out, crc32c)| {
+                let read = self.data.read_block(offset, out, crc32c, monitor);
+                read.map_err(|error| error.at_leaf(&self.placed.tree.path_of(leaf)))
+            },
+        )?;
+        Ok(others)
     }
 
     fn read_order(&self) -> Vec<usize> {

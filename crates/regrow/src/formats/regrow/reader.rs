@@ -279,6 +279,10 @@ impl Reader for RegrowReader {
         Ok(others)
     }
 
+    fn is_never_rewritten(&self) -> bool {
+        true
+    }
+
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
         match self.leaf(leaf)? {
             (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() > 0 => {

@@ -208,6 +208,9 @@ impl Reader for SafetensorsReader {
         let (target, origin) = (region.shape(), vec![0; region.rank()]);
         let size = info.dtype.size_bytes();
         match region.contiguous_bytes(&info.shape, info.dtype) {
+            Some((start, len_bytes)) if file.memory.is_none() && len_bytes == out.len() as u64 => {
+                self.store.read_into(file.name.as_encoded_bytes(), tensor.offset_bytes + start, out)
+            }
             Some((start, len_bytes)) => {
                 let bytes = self.read(file, tensor.offset_bytes + start, len_bytes)?;
                 copy_region(size, &bytes, &target, &Region::whole(&target), out, &target, &origin)

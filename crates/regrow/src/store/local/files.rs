@@ -137,6 +137,25 @@ impl OpenFile {
         Ok(bytes.into())
     }
 
+    /// Fills `out` from `offset_bytes` on.
+    pub(super) fn read_into(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let offset = offset_bytes.saturating_add(filled as u64);
+            match rustix::io::pread(&self.file, rest, offset) {
+                Ok(0) => {
+                    return Err(Error::corrupt("the file ends before the bytes that are wanted")
+                        .at_byte(offset)
+                        .help("it was cut short, or something else is writing to it: wait for that, or copy it again"));
+                }
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(io_error(error.into()).at_byte(offset)),
+            }
+        }
+        Ok(())
+    }
+
     /// Hands out `range` front to back: from the page cache in pieces that the processor's cache holds, what is
     /// only on disk in long direct reads.
     pub(super) fn stream(

@@ -147,6 +147,19 @@ impl LocalStore {
         Ok(self.inner.files.open(key, place)?.map(|file| (place, file)))
     }
 
+    /// Reads exactly as many bytes as `out` has into it: where [`get`](Store::get) makes memory of its own.
+    ///
+    /// # Errors
+    /// As `get`; `Corrupt` also if there is no such file.
+    pub(crate) fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let missing = || Error::corrupt("a file is missing").help("copy the whole checkpoint again");
+        let read = match self.opened(key)? {
+            Some((_, file)) => file.read_into(offset_bytes, out),
+            None => Err(missing()),
+        };
+        read.map_err(|error| error.in_file(self.describe(key)))
+    }
+
     fn listing(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
         let folder_len = prefix.iter().rposition(|&byte| byte == b'/');
         let folder = prefix.get(..folder_len.unwrap_or(0)).unwrap_or_default();

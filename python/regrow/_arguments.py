@@ -1,0 +1,86 @@
+"""What callers give, checked where it comes in: each message says which argument, what it takes, and what it was."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ._errors import InvalidArgumentError
+from ._handlers import LeafRegistry
+
+
+def wrong(name: str, value: object, takes: str) -> InvalidArgumentError:
+    """The error for an argument that is not what it takes."""
+    shown = repr(value)
+    if len(shown) > 200:
+        shown = f"{shown[:200]}..."
+    return InvalidArgumentError(f"{name}={shown} makes no sense: {name} takes {takes}")
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise wrong(name, value, "True or False")
+
+
+def count(name: str, value: Any) -> int | None:
+    """A number of bytes or a step: what fits in 63 bits, or nothing."""
+    if value is None:
+        return None
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not 0 <= number < 2**63:
+        raise wrong(name, value, "an integer between 0 and 2**63 - 1, or None")
+    return number
+
+
+def path(name: str, value: Any) -> str:
+    """A path as text."""
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise wrong(name, value, "a path: str, bytes or os.PathLike") from None
+
+
+def text(name: str, value: Any) -> str | None:
+    """Text, or nothing."""
+    if value is None or isinstance(value, str):
+        return value
+    raise wrong(name, value, "a str, or None")
+
+
+def choice(name: str, value: Any, among: Iterable[str]) -> str:
+    """One of a few words."""
+    words = list(among)
+    if isinstance(value, str) and value in words:
+        return value
+    raise wrong(name, value, f"one of {', '.join(map(repr, words))}")
+
+
+def handlers(value: Any) -> LeafRegistry | None:
+    """A registry, or nothing."""
+    if value is None or isinstance(value, LeafRegistry):
+        return value
+    raise wrong("handlers", value, "a regrow.LeafRegistry, or None")
+
+
+def patterns(only: Any) -> list[str]:
+    """Globs, from one or several; none of them selects everything."""
+    if only is None:
+        return []
+    globs = [only] if isinstance(only, str) else list(only) if isinstance(only, Iterable) else None
+    if globs is None or not all(isinstance(glob, str) for glob in globs) or isinstance(only, (bytes, np.ndarray)):
+        raise wrong("only", only, "a glob over key paths, or several: str, or an iterable of str")
+    if not globs:
+        raise InvalidArgumentError(
+            f"only={only!r} selects nothing\n  help: leave `only` out to have everything, or give at least one glob",
+            help="leave `only` out to have everything, or give at least one glob",
+        )
+    return globs
