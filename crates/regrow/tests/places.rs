@@ -102,7 +102,7 @@ fn every_name_that_is_saved_to_opens_again() {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{context}: {error}");
                         assert!(stem.contains("-tmp"), "{context}: {error}");
-                        assert_eq!(listing(root.path()), [PathBuf::new(); 0], "{context}");
+                        assert!(listing(root.path()).is_empty(), "{context}");
                     }
                 }
             }
