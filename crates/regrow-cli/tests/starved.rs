@@ -33,9 +33,9 @@ const REQUESTS_MAX: u32 = 40;
 fn shim(folder: &Path) -> PathBuf {
     let library = folder.join("starve.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testkit/src/starve.c");
-    let built =
-        Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
-    assert!({ built }.status().unwrap().success());
+    let mut build = Command::new("cc");
+    build.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
+    assert!(build.status().unwrap().success());
     library
 }
 
