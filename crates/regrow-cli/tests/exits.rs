@@ -200,8 +200,13 @@ fn a_full_disk_under_stdout_is_an_error() {
 #[test]
 fn a_limit_on_file_sizes_is_an_error_and_leaves_nothing() {
     let (folder, path) = saved();
-    for layout in ["regrow", "safetensors", "npy", "pytree_data"] {
-        let target = folder.path().join(format!("copy.{layout}"));
+    for (layout, name) in [
+        ("regrow", "copy"),
+        ("safetensors", "copy.safetensors"),
+        ("npy", "copy.npz"),
+        ("pytree_data", "copy"),
+    ] {
+        let target = folder.path().join(name);
         let ended = std::process::Command::new("sh")
             .args([
                 "-c",

@@ -178,7 +178,12 @@ fn odd_sizes_are_shown_at_once() {
         run(&["convert", text(&path), text(&target), "--layout", layout, "--only", "empty", "--lossy"]);
         run(&["verify", text(&target)]);
         let back = regrow::open(&target).unwrap();
-        assert_eq!(back.tree().leaves()[0].shape.dims(), [1 << 31, 0], "{layout}");
+        let shapes: Vec<&[u64]> = back.tree().leaves().iter().map(|leaf| leaf.shape.dims()).collect();
+        match layout {
+            // Orbax has no array without elements: what comes nearest is nothing.
+            "orbax" => assert!(shapes.is_empty(), "{shapes:?}"),
+            _ => assert_eq!(shapes, [[1 << 31, 0]], "{layout}"),
+        }
         regrow::engine::load(&target).unwrap();
     }
 }

@@ -90,9 +90,11 @@ fn arrays_alone_are_still_a_checkpoint() {
         let whole = open(fixture(name)).unwrap();
         let bare = root.path().join(name);
         copy_folder(&fixture(name), &bare).unwrap();
-        for file in ["_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt"] {
+        // What speaks of a pytree shows that one was there: then its loss is an error.
+        for file in ["_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt", "_sharding"] {
             let _ = fs::remove_file(bare.join(file));
         }
+        let _ = fs::remove_dir_all(bare.join("array_metadatas"));
         let opened = open(&bare).unwrap();
         assert_eq!(opened.description().variant, "folders, no metadata");
         let arrays = whole.tree().leaves().iter().filter(|leaf| leaf.kind.is_array()).count();

@@ -238,7 +238,7 @@ impl Checkpoint {
             return Ok(leaf);
         }
         let by_text = self.0.by_text.get_or_init(|| self.index_texts());
-        match by_text.get(&*printed).or_else(|| by_text.get(text)) {
+        match by_text.get(text).or_else(|| by_text.get(&*printed)) {
             Some(Match::One(leaf)) => Ok(*leaf),
             Some(Match::Several) => {
                 let alike = self.paths().iter().zip(self.keys()).filter(|(path, _)| path.to_string() == text);

@@ -11,16 +11,23 @@ use crate::tree::{Key, LeafInfo, Node, NodeKind, Tree};
 /// The only leaf whose printed key path is `printed`, else the only one whose stored name is `name`; `None` if there is none or
 /// there are several.
 pub(super) fn leaf_of(tree: &Tree<LeafInfo>, printed: &str, name: &str) -> Option<usize> {
+    let by_name = || {
+        let names = tree.leaves().iter().enumerate();
+        let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
+        named.next().filter(|_| named.next().is_none())
+    };
+    // A text that does not print as it is can be that of a name alone.
+    if printed != name
+        && let Some(leaf) = by_name()
+    {
+        return Some(leaf);
+    }
     let mut matches =
         Walk::new(tree.nodes(), printed).filter_map(|(leaf, is_match)| is_match.then_some(leaf));
     match (matches.next(), matches.next()) {
         (Some(leaf), None) => Some(leaf),
         (Some(_), Some(_)) => None,
-        (None, _) => {
-            let names = tree.leaves().iter().enumerate();
-            let mut named = names.filter(|(_, info)| *info.name == *name).map(|(leaf, _)| leaf);
-            named.next().filter(|_| named.next().is_none())
-        }
+        (None, _) => by_name(),
     }
 }
 

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::array_file::ArrayFile;
-use super::catalog::{Catalog, model_folders, names_in};
+use super::catalog::{Catalog, Fault, Subject, model_folders, names_in};
 use super::documents::{Experiment, ModelFlags};
 use super::layout::{
-    ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, SCORES_FOLDER, TrainArray,
-    id_file, model_file,
+    ARRAY_SUFFIX, ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, SCORES_FOLDER,
+    TrainArray, id_file, model_file,
 };
 use super::store::is_there;
 use crate::array::Dtype;
@@ -61,6 +61,13 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
             );
         }
     }
+    for id in models_without_flags(root, catalog)? {
+        findings.add(
+            Error::corrupt(format!("model {id} has arrays, and no file of flags speaks of it"))
+                .in_file(root.join(id_file(id)))
+                .help("the file was lost; `repair` adds it again"),
+        );
+    }
     let mut without_record = HashSet::new();
     for id in model_folders(root)? {
         for name in experiments_of(root, id)? {
@@ -84,6 +91,28 @@ pub(super) fn check(root: &Path, catalog: &Catalog, parameters: &Parameters) -> 
         }
     }
     Ok(findings.0)
+}
+
+/// Models that have arrays in their folders and no flags: the file that said so is lost. One that was being registered
+/// when its process was killed has a mask already, and no row is done.
+///
+/// # Errors
+/// If a folder cannot be listed.
+pub(super) fn models_without_flags(root: &Path, catalog: &Catalog) -> Result<Vec<i64>> {
+    let is_known = |id: i64| {
+        let is_damaged = |fault: &Fault| fault.subject == Subject::Model(Some(id));
+        catalog.models.contains_key(&id) || catalog.faults.iter().any(is_damaged)
+    };
+    let mut lost = Vec::new();
+    for id in model_folders(root)?.into_iter().filter(|&id| !is_known(id)) {
+        let names = names_in(&root.join(id.to_string()))?;
+        let has_arrays = names.iter().any(|name| name.ends_with(ARRAY_SUFFIX));
+        let mask = root.join(model_file(id, TrainArray::Mask.file_name()));
+        if has_arrays && marked_rows(&mask) != Some(0) {
+            lost.push(id);
+        }
+    }
+    Ok(lost)
 }
 
 fn has_record(catalog: &Catalog, name: &ExperimentName) -> bool {

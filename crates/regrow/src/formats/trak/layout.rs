@@ -25,7 +25,8 @@ pub const TRAIN_SET_SIZE_KEY: &str = "train set size";
 
 /// How the mask of an experiment's targets begins; no experiment's own name may.
 const TARGETS_PREFIX: &str = "_targets_";
-const ARRAY_SUFFIX: &str = ".mmap";
+/// How the file of every array ends.
+pub(super) const ARRAY_SUFFIX: &str = ".mmap";
 const GRADS_SUFFIX: &str = "_grads.mmap";
 /// The longest name of a file, in bytes, on every file system in use.
 const FILE_NAME_LEN_MAX_BYTES: usize = 255;

@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, Fault, Subject, model_folders};
-use super::check::{Masked, experiments_of, is_barely_begun, scores_without_record};
+use super::check::{Masked, experiments_of, is_barely_begun, models_without_flags, scores_without_record};
 use super::documents::{self, Experiment, ModelFlags};
 use super::layout::{
     ArraySpec, CHECKPOINT_FILE, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, Precision,
@@ -131,7 +131,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Registered models, and those of damaged files that are named after a model with a folder.
+    /// Registered models, those of damaged files that are named after a model with a folder, and those whose file is lost.
     fn models_meant(&self, catalog: &Catalog) -> Result<Vec<i64>> {
         let mut ids: Vec<i64> = catalog.models.keys().copied().collect();
         let folders = model_folders(self.root)?;
@@ -140,6 +140,7 @@ impl Work<'_> {
             _ => None,
         };
         ids.extend(catalog.faults.iter().filter_map(damaged));
+        ids.extend(models_without_flags(self.root, catalog)?);
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
