@@ -374,7 +374,7 @@ impl Staged {
         synced.map(|()| self.target.clone())
     }
 
-    /// Has the names last that the commit has given.
+    /// Syncs the folders, so that the names that the commit has given survive a power cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
         sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {
