@@ -85,7 +85,7 @@ pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
     /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
-    /// so is a file inside one.
+    /// so are a file inside one and a checkpoint with a user's own files beside it.
     pub overwrite: bool,
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
     /// stand in for others. It says so of files only, never of folders.
