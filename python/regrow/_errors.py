@@ -123,7 +123,7 @@ class StorageFullError(RegrowError, OSError):
 class NotDurableError(RegrowError, OSError):
     """The path holds the new checkpoint, whole, but the disk did not confirm it: a power cut may cost it.
 
-    Of all errors of a save the only one after which the path does not hold what it held before.
+    This is the only error of a save after which the path does not hold what it held before.
     """
 
     kind = "not_durable"

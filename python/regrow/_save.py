@@ -35,15 +35,17 @@ def save(
     """Saves a pytree at `path`: all of it or nothing, synced to disk.
 
     Args:
-        path: The folder to make.
+        path: The folder or file to make, on a local file system; not inside a checkpoint.
         tree: Any pytree: dicts with `str` or `int` keys (their order is kept), lists, tuples, named tuples, `None`,
             dataclasses and all that is registered with JAX; leaves are NumPy and JAX arrays of any dtype, NumPy
             and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
         layout: ``"regrow"``, an Orbax checkpoint and safetensors files in one set of bytes; or the layout of another
             tool: ``"orbax"``, ``"flax"``, ``"equinox"``, ``"pytree_data"``, ``"trak"``, ``"safetensors"``, ``"npy"``.
-        overwrite: Replace a checkpoint that is there; a folder or file that is none is refused.
+        overwrite: Replace a checkpoint that is there; a folder or file that is none is refused, and so is a checkpoint
+            with files of your own beside it.
         durable: Sync to disk before returning. Without it a power cut may cost the checkpoint.
-        cast: A dtype for all arrays, or a dict of globs over key paths: ``{"params/**": "bfloat16"}``.
+        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf:
+            ``{"params/**": "bfloat16"}``.
         compression: ``"none"``, ``"zstd"``, ``("zstd", level)`` or a zstd level; the layout's default if `None`.
         metadata: Your own metadata: anything that JSON can say.
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
@@ -60,11 +62,15 @@ def save(
     Raises:
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold, with its key path.
-        NotFoundError: if there is no `base`.
+        NotFoundError: if there is no `base`; for globs that match no leaf, all of them named.
         NameCollisionError: if two leaves would get the same name in the layout asked for.
+        InvalidArgumentError: for a place that no checkpoint can be saved to.
+        UnsupportedError: for an address such as ``gs://bucket/x``.
+        NotDurableError: if the new checkpoint is there, but might not survive a power cut.
         StorageFullError, PermissionDeniedError.
 
-    Whatever it raises, nothing that was there before has changed, and nothing is left of what was begun.
+    After any error but `NotDurableError` nothing that was there before has changed, and nothing is left of what was
+    begun.
     """
     native_options = _options.save_options(
         layout=layout,

@@ -204,7 +204,7 @@ class MaskArray(StoreArray):
         return self._told is not None and bool(self._told[rows].any())
 
     def restore(self, missing: Rows) -> bool:
-        """Shows what the engine says after an error: all rows are done but the `missing`. Whether some were before."""
+        """After an error, shows all rows as done but the `missing`; tells whether any of these was shown as done."""
         if self._plain is None or self._told is None:
             return False
         before = self._told == 1
@@ -278,9 +278,9 @@ class OpenArrays:
             native: The open arrays.
             writable: Whether rows can be assigned to.
             logger: Is told of rows that are not finite.
-            before_plain: Called before the array of which no mask speaks is written to.
-            before_undone: Called before rows that are done are written again (`True`), or marked as not done
-                (`False`): takes back what was said of all rows.
+            before_plain: Called before an array without a mask is written to.
+            before_undone: Called with `True` before rows that are done are written again, with `False` before they
+                are marked as not done; it is to take back the flags that say that all rows are done.
             marks_itself: Rows count as done once they are written; otherwise the mask is assigned to.
         """
         self.native = native

@@ -476,7 +476,7 @@ def _revoke(array: Any) -> None:
 def _unfeaturize(
     store: _native.TrakStore, model_ids: dict[int, dict[str, int]], model_id: int, keep_final: bool
 ) -> None:
-    """Before rows of a model are no longer done: takes back that it is featurized or finalized, if it was said."""
+    """Takes back that a model is featurized, and unless `keep_final` finalized, before its rows are no longer done."""
     store.take_back_flags(model_id, keep_final)
     if model_id in model_ids:
         model_ids[model_id]["is_featurized"] = 0
@@ -487,7 +487,7 @@ def _unfeaturize(
 def _targets_undone(
     store: _native.TrakStore, experiments: dict[str, dict[str, Any]], exp_name: str, keep_final: bool
 ) -> None:
-    """Before targets are no longer done. Scores that were made of them stay final while targets are written again."""
+    """Takes back that scores are final, before targets are no longer done; not for targets that are written again."""
     if not keep_final:
         _unfinalize_scores(store, experiments, exp_name)
 

@@ -5,7 +5,7 @@
 //! never copied: what is saved stays in the memory of its Python owner, and what is loaded is shown to NumPy where it
 //! lies.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `flatten` | taking a user's tree apart |
 //! | `unflatten` | putting a tree together |

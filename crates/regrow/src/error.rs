@@ -50,8 +50,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The file system is full, or a quota or a limit on the size of files is reached.
     StorageFull,
-    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut may cost it. Of all
-    /// errors of a save the only one after which the path does not hold what it held before.
+    /// The new checkpoint has taken the path, whole, but the disk did not confirm it: a power cut may cost it. This is
+    /// the only error of a save after which the path does not hold what it held before.
     NotDurable,
     /// Another checkpoint took the path while this one was being read.
     Replaced,

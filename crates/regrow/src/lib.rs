@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The rooms: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
+//! Modules: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
 //! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
 //! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it,
 //! [`text`] makes names fit for people, [`location`] says which paths are local, and [`commit`] is the only place that

@@ -6,7 +6,7 @@
 //! | given | is |
 //! |---|---|
 //! | `gs://bucket/x`, `file:///x`, any `scheme://` | an address: refused |
-//! | `gs:/bucket/x`, of a [known](SCHEMES) scheme | an address of which `pathlib` or `normpath` has made this: refused |
+//! | `gs:/bucket/x`, of a scheme that is known | an address after `pathlib` or `normpath`: refused |
 //! | `./gs:/bucket/x`, `/data/gs:/x`, `run:/x`, `a:b` | a path |
 
 use std::path::Path;

@@ -165,7 +165,7 @@ def _restore_what_fits(path: str, target: Any) -> Any:
 
 
 def _asked(leaf: Any, stored: regrow.Leaf | None) -> Any:
-    """What the template has in the place of a leaf: itself where it fits, and otherwise what is stored."""
+    """What to ask regrow for in the place of a leaf: the leaf where it fits what is stored, else the stored form."""
     if stored is None or stored.kind in ("placeholder", "unknown"):
         return ...
     if stored.kind in ("str", "prng_key"):
@@ -182,7 +182,7 @@ _KINDS_OF_NUMBERS = {bool: "b", int: "iu", float: "f", complex: "c"}
 
 
 def _as_target(value: Any, leaf: Any, has_shardings: bool) -> Any:
-    """What was read, as Orbax gives it for a leaf that it does not fit."""
+    """What Orbax makes of a stored value whose form differs from that of the target's leaf."""
     sharding = getattr(leaf, "sharding", None)
     if sharding is not None:
         is_committed = not is_jax_array(leaf) or leaf.committed

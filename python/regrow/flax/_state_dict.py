@@ -89,8 +89,8 @@ _own_error_context = _ErrorContext()
 
 
 def error_context() -> Any:
-    """Flax' where the program has imported it, so that its handlers below ours, and ours below its, say the whole
-    path."""
+    """Flax' own where the program has imported it: then errors name the whole path, also where handlers of Flax and of
+    regrow call each other."""
     return flax_error_context() or _own_error_context
 
 
@@ -100,7 +100,7 @@ def _path_names() -> list[str]:
 
 
 def registry() -> dict[Any, Handlers]:
-    """Flax' where the program has imported it; else what was registered here, which Flax will be told."""
+    """Flax' own where the program has imported it; else ours, which is handed over once Flax is imported."""
     shared = flax_registry()
     if shared is None:
         return _registered

@@ -6,8 +6,8 @@
     state = checkpoints.restore_checkpoint("runs", state)
 
 The files are those of Flax' legacy mode (`flax_use_orbax_checkpointing` off), whatever that switch says, and the
-same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one. Folders of Orbax are
-the affair of `_orbax`.
+same ones are kept. What is different: see `_folder` for how a file gets in and what counts as one. For folders of Orbax
+see `_orbax`.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ def _base(ckpt_dir: AnyPath, prefix: str) -> str:
 
 
 def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool) -> str | None:
-    """The checkpoint that is meant; `None` if there is nothing, and that may be."""
+    """The checkpoint that is meant; `None` if there is none and `missing_ok` allows it."""
     base = _base(ckpt_dir, prefix)
     folder = os.path.normpath(os.fsdecode(ckpt_dir))
     if step is not None:
@@ -412,6 +412,6 @@ def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool
 
 
 def _contents(path: str) -> bytes:
-    # Arrays become views of it: of memory, since Flax writes its files in place.
+    # Arrays become views of these bytes. They are read and not mapped, since programs write such files in place.
     with as_regrow_error("cannot read", path), open(path, "rb") as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""What a tensor is to whom: NumPy, JAX, torch."""
+"""Tensors as each framework has them: NumPy, JAX, torch."""
 
 from __future__ import annotations
 

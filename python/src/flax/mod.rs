@@ -1,6 +1,6 @@
 //! Flax' msgpack between Python objects and bytes, without an engine in between: the low level of `regrow.flax`.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `pack` | raw dicts, lists and leaves to one `bytes` object, filled in one pass |
 //! | `unpack` | bytes to raw dicts, lists and leaves; arrays are views of the bytes |

@@ -35,8 +35,7 @@ const SMALL_LEN_BYTES: usize = 128 << 20;
 /// Bytes still to be made of small pages, before a large one is asked for again: it is the system that has none.
 static SMALL_LEFT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Memory that is zero, whose pages come when they are touched; `None` where there is not that much, of which `vec!`
-/// would abort.
+/// Zeroed memory whose pages come when they are touched; `None` if there is not that much, where `vec!` would abort.
 pub(crate) fn zeroed(len_bytes: u64) -> Option<Vec<u8>> {
     let len = usize::try_from(len_bytes).ok()?;
     let layout = Layout::array::<u8>(len).ok()?;

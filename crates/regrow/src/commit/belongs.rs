@@ -1,8 +1,8 @@
-//! What of a checkpoint folder is the checkpoint's, and what a user has put beside it.
+//! What in a checkpoint folder belongs to the checkpoint, and what a user has put beside it.
 //!
-//! An overwrite removes the whole folder. So what no layout writes at the top of one is looked for first, and keeps the
-//! folder from being replaced: notes, a tokenizer, logs. Folders are looked into only as far as it takes to see what
-//! they are; the files inside those of the checkpoint are not gone through.
+//! An overwrite removes the whole folder. So the top of the folder is first searched for what no layout writes there:
+//! notes, a tokenizer, logs. Any of these keeps the folder from being replaced. Subfolders are looked into only until
+//! it is clear what they are; those of the checkpoint are not searched.
 
 use std::fs::{self, DirEntry};
 use std::io;
@@ -114,7 +114,7 @@ fn is_part(folder: &DirEntry, depth: usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The items of a checkpoint of several, by its own word.
+/// The names of the items that the checkpoint itself lists.
 fn item_names(folder: &Path) -> Vec<String> {
     let file = folder.join("_CHECKPOINT_METADATA");
     if fs::metadata(&file).map_or(u64::MAX, |found| found.len()) > METADATA_LEN_MAX_BYTES {

@@ -134,7 +134,7 @@ pub(super) fn remove(folder: &Path) {
 pub(crate) enum Begun {
     /// Its writer lives: the next look will find another state.
     Living,
-    /// Its writer died with the new files whole; its temporary folder, which has those that wait for their names.
+    /// Its writer died when the new files were whole. Those that wait for their names are in this temporary folder.
     Dead(PathBuf),
 }
 

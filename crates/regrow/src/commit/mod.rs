@@ -11,7 +11,7 @@
 //! Where the file system cannot exchange two names in one step, an overwrite takes two renames; between them the
 //! target is missing, and the next save puts the old one back if the writer died there. A checkpoint of several
 //! files beside each other has such a moment on every file system; there a reader finds them all the same: see
-//! [`siblings`].
+//! `siblings`.
 //!
 //! An error says which checkpoint the path holds: after `NotDurable`, which means that the folder above could not be
 //! synced, the new one; after any other, what was there before.
@@ -374,7 +374,7 @@ impl Staged {
         synced.map(|()| self.target.clone())
     }
 
-    /// Has the names last that the commit has given.
+    /// Syncs the folders, so that the names that the commit has given survive a power cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
         sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {

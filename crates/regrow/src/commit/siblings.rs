@@ -247,14 +247,14 @@ pub(super) fn has_begun(staged: &Path) -> bool {
 }
 
 /// Whether the last of the files, which makes the checkpoint, waits for its name in the temporary folder of a commit
-/// that has begun. Not so in one whose commit went through, and that was not removed.
+/// that has begun; it does not if the commit went through and only the temporary folder was left.
 pub(super) fn is_waiting(staged: &Path) -> bool {
     let names_of = |at| fs::read_dir(staged_folder(staged, at));
     let Some(last) = (0_usize..).take_while(|&at| names_of(at).is_ok()).last() else { return false };
     has_begun(staged) && names_of(last).is_ok_and(|mut names| names.next().is_some())
 }
 
-/// Where a file of a checkpoint is whose writer died between two steps: under its own name, or among the staged ones.
+/// Where a file of a checkpoint is if its writer died between two steps: under its own name, or among the staged ones.
 pub(crate) fn where_is(target: &Path, staged: &Path) -> PathBuf {
     (0_usize..)
         .take_while(|&at| staged_folder(staged, at).is_dir())
@@ -263,8 +263,8 @@ pub(crate) fn where_is(target: &Path, staged: &Path) -> PathBuf {
         .unwrap_or_else(|| target.to_owned())
 }
 
-/// Makes a temporary folder one whose commit has not begun, if nothing was moved aside. A folder that is half removed
-/// would look as if data had been given its name.
+/// Marks a temporary folder as one whose commit has not begun, if nothing was moved aside: otherwise, once half
+/// removed, it would look as if data had been given its name.
 pub(super) fn forget(staged: &Path) -> io::Result<()> {
     match fs::remove_dir(staged.join(REPLACED)) {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {

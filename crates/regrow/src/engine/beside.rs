@@ -44,7 +44,7 @@ impl<'scope, T: Send + 'scope> Beside<'scope, T> {
     /// Those of the work.
     ///
     /// # Panics
-    /// If the work did.
+    /// If the work panicked.
     pub fn join(self) -> Result<T> {
         match self {
             Self::Thread(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),

@@ -34,7 +34,7 @@ pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     })
 }
 
-/// The text of each leaf, in flatten order. Printed paths that several leaves have are nobody's.
+/// The text of each leaf, in flatten order. A printed path that several leaves share is the text of none.
 pub(super) fn unique(tree: &Tree<LeafInfo>, paths: &[KeyPath]) -> Vec<String> {
     let mut texts: Vec<String> = paths.iter().map(ToString::to_string).collect();
     if print_apart(tree) {

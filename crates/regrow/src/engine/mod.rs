@@ -1,6 +1,6 @@
 //! Open, save, load, verify: the calls that users make, and the threads and budgets behind them.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `options` | what a caller may ask for |
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |

@@ -55,8 +55,8 @@ enum Match {
 ///
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
-/// `Unsupported` (an [address](crate::location) in place of a path, too). What
-/// [`warnings`](Description::warnings) say is none; it is with [`strict`](OpenOptions::strict).
+/// `Unsupported` (an [address](crate::location) in place of a path, too). A checkpoint with
+/// [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is `Corrupt`.
 pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
@@ -76,8 +76,8 @@ fn identity(path: &Path) -> Option<Identity> {
     metadata.ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
 }
 
-/// Where the manifest of a pytree is of which the path is the stem; `None` for a path that is there itself. A save that
-/// ends what a killed one had begun moves the files, and they stay the same.
+/// Where the manifest of data and manifest is, if `path` is their stem; `None` if something is at `path` itself. It
+/// changes, and the files do not, when a save finishes what a killed one had begun.
 fn place(path: &Path) -> Option<PathBuf> {
     if path.exists() { None } else { Some(Files::of(path).located().manifest) }
 }
@@ -172,9 +172,9 @@ impl Checkpoint {
         identity(&self.0.path) != self.0.identity
     }
 
-    /// What was read, unless the checkpoint was replaced meanwhile and what was read may be parts of two: where
-    /// every byte is under a checksum that was read first, success proves that it is not, and a file that stays open is
-    /// never two.
+    /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took the path meanwhile.
+    /// It is of one if all of it came from files that stayed open, or if every byte passed a checksum that was read
+    /// first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole =
             self.reader().reads_open_files() || result.is_ok() && self.reader().has_data_checksums();

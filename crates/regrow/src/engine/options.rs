@@ -56,7 +56,7 @@ pub struct LoadOptions {
     /// Only leaves that one of these matches; all if empty. Others vanish from dicts and become placeholders
     /// in sequences.
     pub only: Vec<PathPattern>,
-    /// Casts: the first pattern that matches a leaf decides. One that matches nothing is an error, here and above.
+    /// Casts: the first pattern that matches a leaf decides. A pattern that matches nothing is an error, as in `only`.
     pub cast: Vec<(PathPattern, Dtype)>,
     /// What to restore into; strict: all mismatches of name, shape and dtype are one error.
     pub template: Option<Tree<TemplateLeaf>>,
@@ -70,8 +70,8 @@ pub struct LoadOptions {
     /// to begin with, and memory that the system can take back. Without it such leaves are read into memory, if
     /// that takes no more than half of what is available.
     ///
-    /// Also of files that other programs write into in place, which are always read without it. As for
-    /// [`OpenOptions::mapped`], which asks for the same of every load.
+    /// Views are made of files that other programs write in place, too; without it these are always read into memory.
+    /// [`OpenOptions::mapped`] names the risk, and asks for the same in every load.
     pub mapped: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
@@ -85,7 +85,7 @@ pub struct SaveOptions {
     /// Which layout to write.
     pub layout: Layout,
     /// Replace a checkpoint that is there, in one step where the system can. What is no checkpoint is refused, and
-    /// so is a file inside one.
+    /// so are a file inside one and a checkpoint with a user's own files beside it.
     pub overwrite: bool,
     /// With `overwrite`, also replace a file that is no checkpoint, or that is part of one: what functions do that
     /// stand in for others. It says so of files only, never of folders.

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{KeyPath, NodeKind, PathPattern, Tree};
 
-/// So many key paths are looked at for those that are like a pattern.
+/// Most key paths that are compared with the patterns to find those most like them.
 const LOOKED_AT_MAX: usize = 20_000;
 
-/// So many of them are named.
+/// Most key paths that an error names.
 const NAMED_MAX: usize = 5;
 
 /// Errs with all patterns that match neither a leaf nor a container without children.

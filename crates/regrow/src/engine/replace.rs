@@ -46,8 +46,8 @@ pub(super) fn check_file(path: &Path) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside a checkpoint folder. One that is not committed yet is somebody's who knows what he puts
-/// into it, such as Orbax'.
+/// Errs if the target lies inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
+/// put a checkpoint into it.
 pub(super) fn check_place(target: &Path, options: &SaveOptions) -> Result<()> {
     let absolute = std::path::absolute(location::local(target)?).unwrap_or_else(|_| target.to_owned());
     if options.replace_any_file {

@@ -155,7 +155,7 @@ fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a,
     }
 }
 
-/// Errs with the patterns of casts, and of leaves that are stored in a way of their own, that match no leaf.
+/// Errs with all patterns of `cast` and of Orbax' `per_leaf` that match no leaf.
 pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let per_leaf = match &options.layout {
         Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),

@@ -285,8 +285,8 @@ pub trait Reader: Debug + Send + Sync {
         Ok(leaves)
     }
 
-    /// Checks what [`read_region`](Self::read_region) of a part of this leaf leaves unchecked, once: where one checksum
-    /// covers all of it, and parts are read front to back without.
+    /// To be called before a part of this leaf is read alone. In layouts in which one checksum covers the whole leaf this
+    /// checks it, once; [`read_region`](Self::read_region) does so only when all parts are read, front to back.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -294,7 +294,7 @@ pub trait Reader: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Why a leaf of kind `Unknown` cannot be read, where its data is there and a load that gave none would lose it.
+    /// Errs if a leaf of kind `Unknown` has data that cannot be read, which a load without an error would lose.
     ///
     /// # Errors
     /// `Unsupported`; `Corrupt` if it is damaged.

@@ -184,7 +184,7 @@ impl LeafFile {
         self.scan.broken.map(|error| error.in_file(self.path))
     }
 
-    /// Gives up the file for what is wrong with its index, if anything is.
+    /// The file, or what is wrong with its index.
     pub(super) fn into_undamaged(self) -> Result<Self> {
         match self.damage {
             Some(error) => Err(error),
@@ -207,7 +207,7 @@ impl LeafFile {
         self.trailing_len_bytes
     }
 
-    /// Whether there is not a byte in it.
+    /// Whether the file has no bytes.
     pub(super) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }

@@ -10,7 +10,7 @@
 //! the key, and the structure comes from whoever reads. regrow puts an index behind them, which tells the exact
 //! pytree, where each leaf lies and its checksums; without one a file is the list of its leaves.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`layout`] | the line in front, the walk from record to record |
 //! | [`trailer`] | regrow's index: bytes to [`trailer::Trailer`] and back |

@@ -13,7 +13,7 @@
 //! words for (containers, scalars, text, keys of PRNGs) is kept beside the arrays, so that regrow gives the exact tree
 //! back; without that, there are dicts of names.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`header`], [`descr`] | bytes to [`header::Header`] and back: what stands before the data |
 //! | `record` | a header as a leaf: Fortran order, big-endian numbers, dtypes that are NumPy's alone |

@@ -15,7 +15,7 @@ use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder}
 /// What an array is, or why it cannot be read. Without a header it is bytes.
 pub(super) type Content = Result<(Stored, Option<Header>), Unreadable>;
 
-/// An array that is whole and that nobody here can read: a pickle, an unknown dtype. It keeps no other from being read.
+/// An array that is not damaged but cannot be read: a pickle, an unknown dtype. The others are read all the same.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub stored: Stored,

@@ -403,8 +403,8 @@ fn front(files: &Files, stored: &Stored, len_bytes: u64) -> Result<Bytes> {
     Ok(out.into())
 }
 
-/// An array of a kind that cannot be read does not keep the others from it: it becomes a leaf without data, with the
-/// reason. Any other error is one.
+/// An array of a kind that cannot be read becomes a leaf without data, with the reason, so that the others can be read.
+/// Any other error is returned.
 fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     match error.kind() {
         ErrorKind::Unsupported => Ok(Unreadable { stored, why: error }),
@@ -412,7 +412,7 @@ fn unreadable(error: Error, stored: Stored) -> Result<Unreadable> {
     }
 }
 
-/// With the way to the arrays alone.
+/// Adds the help that tells how to read the arrays alone.
 fn or_bare(error: Error) -> Error {
     error.help(BARE_HELP)
 }

@@ -73,7 +73,7 @@ impl Files {
         Self { store, files: Vec::new(), unpacking: Mutex::new(None), has_passed: Vec::new() }
     }
 
-    /// The same, for reading so many leaves.
+    /// With a place for each of so many leaves, so that [`check_once`](Self::check_once) checks each once.
     pub fn for_leaves(mut self, count: usize) -> Self {
         self.has_passed.resize_with(count, Mutex::default);
         self
@@ -197,8 +197,8 @@ impl Files {
         checked.map_err(|error| error.shift(stored.offset_bytes)).in_file(self.describe(stored.file))
     }
 
-    /// The same once for each leaf: a part cannot be checked without the rest, nor can the header, by which alone the
-    /// part means something.
+    /// The same, once for each leaf: before a part is read, since neither it nor the header, which gives it its
+    /// meaning, can be checked without the rest.
     ///
     /// # Errors
     /// As for `check`.
@@ -213,9 +213,9 @@ impl Files {
         Ok(())
     }
 
-    /// Reads a region of the leaf, in C order and little endian. A stored member is checked against its CRC-32 before;
-    /// a deflated one when its last byte comes out, so that one that is read in parts from front to back is unpacked
-    /// once: who wants a part alone checks it with [`check_once`](Self::check_once).
+    /// Reads a region of the leaf, in C order and little endian. A stored member is checked against its CRC-32 first. A
+    /// deflated one is checked when its last byte has been unpacked: so reading it in parts, front to back, unpacks it
+    /// once, and before a part is read alone, [`check_once`](Self::check_once) is to be called.
     ///
     /// # Errors
     /// `Corrupt`; `InvalidArgument` if the region leaves the array.

@@ -23,7 +23,7 @@
 //! | `losses` | what a tree would lose in it |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `reader` | all of it together |
-//! | `writer` | the same forms, written: a folder of rooms |
+//! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
 //!

@@ -14,7 +14,7 @@
 //! a pytree has (tuples, numbers, text) is kept in keys that the original ignores, and so are checksums: see
 //! `manifest`. Everything that the manifest says is checked before any of the data is touched.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `files` | which two files a path means |
 //! | `manifest`, `pprint` | text to entries and back |

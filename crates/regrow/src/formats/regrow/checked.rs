@@ -7,11 +7,11 @@
 //! | one that it does not record | is refused: it is of another checkpoint, or nobody's | |
 //!
 //! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that says so. What is
-//! read into memory of the caller is checked there each time: it is not what was checked before.
+//! read into memory of the caller is checked there each time, since those bytes have just come from the disk.
 //! [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
 //!
-//! All files are opened from the folder that was opened first, and each data file once for everything: reads, maps and
-//! flags speak of the same bytes when another checkpoint has taken the path.
+//! All files are opened below one folder, which stays open, and each data file is opened once. So reads, maps and flags
+//! are about the same bytes, also when another checkpoint has taken the path.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -183,7 +183,7 @@ impl CheckedStore {
         found
     }
 
-    /// Checks every file that is checked as a whole, as it is now: what fails.
+    /// Checks, again, every file that is checked as a whole, and gives all that is wrong.
     ///
     /// # Errors
     /// What the disk says.
@@ -337,7 +337,7 @@ impl CheckedStore {
         self.0.small_files.iter().find(|file| file.record.name.as_bytes() == key)
     }
 
-    /// A file that is checked as a whole, checked.
+    /// The open file of a record that is checked as a whole; checked once.
     fn checked<'a>(&self, file: &'a CheckedSmallFile) -> Result<&'a Arc<OpenFile>> {
         if let Some(passed) = file.passed.get() {
             return Ok(passed);

@@ -122,12 +122,12 @@ pub struct SmallFile {
 pub const CRC_OF_SEALED: u32 = 0x4867_4bc7;
 
 impl SmallFile {
-    /// Whether any file of the same length that ends in its own CRC-32C would do.
+    /// Whether the record tells nothing but the length: any file that ends in its own CRC-32C would pass.
     pub fn says_nothing(&self) -> bool {
         self.blake3.is_none() && self.crc32c == CRC_OF_SEALED
     }
 
-    /// What is to be fed with the file's bytes.
+    /// The checksums that the record has, to be fed with the bytes of the file.
     pub(super) fn sum(&self) -> Sum {
         Sum { crc32c: Crc32c::new(), blake3: self.blake3.is_some().then(blake3::Hasher::new) }
     }
@@ -140,7 +140,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// All that a new record has.
+    /// The checksums that a new record has.
     pub fn new() -> Self {
         Self { crc32c: Crc32c::new(), blake3: Some(blake3::Hasher::new()) }
     }

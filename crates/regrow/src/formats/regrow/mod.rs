@@ -15,7 +15,7 @@
 //!
 //! Compressed leaves, when asked for, lie as zstd chunks in data files under `d/` instead.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`structure`] | the exact pytree in column form |
 //! | [`manifest`] | `regrow.json` |
@@ -109,8 +109,8 @@ fn refuse_no_file(path: &Path) -> Result<()> {
 pub(super) const MANIFEST_LOST: &str =
     "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone";
 
-/// The `regrow.json` of a folder that holds a checkpoint of the default layout and has it no more. That it was one its
-/// `_METADATA` says (`is_said`), or the name of a data file: earlier versions did not say it.
+/// The path of the `regrow.json` that a folder has lost; `None` if it is there or never was. That there was one is
+/// known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a data file.
 pub(super) fn lost_manifest(folder: &Path, is_said: bool) -> Result<Option<PathBuf>> {
     let file = folder.join(manifest::FILE_NAME);
     if file.symlink_metadata().is_ok() {

@@ -375,7 +375,7 @@ fn can_be_said(name: &str, is_text: bool, is_root: bool) -> bool {
     components_fine && !has_bad_character && !is_reserved(name)
 }
 
-/// A path of one key in the place of one whose name no database has room for: the beginning of that name.
+/// A path of one key for a leaf whose name is too long for a database: the beginning of that name.
 fn shortened(path: KeyPath) -> KeyPath {
     let name = path.join(".");
     if name.len() <= NAME_LEN_MAX_BYTES {

@@ -8,7 +8,7 @@
 //! exact pytree in `__metadata__` under `regrow`; any other is a flat dict of its names. Several files go with
 //! `model.safetensors.index.json`.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`layout`], [`build`] | bytes to a [`layout::Header`], and back |
 //! | [`index`] | `model.safetensors.index.json` and back |

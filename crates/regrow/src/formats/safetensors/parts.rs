@@ -85,7 +85,7 @@ impl Parts {
     }
 }
 
-/// Refuses a folder of which the names of files say that there were more: `model-00002-of-00005.safetensors`.
+/// Refuses a folder in which shards are missing, going by the names of the others: `model-00002-of-00005.safetensors`.
 fn refuse_missing_shards(folder: &Path, names: &[OsString]) -> Result<()> {
     let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
     for name in &names {
@@ -109,7 +109,7 @@ fn refuse_missing_shards(folder: &Path, names: &[OsString]) -> Result<()> {
     Ok(())
 }
 
-/// Of a shard's name: what stands before the numbers, its number, and how many there are.
+/// The parts of a shard's name: what stands before the numbers, its number, and how many shards there are.
 fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = name.strip_suffix(SUFFIX)?.rsplit_once("-of-")?;
     let (prefix, number) = rest.rsplit_once('-')?;

@@ -21,7 +21,7 @@ use crate::text::counted;
 
 /// Bytes of an array that are looked at together.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
-/// Numbers that are looked at without a way out.
+/// Numbers that are all looked at, whatever the first ones say.
 const PIECE_NUMBERS: usize = 1 << 12;
 /// Rows named in one note.
 const NAMED_MAX: usize = 10;
@@ -487,7 +487,8 @@ pub(super) fn is_finite(bytes: &[u8], dtype: Dtype) -> bool {
     }
 }
 
-/// As `Iterator::all`, in pieces without a way out, which processors check many numbers at a time of.
+/// As `Iterator::all`, but each piece is looked at to its end: without an early exit, processors check many numbers at
+/// once.
 fn all<const N: usize>(numbers: &[[u8; N]], is_sound: impl Fn([u8; N]) -> bool) -> bool {
     numbers
         .chunks(PIECE_NUMBERS)

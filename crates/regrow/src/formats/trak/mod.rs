@@ -22,7 +22,7 @@
 //! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the other way round.
 //! What is ours has names that it does not look at.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`layout`] | names, shapes, dtypes |
 //! | [`documents`] | the JSON files |

@@ -45,7 +45,7 @@ enum Source {
     Array {
         file: String,
         spec: ArraySpec,
-        /// It is what the rest of the store says.
+        /// Whether the array is of the size and kind that the rest of the store says.
         fits: bool,
     },
 }

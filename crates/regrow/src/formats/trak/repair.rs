@@ -114,7 +114,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Puts aside what says of a model what another file says, too. Every model has a file named after it by now.
+    /// Puts aside second files of flags of a model. Every model has a file named after it by now, and that one counts.
     fn spare_flags(&mut self) -> Result<()> {
         let catalog = Catalog::read(self.root)?;
         let files: BTreeSet<&String> = catalog.spare.iter().map(|spare| &spare.file).collect();

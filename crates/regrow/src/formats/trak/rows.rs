@@ -13,7 +13,7 @@
 //! Without an interval nothing is synced: marks follow their rows at once, as with TRAK's own saver. A killed process
 //! then loses nothing, but a power cut may leave marks whose rows are zeros.
 //!
-//! A sync that fails is believed for ever ([`lost_writes`](super::lost_writes)): the rows that waited for it are not
+//! A sync that fails is believed for ever (`lost_writes`): the rows that waited for it are not
 //! done, and no row that was written before it is marked until it has been written again.
 //!
 //! Any subset of rows may be done by any number of processes: each writes only its own rows, of data and of mask.

@@ -302,8 +302,8 @@ impl TrakStore {
         }
     }
 
-    /// Before rows of a model that are done are written again, or marked as not done: takes back that all are, if it
-    /// was said; without `keep_final` also that the features are final.
+    /// Takes back the flag that all rows of a model are done; without `keep_final` also the one that its features are
+    /// final. To be called before rows that are done are written again, or marked as not done.
     ///
     /// # Errors
     /// What the disk says; the rows are then to be left alone.
@@ -388,7 +388,7 @@ impl TrakStore {
     }
 
     /// Makes the arrays of `folder` that are missing; those that are there must fit, or are replaced with `reset`.
-    /// They get their names together: none may speak of another that is replaced.
+    /// New ones get their names together, when all are made: what one says must not be about another that is replaced.
     pub(super) fn make_arrays(&self, folder: &Path, arrays: &[(&str, ArraySpec)], reset: bool) -> Result<()> {
         let mut new = Vec::with_capacity(arrays.len());
         for (name, spec) in arrays {
@@ -511,8 +511,8 @@ impl TrakStore {
     }
 }
 
-/// Whether anything has the name, a link that leads nowhere, too: it is no file that was deleted. What cannot be known
-/// is an error, for marks depend on it.
+/// Whether anything has the name, be it a link that leads nowhere: that is damage, and not a file that was deleted. An
+/// answer that cannot be had is an error, since marks depend on it.
 pub(super) fn is_there(path: &Path) -> Result<bool> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => Ok(true),

@@ -1,11 +1,11 @@
 //! A folder as a store, and how files get onto its disk.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `mod` | [`LocalStore`]: keys are paths below a folder |
-//! | `folder` | the folder that keys are paths below: by its path, or the one that was opened |
+//! | `folder` | the folder below which keys are paths: found by its path each time, or opened once |
 //! | `files` | open files kept for the next read; `pread` |
-//! | `whole` | documents, read at once or refused while they are read |
+//! | `whole` | documents, read whole; long ones that cannot be documents are refused early |
 //! | `regular` | opening what has to be a regular file |
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |

@@ -16,7 +16,7 @@
 //! of data files are arbitrary relative paths; one database may point into another below it, as the parent
 //! that Orbax merges points into `ocdbt.process_*`.
 //!
-//! | room | is about |
+//! | module | is about |
 //! |---|---|
 //! | `envelope`, `fields` | the frame of every structure, and the fields in it |
 //! | `config`, `manifest` | the manifest, single or numbered |

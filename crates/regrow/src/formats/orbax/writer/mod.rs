@@ -6,7 +6,7 @@
 //!        └ all refusals       └─arrays──> ocdbt.process_0/d/<hex>, manifest.ocdbt        or  <name>/.zarray, 0.0
 //! ```
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `plan` | looks at every leaf; what Orbax could not store is refused here, all of it in one report |
 //! | `names` | param names and their collisions |

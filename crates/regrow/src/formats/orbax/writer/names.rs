@@ -52,7 +52,7 @@ pub(crate) fn kvstore_key(name: &str, zarr_key: &str) -> String {
     if name.is_empty() { zarr_key.to_owned() } else { format!("{name}/{zarr_key}") }
 }
 
-/// Refuses a name that a database has no room for, with the key of its farthest chunk behind it.
+/// Refuses a name that is too long for the keys of a database, the longest of which is that of its farthest chunk.
 ///
 /// # Errors
 /// `Unsupported`, with the lengths and the way out.
