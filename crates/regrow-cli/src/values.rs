@@ -2,7 +2,8 @@
 //!
 //! Floats show the fewest digits that still mean the same number in their own dtype, as NumPy does: `0.1` for
 //! the bfloat16 next to it, not the `0.10009766` that float32 would need. An array of more than
-//! [`SUMMARY_FROM_ELEMENTS`] is shown by its edges, one without elements as `[]`, whatever its shape.
+//! [`SUMMARY_FROM_ELEMENTS`] is shown by its edges. One without elements is `[]` for people, whatever its shape; JSON
+//! has its lists, unless there are more than [`EMPTY_LISTS_MAX`].
 
 use std::io::Write;
 
@@ -16,12 +17,17 @@ const SUMMARY_FROM_ELEMENTS: u64 = 1000;
 /// NumPy's `edgeitems`.
 const EDGE_ELEMENTS: u64 = 3;
 
+/// Most empty lists that JSON shows of an array without elements: a shape may promise any number of them.
+const EMPTY_LISTS_MAX: u64 = 1000;
+
 /// Writes the array as nested brackets, and a line feed; all of it if `full`.
 pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(), crate::exit::Failure> {
     let elements = Elements::new(array)?;
     let summarise = !full && array.shape().len_elements() > SUMMARY_FROM_ELEMENTS;
     let mut shown = Vec::new();
-    collect(array.shape().dims(), 0, summarise, &mut |at| match at {
+    // NumPy shows one pair of brackets where there are no elements.
+    let dims = extents(array.shape().dims(), 0);
+    collect(dims, 0, summarise, &mut |at| match at {
         At::Element(index) => {
             shown.push(elements.text(index)?);
             Ok(())
@@ -32,7 +38,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
     let mut shown = shown.into_iter();
     // `pending` counts the lists that have ended, so that the gap before the next one is as many lines wide.
     let (mut depth, mut ended, mut first) = (0_usize, 0_usize, true);
-    collect(array.shape().dims(), 0, summarise, &mut |at| {
+    collect(dims, 0, summarise, &mut |at| {
         if matches!(at, At::Open | At::Element(_) | At::Gap) && !first {
             match ended {
                 0 if matches!(at, At::Gap | At::Element(_)) && depth == array.shape().rank() => {
@@ -73,7 +79,7 @@ pub fn write_text(out: &mut impl Write, array: &Array, full: bool) -> Result<(),
 pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit::Failure> {
     let elements = Elements::new(array)?;
     let mut first = true;
-    collect(array.shape().dims(), 0, false, &mut |at| {
+    collect(extents(array.shape().dims(), EMPTY_LISTS_MAX), 0, false, &mut |at| {
         if matches!(at, At::Open | At::Element(_)) && !first {
             write!(out, ",")?;
         }
@@ -86,6 +92,18 @@ pub fn write_json(out: &mut impl Write, array: &Array) -> Result<(), crate::exit
         first = matches!(at, At::Open);
         Ok(())
     })
+}
+
+/// The extents that are walked. Of an array without elements those up to its first 0, or that 0 alone where there were
+/// more than `lists_max` empty lists.
+fn extents(dims: &[u64], lists_max: u64) -> &[u64] {
+    let Some(zero) = dims.iter().position(|&dim| dim == 0) else { return dims };
+    let leading = dims.get(..zero).unwrap_or_default();
+    let lists = leading.iter().try_fold(1_u64, |lists, &dim| lists.checked_mul(dim));
+    match lists {
+        Some(lists) if lists <= lists_max => dims.get(..=zero).unwrap_or_default(),
+        _ => &[0],
+    }
 }
 
 /// What a walk over an array meets.
@@ -108,8 +126,6 @@ fn collect(
 ) -> Result<(), crate::exit::Failure> {
     let Some((&dim, inner)) = dims.split_first() else { return visit(At::Element(base)) };
     let stride: u64 = inner.iter().product();
-    // Of an array without elements NumPy shows one pair of brackets: there may be any number of lists in it.
-    let dim = if stride == 0 { 0 } else { dim };
     visit(At::Open)?;
     let mut index = 0;
     while index < dim {
@@ -255,9 +271,18 @@ mod tests {
         assert_eq!(text(&array(Dtype::Bool, &[], vec![1])), "True\n");
         assert_eq!(json(&array(Dtype::Bool, &[], vec![1])), "true");
         assert_eq!(text(&array(Dtype::Int8, &[0], vec![])), "[]\n");
-        for dims in [&[2, 0][..], &[0, 2], &[1 << 31, 0], &[1 << 40, 0, 1 << 20]] {
+        let nested = ("[[],[]]", "[[[],[],[]],[[],[],[]]]");
+        for (dims, expected) in [
+            (&[2, 0][..], nested.0),
+            (&[2, 0, 1 << 40], nested.0),
+            (&[2, 3, 0], nested.1),
+            (&[0, 2], "[]"),
+            (&[1001, 0], "[]"),
+            (&[1 << 31, 0], "[]"),
+            (&[1 << 40, 0, 1 << 20], "[]"),
+        ] {
             assert_eq!(text(&array(Dtype::Int8, dims, vec![])), "[]\n");
-            assert_eq!(json(&array(Dtype::Int8, dims, vec![])), "[]");
+            assert_eq!(json(&array(Dtype::Int8, dims, vec![])), expected);
         }
     }
 

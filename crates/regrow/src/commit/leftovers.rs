@@ -13,6 +13,9 @@
 //!
 //! The lock is `flock` on the folder itself: the kernel gives it up when the writer dies, however it dies. A
 //! folder that cannot be locked because the file system has no locks is left alone.
+//!
+//! Whoever writes or removes holds it alone. Who only asks whether the writer lives shares it with all others who ask:
+//! of many readers at once, none may take another for a writer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
@@ -46,6 +49,9 @@ const TRIES: usize = 16;
 
 /// How long a reader holds a lock, at most about.
 const READER_PACE: Duration = Duration::from_millis(1);
+
+/// How often a folder may be found in the hands of readers: there may be many, one after the other.
+const READER_TRIES: usize = 100;
 
 /// A folder that is ours, and the lock that says so.
 #[derive(Debug)]
@@ -111,7 +117,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
 
 /// The lock on a folder that nobody writes to any more.
 fn lock_leftover(path: &Path) -> Option<File> {
-    for _ in 0..TRIES {
+    for _ in 0..READER_TRIES {
         match lock(path) {
             Ok(Lock::Ours(lock)) => return Some(lock),
             // A reader of files that a dead writer has left holds it for a moment.
@@ -148,7 +154,7 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
         if kind_of(&entry.file_name(), name).is_none() || !siblings::has_begun(&path) {
             continue;
         }
-        match lock(&path) {
+        match lock_shared(&path) {
             Ok(Lock::Theirs) => return Some(Begun::Living),
             // Looked at again under the lock: the writer may have ended it in between.
             Ok(_) if siblings::is_waiting(&path) => found = Some(Begun::Dead(path)),
@@ -217,9 +223,18 @@ pub(super) enum Lock {
 
 /// Locks a folder that is still there when the lock is held.
 pub(super) fn lock(path: &Path) -> io::Result<Lock> {
+    lock_by(path, File::try_lock)
+}
+
+/// The same for who only looks: others may look at the same time, and `Theirs` is somebody's who does more.
+fn lock_shared(path: &Path) -> io::Result<Lock> {
+    lock_by(path, File::try_lock_shared)
+}
+
+fn lock_by(path: &Path, take: fn(&File) -> std::result::Result<(), TryLockError>) -> io::Result<Lock> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
     let folder = File::options().read(true).custom_flags(flags).open(path)?;
-    match folder.try_lock() {
+    match take(&folder) {
         Ok(()) => {
             let (held, named) = (folder.metadata()?, fs::symlink_metadata(path)?);
             if (held.dev(), held.ino()) != (named.dev(), named.ino()) {
@@ -268,6 +283,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_looks_shares_the_lock_and_who_writes_does_not() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let dead = OwnFolder::make(root.path(), name, false).unwrap().path;
+        let first = lock_shared(&dead).unwrap();
+        assert!(matches!(first, Lock::Ours(_)));
+        assert!(matches!(lock_shared(&dead).unwrap(), Lock::Ours(_)));
+        assert!(matches!(lock(&dead).unwrap(), Lock::Theirs));
+        drop(first);
+        let alive = OwnFolder::make(root.path(), name, false).unwrap();
+        assert!(matches!(lock_shared(&alive.path).unwrap(), Lock::Theirs));
     }
 
     #[test]

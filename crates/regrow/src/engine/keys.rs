@@ -6,13 +6,14 @@
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};
 
+use crate::text::{is_printable, printable};
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree};
 
 /// Whether no two leaves can print alike, by a look at the keys: each prints as one step, and no container has keys of
 /// two kinds.
 pub(super) fn print_apart(tree: &Tree<LeafInfo>) -> bool {
     let prints_as_one = |key: &Key| match key {
-        Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || c.is_control()),
+        Key::Dict(text) | Key::Attr(text) => !text.contains(|c: char| c == '/' || !is_printable(c)),
         Key::DictInt(_) | Key::Index(_) => true,
     };
     // Of the containers that are open: children to come, and the kind of their keys.
@@ -73,24 +74,14 @@ fn quoted(path: &KeyPath) -> String {
     for key in path.keys() {
         match key {
             Key::Dict(text) => {
-                out.push_str("['");
-                for c in text.chars() {
-                    match c {
-                        '\\' | '\'' => out.extend(['\\', c]),
-                        c if c.is_control() => out.extend(c.escape_default()),
-                        c => out.push(c),
-                    }
-                }
-                out.push_str("']");
+                let text = text.replace('\\', "\\\\").replace('\'', "\\'");
+                out.push_str(&format!("['{}']", printable(&text)));
             }
             Key::DictInt(number) => out.push_str(&format!("[{number}]")),
             Key::Index(index) => out.push_str(&format!("[{index}]")),
             Key::Attr(name) => {
                 out.push('.');
-                out.extend(name.chars().flat_map(|c| match c.is_control() {
-                    true => c.escape_default().collect::<Vec<_>>(),
-                    false => vec![c],
-                }));
+                out.push_str(&printable(name));
             }
         }
     }
@@ -107,7 +98,8 @@ mod tests {
     fn key(number: u8) -> Key {
         match number % 4 {
             0 => Key::dict(
-                ["", "a", "a/b", "b", ".", "a.b", "1", "\n", "\\n", "['a']"][usize::from(number / 4 % 10)],
+                ["", "a", "a/b", "b", ".", "a.b", "1", "\n", "\\n", "['a']", "a\u{202e}", "a\\u{202e}"]
+                    [usize::from(number / 4 % 12)],
             ),
             1 => Key::DictInt(i64::from(number % 3) - 1),
             2 => Key::Index(usize::from(number % 3)),

@@ -16,6 +16,7 @@ use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
 use crate::location;
 use crate::monitor::Monitor;
+use crate::store::{Identity, StepFolder};
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -42,9 +43,6 @@ struct Inner {
 /// So many searches through the whole tree cost about as much as an index of it.
 const SEARCHES_MAX: u32 = 16;
 
-/// Device, inode and time of birth of a path: an inode alone is soon given to another folder.
-type Identity = (u64, u64, Option<std::time::SystemTime>);
-
 #[derive(Debug, Clone, Copy)]
 enum Match {
     One(usize),
@@ -70,10 +68,8 @@ pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkp
 }
 
 fn identity(path: &Path) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
     // A pytree's data and manifest go by a name that neither of them has.
-    let metadata = std::fs::metadata(path).or_else(|_| std::fs::metadata(Files::of(path).located().manifest));
-    metadata.ok().map(|metadata| (metadata.dev(), metadata.ino(), metadata.created().ok()))
+    Identity::of(path).or_else(|| Identity::of(&Files::of(path).located().manifest))
 }
 
 /// Where the manifest of data and manifest is, if `path` is their stem; `None` if something is at `path` itself. It
@@ -136,10 +132,11 @@ impl Checkpoint {
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
+                Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Of several writers one may have ended, and the next begun, while this looked.
-                Err(_) if before.is_none() => pytree_data::appears(&Files::of(path)),
+                Err(_) if before.is_none() => pytree_data::appears_at(path),
                 Err(_) => identity(path) != before || self::place(path) != place,
-                Ok(_) => identity(path) != before,
+                Ok(checkpoint) => checkpoint.is_replaced(),
             };
             if !is_replaced || !attempts.another() {
                 return opened;
@@ -169,7 +166,8 @@ impl Checkpoint {
 
     /// Whether another checkpoint has taken the path since this one was opened.
     pub fn is_replaced(&self) -> bool {
-        identity(&self.0.path) != self.0.identity
+        let step = self.reader().step_folder();
+        identity(&self.0.path) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
     /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took the path meanwhile.

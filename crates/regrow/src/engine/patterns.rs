@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{KeyPath, NodeKind, PathPattern, Tree};
+use crate::tree::{KeyPath, Node, NodeKind, PathPattern, Tree};
 
 /// Most key paths that are compared with the patterns to find those most like them.
 const LOOKED_AT_MAX: usize = 20_000;
@@ -19,20 +19,18 @@ pub(super) fn check_patterns<'a, L>(
     tree: &Tree<L>,
     patterns: impl Iterator<Item = &'a PathPattern>,
 ) -> Result<()> {
-    let mut patterns = patterns.peekable();
-    if patterns.peek().is_none() {
-        return Ok(());
+    let mut idle: Vec<&PathPattern> = patterns.collect();
+    let is_end = |node: &Node| node.kind == NodeKind::Leaf || node.child_count == 0;
+    let ends = || tree.walk().filter(|(_, node)| is_end(node)).map(|(path, _)| path);
+    let mut paths = ends();
+    // `**` matches the first of them, and a million others need no path then.
+    while !idle.is_empty() {
+        match paths.next() {
+            Some(path) => idle.retain(|pattern| !pattern.matches(&path)),
+            None => return Err(no_leaf_matches(&idle, &ends().collect::<Vec<_>>())),
+        }
     }
-    let ends: Vec<KeyPath> = tree
-        .walk()
-        .filter(|(_, node)| node.kind == NodeKind::Leaf || node.child_count == 0)
-        .map(|(path, _)| path)
-        .collect();
-    let is_idle = |pattern: &&PathPattern| !ends.iter().any(|path| pattern.matches(path));
-    match patterns.filter(is_idle).collect::<Vec<_>>().as_slice() {
-        [] => Ok(()),
-        idle => Err(no_leaf_matches(idle, &ends)),
-    }
+    Ok(())
 }
 
 /// The error for patterns that match nothing at these paths.

@@ -64,7 +64,9 @@ pub(super) fn match_template(
                 differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
             }
             // What only NumPy has a dtype for lies there as bytes: no template of bytes means it.
-            Some(LeafInfo { kind: LeafKind::NumpyOther(stored), .. }) if want.dtype.is_some() => {
+            Some(LeafInfo { kind: LeafKind::NumpyOther(stored) | LeafKind::NumpyOtherScalar(stored), .. })
+                if want.dtype.is_some() =>
+            {
                 let dtype = want.dtype.map_or("bytes", Dtype::name);
                 differences.push(format!("dtype     {path}: template {dtype}, stored {stored}"));
             }
@@ -107,7 +109,9 @@ fn fits_as_it_is(stored: &Tree<LeafInfo>, template: &Tree<TemplateLeaf>) -> bool
             want.skip
                 || want.shape.as_ref().is_none_or(|shape| *shape == info.shape)
                     && want.dtype.is_none_or(|dtype| {
-                        dtype == info.dtype && !matches!(info.kind, LeafKind::NumpyOther(_))
+                        let is_other =
+                            matches!(info.kind, LeafKind::NumpyOther(_) | LeafKind::NumpyOtherScalar(_));
+                        dtype == info.dtype && !is_other
                     })
         })
 }

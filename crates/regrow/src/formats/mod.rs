@@ -15,6 +15,7 @@ use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Monitor;
+use crate::store::StepFolder;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
@@ -326,6 +327,11 @@ pub trait Reader: Debug + Send + Sync {
     /// committed once and for all; the files of other programs are overwritten by whoever saves again.
     fn is_never_rewritten(&self) -> bool {
         false
+    }
+
+    /// The folder of the step that was opened, if the path is that of a folder of steps.
+    fn step_folder(&self) -> Option<&StepFolder> {
+        None
     }
 
     /// Whether all that is read comes from files that have been open since this was opened: then it is of one

@@ -23,8 +23,10 @@ mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub use local::{Access, DirectWriter, LocalStore, PrivateMap, WriteOptions, WrittenFile, advise};
-pub(crate) use local::{DirectReader, OpenFile, Scratch, Way, read_document, read_opened_document};
+pub use local::{
+    Access, DirectWriter, LocalStore, PrivateMap, StepFolder, WriteOptions, WrittenFile, advise,
+};
+pub(crate) use local::{DirectReader, Identity, OpenFile, Scratch, Way, read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 

@@ -133,6 +133,96 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
 }
 
 #[test]
+fn readers_of_what_a_dead_writer_left_are_not_in_each_others_way() {
+    const READERS: usize = 8;
+    const LOOKS: usize = 200;
+    let root = tempfile::tempdir().unwrap();
+    for moves in 1..4 {
+        let stem = root.path().join(format!("model_{moves}"));
+        save(&stem, false, "old").unwrap();
+        die(&stem, true, "new", moves);
+        std::thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| {
+                    for _ in 0..LOOKS {
+                        let Some(Begun::Dead(folder)) = begun(&stem) else {
+                            panic!("after {moves} moves a reader takes another for a writer")
+                        };
+                        let found = where_is(&file(&stem, ".manifest"), &folder);
+                        assert_eq!(fs::read_to_string(found).unwrap(), "new");
+                    }
+                });
+            }
+        });
+    }
+}
+
+/// The whole way of `open`, by the stem of a pair and by its manifest.
+#[test]
+fn a_dead_writers_pair_is_opened_by_many_at_once() {
+    const READERS: usize = 8;
+    const OPENS: usize = 200;
+    let saved = tempfile::tempdir().unwrap();
+    let source = saved.path().join("model");
+    let mut build = crate::tree::TreeBuilder::new();
+    build.open(crate::tree::Key::Index(0), crate::tree::NodeKind::Dict).unwrap();
+    let numbers = crate::array::Array::new(
+        crate::array::Dtype::UInt8,
+        crate::array::Shape::new([3_u64]).unwrap(),
+        vec![7; 3].into(),
+    );
+    build.leaf(crate::tree::Key::dict("w"), crate::tree::Leaf::array(numbers.unwrap())).unwrap();
+    build.close().unwrap();
+    let layout = crate::engine::Layout::from_name("pytree_data", serde_json::Value::Null).unwrap();
+    let options = crate::SaveOptions { layout, not_durable: true, ..crate::SaveOptions::default() };
+    crate::save_with(&source, &build.finish().unwrap(), &options).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    for moves in 1..4 {
+        let stem = root.path().join(format!("model_{moves}"));
+        save(&stem, false, "old").unwrap();
+        let mut staged = Staged::for_siblings(&stem, &suffixes(), true).unwrap();
+        for (at, suffix) in SUFFIXES.into_iter().enumerate() {
+            let mut writer = staged.sibling_writer(at, 0, 0).unwrap();
+            writer.write(&fs::read(file(&source, suffix)).unwrap()).unwrap();
+            writer.finish().unwrap();
+        }
+        staged.sync_tree().unwrap();
+        assert!(take_names_until(&staged.own.path, &staged.siblings, false, &|| Ok(()), moves).is_err());
+        staged.committed = true;
+        drop(staged);
+        std::thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| {
+                    for at in 0..OPENS {
+                        let path = if at % 2 == 0 { stem.clone() } else { file(&stem, ".manifest") };
+                        let opened = crate::open(&path);
+                        assert!(opened.is_ok(), "{} after {moves} moves: {opened:?}", path.display());
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
+    let root = tempfile::tempdir().unwrap();
+    for moves in 1..4 {
+        let stem = root.path().join(format!("model_{moves}"));
+        save(&stem, false, "old").unwrap();
+        let mut staged = stage(&stem, true, "new").unwrap();
+        staged.sync_tree().unwrap();
+        assert!(take_names_until(&staged.own.path, &staged.siblings, true, &|| Ok(()), moves).is_err());
+        assert!(matches!(begun(&stem), Some(Begun::Living)));
+        for suffix in SUFFIXES {
+            let files = crate::formats::pytree_data::Files::of(&file(&stem, suffix));
+            assert_eq!(files.manifest, file(&stem, ".manifest"), "{suffix} after {moves} moves");
+        }
+        staged.committed = true;
+    }
+}
+
+#[test]
 fn a_first_save_that_dies_is_finished_or_gone() {
     let root = tempfile::tempdir().unwrap();
     // The first two steps find nothing to move aside.

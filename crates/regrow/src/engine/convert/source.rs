@@ -48,13 +48,23 @@ impl LeafSource {
         }
     }
 
+    /// A view of the leaf, under the same condition as a read: of a file into which somebody may write meanwhile, what was
+    /// checked would not be what is written, and what was cut off would end the process.
+    fn view(&self) -> Result<Option<Bytes>> {
+        let reader = self.checkpoint.reader();
+        match self.checkpoint.is_mapped() || reader.is_never_rewritten() {
+            true => reader.view(self.leaf),
+            false => Ok(None),
+        }
+    }
+
     /// The map, if there is one; looked for and checked once.
     fn begin(&self, state: &mut State) -> Result<()> {
         if !matches!(state, State::New) {
             return Ok(());
         }
         let reader = self.checkpoint.reader();
-        *state = match reader.view(self.leaf)? {
+        *state = match self.view()? {
             Some(view) => {
                 self.timed(self.info.len_bytes(), || reader.check_view(self.leaf))?;
                 State::View(view)
@@ -155,7 +165,7 @@ impl ArraySource for LeafSource {
     }
 
     fn kept_len_bytes(&self) -> u64 {
-        match self.checkpoint.reader().view(self.leaf) {
+        match self.view() {
             Ok(Some(_)) => 0,
             _ => band_elements(&self.info, BAND_LEN_BYTES) * self.info.dtype.size_bytes() as u64,
         }

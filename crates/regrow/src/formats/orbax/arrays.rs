@@ -40,7 +40,7 @@ impl Arrays {
     /// # Errors
     /// `Corrupt` if its manifest or a node is damaged or missing.
     pub fn in_database(folder: &Path, use_zarr3: bool, missing: Missing) -> Result<Self> {
-        let database = OcdbtStore::open(Arc::new(LocalStore::new(folder)))?;
+        let database = OcdbtStore::open(Arc::new(LocalStore::anchored(folder)?))?;
         let entries = database.entries()?.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
         let index = Arc::new(Index { folder: folder.to_owned(), entries });
         let store: Arc<dyn Store> = index.clone();
@@ -48,9 +48,12 @@ impl Arrays {
     }
 
     /// The arrays in the folders below `folder`.
-    pub fn in_folders(folder: &Path, use_zarr3: bool, missing: Missing) -> Self {
-        let store = Arc::new(LocalStore::new(folder));
-        Self { store, index: None, use_zarr3, missing, documents: HashMap::new() }
+    ///
+    /// # Errors
+    /// What the system says of opening the folder.
+    pub fn in_folders(folder: &Path, use_zarr3: bool, missing: Missing) -> Result<Self> {
+        let store = Arc::new(LocalStore::anchored(folder)?);
+        Ok(Self { store, index: None, use_zarr3, missing, documents: HashMap::new() })
     }
 
     /// How the arrays are kept, in words: `ocdbt, zarr v3`.

@@ -46,7 +46,7 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
     };
     let metadata = TreeMetadata { entries: names.iter().map(entry).collect(), ..TreeMetadata::default() };
     // What Orbax wrote in those days has all its chunks.
-    let mut arrays = Arrays::in_folders(folder, false, Missing::Error);
+    let mut arrays = Arrays::in_folders(folder, false, Missing::Error)?;
     let tree = structure::build(&metadata)?.try_map(|_, &position| match names.get(position) {
         Some(name) => arrays.leaf(name, LeafKind::NumpyArray),
         None => Err(Error::corrupt("an array has no name")

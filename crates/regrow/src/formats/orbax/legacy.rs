@@ -52,7 +52,7 @@ pub(super) fn read_aggregate(folder: &Path) -> Result<Tree<Slot>> {
         if arrays.is_none() {
             arrays = Some(match folder.join(MANIFEST_FILE).is_file() {
                 true => Arrays::in_database(folder, false, Missing::Fill)?,
-                false => Arrays::in_folders(folder, false, Missing::Fill),
+                false => Arrays::in_folders(folder, false, Missing::Fill)?,
             });
         }
         if let Some(arrays) = &mut arrays {

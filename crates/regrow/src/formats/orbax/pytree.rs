@@ -168,7 +168,7 @@ impl<'a> Leaves<'a> {
                         .in_file(folder.join(MANIFEST_FILE))
                         .help("copy the whole checkpoint again, with all its files"));
                 }
-                (false, _) => Arrays::in_folders(folder, use_zarr3, missing),
+                (false, _) => Arrays::in_folders(folder, use_zarr3, missing)?,
             });
         }
         match &mut self.arrays {

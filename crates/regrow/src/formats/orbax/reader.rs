@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader};
-use crate::store::{LocalStore, ocdbt};
+use crate::store::{LocalStore, StepFolder, ocdbt};
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
 use crate::zarr::Missing;
@@ -44,6 +44,7 @@ pub(super) struct OrbaxReader {
     databases: Vec<PathBuf>,
     /// The `regrow.json` that regrow wrote and that are gone.
     lost: Vec<PathBuf>,
+    step_folder: Option<StepFolder>,
 }
 
 /// A tree, and the databases it came from.
@@ -60,11 +61,15 @@ struct Parts {
 /// an item that is not there.
 pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
+    let mut step_folder = None;
     let parts = match found {
         Found::Steps(steps) => {
             let step = steps.pick(options.step, path)?;
             describe_steps(&mut description, &steps, step);
-            let parts = open_one(&step.folder, options, &mut description, detect(&step.folder)?)?;
+            let folder = step_folder.insert(StepFolder::at(&step.folder));
+            let found = detect(&step.folder);
+            let parts = found.and_then(|found| open_one(&step.folder, options, &mut description, found));
+            let parts = parts.map_err(|error| folder.blame(error))?;
             if description.custom_metadata.is_none() {
                 description.custom_metadata = steps::root_metadata(path)?;
             }
@@ -90,7 +95,8 @@ pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<O
     if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
         description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
     }
-    Ok(OrbaxReader { description, tree, sources, databases: parts.databases, lost: parts.lost })
+    let Parts { databases, lost, .. } = parts;
+    Ok(OrbaxReader { description, tree, sources, databases, lost, step_folder })
 }
 
 /// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
@@ -387,6 +393,10 @@ impl Reader for OrbaxReader {
         }
     }
 
+    fn step_folder(&self) -> Option<&StepFolder> {
+        self.step_folder.as_ref()
+    }
+
     fn is_never_rewritten(&self) -> bool {
         true
     }
@@ -447,10 +457,10 @@ impl Reader for OrbaxReader {
         }
         let shown = filled.get(..SHOWN).unwrap_or(&filled).join(", ");
         let more = if filled.len() > SHOWN { ", …" } else { "" };
+        let arrays = counted(filled.len(), "array", "arrays");
         Ok(vec![format!(
-            "chunks of {} arrays are not stored and read as the fill value: {shown}{more}; Orbax left out zeros before \
-             December 2024, and a copy that was not finished looks the same",
-            filled.len()
+            "chunks of {arrays} are not stored and read as the fill value: {shown}{more}; Orbax left out zeros before \
+             December 2024, and a copy that was not finished looks the same"
         )])
     }
 }

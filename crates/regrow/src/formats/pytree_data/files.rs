@@ -102,7 +102,8 @@ fn stem_of(path: &Path) -> PathBuf {
         return path.to_owned();
     }
     let stem = path.with_extension("");
-    let is_unfinished = || !path.exists() && matches!(begun(&stem), Some(Begun::Dead(_)));
+    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
+    let is_unfinished = || !path.exists() && begun(&stem).is_some();
     if path.is_file() || is_unfinished() { stem } else { path.to_owned() }
 }
 
@@ -133,7 +134,8 @@ const COMMIT_PACE: Duration = Duration::from_millis(1);
 /// writer lives, this waits for the end: who looks again may find the checkpoint.
 pub(crate) fn unfinished(path: &Path) -> Option<Error> {
     let since = Instant::now();
-    while matches!(begun(path)?, Begun::Living) {
+    let stem = stem_of(path);
+    while matches!(begun(&stem)?, Begun::Living) {
         if since.elapsed() > COMMIT_WAIT {
             let what = "this checkpoint is being committed, and that takes long";
             return Some(Error::new(ErrorKind::Uncommitted, what).in_file(path).help("try again"));
@@ -146,10 +148,21 @@ pub(crate) fn unfinished(path: &Path) -> Option<Error> {
 /// Whether the manifest is there, now or after the commits into its folder that are under way, if any: each has the
 /// old one go before the new one comes.
 pub fn appears(files: &Files) -> bool {
+    comes(&files.manifest, || files.clone())
+}
+
+/// The same of a path that is the stem of both files, or one of them. Which it is can be told only while one of them is
+/// there or a commit is under way, and so is looked at each time.
+pub(crate) fn appears_at(path: &Path) -> bool {
+    comes(path, || Files::of(path))
+}
+
+/// `beside` is anything in the folder of the files.
+fn comes(beside: &Path, files: impl Fn() -> Files) -> bool {
     let since = Instant::now();
-    let is_there = || files.clone().located().manifest.exists();
+    let is_there = || files().located().manifest.exists();
     while !is_there() {
-        if !is_under_way(&files.manifest) {
+        if !is_under_way(beside) {
             // It may have come before the last commit ended.
             return is_there();
         }

@@ -46,7 +46,7 @@ mod reader;
 mod tree;
 mod writer;
 
-pub(crate) use files::unfinished;
+pub(crate) use files::{appears_at, unfinished};
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 pub use options::PytreeDataOptions;
 

@@ -36,6 +36,7 @@ use crate::array::Dtype;
 use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::store::StepFolder;
 use crate::tree::{Leaf, Tree};
 
 mod base;
@@ -86,8 +87,13 @@ impl Format for Regrow {
 /// Opens a step of a folder of steps; `about` says which, and which others there are.
 pub(super) fn open_step(path: &Path, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
     super::refuse_step_and_item(path, options)?;
-    refuse_no_file(path)?;
-    Ok(Box::new(reader::RegrowReader::open(path)?.into_step(about)))
+    let folder = StepFolder::at(path);
+    let open = || {
+        refuse_no_file(path)?;
+        reader::RegrowReader::open(path)
+    };
+    let reader = open().map_err(|error| folder.blame(error))?;
+    Ok(Box::new(reader.into_step(about, folder)))
 }
 
 /// Refuses a `regrow.json` that is a folder, a pipe, or a link to nothing.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
 use crate::monitor::Monitor;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
-use crate::store::{LocalStore, Store, StoreExt};
+use crate::store::{LocalStore, StepFolder, Store, StoreExt};
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
@@ -38,6 +38,7 @@ pub struct RegrowReader {
     places: Vec<LeafPlace>,
     store: CheckedStore,
     database_uuid: Option<String>,
+    step_folder: Option<StepFolder>,
     /// Opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
 }
@@ -57,9 +58,10 @@ impl RegrowReader {
 
     /// The same, as a step of a folder of steps.
     #[must_use]
-    pub fn into_step(mut self, about: Description) -> Self {
+    pub fn into_step(mut self, about: Description, folder: StepFolder) -> Self {
         let Description { step, steps, notes, .. } = about;
         self.description = Description { step, steps, notes, ..self.description };
+        self.step_folder = Some(folder);
         self
     }
 
@@ -128,6 +130,7 @@ impl RegrowReader {
             places,
             store,
             database_uuid: manifest.database_uuid,
+            step_folder: None,
             database: OnceLock::new(),
         })
     }
@@ -348,5 +351,9 @@ impl Reader for RegrowReader {
 
     fn has_data_checksums(&self) -> bool {
         true
+    }
+
+    fn step_folder(&self) -> Option<&StepFolder> {
+        self.step_folder.as_ref()
     }
 }

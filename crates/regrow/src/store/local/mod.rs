@@ -56,6 +56,9 @@ pub(crate) use whole::{read_document, read_opened_document};
 pub(crate) use files::OpenFile;
 
 use files::{OpenFiles, is_absent};
+pub(crate) use folder::Identity;
+pub use folder::StepFolder;
+
 use folder::{FilePlace, Folder};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
 
