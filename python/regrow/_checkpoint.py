@@ -370,6 +370,8 @@ class Checkpoint(Mapping[str, Leaf]):
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
+            if mmap:
+                raise InvalidArgumentError("`out` is filled with copies, and `mmap` asks for views: give one of them")
             return self._load_out(out, selected, casts, partial, verify, budget, progress)
         if like is None:
             if partial:

@@ -22,6 +22,7 @@ from ._leaves import (
     JAX_ARRAY,
     NUMPY_ARRAY,
     NUMPY_OTHER,
+    NUMPY_OTHER_SCALAR,
     PLACEHOLDER,
     PRNG_KEY,
     STR,
@@ -193,13 +194,11 @@ class Template:
 _PYTHON_NUMBERS = (bool, int, float, complex)
 
 _ARRAY_KINDS = bytes(
-    kind for kind in range(len(_native.LEAF_KINDS)) if kind not in (STR, PLACEHOLDER, UNKNOWN, NUMPY_OTHER)
+    kind
+    for kind in range(len(_native.LEAF_KINDS))
+    if kind not in (STR, PLACEHOLDER, UNKNOWN, NUMPY_OTHER, NUMPY_OTHER_SCALAR)
 )
 """Kinds of leaves that are loaded as arrays of numbers."""
-
-
-def _places(found: Sequence[Any]) -> str:
-    return "1 place" if len(found) == 1 else f"{len(found)} places"
 
 
 def _in_order(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -229,7 +228,8 @@ def _plain(loaded: LoadedLeaves, at: int) -> Any:
         if kind == PLACEHOLDER:
             raise Differs("the checkpoint has a placeholder, or another leaf of the template took this one")
         raise Differs(f"the checkpoint has a leaf of the unknown type {loaded.notes.get(at)!r}")
-    if kind == NUMPY_OTHER:
+    if kind in (NUMPY_OTHER, NUMPY_OTHER_SCALAR):
+        # A scalar, too, is an array without axes here: what the template holds decides what becomes of it.
         return numpy_other(loaded.values[at], loaded.notes.get(at))
     return loaded.values[at]
 

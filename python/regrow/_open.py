@@ -86,8 +86,18 @@ def load(
         "handlers": handlers,
         "progress": progress,
     }
-    where: dict[str, Any] = {"step": step, "item": item, "strict": strict, "bare": bare}
-    return _until_unreplaced(path, lambda: open(path, **where).load(like, **options))
+    warned: list[str] = []
+
+    def read() -> Any:
+        opened = _open(path, step, item, strict=strict, bare=bare)
+        warned[:] = opened.warnings
+        return Checkpoint(opened).load(like, **options)
+
+    try:
+        return _until_unreplaced(path, read)
+    finally:
+        # Once, however often it was opened, and of the one that was read.
+        _warn(path, warned)
 
 
 def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
@@ -139,7 +149,9 @@ def open(
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    return Checkpoint(_open(path, step, item, strict=strict, bare=bare, mmap=mmap))
+    opened = _open(path, step, item, strict=strict, bare=bare, mmap=mmap)
+    _warn(path, opened.warnings)
+    return Checkpoint(opened)
 
 
 def verify(
@@ -174,15 +186,34 @@ def verify(
         )
 
 
-def overview(path: StrPath, *, step: int | None = None, item: str | None = None, bare: bool = False) -> str:
-    """The leaves as a table: key path, dtype, shape, bytes; then the totals."""
-    return _open(path, step, item, strict=False, bare=bare, mmap=False).overview()
+def overview(
+    path: StrPath, *, step: int | None = None, item: str | None = None, strict: bool = False, bare: bool = False
+) -> str:
+    """The leaves as a table: key path, dtype, shape, bytes; then the totals.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        strict: As for `open`.
+        bare: As for `load`.
+    """
+    opened = _open(path, step, item, strict=strict, bare=bare)
+    _warn(path, opened.warnings)
+    return opened.overview()
 
 
 def _open(
-    path: StrPath, step: int | None, item: str | None, *, strict: bool, bare: bool, mmap: bool
+    path: StrPath,
+    step: int | None = None,
+    item: str | None = None,
+    *,
+    strict: bool = False,
+    bare: bool = False,
+    mmap: bool = False,
 ) -> _native.Checkpoint:
-    opened = _native.open(
+    """Opens without a word: who calls it passes the warnings on."""
+    return _native.open(
         _arguments.path("path", path),
         _arguments.count("step", step),
         _arguments.text("item", item),
@@ -190,6 +221,9 @@ def _open(
         _arguments.flag("bare", bare),
         _arguments.flag("mmap", mmap),
     )
-    for warning in opened.warnings:
+
+
+def _warn(path: StrPath, told: Iterable[str]) -> None:
+    """Warns at the line that called the function of this module that calls this."""
+    for warning in told:
         warnings.warn(f"{os.fsdecode(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
-    return opened

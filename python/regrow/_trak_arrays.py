@@ -28,6 +28,8 @@ Place = tuple[str, str, str, int, int, int]
 """Key, path, dtype, rows, columns, where the data begins."""
 
 _ONLY_0_AND_1 = "a row is done (1) or not (0): a mask holds nothing else"
+_PIECE_LEN_BYTES = 1 << 24
+"""Most bytes that are copied out of a map at once."""
 _ACCESS = {"r": mmap.ACCESS_READ, "r+": mmap.ACCESS_WRITE, "c": mmap.ACCESS_COPY}
 
 
@@ -96,11 +98,27 @@ class DataArray(StoreArray):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
-        if self._marks_itself and self._mask is not None and rows_of(index, self.shape) is None:
-            # Single elements, perhaps of all columns of a row: then the row is there.
+        if self._write is None or rows_of(index, self.shape) is not None:
+            return
+        # Single elements: the map has them. The engine is given their rows as well: after a sync that has failed it
+        # takes no mark of a row that it has not been given again.
+        rows = self._rows_to_write(index)
+        count = max(1, _PIECE_LEN_BYTES // max(1, self.shape[1] * self.itemsize))
+        for start in range(0, len(rows), count):
+            part = rows[start : start + count]
+            self._write(part, np.asarray(self)[part])
+
+    def _rows_to_write(self, index: Any) -> Rows:
+        """The rows that an assignment to single elements has made."""
+        if self._marks_itself:
+            # A row is there once all of its columns are.
             touched = np.zeros(self.shape, np.bool_)
             touched[index] = True
-            self._mask[np.flatnonzero(touched.all(axis=1))] = 1
+            return np.flatnonzero(touched.all(axis=1))
+        rows = np.unique(np.broadcast_to(np.arange(len(self))[:, np.newaxis], self.shape)[index])
+        # Rows that are done stay so: who changes an element of one does not make it anew.
+        told = None if self._mask is None else self._mask._told
+        return rows if told is None else rows[told[rows] == 0]
 
     def _of_rows(self, rows: Rows, values: NDArray[Any]) -> NDArray[Any]:
         """TRAKer leaves out rows that are done, but computes values for the whole batch: picks those of the others."""

@@ -227,13 +227,13 @@ impl Checkpoint {
     }
 
     /// A text for each leaf, by which `find` finds it and no other.
-    fn keys(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.0.keys())
+    fn keys(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        released(py, || Ok(self.0.keys()))
     }
 
     /// The printed key paths, of which two may be the same.
-    fn paths(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| print_paths(self.0.paths()))
+    fn paths(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        released(py, || Ok(print_paths(self.0.paths())))
     }
 
     fn info<'py>(&self, py: Python<'py>, leaf: usize) -> PyResult<InfoOut<'py>> {
@@ -323,7 +323,7 @@ impl Checkpoint {
         watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor)).map(verify_out)
     }
 
-    fn overview(&self, py: Python<'_>) -> String {
-        py.detach(|| regrow::engine::overview(&self.0))
+    fn overview(&self, py: Python<'_>) -> PyResult<String> {
+        released(py, || Ok(regrow::engine::overview(&self.0)))
     }
 }

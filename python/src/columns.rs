@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyInt, PyString};
 use regrow::tree::{Key, KeyPath, NodeKind, PathPattern, Tree};
 use regrow::{Error, Result};
 
-use crate::error::{OrRaise, to_py_err};
+use crate::error::{OrRaise, released, to_py_err};
 
 /// Names of the node kinds, by their number in Python.
 pub const NODE_KINDS: [&str; 10] = [
@@ -70,9 +70,9 @@ pub type StructureIn<'py> = PyRef<'py, Structure>;
 
 /// The printed key path of every leaf.
 #[pyfunction]
-pub fn paths(py: Python<'_>, structure: StructureIn<'_>) -> Vec<String> {
+pub fn paths(py: Python<'_>, structure: StructureIn<'_>) -> PyResult<Vec<String>> {
     let tree = structure.tree();
-    py.detach(|| print_paths(&tree.paths()))
+    released(py, || Ok(print_paths(&tree.paths())))
 }
 
 /// Key paths as people read them.
@@ -85,13 +85,13 @@ pub fn print_paths(paths: &[KeyPath]) -> Vec<String> {
 pub fn match_paths(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) -> PyResult<Vec<i64>> {
     let patterns: Result<Vec<PathPattern>> = patterns.iter().map(|text| PathPattern::new(text)).collect();
     let patterns = patterns.or_raise()?;
-    Ok(py.detach(|| {
+    released(py, || {
         let first_match = |path: &String| {
             let path = from_printed(path);
             patterns.iter().position(|pattern| pattern.matches(&path)).map_or(-1, |at| at as i64)
         };
-        paths.iter().map(first_match).collect()
-    }))
+        Ok(paths.iter().map(first_match).collect())
+    })
 }
 
 /// The patterns that match none of the paths.
@@ -100,8 +100,7 @@ pub fn idle_patterns(py: Python<'_>, patterns: Vec<String>, paths: Vec<String>) 
     let paths: Vec<KeyPath> = paths.iter().map(|path| from_printed(path)).collect();
     let is_idle =
         |text: &String| PathPattern::new(text).map(|pattern| !paths.iter().any(|path| pattern.matches(path)));
-    let idle: Result<Vec<bool>> = py.detach(|| patterns.iter().map(is_idle).collect());
-    let idle = idle.or_raise()?;
+    let idle: Vec<bool> = released(py, || patterns.iter().map(is_idle).collect())?;
     Ok(patterns.into_iter().zip(idle).filter_map(|(text, is_idle)| is_idle.then_some(text)).collect())
 }
 

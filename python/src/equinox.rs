@@ -96,12 +96,11 @@ pub fn write_equinox(
     let records = records.or_raise()?;
     let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
     let mut contents = Contents { line: line.to_vec(), records, trailer };
-    py.detach(|| {
+    released(py, || {
         let staged = Staged::for_file(&path, true)?.durable(durable);
         write(&staged, &mut contents)?;
         staged.commit()
-    })
-    .or_raise()?;
+    })?;
     // With the interpreter held again: the records own Python objects.
     drop(contents);
     Ok(())

@@ -32,14 +32,14 @@ pub fn pytree_entries<'py>(
 
 /// Where the manifest of a stem is: under its name, unless a save was killed before it had it.
 #[pyfunction]
-pub fn pytree_manifest(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> OsString {
-    py.detach(|| manifest_of(&stem, manifest_suffix).located().manifest).into_os_string()
+pub fn pytree_manifest(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<OsString> {
+    released(py, || Ok(manifest_of(&stem, manifest_suffix).located().manifest.into_os_string()))
 }
 
 /// Whether the manifest of a stem is there, now or after the commits that are under way.
 #[pyfunction]
-pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> bool {
-    py.detach(|| appears(&manifest_of(&stem, manifest_suffix)))
+pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<bool> {
+    released(py, || Ok(appears(&manifest_of(&stem, manifest_suffix))))
 }
 
 /// The manifest's data file is not asked for.

@@ -40,7 +40,7 @@ type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 /// Opens the same as a flat dict, with its files as private maps; without them where the file system has no maps.
 #[pyfunction]
 pub fn safetensors_open_mapped(py: Python<'_>, path: PathBuf) -> PyResult<(Checkpoint, Option<MapsOut>)> {
-    let opened = py.detach(|| {
+    let (checkpoint, maps) = released(py, || {
         let maps: RefCell<Option<PrivateMaps>> = RefCell::new(None);
         let checkpoint = regrow::Checkpoint::open_by(&path, |path| {
             let (reader, found) = open_mapped(path, &TreeForm::Flat)?;
@@ -48,8 +48,7 @@ pub fn safetensors_open_mapped(py: Python<'_>, path: PathBuf) -> PyResult<(Check
             Ok(reader)
         })?;
         Ok((checkpoint, maps.into_inner()))
-    });
-    let (checkpoint, maps) = opened.or_raise()?;
+    })?;
     let maps = maps.map(|PrivateMaps { files, tensors }| {
         let places =
             tensors.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));

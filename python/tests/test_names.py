@@ -103,6 +103,7 @@ ALIKE: dict[str, Any] = {
     "a slash, twice": {"a": {"b": {"c": 1}, "b/c": 2}, "a/b": {"c": 3}, "a/b/c": 4},
     "numbers": {1: 1, "1": 2},
     "control characters": {"\n": 1, "\\n": 2},
+    "what steers a terminal": {"a\u202e": 1, "a\\u{202e}": 2},
     "stored names of others": {"a": {"b": 1}, "a/b": 2, "a.b": 3, "a%2Fb": 4, "a%b": 5},
     "quoted": {"a": {"b": 1}, "a/b": 2, "['a/b']": 3, "['a']['b']": 4},
 }
@@ -149,7 +150,10 @@ def test_a_key_path_of_several_leaves_names_their_keys(path: Path) -> None:
     assert "a/b/c" not in ckpt and ckpt.get("a/b/c") is None
 
 
-KEYS = st.one_of(st.sampled_from(["a", "b", "a/b", "a.b", "", ".", "/", "1", "\n", "\\n", "['a']"]), st.integers(0, 2))
+KEYS = st.one_of(
+    st.sampled_from(["a", "b", "a/b", "a.b", "", ".", "/", "1", "\n", "\\n", "['a']", "a\u202e", "a\\u{202e}"]),
+    st.integers(0, 2),
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

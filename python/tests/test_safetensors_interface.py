@@ -24,6 +24,14 @@ import regrow
 import regrow.safetensors as ours
 import regrow.safetensors.flax
 import regrow.safetensors.numpy
+from regrow import _errors
+from regrow.safetensors._errors import as_safetensor_errors
+
+RAISED_AS_THEY_ARE = {
+    "RegrowError", "LeafNotFoundError", "NotACheckpointError", "LeafTypeError", "MismatchError", "AlreadyExistsError",
+    "ReplacedError", "CancelledError", "SourceChangedError", "InternalError",
+}  # fmt: skip
+"""Errors that safetensors has none for: it raises built-ins there, or never does what they tell of."""
 
 GUIDE = REPOSITORY / "docs" / "guide" / "safetensors.md"
 
@@ -38,6 +46,22 @@ def test_every_module_of_the_original_is_here() -> None:
     theirs = {f"safetensors.{module.name}" for module in pkgutil.iter_modules(safetensors.__path__)}
     here = {f"safetensors.{module.name}" for module in pkgutil.iter_modules(ours.__path__)}
     assert theirs - here == set(MODULES)
+
+
+def test_every_error_of_a_save_is_one_of_safetensors_or_told_here() -> None:
+    found = {name: cls for name, cls in vars(_errors).items() if isinstance(cls, type)}
+    classes = {name: cls for name, cls in found.items() if issubclass(cls, regrow.RegrowError)}
+    raised_as_they_are = set()
+    for name, cls in classes.items():
+        with pytest.raises(regrow.RegrowError) as caught, as_safetensor_errors(writing=True):
+            raise cls("what", file="x", help="do")
+        if not isinstance(caught.value, ours.SafetensorError):
+            raised_as_they_are.add(name)
+            continue
+        # It is still what `except regrow.StorageFullError` and `except OSError` catch.
+        assert not issubclass(cls, OSError) or isinstance(caught.value, cls)
+        assert (caught.value.kind, caught.value.file, caught.value.help) == (cls.kind, "x", "do")
+    assert raised_as_they_are == RAISED_AS_THEY_ARE
 
 
 def test_the_guide_has_every_exception() -> None:

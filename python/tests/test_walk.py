@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import regrow
-from regrow import _leaves, _native, _tree
+from regrow import _leaves, _native, _text, _tree
 
 
 class Pair(NamedTuple):
@@ -172,7 +172,7 @@ def test_flattens_as_one_level_at_a_time(tree: Any) -> None:
     leaves = [value for kind, _, value in expected if kind == "leaf"]
     assert len(leaves) == len(flat.leaves)
     assert all(found is leaf for found, leaf in zip(flat.leaves, leaves, strict=True))
-    printed = [path for kind, path, _ in expected if kind == "leaf"]
+    printed = [_text.printable(path) for kind, path, _ in expected if kind == "leaf"]
     assert _native.paths(flat.structure) == printed
 
 

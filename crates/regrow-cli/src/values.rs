@@ -272,15 +272,16 @@ mod tests {
         assert_eq!(json(&array(Dtype::Bool, &[], vec![1])), "true");
         assert_eq!(text(&array(Dtype::Int8, &[0], vec![])), "[]\n");
         let nested = ("[[],[]]", "[[[],[],[]],[[],[],[]]]");
-        for (dims, expected) in [
-            (&[2, 0][..], nested.0),
+        let cases: [(&[u64], &str); 7] = [
+            (&[2, 0], nested.0),
             (&[2, 0, 1 << 40], nested.0),
             (&[2, 3, 0], nested.1),
             (&[0, 2], "[]"),
             (&[1001, 0], "[]"),
             (&[1 << 31, 0], "[]"),
             (&[1 << 40, 0, 1 << 20], "[]"),
-        ] {
+        ];
+        for (dims, expected) in cases {
             assert_eq!(text(&array(Dtype::Int8, dims, vec![])), "[]\n");
             assert_eq!(json(&array(Dtype::Int8, dims, vec![])), expected);
         }

@@ -1,5 +1,7 @@
 //! `ls` and `overview`: what they print, to the byte.
 
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
+
 #[cfg(test)]
 mod common;
 

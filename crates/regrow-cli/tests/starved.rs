@@ -14,6 +14,7 @@ use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
+#[cfg(test)]
 mod common;
 
 const LAYOUTS: [(&str, &str); 7] = [

@@ -1,6 +1,8 @@
 //! What steers a terminal or cannot be seen: no command prints it raw, wherever it comes from, and JSON gives it
 //! back exactly.
 
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
+
 #[cfg(test)]
 mod common;
 

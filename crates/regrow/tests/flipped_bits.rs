@@ -1,6 +1,9 @@
 //! Every single flipped bit of a file that has checksums is of no consequence, or an error of `load`, of `convert`,
 //! and a finding of `verify`; and no part of a leaf is ever read as other numbers.
 //!
+//! Every bit of what gives the data its meaning is flipped, and of arrays, whose bytes are all alike to a checksum, one bit
+//! of each byte. `convert`, which takes as long as all the rest, is asked now and then.
+//!
 //! Of files without checksums only this is asked: an error that says where, or an answer; never a panic.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
@@ -75,18 +78,50 @@ fn parts(path: &Path) -> Vec<(String, regrow::Result<Vec<u8>>)> {
     out
 }
 
-/// Flips every bit of `file`, which is part of the checkpoint at `path`.
+/// How many refusals of `load` go by for each time that `convert` is asked, too.
+const REFUSALS_A_CONVERT: usize = 16;
+
+/// A shorter array, or one of nothing but one byte, may look like something else in the file.
+const ARRAY_LEN_MIN_BYTES: usize = 16;
+
+/// Which bytes of a file are those of arrays, as far as they lie there as they are.
+fn array_bytes(raw: &[u8], tree: &Tree<Leaf>) -> Vec<bool> {
+    let mut out = vec![false; raw.len()];
+    for array in tree.leaves().iter().filter_map(Leaf::as_array) {
+        let bytes = array.to_c_order().unwrap();
+        if bytes.len() < ARRAY_LEN_MIN_BYTES || bytes.iter().all(|&byte| byte == bytes[0]) {
+            continue;
+        }
+        for at in 0..raw.len().saturating_sub(bytes.len() - 1) {
+            if raw[at..].starts_with(&bytes) {
+                out[at..at + bytes.len()].fill(true);
+            }
+        }
+    }
+    out
+}
+
+/// Flips the bits of `file`, which is part of the checkpoint at `path`.
 fn no_flip_goes_unseen(path: &Path, file: &Path) {
-    let good = contents(&load(path).unwrap());
+    let good_tree = load(path).unwrap();
+    let good = contents(&good_tree);
     let good_parts = parts(path);
     let raw = fs::read(file).unwrap();
+    let is_of_array = array_bytes(&raw, &good_tree);
+    // No view of the file may be there when it goes.
+    drop(good_tree);
     assert!(regrow::verify(path).unwrap().is_ok());
     let target = path.parent().unwrap().join("converted.msgpack");
     let flax = Layout::from_name("flax", serde_json::Value::Null).unwrap();
     let save = SaveOptions { layout: flax, not_durable: true, overwrite: true, ..SaveOptions::default() };
     let convert = ConvertOptions { save, lossy: true, ..ConvertOptions::default() };
     let (mut refused, mut harmless) = (0, 0);
-    for damage in flipped_bits(&raw) {
+    for (bit, damage) in flipped_bits(&raw).enumerate() {
+        let (at, bit) = (bit / 8, bit % 8);
+        // Of an array's bytes one bit each, and not always the same.
+        if is_of_array[at] && bit != at % 8 {
+            continue;
+        }
         let what = format!("{}, {}", path.display(), damage.what);
         // A fresh file: a map of the last one must not see its bytes change.
         fs::remove_file(file).unwrap();
@@ -100,8 +135,10 @@ fn no_flip_goes_unseen(path: &Path, file: &Path) {
                 assert!(error.place().file.is_some() && !error.what().is_empty(), "{what}: {error:?}");
                 let is_noticed = regrow::verify(path).map_or(true, |report| !report.is_ok());
                 assert!(is_noticed, "{what}: load says {error}, verify nothing");
-                let converted = regrow::convert(path, &target, &convert);
-                assert!(converted.is_err(), "{what}: load says {error}, convert nothing");
+                if refused % REFUSALS_A_CONVERT == 0 {
+                    let converted = regrow::convert(path, &target, &convert);
+                    assert!(converted.is_err(), "{what}: load says {error}, convert nothing");
+                }
                 refused += 1;
             }
         }

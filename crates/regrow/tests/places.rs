@@ -207,3 +207,20 @@ fn addresses_are_refused_by_everything_that_takes_a_path() {
     save(&local, &tree()).unwrap();
     assert_eq!(load(&local).unwrap().len(), 1);
 }
+
+/// What a checkpoint has lost does not keep it from being replaced: a save after a half-finished copy goes through.
+#[test]
+fn a_checkpoint_that_has_lost_its_record_can_be_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let over = SaveOptions { overwrite: true, ..SaveOptions::default() };
+    regrow::save_with(&path, &tree(), &over).unwrap();
+    fs::remove_file(path.join("regrow.json")).unwrap();
+    regrow::save_with(&path, &tree(), &over).unwrap();
+    assert!(regrow::verify(&path).unwrap().is_ok());
+    // A user's own file keeps it all the same.
+    fs::remove_file(path.join("regrow.json")).unwrap();
+    fs::write(path.join("lora.safetensors"), b"mine").unwrap();
+    assert_eq!(regrow::save_with(&path, &tree(), &over).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(fs::read(path.join("lora.safetensors")).unwrap(), b"mine");
+}

@@ -18,7 +18,9 @@ import regrow
 
 from .. import _native
 from .. import flax as serialization
+from .._checkpoint import Checkpoint
 from .._errors import InvalidArgumentError, MismatchError
+from .._open import _open, _until_unreplaced
 from .._tree import flatten
 from ._upstream import is_jax_array, loaded
 
@@ -144,7 +146,7 @@ def restore(path: str, target: Any, transforms: dict[str, Any] | None, strict: b
     except MismatchError:
         if strict:
             raise
-        return _restore_what_fits(path, target)
+        return _until_unreplaced(path, lambda: _restore_what_fits(path, target))
 
 
 def _restore_what_fits(path: str, target: Any) -> Any:
@@ -153,8 +155,19 @@ def _restore_what_fits(path: str, target: Any) -> Any:
     flat = flatten(target)
     paths = _native.paths(flat.structure)
     has_shardings = any(getattr(leaf, "sharding", None) is not None for leaf in flat.leaves)
-    checkpoint = regrow.open(path)
-    asked = [_asked(leaf, checkpoint.get(at)) for leaf, at in zip(flat.leaves, paths, strict=True)]
+    # The load before has passed its warnings on.
+    checkpoint = Checkpoint(_open(path))
+    stored: dict[str, list[regrow.Leaf]] = {}
+    for found in checkpoint.values():
+        stored.setdefault(found.path, []).append(found)
+    for printed in paths:
+        if len(stored.get(printed, [])) > 1:
+            # To take none of them would leave an untrained value there, without a word.
+            help = "give a target that fits the checkpoint as it is: then the keys decide, not how they print"
+            what = f"several leaves of the checkpoint have the printed key path {printed}"
+            raise MismatchError(f"{what}\n  help: {help}", leaf=printed, help=help)
+    alone = {printed: leaves[0] for printed, leaves in stored.items()}
+    asked = [_asked(leaf, alone.get(printed)) for leaf, printed in zip(flat.leaves, paths, strict=True)]
     values = flatten(checkpoint.load(flat.with_leaves(asked), partial=True)).leaves
     for at, (leaf, template) in enumerate(zip(flat.leaves, asked, strict=True)):
         if template is ...:

@@ -12,6 +12,7 @@ from .._errors import (
     LeafTypeError,
     LimitError,
     NameCollisionError,
+    NotDurableError,
     NotFoundError,
     PermissionDeniedError,
     RegrowError,
@@ -57,6 +58,10 @@ class SafetensorFullError(SafetensorError, StorageFullError):
     """The file system is full."""
 
 
+class SafetensorNotDurableError(SafetensorError, NotDurableError):
+    """The file is written, whole, but the disk did not confirm it."""
+
+
 class SafetensorArgumentError(SafetensorError, InvalidArgumentError):
     """An argument makes no sense, or what is at the path cannot be replaced by a file: a folder."""
 
@@ -72,6 +77,7 @@ _WRITING: dict[type[RegrowError], type[SafetensorError]] = {
     NotFoundError: SafetensorNotFoundError,
     PermissionDeniedError: SafetensorPermissionError,
     StorageFullError: SafetensorFullError,
+    NotDurableError: SafetensorNotDurableError,
     InvalidArgumentError: SafetensorArgumentError,
     IoError: SafetensorIoError,
 }

@@ -3,28 +3,52 @@
 //! An overwrite removes the whole folder. So the top of the folder is first searched for what no layout writes there:
 //! notes, a tokenizer, logs. Any of these keeps the folder from being replaced. Subfolders are looked into only until
 //! it is clear what they are; those of the checkpoint are not searched.
+//!
+//! Names of arrays say little: `lora.safetensors` and `embeddings.npy` are a user's own wherever the checkpoint does not
+//! say that it has them.
 
+use std::collections::HashSet;
 use std::fs::{self, DirEntry};
 use std::io;
 use std::path::Path;
 
+use serde::Deserialize;
+
 use super::CHECKPOINT_MARKERS;
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::formats::UNCOMMITTED_MARK;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = ["_sharding", "_strings.json", "commit_success.txt", "checkpoint"];
 
-/// Folders of OCDBT databases and of Orbax.
-const FOLDERS: [&str; 2] = ["d", "array_metadatas"];
+/// What says that npy files belong to the checkpoint.
+const NPY_MARKER: &str = "regrow-structure.json";
 
-/// How the names of more such folders begin.
+/// What says which safetensors files and whether a database belong to it.
+const REGROW_MARKER: &str = "regrow.json";
+
+/// Orbax' document of the pytree, and the member of it by which regrow says that `regrow.json` is beside it.
+const METADATA_FILE: &str = "_METADATA";
+const BESIDE_REGROW_JSON: &str = "\"beside_regrow_json\"";
+
+/// The folder of an OCDBT database, and its root.
+const DATABASE_FOLDER: &str = "d";
+const DATABASE_ROOT: &str = "manifest.ocdbt";
+
+/// A folder of Orbax.
+const METADATAS_FOLDER: &str = "array_metadatas";
+
+/// How the names of folders of OCDBT databases of several processes begin.
 const FOLDER_PREFIX: &str = "ocdbt.process_";
 
 /// How the numbered manifests of an OCDBT database begin.
 const MANIFEST_PREFIX: &str = "manifest.";
 
-/// How files of arrays end, and TensorStore's locks.
-const SUFFIXES: [&str; 4] = [".safetensors", ".safetensors.index.json", ".npy", ".__lock"];
+/// How TensorStore's locks end.
+const LOCK_SUFFIX: &str = ".__lock";
+
+/// How npy files end.
+const NPY_SUFFIX: &str = ".npy";
 
 /// Names that a network file system gives to files that were removed while they were open.
 const REMOVED_PREFIX: &str = ".nfs";
@@ -46,8 +70,19 @@ const SHOWN_MAX: usize = 5;
 /// # Errors
 /// What the file system says.
 pub(super) fn strangers_in(folder: &Path) -> io::Result<Vec<String>> {
+    let strangers = look_for_strangers(folder)?;
+    match strangers.is_empty() {
+        true => Ok(strangers),
+        // Once more: another writer may have put a checkpoint there while this looked, with the files of which what the
+        // one before said of its own does not agree.
+        false => look_for_strangers(folder),
+    }
+}
+
+fn look_for_strangers(folder: &Path) -> io::Result<Vec<String>> {
     let mut strangers = Vec::new();
     let mut items = None;
+    let own = Own::of(folder);
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -56,11 +91,11 @@ pub(super) fn strangers_in(folder: &Path) -> io::Result<Vec<String>> {
         }
         let belongs = match entry.file_type()? {
             kind if kind.is_dir() => {
-                is_own_folder(&name)
+                own.has_folder(&name)
                     || items.get_or_insert_with(|| item_names(folder)).contains(&name)
-                    || is_part(&entry, DEPTH_MAX)?
+                    || is_part(&entry, own.has_npy, DEPTH_MAX)?
             }
-            _ => is_own_file(&name),
+            _ => own.has_file(&name),
         };
         if !belongs {
             strangers.push(name);
@@ -73,22 +108,99 @@ pub(super) fn strangers_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(strangers)
 }
 
-fn is_own_file(name: &str) -> bool {
-    let is_numbered_manifest = name
-        .strip_prefix(MANIFEST_PREFIX)
-        .is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()));
-    CHECKPOINT_MARKERS.contains(&name)
-        || FILES.contains(&name)
-        || is_numbered_manifest
-        || SUFFIXES.iter().any(|suffix| name.ends_with(suffix))
+/// What the checkpoint in a folder says of the names in it.
+struct Own {
+    /// What `regrow.json` lists: the first step of each path. `None` without one that can be read.
+    recorded: Option<HashSet<String>>,
+    /// Whether `regrow.json` is there at all, or was.
+    is_regrow: bool,
+    has_npy: bool,
+    has_database: bool,
 }
 
-fn is_own_folder(name: &str) -> bool {
-    FOLDERS.contains(&name) || name.starts_with(FOLDER_PREFIX)
+/// Whether Orbax' own document says that there was a `regrow.json` beside it.
+fn has_lost_its_record(folder: &Path) -> bool {
+    let file = folder.join(METADATA_FILE);
+    let is_short = |found: &fs::Metadata| found.is_file() && found.len() <= JSON_LEN_MAX_BYTES;
+    if !fs::metadata(&file).is_ok_and(|found| is_short(&found)) {
+        return false;
+    }
+    let text = fs::read(&file).unwrap_or_default();
+    text.windows(BESIDE_REGROW_JSON.len()).any(|part| part == BESIDE_REGROW_JSON.as_bytes())
+}
+
+impl Own {
+    fn of(folder: &Path) -> Self {
+        let has = |name: &str| folder.join(name).is_file();
+        let recorded = recorded_names(folder);
+        let has_database = match &recorded {
+            Some(_) => has(DATABASE_ROOT),
+            // Its root may be what is lost. A folder of npy files never had one.
+            None => CHECKPOINT_MARKERS.iter().any(|&marker| marker != NPY_MARKER && has(marker)),
+        };
+        let is_regrow = has(REGROW_MARKER) || has_lost_its_record(folder);
+        Self { recorded, is_regrow, has_npy: has(NPY_MARKER), has_database }
+    }
+
+    fn has_file(&self, name: &str) -> bool {
+        let is_numbered_manifest = name
+            .strip_prefix(MANIFEST_PREFIX)
+            .is_some_and(|number| number.len() == 16 && number.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let is_of_arrays = match &self.recorded {
+            Some(recorded) => recorded.contains(name),
+            // Then its own kind of name has to be enough.
+            None => self.is_regrow && is_data_file_of_regrow(name),
+        };
+        CHECKPOINT_MARKERS.contains(&name)
+            || FILES.contains(&name)
+            || is_numbered_manifest
+            || is_of_arrays
+            || name.ends_with(LOCK_SUFFIX)
+            || self.has_npy && name.ends_with(NPY_SUFFIX)
+    }
+
+    fn has_folder(&self, name: &str) -> bool {
+        let is_recorded = || self.recorded.as_ref().is_some_and(|recorded| recorded.contains(name));
+        name == METADATAS_FOLDER
+            || name.starts_with(FOLDER_PREFIX)
+            || name == DATABASE_FOLDER && self.has_database
+            || is_recorded()
+    }
+}
+
+/// Whether regrow gives such a name to a file of arrays: `model.safetensors`, `model-00001-of-00002.safetensors`.
+fn is_data_file_of_regrow(name: &str) -> bool {
+    let stem = name.strip_suffix(".safetensors").and_then(|name| name.strip_prefix("model"));
+    stem.is_some_and(|rest| {
+        let numbers = rest.strip_prefix('-').and_then(|rest| rest.split_once("-of-"));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && is_number(count))
+    })
+}
+
+/// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be read.
+fn recorded_names(folder: &Path) -> Option<HashSet<String>> {
+    #[derive(Deserialize)]
+    struct Listed {
+        name: String,
+    }
+    #[derive(Deserialize)]
+    struct Lists {
+        data_files: Vec<Listed>,
+        files: Vec<Listed>,
+    }
+    let file = folder.join(REGROW_MARKER);
+    let found = fs::metadata(&file).ok()?;
+    if !found.is_file() || found.len() > JSON_LEN_MAX_BYTES {
+        return None;
+    }
+    let Lists { data_files, files } = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    let top = |listed: &Listed| listed.name.split('/').next().unwrap_or_default().to_owned();
+    Some(data_files.iter().chain(&files).map(top).collect())
 }
 
 /// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it that could be lost.
-fn is_part(folder: &DirEntry, depth: usize) -> io::Result<bool> {
+fn is_part(folder: &DirEntry, has_npy: bool, depth: usize) -> io::Result<bool> {
     let path = folder.path();
     let has = |name: &&str| path.join(name).is_file();
     if ARRAY_DOCUMENTS.iter().chain(&CHECKPOINT_MARKERS).any(has) {
@@ -102,10 +214,10 @@ fn is_part(folder: &DirEntry, depth: usize) -> io::Result<bool> {
             let name = entry.file_name();
             name == folder.file_name() || name == "metadata"
         };
-        let name = entry.file_name();
+        let is_npy = || has_npy && entry.file_name().to_string_lossy().ends_with(NPY_SUFFIX);
         let belongs = match kind.is_dir() {
-            true => depth > 0 && is_part(&entry, depth - 1)?,
-            false => kind.is_file() && (is_document() || name.to_string_lossy().ends_with(".npy")),
+            true => depth > 0 && is_part(&entry, has_npy, depth - 1)?,
+            false => kind.is_file() && (is_document() || is_npy()),
         };
         if !belongs {
             return Ok(false);

@@ -1,5 +1,6 @@
 //! Which targets may be taken: a name that readers open, and nothing there that a user would miss.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,14 +12,11 @@ use crate::location;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
-pub const CHECKPOINT_MARKERS: [&str; 6] = [
-    "_METADATA",
-    "_CHECKPOINT_METADATA",
-    "regrow.json",
-    "orbax.checkpoint",
-    "manifest.ocdbt",
-    "regrow-structure.json",
-];
+pub const CHECKPOINT_MARKERS: [&str; 6] =
+    ["_METADATA", ORBAX_RECORD, "regrow.json", "orbax.checkpoint", "manifest.ocdbt", "regrow-structure.json"];
+
+/// What Orbax writes into a temporary folder when it makes it; checkpoints have it, too.
+const ORBAX_RECORD: &str = "_CHECKPOINT_METADATA";
 
 /// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
 pub(super) fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
@@ -42,16 +40,24 @@ pub(super) fn no_name(target: &Path) -> Error {
     .help("give the path of the checkpoint itself, such as `runs/a/step_100`")
 }
 
-/// Errs for a name that every reader takes for a save that never ended. A folder that is there already is Orbax' own,
-/// which renames it when its handlers have written what they had to.
+/// Errs for a name that every reader takes for a save that never ended, unless the folder is there and Orbax has just
+/// made it: it makes one for a handler, and renames it when the handler has written what it had to. A folder that holds
+/// more is what a save has left, and nobody would rename it.
 pub(super) fn check_name(kind: Kind, target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    if kind == Kind::Siblings || !name.contains(UNCOMMITTED_MARK) || target.is_dir() {
+    if kind == Kind::Siblings || !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
         return Ok(());
     }
     Err(Error::invalid(format!("a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"))
         .in_file(target)
         .help("no reader would open it; choose another name"))
+}
+
+/// Whether a folder is as Orbax hands it to a handler: empty, or with the time of its making.
+fn was_just_made(folder: &Path) -> bool {
+    let is_record =
+        |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == ORBAX_RECORD);
+    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_record))
 }
 
 /// Errs unless the target may be taken.
@@ -118,14 +124,30 @@ fn check_nothing_beside(folder: &Path) -> Result<()> {
         .help("overwriting would remove all of it; move it elsewhere, or choose another path"))
 }
 
-/// Whether a folder holds safetensors files and their index and nothing else: often there is more in such folders,
-/// a tokenizer or a configuration, which nobody wants to lose.
+/// Whether a folder holds the safetensors files of one model and their index and nothing else: often there is more in
+/// such folders, a tokenizer or a configuration or another model, which nobody wants to lose.
 fn holds_only_safetensors(folder: &Path) -> bool {
-    let is_one = |entry: fs::DirEntry| {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    let mut models = HashSet::new();
+    for entry in entries {
+        let Ok(entry) = entry else { return false };
         let name = entry.file_name();
-        let name = name.to_string_lossy();
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        is_file && (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json"))
+        let Some(model) = name.to_str().and_then(model_of).filter(|_| is_file) else { return false };
+        models.insert(model.to_owned());
+    }
+    models.len() <= 1
+}
+
+/// What the files of one model begin with, of which this is one: of `m.safetensors`, `m-00001-of-00002.safetensors` and
+/// `m.safetensors.index.json` it is `m`.
+fn model_of(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(".index.json").unwrap_or(name).strip_suffix(".safetensors")?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let of_shard = || {
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (model, at) = rest.rsplit_once('-')?;
+        (is_number(at) && is_number(count)).then_some(model)
     };
-    fs::read_dir(folder).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_one)))
+    Some(of_shard().unwrap_or(name))
 }

@@ -392,6 +392,70 @@ fn what_a_user_has_put_beside_a_checkpoint_keeps_it() {
 }
 
 #[test]
+fn arrays_of_a_users_own_beside_a_checkpoint_keep_it() {
+    let root = tempfile::tempdir().unwrap();
+    let put = |path: &Path| {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, b"precious").unwrap();
+    };
+    let listed = br#"{"data_files":[{"name":"model.safetensors"}],"files":[{"name":"_METADATA"}]}"#;
+    for (case, marker, content, strangers) in [
+        (
+            "listed",
+            "regrow.json",
+            &listed[..],
+            &["lora.safetensors", "model-00001-of-00002.safetensors", "emb.npy", "d/mine", "emb/emb.npy"][..],
+        ),
+        ("unlisted", "regrow.json", b"{", &["lora.safetensors", "model_b.safetensors", "emb.npy"]),
+        ("orbax", "_METADATA", b"{}", &["lora.safetensors", "model.safetensors", "emb.npy", "emb/emb.npy"]),
+        ("npy", "regrow-structure.json", b"{}", &["lora.safetensors", "model.safetensors", "d/mine"]),
+    ] {
+        for stranger in strangers {
+            let target = root.path().join(case).join(stranger.replace('/', " "));
+            put(&target.join(stranger));
+            fs::write(target.join(marker), content).unwrap();
+            let error = save(&target, true, "x").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{case} {stranger}");
+            let first = stranger.split('/').next().unwrap();
+            assert!(error.to_string().contains(first), "{case} {stranger}: {error}");
+            assert_eq!(fs::read(target.join(stranger)).unwrap(), b"precious");
+        }
+    }
+    for (case, marker, content, own) in [
+        ("listed", "regrow.json", &listed[..], &["model.safetensors", "_METADATA"][..]),
+        ("database", "regrow.json", &listed[..], &["manifest.ocdbt", "d/0123"]),
+        ("unlisted", "regrow.json", b"{", &["model.safetensors", "model-00001-of-00002.safetensors", "d/1"]),
+        ("orbax", "_METADATA", b"{}", &["manifest.ocdbt", "d/0123", "array_metadatas/process_0"]),
+        ("npy", "regrow-structure.json", b"{}", &["emb.npy", "emb/emb.npy", "d/x.npy"]),
+    ] {
+        let target = root.path().join("own").join(case);
+        own.iter().for_each(|name| put(&target.join(name)));
+        fs::write(target.join(marker), content).unwrap();
+        save(&target, true, "x").unwrap();
+        assert_eq!(saved(&target), "x", "{case}");
+    }
+}
+
+#[test]
+fn a_folder_of_safetensors_is_replaced_if_it_is_one_model() {
+    let root = tempfile::tempdir().unwrap();
+    for (case, files, is_one) in [
+        ("one", &["any.safetensors"][..], true),
+        ("shards", &["m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors"], true),
+        ("indexed", &["model-00001-of-00001.safetensors", "model.safetensors.index.json"], true),
+        ("another", &["model.safetensors", "lora.safetensors"], false),
+        ("both", &["model-00001-of-00001.safetensors", "lora-00001-of-00001.safetensors"], false),
+        ("more", &["model.safetensors", "tokenizer.json"], false),
+    ] {
+        let target = root.path().join(case);
+        fs::create_dir(&target).unwrap();
+        files.iter().for_each(|name| fs::write(target.join(name), b"x").unwrap());
+        assert_eq!(save(&target, true, "x").is_ok(), is_one, "{case}");
+        assert!(is_one || names(&target).len() == files.len());
+    }
+}
+
+#[test]
 fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
     let mut folders = vec![regrow_testkit::fixtures()];
     let mut checked = 0;

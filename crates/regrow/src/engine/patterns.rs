@@ -20,7 +20,6 @@ pub(super) fn check_patterns<'a, L>(
     patterns: impl Iterator<Item = &'a PathPattern>,
 ) -> Result<()> {
     let mut idle: Vec<&PathPattern> = patterns.collect();
-    let is_end = |node: &Node| node.kind == NodeKind::Leaf || node.child_count == 0;
     let ends = || tree.walk().filter(|(_, node)| is_end(node)).map(|(path, _)| path);
     let mut paths = ends();
     // `**` matches the first of them, and a million others need no path then.
@@ -31,6 +30,10 @@ pub(super) fn check_patterns<'a, L>(
         }
     }
     Ok(())
+}
+
+fn is_end(node: &Node) -> bool {
+    node.kind == NodeKind::Leaf || node.child_count == 0
 }
 
 /// The error for patterns that match nothing at these paths.

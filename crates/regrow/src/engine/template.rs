@@ -64,9 +64,10 @@ pub(super) fn match_template(
                 differences.push(format!("missing   {path}: the template has it, the checkpoint has not"))
             }
             // What only NumPy has a dtype for lies there as bytes: no template of bytes means it.
-            Some(LeafInfo { kind: LeafKind::NumpyOther(stored) | LeafKind::NumpyOtherScalar(stored), .. })
-                if want.dtype.is_some() =>
-            {
+            Some(LeafInfo {
+                kind: LeafKind::NumpyOther(stored) | LeafKind::NumpyOtherScalar(stored),
+                ..
+            }) if want.dtype.is_some() => {
                 let dtype = want.dtype.map_or("bytes", Dtype::name);
                 differences.push(format!("dtype     {path}: template {dtype}, stored {stored}"));
             }

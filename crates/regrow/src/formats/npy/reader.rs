@@ -107,6 +107,8 @@ pub(super) struct NpyReader {
     placed: Placed,
     files: Files,
     is_archive: bool,
+    /// Whether it is a folder that keeps no pytree beside its arrays. Whoever asked for the arrays alone knows.
+    is_of_arrays_alone: bool,
 }
 
 impl NpyReader {
@@ -131,7 +133,13 @@ impl NpyReader {
             .in_file(path)?;
         let description =
             Description { variant: "one array".to_owned(), notes: vec![no_checksums()], ..description };
-        Ok(Self { description, placed: pytree::single(stored), files, is_archive: false })
+        Ok(Self {
+            description,
+            placed: pytree::single(stored),
+            files,
+            is_archive: false,
+            is_of_arrays_alone: false,
+        })
     }
 
     fn open_folder(path: &Path, bare: bool, mut description: Description) -> Result<Self> {
@@ -147,7 +155,8 @@ impl NpyReader {
         description.variant = format!("a folder of {}", counted(items.len(), "array", "arrays"));
         description.notes.push(no_checksums());
         let sidecar_path = path.join(sidecar::FILE_NAME);
-        let json = if bare { None } else { read_sidecar(&sidecar_path)? };
+        let json = if bare || !has_sidecar(&sidecar_path)? { None } else { read_sidecar(&sidecar_path)? };
+        let is_of_arrays_alone = !bare && json.is_none();
         let placed = match json {
             Some(json) => {
                 let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&sidecar_path)?;
@@ -158,7 +167,7 @@ impl NpyReader {
         };
         let placed = placed.in_file(path)?;
         let files = files.for_leaves(placed.tree.len());
-        Ok(Self { description, placed, files, is_archive: false })
+        Ok(Self { description, placed, files, is_archive: false, is_of_arrays_alone })
     }
 
     fn open_archive(
@@ -215,7 +224,7 @@ impl NpyReader {
             None => pytree::nested(items, &mut description.notes)?,
         };
         let files = files.for_leaves(placed.tree.len());
-        Ok(Self { description, placed, files, is_archive: true })
+        Ok(Self { description, placed, files, is_archive: true, is_of_arrays_alone: false })
     }
 
     fn stored(&self, leaf: usize) -> Result<&Stored> {
@@ -277,6 +286,12 @@ impl Reader for NpyReader {
             checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
         });
         Ok(checks.filter_map(Result::err).map(|error| Finding { error }).collect())
+    }
+
+    fn check_notes(&self) -> Result<Vec<String>> {
+        let note =
+            "no pytree is kept beside the arrays: texts and containers, if there were any, are not known";
+        Ok(if self.is_of_arrays_alone { vec![note.to_owned()] } else { Vec::new() })
     }
 
     /// Members of archives, one a thread: a checksum is of all of one.
@@ -464,6 +479,22 @@ fn kept_in_archive(
     let json = read(pointer.offset_bytes, pointer.len_bytes)?;
     pointer.check(&json)?;
     Sidecar::read(&json).map(Some)
+}
+
+/// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has become of one: without
+/// it the arrays would be read as another tree.
+fn has_sidecar(path: &Path) -> Result<bool> {
+    let not_a_file = |found: &str| {
+        Err(or_bare(Error::corrupt("the kept pytree is no file").in_file(path).expected("a file", found)))
+    };
+    match path.symlink_metadata() {
+        Ok(found) if found.is_file() || path.is_file() => Ok(true),
+        Ok(found) if found.is_symlink() && !path.exists() => not_a_file("a link that leads nowhere"),
+        Ok(_) if path.is_dir() => not_a_file("a folder"),
+        Ok(_) => not_a_file("something else"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::io("cannot look at", path, error)),
+    }
 }
 
 fn read_sidecar(path: &Path) -> Result<Option<Vec<u8>>> {

@@ -30,7 +30,8 @@ pub(super) struct Found {
 
 /// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden ones do not count.
 pub(super) fn is_one(folder: &Path) -> Result<bool> {
-    if folder.join(sidecar::FILE_NAME).is_file() {
+    // Whatever it is: what is no file is refused when it is read.
+    if fs::symlink_metadata(folder.join(sidecar::FILE_NAME)).is_ok() {
         return Ok(true);
     }
     let (mut found, mut looked_at) = (false, 0);

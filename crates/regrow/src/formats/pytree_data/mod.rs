@@ -46,8 +46,8 @@ mod reader;
 mod tree;
 mod writer;
 
-pub(crate) use files::{appears_at, unfinished};
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
+pub(crate) use files::{appears_at, unfinished};
 pub use options::PytreeDataOptions;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.
