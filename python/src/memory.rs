@@ -21,7 +21,7 @@ use regrow::{Error, Result};
 use rustix::mm::{Advice, madvise};
 
 pub use self::dlpack::{take_tensor, tensor_host_device};
-use crate::error::OrRaise;
+use crate::error::{OrRaise, caught};
 
 /// Bytes that the engine holds (a view of a map, a buffer), for the buffer protocol; read-only.
 #[pyclass(frozen, module = "regrow._native")]
@@ -471,7 +471,7 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
     let written = if len < LARGE_LEN_BYTES {
         jobs.into_iter().try_for_each(|(room, piece)| piece.copy(room))
     } else {
-        py.detach(|| copy_with_threads(jobs))
+        py.detach(|| caught(|| copy_with_threads(jobs)))
     };
     written.or_raise()?;
     Ok(made)

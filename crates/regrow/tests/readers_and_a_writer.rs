@@ -295,7 +295,11 @@ fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
             });
             scope.spawn(|| {
                 let to = folder.path().join(format!("{} converted", case.name));
-                until_over(&|| check(converted(&path, &to), "convert"));
+                until_over(&|| {
+                    let found = converted(&path, &to);
+                    assert!(found.is_ok(), "{}, convert: {found:?}", case.name);
+                    check(found, "convert");
+                });
             });
             for stamp in 1..=SAVES {
                 save(&path, &case, stamp);

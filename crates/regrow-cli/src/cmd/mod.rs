@@ -64,7 +64,7 @@ fn dtype_text(leaf: &LeafInfo) -> Cow<'_, str> {
     match &leaf.kind {
         LeafKind::Str => "str".into(),
         LeafKind::PrngKey(Some(implementation)) => format!("key<{implementation}>").into(),
-        LeafKind::NumpyOther(dtype) => (&**dtype).into(),
+        LeafKind::NumpyOther(dtype) | LeafKind::NumpyOtherScalar(dtype) => (&**dtype).into(),
         LeafKind::Placeholder => "-".into(),
         LeafKind::Unknown(type_name) => format!("unknown<{type_name}>").into(),
         _ => leaf.dtype.name().into(),

@@ -14,6 +14,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::attempts::Attempts;
 use super::save::check_save;
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
@@ -96,13 +97,16 @@ impl ConvertPlan {
 ///
 /// # Errors
 /// What opening, reading and saving say; `Unsupported` with all losses named if the target cannot hold everything
-/// and `lossy` is not set; `InvalidArgument` for rules that cannot be followed. Nothing is left behind.
+/// and `lossy` is not set; `InvalidArgument` for rules that cannot be followed. Nothing is left behind. Where the source
+/// is replaced meanwhile, the conversion begins anew with what took its place.
 pub fn convert(
     source: impl AsRef<Path>,
     target: impl AsRef<Path>,
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
-    super::open_with(source, &options.open)?.plan_convert(options)?.run(target, options)
+    Attempts::until_unreplaced(|| {
+        super::open_with(&source, &options.open)?.plan_convert(options)?.run(&target, options)
+    })
 }
 
 impl Checkpoint {
