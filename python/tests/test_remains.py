@@ -88,3 +88,22 @@ def test_key_paths_of_any_length_are_shown(tmp_path: Path) -> None:
     text = regrow.overview(path)
     assert name in text
     assert len(text) < 80_000
+
+
+def test_a_load_warns_once_at_the_line_that_asked(lost: Path) -> None:
+    for read in (lambda: regrow.load(lost), lambda: regrow.open(lost), lambda: regrow.overview(lost)):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            read()
+        assert [warning.category for warning in told] == [regrow.IncompleteCheckpointWarning]
+        assert told[0].filename == __file__
+    with pytest.raises(regrow.CorruptError, match=r"regrow\.json is missing"):
+        regrow.overview(lost, strict=True)
+
+
+def test_copies_and_views_are_not_asked_for_at_once(tmp_path: Path) -> None:
+    path, out = tmp_path / "both", {"a": np.zeros(7)}
+    regrow.save(path, {"a": np.arange(7.0)})
+    with pytest.raises(regrow.InvalidArgumentError, match=r"`out`.*`mmap`"):
+        regrow.load(path, out=out, mmap=True)
+    assert not out["a"].any()

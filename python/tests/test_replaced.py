@@ -68,3 +68,17 @@ def test_loads_beside_a_writer_are_of_one_save(tmp_path: Path, options: dict[str
         loads += 1
     writer.join()
     assert stamps(regrow.load(path)) == {29}
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, {"layout": "orbax", "use_ocdbt": False}], ids=str)
+def test_a_step_that_is_replaced_is_not_mixed_either(tmp_path: Path, options: dict[str, Any]) -> None:
+    regrow.save(tmp_path / "runs" / "5", stamped(1), **options)
+    opened = regrow.open(tmp_path / "runs")
+    assert set(np.unique(opened["ids"][...])) == {1}
+    regrow.save(tmp_path / "runs" / "5", stamped(2), overwrite=True, **options)
+    for key in ("long", "z"):
+        try:
+            assert set(np.unique(opened[key][...])) == {1}
+        except regrow.ReplacedError as error:
+            assert "open it again" in str(error)
+    assert stamps(regrow.load(tmp_path / "runs")) == {2}
