@@ -1,7 +1,6 @@
 //! Saves in the background. Every wait lets the interpreter go, and looks for signals ten times a second.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -13,6 +12,7 @@ use crate::columns::StructureIn;
 use crate::error::{OrRaise, released};
 use crate::gather::let_go;
 use crate::leaves::{LeavesIn, to_leaves};
+use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 
 /// How long a wait goes on before it looks whether the user has pressed Ctrl-C.
@@ -46,7 +46,7 @@ impl AsyncSaver {
     fn save(
         &self,
         py: Python<'_>,
-        path: PathBuf,
+        path: LocationIn,
         structure: StructureIn<'_>,
         leaves: LeavesIn<'_>,
         options: SaveIn,
@@ -77,7 +77,7 @@ impl AsyncSaver {
         wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
         options.before.waited_seconds = waits_since.elapsed().as_secs_f64();
         options.before.seconds = seconds + since.elapsed().as_secs_f64();
-        let handle = released(py, || self.0.save_tree(&path, &options, || Ok(tree)))?;
+        let handle = released(py, || self.0.save_tree(path, &options, || Ok(tree)))?;
         Ok(handle.map(SaveHandle))
     }
 

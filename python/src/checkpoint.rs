@@ -7,6 +7,7 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
+use regrow::location::ToLocation;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{OpenOptions, SaveReport, VerifyOptions, VerifyReport};
 
@@ -14,6 +15,7 @@ use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
 use crate::gather::let_go;
 use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
+use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 use crate::watch::{WatchIn, watched};
@@ -26,7 +28,7 @@ pub type SaveOut = (OsString, u64, usize, u64, f64, Vec<(&'static str, f64, u64,
 #[pyfunction]
 pub fn save(
     py: Python<'_>,
-    path: PathBuf,
+    path: LocationIn,
     structure: StructureIn<'_>,
     leaves: LeavesIn<'_>,
     options: SaveIn,
@@ -64,10 +66,10 @@ pub fn save_report(report: SaveReport) -> SaveOut {
     )
 }
 
-/// Raises for an address with a scheme: for modules that read or write by themselves.
+/// Raises for a URL of another storage than the local file system: for modules that read or write by themselves.
 #[pyfunction]
 pub fn local_path(path: PathBuf) -> PyResult<()> {
-    regrow::location::local(&path).map(drop).or_raise()
+    path.to_location().and_then(|at| at.local_path().map(drop)).or_raise()
 }
 
 /// Opens a checkpoint of any layout: metadata only.
@@ -75,7 +77,7 @@ pub fn local_path(path: PathBuf) -> PyResult<()> {
 #[pyo3(signature = (path, step, item, strict, bare, mapped))]
 pub fn open(
     py: Python<'_>,
-    path: PathBuf,
+    path: LocationIn,
     step: Option<u64>,
     item: Option<String>,
     strict: bool,
@@ -91,7 +93,7 @@ pub fn open(
 #[pyo3(signature = (path, step, item, bare, watch))]
 pub fn verify(
     py: Python<'_>,
-    path: PathBuf,
+    path: LocationIn,
     step: Option<u64>,
     item: Option<String>,
     bare: bool,

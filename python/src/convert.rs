@@ -1,15 +1,15 @@
 //! Converting: the options in, a plan or a report out.
 
-use std::path::PathBuf;
-
 use pyo3::prelude::*;
 use regrow::engine::{ConvertOptions, PlannedLeaf, Rename};
 use regrow::formats::Loss;
+use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{OpenOptions, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::error::{OrRaise, released};
+use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
 use crate::watch::{WatchIn, watched};
 
@@ -40,15 +40,15 @@ type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
 #[pyfunction]
 pub fn plan_convert(
     py: Python<'_>,
-    source: PathBuf,
-    target: PathBuf,
+    source: LocationIn,
+    target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
 ) -> PyResult<(Vec<PlannedOut>, Vec<LossOut>)> {
     let options = convert_options(save, convert).or_raise()?;
     let plan = released(py, || {
-        let plan = regrow::open_with(&source, &options.open)?.plan_convert(&options)?;
-        plan.check(&target, &options).map(|()| plan)
+        let plan = regrow::open_with(source, &options.open)?.plan_convert(&options)?;
+        plan.check(target, &options).map(|()| plan)
     })?;
     Ok((plan.leaves.iter().map(planned).collect(), plan.losses.iter().map(loss).collect()))
 }
@@ -57,8 +57,8 @@ pub fn plan_convert(
 #[pyfunction]
 pub fn convert(
     py: Python<'_>,
-    source: PathBuf,
-    target: PathBuf,
+    source: LocationIn,
+    target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
     watch: WatchIn,
@@ -67,7 +67,7 @@ pub fn convert(
     // How much there is to convert shows only when it is open: it may be long.
     let report = watched(py, watch, u64::MAX, |monitor| {
         options.save.monitor = monitor;
-        regrow::convert(&source, &target, &options)
+        regrow::convert(source.to_location()?, target.to_location()?, &options)
     })?;
     let losses = report.losses.iter().map(loss).collect();
     Ok((save_report(report.save), losses))

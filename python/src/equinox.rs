@@ -22,6 +22,7 @@ use regrow::formats::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
 use regrow::formats::npy::descr::Descr;
 use regrow::formats::npy::header::Header;
 use regrow::formats::regrow::structure::Structure;
+use regrow::location::ToLocation;
 use regrow::tree::{LeafKind, Tree};
 use regrow::{Error, Result};
 
@@ -186,7 +187,7 @@ pub struct EquinoxFile(LeafFile);
 /// Reads the headers of a file.
 #[pyfunction]
 pub fn open_equinox(py: Python<'_>, path: PathBuf) -> PyResult<EquinoxFile> {
-    released(py, || LeafFile::open(&path)).map(EquinoxFile)
+    released(py, || LeafFile::open(&path.to_location()?)).map(EquinoxFile)
 }
 
 #[pymethods]

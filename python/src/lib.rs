@@ -10,6 +10,7 @@
 //! | `flatten` | taking a user's tree apart |
 //! | `unflatten` | putting a tree together |
 //! | `addresses` | maps by where Python's objects lie |
+//! | `location` | paths and URLs, with the options of their storage |
 //! | `columns` | the structure of a tree, keys, kinds of nodes |
 //! | `gather` | what a user's leaves are, and what a template's want, as columns |
 //! | `leaves` | the columns to the engine's leaves, and the engine's to columns |
@@ -42,6 +43,7 @@ mod flax;
 mod gather;
 mod leaves;
 mod literal;
+mod location;
 mod memory;
 mod options;
 mod pytree_data;
@@ -79,6 +81,8 @@ mod _native {
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
     #[pymodule_export]
     use crate::literal::literal;
+    #[pymodule_export]
+    use crate::location::Location;
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]

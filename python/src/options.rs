@@ -1,17 +1,17 @@
 //! What a caller asks for: `regrow/_options.py` has brought it into these tuples.
 
-use std::path::PathBuf;
-
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::array::Dtype;
 use regrow::engine::{Compression, Layout, TemplateLeaf};
+use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
 
 use crate::columns::StructureIn;
 use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
+use crate::location::LocationIn;
 
 /// Patterns and names of dtypes.
 pub type CastsIn = Vec<(String, String)>;
@@ -33,7 +33,7 @@ pub type SaveIn = (
     bool,
     Option<u64>,
     (String, String),
-    Option<PathBuf>,
+    Option<LocationIn>,
 );
 
 /// `"none"`, or a level of zstd.
@@ -87,7 +87,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         compression,
         custom_metadata,
         strict_orbax,
-        base,
+        base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,
         ..SaveOptions::default()
     })

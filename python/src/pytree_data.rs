@@ -7,6 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use regrow::formats::pytree_data::{DATA_SUFFIX, Files, appears, entries_of};
 
+use regrow::Result;
+use regrow::location::Location;
+
 use crate::error::released;
 
 /// Path as a literal, type string, shape, offset.
@@ -22,8 +25,9 @@ pub fn pytree_entries<'py>(
     manifest_suffix: &str,
     verify: bool,
 ) -> PyResult<(OsString, Vec<EntryOut<'py>>, Vec<String>)> {
-    let files = Files::named(&stem, data_suffix, manifest_suffix);
-    let entries = released(py, || entries_of(&files, verify))?;
+    let entries = released(py, || {
+        entries_of(&Files::named(&Location::parse(&stem)?, data_suffix, manifest_suffix), verify)
+    })?;
     let arrays = entries.arrays.into_iter().map(|entry| -> PyResult<EntryOut<'py>> {
         Ok((entry.path, entry.dtype, PyTuple::new(py, entry.shape)?, entry.offset_bytes))
     });
@@ -33,16 +37,16 @@ pub fn pytree_entries<'py>(
 /// Where the manifest of a stem is: under its name, unless a save was killed before it had it.
 #[pyfunction]
 pub fn pytree_manifest(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<OsString> {
-    released(py, || Ok(manifest_of(&stem, manifest_suffix).located().manifest.into_os_string()))
+    released(py, || Ok(manifest_of(&stem, manifest_suffix)?.located().manifest.describe().into_os_string()))
 }
 
 /// Whether the manifest of a stem is there, now or after the commits that are under way.
 #[pyfunction]
 pub fn pytree_appears(py: Python<'_>, stem: PathBuf, manifest_suffix: &str) -> PyResult<bool> {
-    released(py, || Ok(appears(&manifest_of(&stem, manifest_suffix))))
+    released(py, || Ok(appears(&manifest_of(&stem, manifest_suffix)?)))
 }
 
 /// The manifest's data file is not asked for.
-fn manifest_of(stem: &Path, manifest_suffix: &str) -> Files {
-    Files::named(stem, DATA_SUFFIX, manifest_suffix)
+fn manifest_of(stem: &Path, manifest_suffix: &str) -> Result<Files> {
+    Ok(Files::named(&Location::parse(stem)?, DATA_SUFFIX, manifest_suffix))
 }

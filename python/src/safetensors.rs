@@ -2,7 +2,6 @@
 //! disk or from memory; their bytes as private maps; and the bytes of a file that is not written.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 
 use bytes::Bytes;
 use pyo3::prelude::*;
@@ -13,10 +12,13 @@ use regrow::formats::safetensors::{
     FileImage, PrivateMaps, TreeForm, layout, open_as, open_bytes, open_mapped,
 };
 
+use regrow::location::ToLocation;
+
 use crate::checkpoint::Checkpoint;
 use crate::columns::StructureIn;
 use crate::error::{OrRaise, released};
 use crate::leaves::{LeavesIn, to_leaves};
+use crate::location::LocationIn;
 use crate::memory::MapBuffer;
 use crate::options::{SaveIn, save_options};
 
@@ -28,9 +30,10 @@ pub fn tags() -> Vec<Option<&'static str>> {
 /// Opens a file of any name, an index or a folder: a flat dict, or with a separator dicts in each other.
 #[pyfunction]
 #[pyo3(signature = (path, separator))]
-pub fn safetensors_open(py: Python<'_>, path: PathBuf, separator: Option<String>) -> PyResult<Checkpoint> {
+pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<String>) -> PyResult<Checkpoint> {
     let form = tree_form(separator);
-    let opened = released(py, || regrow::Checkpoint::open_by(&path, |path| open_as(path, &form)));
+    let opened =
+        released(py, || regrow::Checkpoint::open_by(path.to_location()?, |path| open_as(path, &form)));
     opened.map(Checkpoint::new)
 }
 
@@ -39,10 +42,10 @@ type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 
 /// Opens the same as a flat dict, with its files as private maps; without them where the file system has no maps.
 #[pyfunction]
-pub fn safetensors_open_mapped(py: Python<'_>, path: PathBuf) -> PyResult<(Checkpoint, Option<MapsOut>)> {
+pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Checkpoint, Option<MapsOut>)> {
     let (checkpoint, maps) = released(py, || {
         let maps: RefCell<Option<PrivateMaps>> = RefCell::new(None);
-        let checkpoint = regrow::Checkpoint::open_by(&path, |path| {
+        let checkpoint = regrow::Checkpoint::open_by(path.to_location()?, |path| {
             let (reader, found) = open_mapped(path, &TreeForm::Flat)?;
             maps.replace(found);
             Ok(reader)

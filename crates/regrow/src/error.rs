@@ -14,7 +14,7 @@
 //! What is printed is [printable](crate::text): names from files cannot steer a terminal.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::text::{brief, printable, printable_lines};
 use crate::tree::KeyPath;
@@ -145,7 +145,7 @@ impl Error {
     /// A failure of the operating system while doing `what` (a verb phrase, such as "cannot read") to `file`.
     ///
     /// The kind follows the operating system's: a full disk is `StorageFull`, a refusal `PermissionDenied`.
-    pub fn io(what: &str, file: &Path, source: std::io::Error) -> Self {
+    pub fn io(what: &str, file: impl Into<PathBuf>, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Os;
         let (kind, help) = match source.kind() {
             Os::NotFound => (ErrorKind::NotFound, None),
@@ -204,9 +204,9 @@ impl Error {
 
     /// Adds the file, unless a deeper layer has named one already.
     #[must_use]
-    pub fn in_file(mut self, file: impl AsRef<Path>) -> Self {
+    pub fn in_file(mut self, file: impl Into<PathBuf>) -> Self {
         if self.0.place.file.is_none() {
-            self.0.place.file = Some(file.as_ref().to_owned());
+            self.0.place.file = Some(file.into());
         }
         self
     }
@@ -316,7 +316,7 @@ impl std::error::Error for Error {
 /// Adds a place to the error of a `Result`, for use with `?`.
 pub trait ResultExt<T> {
     /// [`Error::in_file`] on the error.
-    fn in_file(self, file: impl AsRef<Path>) -> Result<T>;
+    fn in_file(self, file: impl Into<PathBuf>) -> Result<T>;
     /// [`Error::at_leaf`] on the error.
     fn at_leaf(self, leaf: &KeyPath) -> Result<T>;
     /// [`Error::shift`] on the error.
@@ -324,7 +324,7 @@ pub trait ResultExt<T> {
 }
 
 impl<T> ResultExt<T> for Result<T> {
-    fn in_file(self, file: impl AsRef<Path>) -> Result<T> {
+    fn in_file(self, file: impl Into<PathBuf>) -> Result<T> {
         self.map_err(|error| error.in_file(file))
     }
 
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_has_its_own_kind() {
-        let error = Error::io("cannot write", Path::new("x"), std::io::ErrorKind::StorageFull.into());
+        let error = Error::io("cannot write", "x", std::io::ErrorKind::StorageFull.into());
         assert_eq!(error.kind(), ErrorKind::StorageFull);
         assert!(error.help_text().is_some());
     }

@@ -42,8 +42,10 @@ pub mod error;
 pub mod formats;
 pub mod location;
 pub mod monitor;
+pub mod storage;
 pub mod store;
 pub mod text;
+pub mod threads;
 pub mod tree;
 pub mod zarr;
 

@@ -1,17 +1,26 @@
-//! Where a checkpoint is. This build reads and writes paths of the local file system; an address of a store is refused.
+//! Where a checkpoint is: a storage, and a path in it.
 //!
-//! Whatever opens, saves, loads, verifies or converts asks [`local`] first. Without that, `gs://bucket/step_1` would be a
-//! path like any other, and be saved into a folder `gs:` below the working folder.
+//! Whatever opens, saves, loads, verifies or converts makes a [`Location`] of the path or URL that it was given, and looks
+//! at files through that alone. This module is the only one that knows which schemes there are.
 //!
 //! | given | is |
 //! |---|---|
-//! | `gs://bucket/x`, `file:///x`, any `scheme://` | an address: refused |
-//! | `gs:/bucket/x`, of a scheme that is known | an address after `pathlib` or `normpath`: refused |
-//! | `./gs:/bucket/x`, `/data/gs:/x`, `run:/x`, `a:b` | a path |
+//! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
+//! | `file:///data/x` | the same |
+//! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
+//! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
 
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::bytes::glance::Language;
+use crate::error::{Error, ErrorKind, Result};
+pub use crate::storage::StorageOptions;
+use crate::storage::local::LocalDisk;
+use crate::storage::{Document, Entry, Found, Identity, Reading, Storage, Url};
+use crate::store::Store;
 
 /// Schemes that are taken for one with a single slash, too.
 const SCHEMES: [&str; 26] = [
@@ -19,23 +28,333 @@ const SCHEMES: [&str; 26] = [
     "memory", "oci", "oss", "r2", "s3", "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs", "webdav",
 ];
 
+/// A place where a checkpoint is or will be. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Location {
+    storage: Arc<dyn Storage>,
+    path: PathBuf,
+}
+
+/// What can be made a [`Location`] of: a path, a URL, a location.
+pub trait ToLocation {
+    /// The location.
+    ///
+    /// # Errors
+    /// `Unsupported` for a URL of which this build knows no storage.
+    fn to_location(&self) -> Result<Location>;
+}
+
+impl<P: AsRef<Path> + ?Sized> ToLocation for P {
+    fn to_location(&self) -> Result<Location> {
+        Location::parse(self.as_ref())
+    }
+}
+
+impl ToLocation for Location {
+    fn to_location(&self) -> Result<Location> {
+        Ok(self.clone())
+    }
+}
+
+impl ToLocation for &Location {
+    fn to_location(&self) -> Result<Location> {
+        Ok((*self).clone())
+    }
+}
+
+impl Location {
+    /// What a path or a URL names.
+    ///
+    /// # Errors
+    /// `Unsupported` for a URL of which this build knows no storage.
+    pub fn parse(path: &Path) -> Result<Self> {
+        Self::with_options(path, &StorageOptions::default())
+    }
+
+    /// The same with options for its storage.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse); `InvalidArgument` for options that the storage does not know.
+    pub fn with_options(path: &Path, options: &StorageOptions) -> Result<Self> {
+        let Some((scheme, rest)) = scheme_of(path) else {
+            return match options.is_empty() {
+                true => Ok(Self::local(path)),
+                false => {
+                    Err(Error::invalid("a path of the local file system has no storage options")
+                        .in_file(path))
+                }
+            };
+        };
+        let text = path.to_string_lossy();
+        let Some(rest) = rest.strip_prefix("//") else {
+            return Err(Error::unsupported(format!("a URL with the scheme {scheme}:// has two slashes"))
+                .in_file(path)
+                .help(format!("{scheme}:/{rest}, or for a local folder of this name ./{scheme}:/...")));
+        };
+        Url { text: &text, scheme: &scheme, rest }.locate(options)
+    }
+
+    /// A path of the local file system, taken as it is.
+    pub fn local(path: impl Into<PathBuf>) -> Self {
+        Self { storage: Arc::new(LocalDisk), path: path.into() }
+    }
+
+    /// A path in a storage.
+    pub fn new(storage: Arc<dyn Storage>, path: impl Into<PathBuf>) -> Self {
+        Self { storage, path: path.into() }
+    }
+
+    fn at(&self, path: impl Into<PathBuf>) -> Self {
+        Self { storage: Arc::clone(&self.storage), path: path.into() }
+    }
+
+    /// The storage.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// The path in the storage.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path, if the storage is the local file system.
+    ///
+    /// # Errors
+    /// `Unsupported` if it is another.
+    pub fn local_path(&self) -> Result<&Path> {
+        self.storage.local_path(&self.path).ok_or_else(|| {
+            Error::unsupported("this needs a path of the local file system")
+                .in_file(self)
+                .help("copy the files to a local disk")
+        })
+    }
+
+    /// What a person would call it: a path, a URL.
+    pub fn describe(&self) -> PathBuf {
+        self.storage.describe(&self.path)
+    }
+
+    /// The last name of the path; empty if it has none.
+    pub fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// The last name of the path as text; what is no UTF-8 is replaced.
+    pub fn name_text(&self) -> String {
+        self.name().to_string_lossy().into_owned()
+    }
+
+    /// What follows the last dot of the name, in lower case; `None` if it has none, or is no UTF-8.
+    pub fn suffix(&self) -> Option<String> {
+        suffix_of(self.name())
+    }
+
+    /// The location `name` below this one.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> Self {
+        self.at(self.path.join(name))
+    }
+
+    /// The folder that holds this one; of a bare name, the working folder.
+    #[must_use]
+    pub fn parent(&self) -> Self {
+        self.at(self.path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// The folders that hold this one, the nearest first.
+    pub fn folders_above(&self) -> Vec<Self> {
+        let absolute = self.storage.absolute(&self.path);
+        absolute.ancestors().skip(1).map(|folder| self.at(folder)).collect()
+    }
+
+    /// Another name in the same folder.
+    #[must_use]
+    pub fn with_name(&self, name: impl AsRef<OsStr>) -> Self {
+        self.at(self.path.with_file_name(name))
+    }
+
+    /// The name with `suffix` put behind it.
+    #[must_use]
+    pub fn with_suffix(&self, suffix: impl AsRef<OsStr>) -> Self {
+        let mut path = OsString::from(&self.path);
+        path.push(suffix);
+        self.at(path)
+    }
+
+    /// Whether both are the same path of the same storage, as far as the names tell.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.path == other.path && self.describe() == other.describe()
+    }
+
+    /// Whether both lead to the same thing, which is there.
+    pub fn leads_to(&self, other: &Self) -> bool {
+        let (mine, theirs) = (self.storage.canonical(&self.path), other.storage.canonical(&other.path));
+        mine.is_some() && mine == theirs
+    }
+
+    /// What is there, through links; `None` if nothing is.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn look(&self) -> Result<Option<Found>> {
+        self.storage.look(&self.path)
+    }
+
+    /// Whether a value is there: a regular file, an object.
+    pub fn is_file(&self) -> bool {
+        matches!(self.look(), Ok(Some(found)) if found.is_file())
+    }
+
+    /// Whether a folder is there.
+    pub fn is_folder(&self) -> bool {
+        matches!(self.look(), Ok(Some(Found::Folder)))
+    }
+
+    /// Whether anything is there.
+    pub fn exists(&self) -> bool {
+        matches!(self.look(), Ok(Some(_)))
+    }
+
+    /// Whether the name is taken, if only by a link that leads nowhere.
+    pub fn is_taken(&self) -> bool {
+        self.storage.is_taken(&self.path)
+    }
+
+    /// Whether the name is a link, whatever that leads to.
+    pub(crate) fn is_link(&self) -> bool {
+        self.storage.local_path(&self.path).is_some_and(Path::is_symlink)
+    }
+
+    /// The names in the folder, in no order.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    pub fn entries(&self) -> Result<Vec<Entry>> {
+        self.storage.entries(&self.path)
+    }
+
+    /// The keys below the folder, which is found by its path whenever one is opened.
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.storage.store(&self.path)
+    }
+
+    /// The keys below the folder that is there now, and goes on being read when another one takes the path.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    pub fn opened(&self) -> Result<Arc<dyn Store>> {
+        self.storage.opened(&self.path)
+    }
+
+    /// The whole of a document, called `what` in messages; `None` if no value is there.
+    ///
+    /// # Errors
+    /// `Limit` if it is longer than `len_max_bytes`; `Corrupt`, with the offset, for a long one that can be no document
+    /// of `language`, as soon as that is seen; what the storage says. Each names the file.
+    pub(crate) fn read_document(
+        &self,
+        what: &str,
+        language: Language,
+        len_max_bytes: u64,
+    ) -> Result<Option<Vec<u8>>> {
+        self.storage.read_document(&self.path, Document { what, language, len_max_bytes })
+    }
+
+    /// The first bytes of the value, at most so many; `None` if there is no value.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn read_beginning(&self, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        self.storage.read_beginning(&self.path, len_max_bytes)
+    }
+
+    /// What is there now, to be compared later; `None` if nothing is.
+    pub fn identity(&self) -> Option<Identity> {
+        self.storage.identity(&self.path)
+    }
+
+    /// How the checkpoint here is read: where its files are, and what was there when that was found out.
+    ///
+    /// # Errors
+    /// `Uncommitted` if it is being written; what the storage says.
+    pub fn for_reading(&self) -> Result<Reading> {
+        let reading = self.storage.for_reading(&self.path)?;
+        Ok(reading.unwrap_or_else(|| Reading { location: self.clone(), identity: None }))
+    }
+
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot rename.
+    pub fn commits_by_marker(&self) -> bool {
+        self.storage.commits_by_marker()
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe().display().fmt(f)
+    }
+}
+
+impl From<&Location> for PathBuf {
+    fn from(location: &Location) -> Self {
+        location.describe()
+    }
+}
+
+impl From<Location> for PathBuf {
+    fn from(location: Location) -> Self {
+        location.describe()
+    }
+}
+
+impl From<PathBuf> for Location {
+    /// A path of the local file system, taken as it is.
+    fn from(path: PathBuf) -> Self {
+        Self::local(path)
+    }
+}
+
+/// A folder below the location that was opened, from which a checkpoint is read: the folder of a step. When it is
+/// replaced, the location above it stays what it was.
+#[derive(Debug, Clone)]
+pub struct StepFolder {
+    location: Location,
+    identity: Option<Identity>,
+}
+
+impl StepFolder {
+    /// What the location leads to now, before anything is read from it.
+    pub(crate) fn at(location: &Location) -> Self {
+        Self { location: location.clone(), identity: location.identity() }
+    }
+
+    /// Whether the location leads to something else by now.
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.location.identity() != self.identity
+    }
+
+    /// An error of reading the folder; `Replaced` if that may be why.
+    pub(crate) fn blame(&self, error: Error) -> Error {
+        if !self.is_replaced() {
+            return error;
+        }
+        Error::new(ErrorKind::Replaced, "the step was replaced or removed while it was being read")
+            .in_file(&self.location)
+            .help("open it again")
+    }
+}
+
+/// What follows the last dot of a name, in lower case; `None` if it has none, or is no UTF-8.
+pub(crate) fn suffix_of(name: &OsStr) -> Option<String> {
+    Some(Path::new(name).extension()?.to_str()?.to_ascii_lowercase())
+}
+
 /// The path itself, if it is one of the local file system.
 ///
 /// # Errors
-/// `Unsupported` for an address with a scheme.
+/// `Unsupported` for a URL.
 pub fn local(path: &Path) -> Result<&Path> {
-    let Some((scheme, rest)) = scheme_of(path) else { return Ok(path) };
-    let help = match scheme.as_str() {
-        "file" => format!("leave out the scheme: /{}", rest.trim_start_matches('/')),
-        _ => format!(
-            "copy the files to a local disk, or mount the store; a local folder of this name is ./{scheme}:/..."
-        ),
-    };
-    Err(Error::unsupported(format!(
-        "an address with the scheme {scheme}:// is not on a local file system, which is all that can be read and written"
-    ))
-    .in_file(path)
-    .help(help))
+    Location::parse(path).map(|_| path)
 }
 
 /// The scheme of an address, in lower case, and what follows it; `None` for a path.
@@ -52,27 +371,22 @@ fn scheme_of(path: &Path) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
 
     #[test]
     fn addresses_are_refused_by_name() {
         for (address, scheme) in [
-            ("gs://bucket/x", "gs://"),
-            ("S3://bucket/x", "s3://"),
             ("gs:/bucket/x", "gs://"),
-            ("az://c/x", "az://"),
             ("https://host/x", "https://"),
             ("git+ssh://host/x", "git+ssh://"),
             ("my-store.v2://x", "my-store.v2://"),
-            ("file:///home/x", "file://"),
         ] {
-            let error = local(Path::new(address)).unwrap_err();
+            let error = Location::parse(Path::new(address)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{address}");
             assert!(error.to_string().contains(scheme), "{error}");
             assert!(error.help_text().is_some());
         }
-        let file = local(Path::new("file:///home/x")).unwrap_err();
-        assert_eq!(file.help_text(), Some("leave out the scheme: /home/x"));
+        let file = Location::parse(Path::new("file:///home/x")).unwrap();
+        assert_eq!(file.local_path().unwrap(), Path::new("/home/x"));
     }
 
     #[test]
@@ -91,7 +405,7 @@ mod tests {
             "2://x",
             "a b://x",
         ] {
-            assert_eq!(local(Path::new(path)).unwrap(), Path::new(path));
+            assert_eq!(Location::parse(Path::new(path)).unwrap().local_path().unwrap(), Path::new(path));
         }
     }
 }

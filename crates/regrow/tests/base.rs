@@ -43,11 +43,15 @@ fn bytes(seed: u8, len: usize) -> Vec<u8> {
 }
 
 fn with_base(base: &Path) -> SaveOptions {
-    SaveOptions { base: Some(base.to_owned()), ..SaveOptions::default() }
+    SaveOptions { base: Some(base.to_owned().into()), ..SaveOptions::default() }
 }
 
 fn save(path: &Path, leaves: &Leaves, base: Option<&Path>) -> SaveReport {
-    let options = SaveOptions { base: base.map(Path::to_owned), not_durable: true, ..SaveOptions::default() };
+    let options = SaveOptions {
+        base: base.map(|base| base.to_owned().into()),
+        not_durable: true,
+        ..SaveOptions::default()
+    };
     regrow::save_with(path, &tree(leaves), &options).unwrap()
 }
 
@@ -210,7 +214,7 @@ fn a_leaf_that_changed_costs_one_piece_and_one_that_is_linked_one_look() {
         let other = Array::new(Dtype::UInt8, Shape::new(vec![9]).unwrap(), vec![step; 9].into()).unwrap();
         let tree = dict([("deferred", deferred), ("other", other)].into_iter());
         let base = step.checked_sub(1).map(|step| folder.path().join(step.to_string()));
-        let options = SaveOptions { base, ..SaveOptions::default() };
+        let options = SaveOptions { base: base.map(Into::into), ..SaveOptions::default() };
         regrow::save_with(folder.path().join(step.to_string()), &tree, &options).unwrap();
         source.read_bytes.load(Ordering::Relaxed)
     };
@@ -243,7 +247,12 @@ fn comparing_keeps_no_more_than_the_budget() {
             (name.as_str(), Array::deferred(Dtype::UInt8, shape, Arc::new(source)).unwrap())
         });
         let budget_bytes = Some(3 << 20);
-        let options = SaveOptions { base, budget_bytes, not_durable: true, ..SaveOptions::default() };
+        let options = SaveOptions {
+            base: base.map(Into::into),
+            budget_bytes,
+            not_durable: true,
+            ..SaveOptions::default()
+        };
         regrow::save_with(folder.path().join(step.to_string()), &dict(arrays), &options).unwrap();
         assert_eq!(kept.0.load(Ordering::Relaxed), 0);
         kept.1.load(Ordering::Relaxed)
@@ -299,7 +308,8 @@ fn comparing_counts_bytes() {
     };
     let save = |step: u8, rests: u8, value: u8, monitor: Monitor| {
         let base = step.checked_sub(1).map(path);
-        let options = SaveOptions { base, monitor, not_durable: true, ..SaveOptions::default() };
+        let options =
+            SaveOptions { base: base.map(Into::into), monitor, not_durable: true, ..SaveOptions::default() };
         regrow::save_with(path(step), &tree(rests, value), &options)
     };
     save(0, 1, 0, Monitor::new()).unwrap();
@@ -362,7 +372,7 @@ fn a_conversion_links_what_did_not_change() {
             regrow::save_with(source(step), &tree(&leaves(step)), &to).unwrap();
             let base = step.checked_sub(1).map(target);
             let mut options = ConvertOptions {
-                save: SaveOptions { base, not_durable: true, ..SaveOptions::default() },
+                save: SaveOptions { base: base.map(Into::into), not_durable: true, ..SaveOptions::default() },
                 ..ConvertOptions::default()
             };
             let mut report = None;
@@ -429,7 +439,7 @@ fn casts_are_compared_as_they_are_stored() {
     let cast = vec![(PathPattern::new("**").unwrap(), Dtype::BFloat16)];
     let mut options = SaveOptions { cast, ..SaveOptions::default() };
     regrow::save_with(path(0), &tree, &options).unwrap();
-    options.base = Some(path(0));
+    options.base = Some(path(0).into());
     let again = regrow::save_with(path(1), &tree, &options).unwrap();
     assert_eq!(inodes(&path(1)), inodes(&path(0)));
     assert!(again.reused_bytes > 2 * 20_000);

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::formats::builtin_formats;
+use regrow::location::Location;
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
 use regrow_testkit::{copy_folder, damages, fixtures};
@@ -292,10 +293,10 @@ fn files_of_another_layout_are_refused_by_every_reader() {
     for sample in &samples {
         for format in builtin_formats() {
             let what = format!("{} as {}", sample.display(), format.name());
-            if let Err(error) = format.recognise(sample) {
+            if let Err(error) = format.recognise(&Location::local(sample)) {
                 check_error(&error, &what);
             }
-            match format.open(sample, &OpenOptions::default()) {
+            match format.open(&Location::local(sample), &OpenOptions::default()) {
                 Ok(reader) => assert!(reader.tree().len() <= 64, "{what}"),
                 Err(error) => check_error(&error, &what),
             }

@@ -14,6 +14,7 @@ use regrow::engine::OpenOptions;
 use regrow::formats::orbax::Orbax;
 use regrow::formats::orbax::metadata::{Entry, KeyType, TreeMetadata};
 use regrow::formats::{Format, Reader};
+use regrow::location::Location;
 use regrow::store::ocdbt::{EntryValue, OcdbtConfig, write_database};
 use regrow::tree::{Key, KeyPath, LeafKind, NodeKind};
 use regrow::zarr::ArrayMeta;
@@ -49,7 +50,10 @@ fn open(path: &Path) -> Result<Box<dyn Reader>> {
 }
 
 fn open_at(path: &Path, step: Option<u64>, item: Option<&str>) -> Result<Box<dyn Reader>> {
-    Orbax.open(path, &OpenOptions { step, item: item.map(str::to_owned), ..OpenOptions::default() })
+    Orbax.open(
+        &Location::local(path),
+        &OpenOptions { step, item: item.map(str::to_owned), ..OpenOptions::default() },
+    )
 }
 
 fn read_whole(reader: &dyn Reader, leaf: usize) -> Result<Vec<u8>> {
@@ -282,7 +286,10 @@ fn every_item_of_every_fixture() {
         for (place, item) in expected["items"].as_object().unwrap() {
             let what = format!("{fixture}/{place}");
             let path = checkpoint(&fixture).join(place);
-            assert!(item["file"] == "_ROOT_METADATA" || Orbax.recognise(&path).unwrap(), "{what}");
+            assert!(
+                item["file"] == "_ROOT_METADATA" || Orbax.recognise(&Location::local(&path)).unwrap(),
+                "{what}"
+            );
             if item["kind"] == "json" {
                 if item["file"] != "_ROOT_METADATA" {
                     assert_eq!(to_json(&*open(&path).unwrap()), item["content"], "{what}");
@@ -468,7 +475,7 @@ fn what_is_no_checkpoint_is_said_to_be_none() {
     let error = open(folder.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotACheckpoint);
     assert!(error.to_string().contains("notes.txt") && error.to_string().contains("_METADATA"), "{error}");
-    assert!(!Orbax.recognise(folder.path()).unwrap());
+    assert!(!Orbax.recognise(&Location::local(folder.path())).unwrap());
     assert_eq!(open(&folder.path().join("absent")).unwrap_err().kind(), ErrorKind::NotFound);
 
     let temporary = checkpoint("bad_uncommitted_step").join("2.orbax-checkpoint-tmp");

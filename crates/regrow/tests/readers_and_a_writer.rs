@@ -323,13 +323,13 @@ fn a_base_that_is_replaced_gives_the_new_checkpoint_nothing_of_another() {
         scope.spawn(|| {
             // Every second save has what the saver has, so that files are linked, and with digests.
             for turn in 0..60_u8 {
-                let options = SaveOptions { base: Some(base.clone()), ..case.options.clone() };
+                let options = SaveOptions { base: Some(base.clone().into()), ..case.options.clone() };
                 regrow::save_with(&base, &stamped(turn % 4 / 2), &options).unwrap();
             }
             is_over.store(true, Ordering::Relaxed);
         });
         while !is_over.load(Ordering::Relaxed) {
-            let options = SaveOptions { base: Some(base.clone()), ..case.options.clone() };
+            let options = SaveOptions { base: Some(base.clone().into()), ..case.options.clone() };
             regrow::save_with(&next, &stamped(1), &options).unwrap();
             let report = regrow::verify(&next).unwrap();
             assert!(report.is_ok(), "{:?}", report.findings);

@@ -383,7 +383,8 @@ fn default_layout_of_several_data_files() {
             leaves[2] = large(9);
             let tree = mixed(1).with_leaves(leaves).unwrap();
             let own = if step == 4 { path.to_owned() } else { path.with_file_name(format!("base {step}")) };
-            let based = SaveOptions { base: bases.last().cloned(), ..SaveOptions::default() };
+            let based =
+                SaveOptions { base: bases.last().cloned().map(PathBuf::into), ..SaveOptions::default() };
             regrow::save_with(&own, &tree, &based).unwrap();
             bases.push(own);
         }

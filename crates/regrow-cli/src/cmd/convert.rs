@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use regrow::array::Dtype;
 use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
+use regrow::location::ToLocation;
 use regrow::monitor::StageReport;
 use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::{LeafInfo, PathPattern};
@@ -177,7 +178,7 @@ impl Convert {
             overwrite: self.overwrite,
             not_durable: self.no_sync,
             cast: casts?,
-            base: self.base.clone(),
+            base: self.base.as_ref().map(ToLocation::to_location).transpose()?,
             ..SaveOptions::default()
         };
         let only: Result<Vec<PathPattern>, Error> =

@@ -1,12 +1,15 @@
 //! Files of another checkpoint under a name of the new one: the same bytes on disk, counted twice, stored once.
 
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::Staged;
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::Storage;
+use crate::storage::local::LocalDisk;
+use crate::store::Blob;
 
 impl Staged {
     /// Makes `name`, below the temporary folder, another name of the regular file at `source`, which is `opened`.
@@ -17,16 +20,20 @@ impl Staged {
     ///
     /// # Errors
     /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
-    pub(crate) fn link(&self, name: &str, source: &Path, opened: &File) -> Result<bool> {
+    pub(crate) fn link(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
         let path = self.file(name)?;
+        // Without links on the way, for what is a link itself cannot be given another name.
+        let Some(source) = source.local_path().ok().and_then(|source| fs::canonicalize(source).ok()) else {
+            return Ok(false);
+        };
         if fs::hard_link(source, &path).is_err() {
             return Ok(false);
         }
-        let (Ok(linked), Ok(expected)) = (fs::symlink_metadata(&path), opened.metadata()) else {
-            return remove(&path);
-        };
-        let identity = |file: &fs::Metadata| (file.is_file(), file.dev(), file.ino(), file.len());
-        if identity(&linked) != identity(&expected) {
+        let Ok(linked) = fs::symlink_metadata(&path) else { return remove(&path) };
+        let is_same = linked.is_file()
+            && linked.len() == opened.len_bytes()
+            && LocalDisk.identity(&path).is_some_and(|identity| opened.identity() == Some(identity));
+        if !is_same {
             return remove(&path);
         }
         self.sync_later(path);

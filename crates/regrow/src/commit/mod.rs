@@ -33,9 +33,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
+use crate::storage::{Publication, PublishOptions, Target, no_such_file};
 use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
-use crate::store::{DirectWriter, WriteOptions};
+use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
 
 mod belongs;
 mod leftovers;
@@ -69,7 +71,7 @@ pub struct Staged {
     own: OwnFolder,
     kind: Kind,
     /// As the caller gave it, and as an absolute path.
-    target: PathBuf,
+    target: Location,
     absolute: PathBuf,
     /// The files of a checkpoint of several beside each other; the last makes it one.
     siblings: Vec<PathBuf>,
@@ -90,7 +92,7 @@ pub struct Staged {
 }
 
 /// Errs unless the file at a path, which is there, may be replaced.
-pub(crate) type MayReplace = fn(&Path) -> Result<()>;
+pub(crate) type MayReplace = fn(&Location) -> Result<()>;
 
 /// What a checkpoint is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +112,7 @@ impl Staged {
     /// target's name is that of an unfinished save; `PermissionDenied` if the folder above cannot be written to;
     /// `Unsupported` for an [address](crate::location) instead of a path. Nothing that was there has changed.
     pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
-        Self::of_kind(Kind::Folder, target, &[], overwrite)
+        Self::of_kind(Kind::Folder, Location::parse(target)?.local_path()?, &[], overwrite)
     }
 
     /// The same for a checkpoint that is a single file: [`single_file`](Self::single_file) is to be written,
@@ -119,7 +121,7 @@ impl Staged {
     /// # Errors
     /// As [`create`](Self::create); `InvalidArgument` if the target is a folder and `overwrite` is set.
     pub fn for_file(target: &Path, overwrite: bool) -> Result<Self> {
-        Self::of_kind(Kind::File, target, &[], overwrite)
+        Self::of_kind(Kind::File, Location::parse(target)?.local_path()?, &[], overwrite)
     }
 
     /// The same for a checkpoint that is several files beside each other, named `target` with each of `suffixes`
@@ -129,7 +131,36 @@ impl Staged {
     /// # Errors
     /// As [`create`](Self::create), of each of the files; `InvalidArgument` also for a suffix with a `/` in it.
     pub fn for_siblings(target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
-        Self::of_kind(Kind::Siblings, target, suffixes, overwrite)
+        Self::of_kind(Kind::Siblings, Location::parse(target)?.local_path()?, suffixes, overwrite)
+    }
+
+    /// Begins a checkpoint at a path of the local file system.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), [`for_file`](Self::for_file), [`for_siblings`](Self::for_siblings).
+    pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Self> {
+        let (kind, suffixes) = kind_of(options.kind);
+        let staged = Self::of_kind(kind, target.local_path()?, suffixes, options.overwrite)?;
+        let staged = match options.may_replace.filter(|_| kind == Kind::File) {
+            Some(may_replace) => staged.replacing_only(may_replace)?,
+            None => staged,
+        };
+        Ok(staged.durable(options.durable).watched(options.monitor))
+    }
+
+    /// Errs where [`begin`](Self::begin) would not take the target. Makes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        let (kind, suffixes) = kind_of(options.kind);
+        Self::may_create(kind, target.local_path()?, suffixes, options.overwrite)?;
+        match options.may_replace {
+            Some(may_replace) if kind == Kind::File && options.overwrite && target.exists() => {
+                may_replace(target)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Errs where [`create`](Self::create), [`for_file`](Self::for_file) or [`for_siblings`](Self::for_siblings)
@@ -171,7 +202,7 @@ impl Staged {
         Ok(Self {
             own,
             kind,
-            target: target.to_owned(),
+            target: Location::local(target),
             absolute,
             siblings,
             overwrite,
@@ -209,7 +240,7 @@ impl Staged {
     fn check_file(&self, target: &Path) -> Result<()> {
         match self.may_replace {
             Some(may_replace) if self.kind != Kind::Folder && fs::symlink_metadata(target).is_ok() => {
-                may_replace(target)
+                may_replace(&Location::local(target))
             }
             _ => Ok(()),
         }
@@ -235,18 +266,13 @@ impl Staged {
         self
     }
 
-    /// Who watches.
-    pub(crate) fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
     /// Whether `commit` syncs.
     pub fn is_durable(&self) -> bool {
         self.durable
     }
 
     /// The target, as it was given.
-    pub fn target(&self) -> &Path {
+    pub fn target(&self) -> &Location {
         &self.target
     }
 
@@ -275,13 +301,13 @@ impl Staged {
         at: usize,
         expected_len_bytes: u64,
         checksums_from: u64,
-    ) -> Result<DirectWriter> {
-        let target = self.siblings.get(at).ok_or_else(|| Error::invalid("no such file beside the others"))?;
+    ) -> Result<FileWriter> {
+        let target = self.siblings.get(at).ok_or_else(|| no_such_file("file of this number"))?;
         let path = siblings::staged_path(&self.own.path, at, target);
         let folder = path.parent().unwrap_or(&path);
         make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
-        Ok(DirectWriter::create_with(&path, &options)?.watched(&self.monitor))
+        Ok(FileWriter::new(DirectWriter::create_with(&path, &options)?.watched(&self.monitor)))
     }
 
     /// A [`DirectWriter`] of the one file of a checkpoint that is a single file, as durable as the whole; the
@@ -289,9 +315,9 @@ impl Staged {
     ///
     /// # Errors
     /// As there.
-    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+    pub fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let options = WriteOptions { expected_len_bytes, checksums_from, durable: self.durable };
-        Ok(DirectWriter::create_with(&self.single_file(), &options)?.watched(&self.monitor))
+        Ok(FileWriter::new(DirectWriter::create_with(&self.single_file(), &options)?.watched(&self.monitor)))
     }
 
     /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
@@ -326,7 +352,7 @@ impl Staged {
     ///
     /// # Errors
     /// As there, and as [`file`](Self::file).
-    pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<DirectWriter> {
+    pub fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
         let path = self.file(name)?;
         let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
         let durable = self.durable && !small;
@@ -335,7 +361,7 @@ impl Staged {
         if small {
             self.sync_later(path);
         }
-        Ok(writer.watched(&self.monitor))
+        Ok(FileWriter::new(writer.watched(&self.monitor)))
     }
 
     fn sync_later(&self, path: PathBuf) {
@@ -345,7 +371,7 @@ impl Staged {
     }
 
     /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or none of it.
-    /// Gives the target as it was given. An old checkpoint that it replaces is removed; whatever of that cannot
+    /// An old checkpoint that it replaces is removed; whatever of that cannot
     /// be removed stays under a temporary name.
     ///
     /// # Errors
@@ -353,7 +379,7 @@ impl Staged {
     /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
     /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`). Only after `NotDurable`
     /// the target is the new checkpoint: the folder above could not be synced when it had the name.
-    pub fn commit(self) -> Result<PathBuf> {
+    pub fn commit(self) -> Result<()> {
         let monitor = self.monitor.clone();
         if self.durable {
             monitor.enter(Stage::Sync);
@@ -364,14 +390,14 @@ impl Staged {
         monitor.timed(Stage::Commit, 0, || self.name_it())
     }
 
-    fn name_it(mut self) -> Result<PathBuf> {
+    fn name_it(mut self) -> Result<()> {
         let replaced = self.take_name()?;
         self.committed = true;
         let synced = if self.durable { self.sync_names() } else { Ok(()) };
         if let Some(old) = replaced {
             remove(&old);
         }
-        synced.map(|()| self.target.clone())
+        synced
     }
 
     /// Syncs the folders, so that the names that the commit has given survive a power cut.
@@ -484,6 +510,86 @@ impl Staged {
         }
         Ok(())
     }
+}
+
+impl Publication for Staged {
+    fn target(&self) -> &Location {
+        self.target()
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.write(name, bytes)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.writer(name, expected_len_bytes, checksums_from)
+    }
+
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.single_writer(expected_len_bytes, checksums_from)
+    }
+
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.sibling_writer(at, expected_len_bytes, checksums_from)
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        self.link(name, source, opened)
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.linked_bytes()
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        folder_len_bytes(&self.own.path)
+    }
+
+    fn staged_file(&self) -> Option<Location> {
+        (self.kind == Kind::File).then(|| Location::local(self.single_file()))
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(self.folder())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        Self::commit(*self)
+    }
+}
+
+fn kind_of(target: &Target) -> (Kind, &[String]) {
+    match target {
+        Target::Folder => (Kind::Folder, &[]),
+        Target::File => (Kind::File, &[]),
+        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
+    }
+}
+
+fn folder_len_bytes(folder: &Path) -> Result<u64> {
+    let mut total = 0;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |source| Error::io("cannot list", &folder, source);
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let metadata = entry.metadata().map_err(failed)?;
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            } else {
+                total += metadata.len();
+            }
+        }
+    }
+    Ok(total)
 }
 
 impl Drop for Staged {

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use super::{Kind, belongs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::UNCOMMITTED_MARK;
-use crate::location;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.
@@ -20,7 +19,7 @@ const ORBAX_RECORD: &str = "_CHECKPOINT_METADATA";
 
 /// The target as an absolute path; what it points to, if it is a link that is to be overwritten.
 pub(super) fn resolve(target: &Path, overwrite: bool) -> Result<PathBuf> {
-    let absolute = std::path::absolute(location::local(target)?).map_err(|_| no_name(target))?;
+    let absolute = std::path::absolute(target).map_err(|_| no_name(target))?;
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(target));
     };

@@ -9,7 +9,6 @@
 
 use std::cell::LazyCell;
 use std::cmp::Reverse;
-use std::path::Path;
 
 use super::arena::Arena;
 use super::attempts::Attempts;
@@ -17,14 +16,16 @@ use super::bands::for_each_band;
 use super::patterns::check_patterns;
 use super::room::has_room_for;
 use super::template::match_template;
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions, pool};
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions};
 use crate::array::{Array, Dtype, Region, cast_bytes};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Ahead, Reader};
+use crate::location::ToLocation;
 use crate::monitor::Stage;
-use crate::store::DirectReader;
+use crate::store::LONG_LEN_MIN_BYTES;
 use crate::text::counted;
+use crate::threads::pool;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// Arrays above this size are read in bands by several threads.
@@ -42,7 +43,7 @@ const AHEAD_LEN_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 /// As [`open`](super::open), and `Corrupt` with file, leaf and offset.
-pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
+pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
     load_with(path, &LoadOptions::default())
 }
 
@@ -50,9 +51,10 @@ pub fn load(path: impl AsRef<Path>) -> Result<Tree<Leaf>> {
 ///
 /// # Errors
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
-pub fn load_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Tree<Leaf>> {
+pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
+    let at = path.to_location()?;
     Attempts::until_unreplaced(|| {
-        let checkpoint = super::open_with(path.as_ref(), &options.open)?;
+        let checkpoint = super::open_with(&at, &options.open)?;
         match checkpoint.load(options) {
             // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
             Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {
@@ -240,8 +242,7 @@ impl Checkpoint {
                 let views: Vec<usize> = portion.iter().copied().filter(is_view).collect();
                 let views_len_bytes =
                     views.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
-                let is_long =
-                    views_len_bytes.fold(0, u64::saturating_add) >= DirectReader::LONG_LEN_MIN_BYTES;
+                let is_long = views_len_bytes.fold(0, u64::saturating_add) >= LONG_LEN_MIN_BYTES;
                 is_cold = !is_mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
                 is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
             }

@@ -14,16 +14,13 @@
 //! | `report` | what a save took, and where its time went |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
-//! | [`beside`] | work on a second thread, if there is one |
 //! | `bands` | large leaves, cut for reading |
-//! | `pool` | a few threads under one byte budget |
 //! | `overview` | the tree as a table for people |
 
 mod arena;
 mod attempts;
 mod background;
 mod bands;
-pub mod beside;
 mod convert;
 mod keys;
 mod load;
@@ -31,7 +28,6 @@ mod open;
 mod options;
 mod overview;
 mod patterns;
-pub mod pool;
 mod replace;
 mod report;
 mod room;

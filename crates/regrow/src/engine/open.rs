@@ -14,9 +14,9 @@ use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
-use crate::location;
+use crate::location::{Location, StepFolder, ToLocation};
 use crate::monitor::Monitor;
-use crate::store::{Identity, StepFolder};
+use crate::storage::{Found, Identity};
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -28,12 +28,16 @@ pub struct Checkpoint(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    path: PathBuf,
+    location: Location,
+    /// What a person would call the location.
+    name: PathBuf,
     /// Of the folder that was opened: another one under the same path is another checkpoint.
     identity: Option<Identity>,
     reader: Box<dyn Reader>,
     /// Whether leaves are read as views of files that others may write into.
     is_mapped: bool,
+    /// Whether every file is read in the version that the opening has seen.
+    is_pinned: bool,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
     /// How often the whole tree was gone through for one leaf.
@@ -49,93 +53,102 @@ enum Match {
     Several,
 }
 
-/// Opens the checkpoint at `path`, whatever its layout: metadata only.
+/// Opens the checkpoint at a path or URL, whatever its layout: metadata only.
 ///
 /// # Errors
 /// `NotFound`, `NotACheckpoint` (says what was looked for and what is there), `Uncommitted`, `Corrupt`,
-/// `Unsupported` (an [address](crate::location) in place of a path, too). A checkpoint with
+/// `Unsupported` (also for a URL of which this build knows no storage). A checkpoint with
 /// [`warnings`](Description::warnings) is opened; with [`strict`](OpenOptions::strict) it is `Corrupt`.
-pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint> {
+pub fn open(path: impl ToLocation) -> Result<Checkpoint> {
     open_with(path, &OpenOptions::default())
 }
 
-/// Opens a step or an item of the checkpoint at `path`.
+/// Opens a step or an item of the checkpoint at a path or URL.
 ///
 /// # Errors
 /// As [`open`]; `NotFound` also for a step or an item that is not there.
-pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Checkpoint> {
-    Checkpoint::open_as(path.as_ref(), options.mapped, |path| open_any(path, options))
+pub fn open_with(path: impl ToLocation, options: &OpenOptions) -> Result<Checkpoint> {
+    Checkpoint::open_as(path.to_location()?, options.mapped, |at| open_any(at, options))
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(at: &Location) -> Option<Identity> {
     // A pytree's data and manifest go by a name that neither of them has.
-    Identity::of(path).or_else(|| Identity::of(&Files::of(path).located().manifest))
+    at.identity().or_else(|| Files::of(at).located().manifest.identity())
 }
 
-/// Where the manifest of data and manifest is, if `path` is their stem; `None` if something is at `path` itself. It
+/// Where the manifest of data and manifest is, if `at` is their stem; `None` if something is there itself. It
 /// changes, and the files do not, when a save finishes what a killed one had begun.
-fn place(path: &Path) -> Option<PathBuf> {
-    if path.exists() { None } else { Some(Files::of(path).located().manifest) }
+fn place(at: &Location) -> Option<PathBuf> {
+    if at.exists() { None } else { Some(Files::of(at).located().manifest.describe()) }
 }
 
-fn open_any(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-    let is_there = match std::fs::metadata(path) {
+fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+    let is_there = match at.look() {
         // To read from a pipe or a device may take for ever.
-        Ok(found) if !found.is_file() && !found.is_dir() => return Err(not_a_checkpoint(path)),
-        Ok(_) => true,
+        Ok(Some(Found::Other(_))) => return Err(not_a_checkpoint(at)),
+        Ok(Some(_)) => true,
         // A pytree's data and manifest go by a name that neither of them has.
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound && PytreeData.recognise(path)? => false,
-        Err(source) => {
-            let missing = || Error::io("cannot open the checkpoint", path, source);
-            return Err(pytree_data::unfinished(path).unwrap_or_else(missing));
+        Ok(None) if PytreeData.recognise(at)? => false,
+        Ok(None) => {
+            let source = std::io::Error::from_raw_os_error(2);
+            let missing = || Error::io("cannot open the checkpoint", at, source);
+            return Err(pytree_data::unfinished(at).unwrap_or_else(missing));
         }
+        Err(error) => return Err(pytree_data::unfinished(at).unwrap_or(error)),
     };
     for format in builtin_formats() {
-        if (is_there || format.name() == PytreeData.name()) && format.recognise(path)? {
+        if (is_there || format.name() == PytreeData.name()) && format.recognise(at)? {
             if options.bare && !format.opens_bare() {
                 return Err(Error::invalid("only npy, npz and Equinox files can be opened bare")
-                    .in_file(path)
+                    .in_file(at)
                     .expected("layout npy or equinox", format.name()));
             }
-            let reader = format.open(path, options)?;
+            let reader = format.open(at, options)?;
             return match reader.description().warnings.first() {
                 Some(warning) if options.strict => Err(Error::corrupt(warning)
-                    .in_file(path)
+                    .in_file(at)
                     .help("copy the checkpoint again, all of it, or open it without `strict`")),
                 _ => Ok(reader),
             };
         }
     }
-    Err(not_a_checkpoint(path))
+    Err(not_a_checkpoint(at))
 }
 
 impl Checkpoint {
-    /// Opens what is at `path` with a reader of the caller's choice: for options that only one layout has. Its leaves are
-    /// read as with [`OpenOptions::mapped`].
+    /// Opens what is at a path or URL with a reader of the caller's choice: for options that only one layout has. Its
+    /// leaves are read as with [`OpenOptions::mapped`].
     ///
     /// # Errors
     /// What `read` says; it is asked again if somebody replaces the checkpoint meanwhile.
-    pub fn open_by(path: &Path, read: impl Fn(&Path) -> Result<Box<dyn Reader>>) -> Result<Self> {
-        Self::open_as(path, true, read)
+    pub fn open_by(
+        path: impl ToLocation,
+        read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
+    ) -> Result<Self> {
+        Self::open_as(path.to_location()?, true, read)
     }
 
     fn open_as(
-        path: &Path,
+        at: Location,
         is_mapped: bool,
-        read: impl Fn(&Path) -> Result<Box<dyn Reader>>,
+        read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
-        location::local(path)?;
         let mut attempts = Attempts::begin();
         loop {
-            let (before, place) = (identity(path), place(path));
-            let opened = read(path).map(|reader| Self::of(path, before, is_mapped, reader));
+            let opening = at.for_reading()?;
+            let before = opening.identity.or_else(|| identity(&opening.location));
+            let place = place(&opening.location);
+            let opened = read(&opening.location);
+            let opened = opened.map(|reader| Self::of(&at, before, is_mapped, opening.is_pinned(), reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
+                // Whatever is of another one fails its checksum, or has another version.
+                Ok(checkpoint) if opening.is_pinned() && checkpoint.reader().has_data_checksums() => false,
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Of several writers one may have ended, and the next begun, while this looked.
-                Err(_) if before.is_none() => pytree_data::appears_at(path),
-                Err(_) => identity(path) != before || self::place(path) != place,
+                Err(_) if before.is_none() => pytree_data::appears_at(&at),
+                Err(_) => identity(&at) != before || self::place(&at) != place,
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
             if !is_replaced || !attempts.another() {
@@ -146,12 +159,29 @@ impl Checkpoint {
 
     /// A checkpoint that is not on disk but in memory; its path is empty.
     pub fn in_memory(reader: Box<dyn Reader>) -> Self {
-        Self::of(Path::new(""), None, true, reader)
+        Self::of(&Location::local(""), None, true, false, reader)
     }
 
-    fn of(path: &Path, identity: Option<Identity>, is_mapped: bool, reader: Box<dyn Reader>) -> Self {
+    fn of(
+        at: &Location,
+        identity: Option<Identity>,
+        is_mapped: bool,
+        is_pinned: bool,
+        reader: Box<dyn Reader>,
+    ) -> Self {
         let (paths, by_text, searches) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
-        Self(Arc::new(Inner { path: path.to_owned(), identity, reader, is_mapped, paths, by_text, searches }))
+        let (location, name) = (at.clone(), at.describe());
+        Self(Arc::new(Inner {
+            location,
+            name,
+            identity,
+            reader,
+            is_mapped,
+            is_pinned,
+            paths,
+            by_text,
+            searches,
+        }))
     }
 
     /// Whether it was opened for views of whatever is stored raw.
@@ -159,23 +189,29 @@ impl Checkpoint {
         self.0.is_mapped
     }
 
-    /// Where it was opened.
+    /// Where it was opened, as a path or URL.
     pub fn path(&self) -> &Path {
-        &self.0.path
+        &self.0.name
+    }
+
+    /// Where it was opened.
+    pub fn location(&self) -> &Location {
+        &self.0.location
     }
 
     /// Whether another checkpoint has taken the path since this one was opened.
     pub fn is_replaced(&self) -> bool {
         let step = self.reader().step_folder();
-        identity(&self.0.path) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
+        identity(&self.0.location) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
     /// What was read, or `Replaced` if it may be parts of two checkpoints, because another one took the path meanwhile.
     /// It is of one if all of it came from files that stayed open, or if every byte passed a checksum that was read
     /// first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
-        let is_whole =
-            self.reader().reads_open_files() || result.is_ok() && self.reader().has_data_checksums();
+        let is_whole = self.0.is_pinned
+            || self.reader().reads_open_files()
+            || result.is_ok() && self.reader().has_data_checksums();
         let is_cancelled = matches!(&result, Err(error) if error.kind() == ErrorKind::Cancelled);
         if is_whole || is_cancelled || !self.is_replaced() {
             return result;
@@ -406,18 +442,15 @@ impl Checkpoint {
     }
 }
 
-fn not_a_checkpoint(path: &Path) -> Error {
+fn not_a_checkpoint(at: &Location) -> Error {
     const SHOWN_MAX: usize = 8;
     let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
                       safetensors, npy, npz, eqx or msgpack files, .data and .manifest, or a TRAK store's metadata.json";
-    let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(path);
-    let found = match std::fs::read_dir(path) {
+    let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at);
+    let found = match at.entries() {
         Ok(entries) => {
-            let mut names: Vec<String> = entries
-                .flatten()
-                .map(|entry| format!("{:?}", entry.file_name()))
-                .take(SHOWN_MAX + 1)
-                .collect();
+            let mut names: Vec<String> =
+                entries.iter().map(|entry| format!("{:?}", entry.name)).take(SHOWN_MAX + 1).collect();
             names.sort();
             match names.len() {
                 0 => "an empty folder".to_owned(),
@@ -429,7 +462,7 @@ fn not_a_checkpoint(path: &Path) -> Error {
         }
         Err(_) => "a file of another kind".to_owned(),
     };
-    error.expected(looked_for, found).help(nearby::checkpoints_in(path).unwrap_or_else(|| {
+    error.expected(looked_for, found).help(nearby::checkpoints_in(at).unwrap_or_else(|| {
         "name the folder that holds these files, or the folder of steps above it".to_owned()
     }))
 }

@@ -1,7 +1,5 @@
 //! What a caller may ask for. Every field has a default that is right for most.
 
-use std::path::PathBuf;
-
 use serde::Deserialize;
 
 use crate::array::{Dtype, Shape};
@@ -13,6 +11,7 @@ use crate::formats::pytree_data::PytreeDataOptions;
 use crate::formats::safetensors::SafetensorsOptions;
 use crate::formats::trak::TrakOptions;
 use crate::formats::{self, Format};
+use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::tree::{PathPattern, Tree};
 
@@ -104,7 +103,7 @@ pub struct SaveOptions {
     /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of written, and
     /// leaves that did not change are gathered so that the next save can link them. Found by comparing bytes or
     /// digests, nobody's word. Default layout without compression only; the base may be removed afterwards.
-    pub base: Option<PathBuf>,
+    pub base: Option<Location>,
     /// Extra memory, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.

@@ -13,32 +13,30 @@
 //!
 //! Nothing is saved inside a checkpoint folder, new or not: it would be no part of that checkpoint, and go with it.
 
-use std::fs;
-use std::path::Path;
-
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{Format, UNCOMMITTED_MARK, builtin_formats, nearby};
-use crate::location;
+use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, nearby};
+use crate::location::Location;
+use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
 const FOLDERS_ABOVE_MAX: usize = 4;
 
 /// Errs unless a checkpoint of one file may take the place of this one.
-pub(super) fn check_file(path: &Path) -> Result<()> {
-    let len_bytes = match fs::metadata(path) {
-        Ok(metadata) => metadata.len(),
+pub(super) fn check_file(at: &Location) -> Result<()> {
+    let len_bytes = match at.look()? {
+        Some(Found::File { len_bytes }) => len_bytes,
         // Taken away meanwhile.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("cannot look at the target", path, error)),
+        None => return Ok(()),
+        Some(Found::Folder | Found::Other(_)) => 0,
     };
-    let is_recognised = || builtin_formats().iter().any(|format| format.recognise(path).unwrap_or(false));
-    if len_bytes == 0 || nearby::is_named_like_one(path) || is_recognised() {
+    let is_recognised = || builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
+    if len_bytes == 0 || nearby::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());
     }
     Err(Error::invalid("the target is a file, but no checkpoint")
-        .in_file(path)
+        .in_file(at)
         .expected(
             "an empty file, or one of a layout that regrow reads",
             format_args!("{len_bytes} bytes of something else"),
@@ -48,21 +46,23 @@ pub(super) fn check_file(path: &Path) -> Result<()> {
 
 /// Errs if the target lies inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
 /// put a checkpoint into it.
-pub(super) fn check_place(target: &Path, options: &SaveOptions) -> Result<()> {
-    let absolute = std::path::absolute(location::local(target)?).unwrap_or_else(|_| target.to_owned());
+pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
     if options.replace_any_file {
         return Ok(());
     }
-    for folder in absolute.ancestors().skip(1).take(FOLDERS_ABOVE_MAX) {
-        let is_uncommitted =
-            folder.file_name().is_some_and(|name| name.to_string_lossy().contains(UNCOMMITTED_MARK));
-        if is_uncommitted {
+    for folder in target.folders_above().into_iter().take(FOLDERS_ABOVE_MAX) {
+        if folder.name_text().contains(UNCOMMITTED_MARK) {
             break;
         }
-        if let Some(marker) = nearby::marker_in(folder) {
+        // In a bucket every look is a request, and every checkpoint folder has the marker.
+        let marker = match folder.commits_by_marker() {
+            true => Some(COMMIT_MARKERS[0]).filter(|marker| folder.join(marker).is_file()),
+            false => nearby::marker_in(&folder),
+        };
+        if let Some(marker) = marker {
             return Err(Error::invalid("the target lies inside a checkpoint")
                 .in_file(target)
-                .expected("a place of its own", format_args!("{marker} in {}", folder.display()))
+                .expected("a place of its own", format_args!("{marker} in {folder}"))
                 .help(
                     "what is saved there would damage that checkpoint, or be removed with it; choose another path, or \
                      save to the folder of the checkpoint to replace all of it",
@@ -74,36 +74,40 @@ pub(super) fn check_place(target: &Path, options: &SaveOptions) -> Result<()> {
 
 /// Errs if the file that was written would not be opened as what it is under the name that it is to get: a single
 /// number or text has nothing to be recognised by, and some suffixes are other layouts'.
-pub(super) fn check_name(
+pub(super) fn check_written(
     format: &'static dyn Format,
-    written: &Path,
-    target: &Path,
+    tree: &Tree<Leaf>,
+    publication: &dyn Publication,
     options: &SaveOptions,
 ) -> Result<()> {
-    if options.replace_any_file || format.claims_name(target) {
+    let target = publication.target();
+    let Some(written) = publication.staged_file() else {
+        return check_name_ahead(format, tree, target, options);
+    };
+    if options.replace_any_file || format.claims_name(target.name()) {
         return Ok(());
     }
-    let found = builtin_formats().into_iter().find(|format| format.recognise(written).unwrap_or(false));
+    let found = builtin_formats().into_iter().find(|format| format.recognise(&written).unwrap_or(false));
     must_be(format, found, target)
 }
 
-/// [`check_name`] of a file of `tree`, before it is written.
+/// [`check_written`] of a file of `tree`, before it is written.
 pub(super) fn check_name_ahead(
     format: &'static dyn Format,
     tree: &Tree<Leaf>,
-    target: &Path,
+    target: &Location,
     options: &SaveOptions,
 ) -> Result<()> {
-    if options.replace_any_file || format.claims_name(target) {
+    if options.replace_any_file || format.claims_name(target.name()) {
         return Ok(());
     }
     let sketch = format.sketch(tree, options)?;
-    let found = builtin_formats().into_iter().find(|format| format.recognise_sketch(target, &sketch));
+    let found = builtin_formats().into_iter().find(|format| format.recognise_sketch(target.name(), &sketch));
     must_be(format, found, target)
 }
 
 /// Errs unless the layout that was found is the one that was written.
-fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, target: &Path) -> Result<()> {
+fn must_be(format: &'static dyn Format, found: Option<&'static dyn Format>, target: &Location) -> Result<()> {
     let name = format.name();
     let what = match found {
         Some(found) if found.name() == name => return Ok(()),

@@ -1,16 +1,16 @@
 //! Saving: stage, let the format write, commit.
 
 use std::borrow::Cow;
-use std::path::Path;
 use std::time::Instant;
 
 use super::patterns::check_patterns;
 use super::{Compression, Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
-use crate::commit::{Kind, MayReplace, Staged};
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::Format;
 use crate::formats::refusals::Refusals;
-use crate::formats::{Format, Target};
+use crate::location::{Location, ToLocation};
+use crate::storage::{PublishOptions, Target};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Pytree, Tree};
 
 /// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
@@ -22,7 +22,7 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Pytree, Tree};
 /// `AlreadyExists`, `PermissionDenied`, `StorageFull`, `Unsupported` or `NameCollision` with key paths. Whatever
 /// the error, nothing that was there before has changed and no temporary file is left; but for `NotDurable`, after which
 /// the new checkpoint is there, and may not survive a power cut.
-pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> {
+pub fn save<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveReport> {
     save_with(path, value, &SaveOptions::default())
 }
 
@@ -30,13 +30,13 @@ pub fn save<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveReport> 
 ///
 /// # Errors
 /// As [`save`]; `Cancelled`, or what the hook said, if the [monitor](SaveOptions::monitor) ended it.
-pub fn save_with<P: Pytree>(path: impl AsRef<Path>, value: &P, options: &SaveOptions) -> Result<SaveReport> {
-    save_watched(path.as_ref(), options, || value.to_tree(), &|| Ok(()))
+pub fn save_with<P: Pytree>(path: impl ToLocation, value: &P, options: &SaveOptions) -> Result<SaveReport> {
+    save_watched(&path.to_location()?, options, || value.to_tree(), &|| Ok(()))
 }
 
 /// Saves what `tree` makes under the eyes of the options' monitor; `may_commit` has the last word, when all is written.
 pub(super) fn save_watched<'a>(
-    path: &Path,
+    at: &Location,
     options: &SaveOptions,
     tree: impl FnOnce() -> Result<Cow<'a, Tree<Leaf>>>,
     may_commit: &dyn Fn() -> Result<()>,
@@ -44,7 +44,7 @@ pub(super) fn save_watched<'a>(
     let monitor = &options.monitor;
     let began = Instant::now();
     let report = monitor.begin().and_then(|_running| {
-        let mut report = save_tree(path, &*tree()?, options, may_commit)?;
+        let mut report = save_tree(at, &*tree()?, options, may_commit)?;
         report.take_stock(monitor, began.elapsed());
         Ok(report)
     });
@@ -52,34 +52,42 @@ pub(super) fn save_watched<'a>(
 }
 
 fn save_tree(
-    path: &Path,
+    at: &Location,
     tree: &Tree<Leaf>,
     options: &SaveOptions,
     may_commit: &dyn Fn() -> Result<()>,
 ) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
-    replace::check_place(path, options)?;
+    replace::check_place(at, options)?;
     check_rules(tree, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
     let tree = as_written(tree, options)?;
-    let staged = match format.target(path, options) {
-        Target::Folder => Staged::create(path, options.overwrite)?,
-        Target::File => guarded(Staged::for_file(path, options.overwrite)?, replace::check_file, options)?,
-        Target::Siblings { suffixes } => Staged::for_siblings(path, &suffixes, options.overwrite)?,
-    };
-    let staged = staged.durable(!options.not_durable).watched(&options.monitor);
-    format.write(&tree, &staged, options)?;
-    if format.target(path, options) == Target::File {
-        replace::check_name(format, &staged.single_file(), path, options)?;
+    let kind = format.target(at, options);
+    let publication = at.storage().publish(at, how_published(&kind, options))?;
+    format.write(&tree, &*publication, options)?;
+    if kind == Target::File {
+        replace::check_written(format, &tree, &*publication, options)?;
     }
-    let stored_bytes = folder_len_bytes(staged.folder())?;
+    let stored_bytes = publication.stored_bytes()?;
     options.monitor.finish()?;
     may_commit()?;
-    let reused_bytes = staged.linked_bytes();
-    let path = staged.commit()?;
-    Ok(SaveReport { reused_bytes, ..SaveReport::new(path, stored_bytes, tree.len(), data_bytes) })
+    let reused_bytes = publication.reused_bytes();
+    publication.commit()?;
+    Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
+}
+
+fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
+    let may_replace: Option<fn(&Location) -> Result<()>> =
+        if options.replace_any_file { None } else { Some(replace::check_file) };
+    PublishOptions {
+        kind,
+        overwrite: options.overwrite,
+        may_replace,
+        durable: !options.not_durable,
+        monitor: &options.monitor,
+    }
 }
 
 /// Bytes of array data, after the casts.
@@ -99,31 +107,20 @@ fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     tree.iter().filter_map(len_bytes).fold(0, u64::saturating_add)
 }
 
-fn guarded(staged: Staged, check: MayReplace, options: &SaveOptions) -> Result<Staged> {
-    if options.replace_any_file { Ok(staged) } else { staged.replacing_only(check) }
-}
-
 /// Everything but the disk's own word that would keep [`save_with`] from saving this; writes nothing.
 ///
 /// # Errors
 /// Those of [`save_with`], in the same order.
-pub(super) fn check_save(path: &Path, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     check_options(format, options)?;
-    replace::check_place(path, options)?;
+    replace::check_place(at, options)?;
     check_rules(tree, options)?;
     let tree = as_written(tree, options)?;
-    let (kind, suffixes) = match format.target(path, options) {
-        Target::Folder => (Kind::Folder, Vec::new()),
-        Target::File => (Kind::File, Vec::new()),
-        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
-    };
-    Staged::may_create(kind, path, &suffixes, options.overwrite)?;
-    if kind == Kind::File && options.overwrite && !options.replace_any_file && path.exists() {
-        replace::check_file(path)?;
-    }
-    format.check(&tree, path, options)?;
-    if kind == Kind::File { replace::check_name_ahead(format, &tree, path, options) } else { Ok(()) }
+    let kind = format.target(at, options);
+    at.storage().check_publish(at, how_published(&kind, options))?;
+    format.check(&tree, at, options)?;
+    if kind == Target::File { replace::check_name_ahead(format, &tree, at, options) } else { Ok(()) }
 }
 
 /// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for it.
@@ -202,22 +199,4 @@ fn cast_leaves(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Tree<Leaf>> {
         };
         Ok(Leaf { data, ..leaf.clone() })
     })
-}
-
-fn folder_len_bytes(folder: &Path) -> Result<u64> {
-    let mut total = 0;
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let failed = |source| Error::io("cannot list", &folder, source);
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let metadata = entry.metadata().map_err(failed)?;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else {
-                total += metadata.len();
-            }
-        }
-    }
-    Ok(total)
 }

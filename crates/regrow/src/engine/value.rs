@@ -1,9 +1,8 @@
 //! Loading into Rust values: the tree is loaded as ever, then the type that is asked for regrows from it.
 
-use std::path::Path;
-
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};
+use crate::location::ToLocation;
 use crate::tree::{Fit, Pytree};
 
 /// Loads the whole checkpoint at `path`, every block checked, as the type that is asked for: a model with
@@ -30,7 +29,7 @@ use crate::tree::{Fit, Pytree};
 /// # Errors
 /// As [`open`](crate::open); `Corrupt` with file, leaf and offset; `Mismatch` if the type does not fit, with all
 /// differences at once.
-pub fn load<P: Pytree>(path: impl AsRef<Path>) -> Result<P> {
+pub fn load<P: Pytree>(path: impl ToLocation) -> Result<P> {
     load_with(path, &LoadOptions::default())
 }
 
@@ -38,9 +37,9 @@ pub fn load<P: Pytree>(path: impl AsRef<Path>) -> Result<P> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn load_with<P: Pytree>(path: impl AsRef<Path>, options: &LoadOptions) -> Result<P> {
-    let path = path.as_ref();
-    P::from_tree_with(super::load_with(path, options)?, fit(options)).in_file(path)
+pub fn load_with<P: Pytree>(path: impl ToLocation, options: &LoadOptions) -> Result<P> {
+    let at = path.to_location()?;
+    P::from_tree_with(super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 
 /// Loads the checkpoint at `path` into a value that is there: data goes into its arrays in place, and what is
@@ -51,7 +50,7 @@ pub fn load_with<P: Pytree>(path: impl AsRef<Path>, options: &LoadOptions) -> Re
 ///
 /// # Errors
 /// As [`load`]. `value` has not changed.
-pub fn load_into<P: Pytree>(path: impl AsRef<Path>, value: &mut P) -> Result<()> {
+pub fn load_into<P: Pytree>(path: impl ToLocation, value: &mut P) -> Result<()> {
     load_into_with(path, value, &LoadOptions::default())
 }
 
@@ -59,9 +58,9 @@ pub fn load_into<P: Pytree>(path: impl AsRef<Path>, value: &mut P) -> Result<()>
 ///
 /// # Errors
 /// As [`load_into`].
-pub fn load_into_with<P: Pytree>(path: impl AsRef<Path>, value: &mut P, options: &LoadOptions) -> Result<()> {
-    let path = path.as_ref();
-    value.load_tree(&super::load_with(path, options)?, fit(options)).in_file(path)
+pub fn load_into_with<P: Pytree>(path: impl ToLocation, value: &mut P, options: &LoadOptions) -> Result<()> {
+    let at = path.to_location()?;
+    value.load_tree(&super::load_with(&at, options)?, fit(options)).in_file(&at)
 }
 
 impl Checkpoint {

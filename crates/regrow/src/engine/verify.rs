@@ -1,16 +1,17 @@
 //! Reading everything once to see whether it is what was written.
 
-use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attempts::Attempts;
 use super::bands::{band_elements, for_each_band};
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions, pool};
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Ahead;
+use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
+use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
 /// Most bytes of one array that are decoded at once.
@@ -52,7 +53,7 @@ impl VerifyReport {
 ///
 /// # Errors
 /// Only if the checkpoint cannot be opened at all.
-pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
+pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
     verify_with(path, &VerifyOptions::default())
 }
 
@@ -60,19 +61,20 @@ pub fn verify(path: impl AsRef<Path>) -> Result<VerifyReport> {
 ///
 /// # Errors
 /// As [`verify`]; `Cancelled`.
-pub fn verify_with(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
-    Attempts::until_unreplaced(|| verify_once(path.as_ref(), options))
+pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
+    let at = path.to_location()?;
+    Attempts::until_unreplaced(|| verify_once(&at, options))
 }
 
-fn verify_once(path: &Path, options: &VerifyOptions) -> Result<VerifyReport> {
-    let error = match super::open_with(path, &options.open) {
+fn verify_once(at: &Location, options: &VerifyOptions) -> Result<VerifyReport> {
+    let error = match super::open_with(at, &options.open) {
         Ok(checkpoint) => return checkpoint.verify_watched(&options.monitor),
         Err(error) => error,
     };
     // Where only the pytree beside the arrays is damaged, they are checked all the same.
     let is_damage = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
     let bare = OpenOptions { bare: true, ..options.open.clone() };
-    let Some(checkpoint) = is_damage.then(|| super::open_with(path, &bare).ok()).flatten() else {
+    let Some(checkpoint) = is_damage.then(|| super::open_with(at, &bare).ok()).flatten() else {
         return Err(error);
     };
     let mut report = checkpoint.verify_watched(&options.monitor)?;

@@ -4,18 +4,18 @@
 //! Formats know bytes: they turn a folder into a tree of [`LeafInfo`] and leaves into byte ranges of files.
 //! Threads, budgets and templates are the engine's; renaming is [`commit`](crate::commit)'s.
 
+use std::ffi::OsStr;
 use std::fmt::Debug;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::array::{Array, ArraySource, Region};
-use crate::commit::Staged;
 use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::{Location, StepFolder};
 use crate::monitor::Monitor;
-use crate::store::StepFolder;
+use crate::storage::Publication;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
@@ -33,6 +33,7 @@ mod sketch;
 pub(crate) mod stream;
 pub mod trak;
 
+pub use crate::storage::Target;
 pub use loss::{Loss, LossKind};
 pub use sketch::Sketch;
 
@@ -55,20 +56,20 @@ pub trait Format: Debug + Sync {
     /// Its name in `layout=`, in reports and in `Description`.
     fn name(&self) -> &'static str;
 
-    /// Whether `path` (a file or a folder that exists) looks like this layout. Looks at names and first bytes only.
+    /// Whether what is `at` a location (a file or a folder that exists) looks like this layout. Looks at names and first bytes only.
     ///
     /// # Errors
     /// What the file system says; `Uncommitted` for a save that never ended.
-    fn recognise(&self, path: &Path) -> Result<bool>;
+    fn recognise(&self, at: &Location) -> Result<bool>;
 
     /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
     /// programs give to files of their own.
-    fn claims_name(&self, _path: &Path) -> bool {
+    fn claims_name(&self, _name: &OsStr) -> bool {
         false
     }
 
     /// [`recognise`](Self::recognise) of a file of one name that has not been written yet.
-    fn recognise_sketch(&self, name: &Path, _sketch: &Sketch) -> bool {
+    fn recognise_sketch(&self, name: &OsStr, _sketch: &Sketch) -> bool {
         self.claims_name(name)
     }
 
@@ -87,19 +88,19 @@ pub trait Format: Debug + Sync {
         None
     }
 
-    /// Reads the metadata of the checkpoint at `path`, no array data.
+    /// Reads the metadata of the checkpoint `at` a location, no array data.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>>;
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>>;
 
     /// Whether [`open`](Self::open) knows [`OpenOptions::bare`].
     fn opens_bare(&self) -> bool {
         false
     }
 
-    /// What kind of thing [`write`](Self::write) makes at `path`.
-    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
+    /// What kind of thing [`write`](Self::write) makes `at` a location.
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
         Target::Folder
     }
 
@@ -132,14 +133,14 @@ pub trait Format: Debug + Sync {
     ///
     /// # Errors
     /// Those of `write`, but for what the disk says.
-    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()>;
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
 
-    /// Writes all files of a checkpoint into the staged folder; the caller commits. The leaves have been cast as
+    /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been cast as
     /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
     ///
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()>;
+    fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
 }
 
 /// A tree of one leaf like this one, without its data: what a writer refuses of it, it refuses of that leaf.
@@ -172,43 +173,47 @@ impl ArraySource for Zeros {
     }
 }
 
-/// What a checkpoint is on disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    /// A folder of files.
-    Folder,
-    /// One file: [`Staged::single_file`] is written.
-    File,
-    /// Several files beside each other, named after the path: [`Staged::sibling_writer`] writes them.
-    Siblings {
-        /// What is put behind the path, for each file. The last file is what makes the checkpoint.
-        suffixes: Vec<String>,
-    },
-}
-
 /// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
 pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
 
 /// Refuses a folder that is still being written, or whose writer was killed.
-pub(crate) fn refuse_uncommitted(path: &Path) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {
+    let name = at.name_text();
     if !name.contains(UNCOMMITTED_MARK) {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
-        .in_file(path)
+        .in_file(at)
         .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
 }
 
+/// In a bucket a checkpoint of Orbax or regrow is committed when one of these is in its folder: Orbax' marker, or the
+/// pointer that regrow puts there while it replaces a checkpoint.
+pub(crate) const COMMIT_MARKERS: [&str; 2] = ["commit_success.txt", "regrow-moved.json"];
+
+/// Refuses a folder in a bucket that has no marker, of a layout that always writes one.
+pub(crate) fn refuse_unmarked(at: &Location) -> Result<()> {
+    if !at.commits_by_marker() || COMMIT_MARKERS.iter().any(|marker| at.join(marker).is_file()) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its marker is not there")
+        .in_file(at)
+        .expected(COMMIT_MARKERS[0], "no such object")
+        .help(
+            "it is being written now, or its writer was killed; if you copied it here from a disk, put an empty \
+             commit_success.txt beside its files",
+        ))
+}
+
 /// Refuses a step or an item where a layout has neither.
-pub(crate) fn refuse_step_and_item(path: &Path, options: &OpenOptions) -> Result<()> {
+pub(crate) fn refuse_step_and_item(at: &Location, options: &OpenOptions) -> Result<()> {
     let asked = match (options.step, &options.item) {
         (Some(step), _) => format!("step {step}"),
         (None, Some(item)) => format!("item {item:?}"),
         (None, None) => return Ok(()),
     };
     Err(Error::new(ErrorKind::NotFound, format!("there is no {asked}: this is a single checkpoint"))
-        .in_file(path)
+        .in_file(at)
         .help("leave the step and the item out, or open the folder that holds the steps"))
 }
 

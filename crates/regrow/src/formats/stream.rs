@@ -2,10 +2,10 @@
 
 use crate::array::Array;
 use crate::error::Result;
-use crate::store::DirectWriter;
+use crate::store::FileWriter;
 
 /// Streams an array; what is strided or deferred goes straight into the writer's own buffers, piece by piece.
-pub(crate) fn write_array(out: &mut DirectWriter, array: &Array) -> Result<()> {
+pub(crate) fn write_array(out: &mut FileWriter, array: &Array) -> Result<()> {
     match array.c_order_bytes() {
         Some(bytes) => out.write(bytes),
         None => out.write_with(array.len_bytes(), &mut |offset, piece| array.copy_c_order(offset, piece)),
@@ -17,7 +17,7 @@ const PIECE_LEN_BYTES: usize = 256 << 10;
 
 /// Streams an array, and shows its bytes to `show` on their way, front to back.
 pub(crate) fn write_array_shown(
-    out: &mut DirectWriter,
+    out: &mut FileWriter,
     array: &Array,
     mut show: impl FnMut(&[u8]),
 ) -> Result<()> {

@@ -3,6 +3,8 @@
 //! Stores know nothing of trees or arrays. Keys are bytes (OCDBT's may be any; a file system refuses those
 //! that are no safe relative path). Values are shared slices: a map, a buffer, a part of either.
 //!
+//! A [`Storage`](crate::storage::Storage) is a place of many folders, each of which opens as a store; a [`Blob`] is one opened value.
+//!
 //! | store | keys are |
 //! |---|---|
 //! | [`LocalStore`] | paths below a folder; ranged reads, read-only maps, durable puts |
@@ -17,16 +19,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::Result;
+use crate::storage::Document;
 
+mod blob;
+mod file_writer;
 pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
 mod prefix;
 
-pub use local::{
-    Access, DirectWriter, LocalStore, PrivateMap, StepFolder, WriteOptions, WrittenFile, advise,
-};
-pub(crate) use local::{DirectReader, Identity, OpenFile, Scratch, Way, read_document, read_opened_document};
+pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, Suits};
+pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
+pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
+pub use local::{Access, DirectWriter, LocalStore, PrivateMap, Scratch, Way, advise};
+pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
 
@@ -154,6 +160,57 @@ pub trait Store: Debug + Send + Sync {
         Ok(None)
     }
 
+    /// The whole value, to be looked through: a map where there is one, else read into memory. The same each time where
+    /// it is a map.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn whole(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.map(key)? {
+            Some(map) => Ok(Some(map)),
+            None => self.get(key, ByteRange::Full),
+        }
+    }
+
+    /// The whole value, which is not empty, as memory of this process: what is written to it does not reach the file.
+    /// Another map each time; `None` if there is no such value, and where there are no maps.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn map_private(&self, _key: &[u8]) -> Result<Option<PrivateMap>> {
+        Ok(None)
+    }
+
+    /// The value, opened for reads by offset; `None` when there is no such key.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
+        let value = self.get(key, ByteRange::Full)?;
+        Ok(value.map(|bytes| Arc::new(MemoryBlob::new(bytes, self.describe(key))) as Arc<dyn Blob>))
+    }
+
+    /// Reads exactly as many bytes as `out` has into it: where [`get`](Self::get) makes memory of its own.
+    ///
+    /// # Errors
+    /// As `get`; `Corrupt` also if there is no such key.
+    fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let span = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
+        let bytes = self.get(key, span)?.ok_or_else(|| missing(self.describe(key)))?;
+        out.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// The whole of a document; `None` when there is no such key.
+    ///
+    /// # Errors
+    /// As [`Storage::read_document`](crate::storage::Storage::read_document).
+    fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let Some(len_bytes) = self.len_bytes(key.as_bytes())? else { return Ok(None) };
+        document.check_len(len_bytes).map_err(|error| error.in_file(self.describe(key.as_bytes())))?;
+        Ok(self.get(key.as_bytes(), ByteRange::Full)?.map(Into::into))
+    }
+
     /// What a person would call the value: a path, for errors.
     fn describe(&self, key: &[u8]) -> PathBuf;
 }
@@ -176,6 +233,11 @@ pub trait StoreExt: Store {
     }
 }
 impl<T: Store + ?Sized> StoreExt for T {}
+
+/// The error for a value that something refers to, and that is not there.
+pub(crate) fn missing(file: PathBuf) -> crate::Error {
+    crate::Error::corrupt("a file is missing").in_file(file).help("copy the whole checkpoint again")
+}
 
 /// The part of `len_bytes` bytes that `range` means, as `start..end`.
 ///

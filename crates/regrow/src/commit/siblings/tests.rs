@@ -20,7 +20,7 @@ fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<Staged> {
     Ok(staged)
 }
 
-fn save(stem: &Path, overwrite: bool, content: &str) -> Result<PathBuf> {
+fn save(stem: &Path, overwrite: bool, content: &str) -> Result<()> {
     stage(stem, overwrite, content)?.commit()
 }
 
@@ -45,7 +45,7 @@ fn count(folder: &Path) -> usize {
 fn both_files_are_committed_and_nothing_else_is_left() {
     let root = tempfile::tempdir().unwrap();
     let stem = root.path().join("new/model");
-    assert_eq!(save(&stem, false, "first").unwrap(), stem);
+    save(&stem, false, "first").unwrap();
     assert_eq!(saved(&stem).unwrap(), "first");
     assert_eq!(save(&stem, false, "second").unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert_eq!(saved(&stem).unwrap(), "first");
@@ -215,8 +215,8 @@ fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
         assert!(take_names_until(&staged.own.path, &staged.siblings, true, &|| Ok(()), moves).is_err());
         assert!(matches!(begun(&stem), Some(Begun::Living)));
         for suffix in SUFFIXES {
-            let files = crate::formats::pytree_data::Files::of(&file(&stem, suffix));
-            assert_eq!(files.manifest, file(&stem, ".manifest"), "{suffix} after {moves} moves");
+            let files = crate::formats::pytree_data::Files::of(&Location::local(file(&stem, suffix)));
+            assert_eq!(files.manifest.path(), file(&stem, ".manifest"), "{suffix} after {moves} moves");
         }
         staged.committed = true;
     }

@@ -11,11 +11,14 @@ use super::super::{SaveOptions, SaveReport};
 use super::snapshot::check_unchanged;
 use super::{AsyncOptions, Blocked, OnEnd};
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::tree::{Leaf, Tree};
 
 #[derive(Debug)]
 pub(super) struct Job {
+    location: Location,
+    /// The location as a path or URL.
     pub path: PathBuf,
     pub monitor: Monitor,
     pub blocked: Blocked,
@@ -36,7 +39,7 @@ struct Work {
 
 impl Job {
     pub(super) fn new(
-        path: PathBuf,
+        location: Location,
         tree: Tree<Leaf>,
         options: &AsyncOptions,
         fingerprints: Option<Vec<Option<u32>>>,
@@ -45,7 +48,8 @@ impl Job {
         let (monitor, on_end) = (options.save.monitor.clone(), options.on_end.clone());
         let work = Mutex::new(Some(Work { tree, options: options.save.clone(), fingerprints }));
         Self {
-            path,
+            path: location.describe(),
+            location,
             monitor,
             blocked,
             on_end,
@@ -70,7 +74,7 @@ impl Job {
     fn save(&self, work: &Work) -> Result<SaveReport> {
         let Work { tree, options, fingerprints } = work;
         let mut report =
-            save_watched(&self.path, options, || Ok(Cow::Borrowed(tree)), &|| match fingerprints {
+            save_watched(&self.location, options, || Ok(Cow::Borrowed(tree)), &|| match fingerprints {
                 Some(before) => check_unchanged(tree, before),
                 None => Ok(()),
             })?;

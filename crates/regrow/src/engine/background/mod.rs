@@ -40,6 +40,7 @@ use self::snapshot::Pool;
 use super::save::check_rules;
 use super::{SaveOptions, SaveReport};
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::ToLocation;
 use crate::monitor::{Progress, Stage, StageReport};
 use crate::tree::{Leaf, LeafData, LeafKind, Pytree, Tree};
 
@@ -165,7 +166,7 @@ impl Blocked {
 ///
 /// # Errors
 /// As [`AsyncSaver::save`].
-pub fn save_async<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveHandle> {
+pub fn save_async<P: Pytree>(path: impl ToLocation, value: &P) -> Result<SaveHandle> {
     save_async_with(path, value, &AsyncOptions::default())
 }
 
@@ -174,7 +175,7 @@ pub fn save_async<P: Pytree>(path: impl AsRef<Path>, value: &P) -> Result<SaveHa
 /// # Errors
 /// As [`AsyncSaver::save`].
 pub fn save_async_with<P: Pytree>(
-    path: impl AsRef<Path>,
+    path: impl ToLocation,
     value: &P,
     options: &AsyncOptions,
 ) -> Result<SaveHandle> {
@@ -253,11 +254,11 @@ impl AsyncSaver {
     /// the path is taken. `Limit` if there is no memory for the copy. Everything else is the handle's to say.
     pub fn save<P: Pytree>(
         &self,
-        path: impl AsRef<Path>,
+        path: impl ToLocation,
         value: &P,
         options: &AsyncOptions,
     ) -> Result<Option<SaveHandle>> {
-        self.save_tree(path.as_ref(), options, || Ok(value.to_tree()?.into_owned()))
+        self.save_tree(path, options, || Ok(value.to_tree()?.into_owned()))
     }
 
     /// [`save`](Self::save) of a tree that is made only once it is known that it will be saved.
@@ -266,13 +267,13 @@ impl AsyncSaver {
     /// As there, and what `tree` says.
     pub fn save_tree(
         &self,
-        path: &Path,
+        path: impl ToLocation,
         options: &AsyncOptions,
         tree: impl FnOnce() -> Result<Tree<Leaf>>,
     ) -> Result<Option<SaveHandle>> {
         let since = Instant::now();
-        crate::location::local(path)?;
-        self.check_process(path)?;
+        let at = path.to_location()?;
+        self.check_process(&at.describe())?;
         let mut state = self.lock();
         report_failure(&mut state)?;
         if options.when_busy == WhenBusy::Skip && state.is_busy() {
@@ -283,9 +284,9 @@ impl AsyncSaver {
         report_failure(&mut state)?;
         drop(state);
         let waited_seconds = options.before.waited_seconds + since.elapsed().as_secs_f64();
-        if !options.save.overwrite && std::fs::symlink_metadata(path).is_ok() {
+        if !options.save.overwrite && at.is_taken() {
             return Err(Error::new(ErrorKind::AlreadyExists, "there is something at the path already")
-                .in_file(path)
+                .in_file(at)
                 .help("choose another path, or overwrite it on purpose"));
         }
         let tree = tree()?;
@@ -296,7 +297,7 @@ impl AsyncSaver {
         let copied_bytes = options.before.copied_bytes + copied_bytes;
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
-        let job = Arc::new(Job::new(path.to_owned(), tree, options, fingerprints, blocked));
+        let job = Arc::new(Job::new(at, tree, options, fingerprints, blocked));
         self.begin(job.clone());
         Ok(Some(SaveHandle { job, shared: self.shared.clone(), pid: self.pid, own_saver: None }))
     }

@@ -18,10 +18,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions};
 
-use super::super::{BUDGET_DEFAULT_BYTES, pool};
+use super::super::BUDGET_DEFAULT_BYTES;
 use crate::array::{Array, Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::text::counted;
+use crate::threads::pool;
 use crate::tree::{Leaf, LeafData, Tree};
 
 /// Copies begin at multiples of this.

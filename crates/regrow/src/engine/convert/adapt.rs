@@ -89,7 +89,7 @@ pub(super) fn plan(
     let own =
         checkpoint.description().custom_metadata.clone().filter(|_| format.holds_metadata(&options.save));
     let metadata = options.save.custom_metadata.clone().or(own);
-    let source = checkpoint.path().to_owned();
+    let source = checkpoint.location().clone();
     Ok(ConvertPlan { leaves, losses, source, tree: tree.map(|draft| draft.leaf), metadata })
 }
 

@@ -11,7 +11,6 @@
 //! base, leaves are compared before they are written, a band for each thread within the budget: what is not linked
 //! is read a second time.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::attempts::Attempts;
@@ -20,6 +19,7 @@ use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Loss, LossKind};
+use crate::location::{Location, ToLocation};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
 mod adapt;
@@ -71,7 +71,7 @@ pub struct ConvertPlan {
     /// What the target cannot hold, the worst first.
     pub losses: Vec<Loss>,
     /// Where it comes from.
-    source: PathBuf,
+    source: Location,
     tree: Tree<Leaf>,
     /// The checkpoint's own metadata, where the target has a place for it.
     metadata: Option<serde_json::Value>,
@@ -100,10 +100,11 @@ impl ConvertPlan {
 /// and `lossy` is not set; `InvalidArgument` for rules that cannot be followed. Nothing is left behind. Where the source
 /// is replaced meanwhile, the conversion begins anew with what took its place.
 pub fn convert(
-    source: impl AsRef<Path>,
-    target: impl AsRef<Path>,
+    source: impl ToLocation,
+    target: impl ToLocation,
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
+    let (source, target) = (source.to_location()?, target.to_location()?);
     Attempts::until_unreplaced(|| {
         super::open_with(&source, &options.open)?.plan_convert(options)?.run(&target, options)
     })
@@ -199,22 +200,24 @@ impl ConvertPlan {
     ///
     /// # Errors
     /// Those of `run`, word for word.
-    pub fn check(&self, target: impl AsRef<Path>, options: &ConvertOptions) -> Result<()> {
-        refuse_target_inside(&self.source, target.as_ref())?;
-        check_save(target.as_ref(), &self.tree, &self.save_options(options))
+    pub fn check(&self, target: impl ToLocation, options: &ConvertOptions) -> Result<()> {
+        let target = target.to_location()?;
+        refuse_target_inside(&self.source, &target)?;
+        check_save(&target, &self.tree, &self.save_options(options))
     }
 
     /// Writes what was planned.
     ///
     /// # Errors
     /// As [`convert`].
-    pub fn run(self, target: impl AsRef<Path>, options: &ConvertOptions) -> Result<ConvertReport> {
+    pub fn run(self, target: impl ToLocation, options: &ConvertOptions) -> Result<ConvertReport> {
         if !options.lossy && !self.is_lossless() {
             // What `lossy` would not help with comes first.
             self.check(target, options)?;
             return Err(refused(&self.losses, options));
         }
-        refuse_target_inside(&self.source, target.as_ref())?;
+        let target = target.to_location()?;
+        refuse_target_inside(&self.source, &target)?;
         let save = save_with(target, &self.tree, &self.save_options(options))?;
         Ok(ConvertReport { save, losses: self.losses })
     }
@@ -258,16 +261,11 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
 }
 
 /// A target inside the source would become part of what it is made from.
-fn refuse_target_inside(source: &Path, target: &Path) -> Result<()> {
-    let Ok(source) = source.canonicalize() else { return Ok(()) };
-    let mut above = std::path::absolute(target).unwrap_or_else(|_| target.to_owned());
-    while let Some(parent) = above.parent() {
-        if parent.canonicalize().is_ok_and(|parent| parent == source) {
-            return Err(Error::invalid("the target lies inside the source").in_file(target));
-        }
-        above = parent.to_owned();
+fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
+    match target.folders_above().iter().any(|folder| folder.leads_to(source)) {
+        true => Err(Error::invalid("the target lies inside the source").in_file(target)),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// The most losses that one error names.

@@ -1,6 +1,6 @@
 //! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums of them.
 
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -9,9 +9,10 @@ use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{Trailer, block_count, is_begun};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
-use crate::engine::pool;
 use crate::error::{Error, Result, ResultExt};
-use crate::store::{Access, LocalStore, Store, advise};
+use crate::location::{Location, ToLocation};
+use crate::store::{Access, Store, StoreExt, advise};
+use crate::threads::pool;
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -22,13 +23,14 @@ const ALONE_LEN_MAX_BYTES: u64 = 4 << 20;
 /// Bytes of a record that are read at a time where there are no checksums.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
 
-/// A leaf file: headers in memory, data on disk.
+/// A leaf file: headers in memory, data on disk; all of it in memory where there are no maps.
 #[derive(Debug)]
 pub struct LeafFile {
-    path: PathBuf,
-    store: LocalStore,
-    name: Vec<u8>,
-    map: Bytes,
+    at: Location,
+    store: Arc<dyn Store>,
+    bytes: Bytes,
+    /// Whether those are a map of the file.
+    is_map: bool,
     scan: Scan,
     trailer: Option<Trailer>,
     checksums: Option<Checksums>,
@@ -53,36 +55,37 @@ impl LeafFile {
     ///
     /// # Errors
     /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
-    pub fn open(path: &Path) -> Result<Self> {
-        crate::location::local(path)?;
-        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Error::invalid("the path names no file").in_file(path));
-        };
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let store = LocalStore::new(folder);
-        let name = name.as_encoded_bytes().to_vec();
+    pub fn open(at: impl ToLocation) -> Result<Self> {
+        let at = at.to_location()?;
+        let key = at.name().as_encoded_bytes();
+        if key.is_empty() {
+            return Err(Error::invalid("the path names no file").in_file(at));
+        }
+        let store = at.parent().store();
         let no_file =
-            || Error::io("cannot open the file", path, std::io::Error::from(std::io::ErrorKind::NotFound));
-        let map = store.map(&name)?.ok_or_else(no_file)?;
-        let scan = Scan::of(&map).in_file(path)?;
+            || Error::io("cannot open the file", &at, std::io::Error::from(std::io::ErrorKind::NotFound));
+        let map = store.map(key)?;
+        let is_map = map.is_some();
+        let bytes = map.map_or_else(|| store.get_whole(key), |map| Ok(Some(map)))?.ok_or_else(no_file)?;
+        let scan = Scan::of(&bytes).in_file(&at)?;
         let end = usize::try_from(scan.end_bytes).unwrap_or(usize::MAX);
         let mut file = Self {
-            path: path.to_owned(),
+            at,
             store,
-            name,
-            map,
+            bytes,
+            is_map,
             scan,
             trailer: None,
             checksums: None,
             damage: None,
             trailing_len_bytes: 0,
         };
-        file.read_trailer(end).in_file(path)?;
+        file.read_trailer(end).map_err(|error| error.in_file(&file.at))?;
         Ok(file)
     }
 
     fn read_trailer(&mut self, end: usize) -> Result<()> {
-        let rest = self.map.slice(end.min(self.map.len())..);
+        let rest = self.bytes.slice(end.min(self.bytes.len())..);
         match Trailer::parse(&rest) {
             Ok(Some(trailer)) => {
                 self.checksums = Some(self.fit(&trailer)?);
@@ -92,7 +95,7 @@ impl LeafFile {
             }
             // The records are whole: what lies behind them is what was damaged.
             Err(error) if is_begun(&rest) => {
-                self.damage = Some(error.shift(end as u64).in_file(&self.path));
+                self.damage = Some(error.shift(end as u64).in_file(&self.at));
                 Ok(())
             }
             // The end of a trailer, but records that stop short of its beginning.
@@ -155,8 +158,8 @@ impl LeafFile {
     }
 
     /// Where it was opened.
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn location(&self) -> &Location {
+        &self.at
     }
 
     /// The hyperparameters in front of the leaves.
@@ -181,7 +184,7 @@ impl LeafFile {
 
     /// Gives up the file for what is wrong with its last record.
     pub(super) fn into_broken(self) -> Option<Error> {
-        self.scan.broken.map(|error| error.in_file(self.path))
+        self.scan.broken.map(|error| error.in_file(self.at))
     }
 
     /// The file, or what is wrong with its index.
@@ -209,7 +212,7 @@ impl LeafFile {
 
     /// Whether the file has no bytes.
     pub(super) fn is_empty(&self) -> bool {
-        self.map.is_empty()
+        self.bytes.is_empty()
     }
 
     /// Errs if the line in front of the leaves is not what the trailer says.
@@ -217,12 +220,12 @@ impl LeafFile {
         let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
             return Ok(());
         };
-        let found = crc32c(&self.bytes(0, len)?);
+        let found = crc32c(&self.slice(0, len)?);
         if found == stored {
             return Ok(());
         }
         Err(Error::corrupt("the line in front of the leaves fails its crc32c")
-            .in_file(&self.path)
+            .in_file(&self.at)
             .at_byte(0)
             .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
     }
@@ -239,7 +242,10 @@ impl LeafFile {
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
         for (at, out) in wanted {
             let record = self.record(at)?;
-            advise(&self.bytes(record.offset_bytes, record.end_bytes() - record.offset_bytes)?, Access::Soon);
+            let stored = self.slice(record.offset_bytes, record.end_bytes() - record.offset_bytes)?;
+            if self.is_map {
+                advise(&stored, Access::Soon);
+            }
             if record.data_len_bytes != out.len() as u64 {
                 return Err(Error::invalid("the destination has another size than the record")
                     .expected(record.data_len_bytes, out.len()));
@@ -302,10 +308,10 @@ impl LeafFile {
         end.min(record.data_len_bytes)
     }
 
-    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the map. Not checked.
+    /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the file. Not checked.
     pub(super) fn data(&self, at: usize, start: u64, len_bytes: u64) -> Result<Bytes> {
         let record = self.record(at)?;
-        self.bytes(record.data_offset_bytes + start, len_bytes)
+        self.slice(record.data_offset_bytes + start, len_bytes)
     }
 
     /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose header says what
@@ -330,10 +336,10 @@ impl LeafFile {
             }
             let block_start = record.offset_bytes + block * block_len;
             let block_end = (block_start + block_len).min(record.end_bytes());
-            let found = crc32c(&self.bytes(block_start, block_end.saturating_sub(block_start))?);
+            let found = crc32c(&self.slice(block_start, block_end.saturating_sub(block_start))?);
             if found != stored {
                 return Err(Error::corrupt(format!("block {block} of record {at} fails its crc32c"))
-                    .in_file(&self.path)
+                    .in_file(&self.at)
                     .at_byte(block_start)
                     .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
                     .help("copy the file again, or restore the other leaves"));
@@ -346,13 +352,13 @@ impl LeafFile {
     /// A leaf that lies in the trailer, checked.
     pub(super) fn blob(&self, (offset, len_bytes, stored): (u64, u64, u32)) -> Result<Bytes> {
         let start = self.scan.end_bytes + offset;
-        let bytes = self.bytes(start, len_bytes)?;
+        let bytes = self.slice(start, len_bytes)?;
         let found = crc32c(&bytes);
         if found == stored {
             return Ok(bytes);
         }
         Err(Error::corrupt("a leaf in the trailer fails its crc32c")
-            .in_file(&self.path)
+            .in_file(&self.at)
             .at_byte(start)
             .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
     }
@@ -361,23 +367,26 @@ impl LeafFile {
         self.scan.records.get(at).ok_or_else(|| Error::invalid(format!("there is no record {at}")))
     }
 
-    fn bytes(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+    fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let (start, end) = (offset_bytes as usize, offset_bytes.saturating_add(len_bytes) as usize);
-        match end <= self.map.len() && start <= end {
-            true => Ok(self.map.slice(start..end)),
+        match end <= self.bytes.len() && start <= end {
+            true => Ok(self.bytes.slice(start..end)),
             false => Err(self.changed()),
         }
     }
 
     /// Errs if the file has shrunk since it was opened: its map would fault beyond its end.
     pub(super) fn check_len(&self) -> Result<()> {
-        match self.store.len_bytes(&self.name)? {
-            Some(len) if len >= self.map.len() as u64 => Ok(()),
+        if !self.is_map {
+            return Ok(());
+        }
+        match self.store.len_bytes(self.at.name().as_encoded_bytes())? {
+            Some(len) if len >= self.bytes.len() as u64 => Ok(()),
             _ => Err(self.changed()),
         }
     }
 
     fn changed(&self) -> Error {
-        Error::corrupt("the file has changed since it was opened").in_file(&self.path).help("open it again")
+        Error::corrupt("the file has changed since it was opened").in_file(&self.at).help("open it again")
     }
 }

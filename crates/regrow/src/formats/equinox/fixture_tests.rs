@@ -38,8 +38,8 @@ fn fixture(case: &Value) -> PathBuf {
 }
 
 fn open(path: &Path) -> Result<Box<dyn Reader>> {
-    assert!(Equinox.recognise(path).unwrap(), "{path:?}");
-    Equinox.open(path, &OpenOptions::default())
+    assert!(Equinox.recognise(&Location::local(path)).unwrap(), "{path:?}");
+    Equinox.open(&Location::local(path), &OpenOptions::default())
 }
 
 /// The whole leaf by `read_region`, and by `view` where there is one.

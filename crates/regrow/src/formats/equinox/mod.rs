@@ -22,15 +22,15 @@
 //!
 //! The record itself is [`npy::header`](super::npy::header)'s. Source: equinox 0.13 `_serialisation.py`; NumPy NEP 1.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
+use std::ffi::OsStr;
 
 use super::npy::header::MAGIC;
+use super::npy::read_of;
 use super::{Format, Loss, Reader, Sketch, Target};
-use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
@@ -64,17 +64,15 @@ impl Format for Equinox {
         "equinox"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        if !path.is_file() {
-            return Ok(false);
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        match at.look() {
+            Ok(Some(Found::File { .. })) if self.claims_name(at.name()) => Ok(true),
+            Ok(Some(Found::File { len_bytes })) => shows_records(read_of(at, len_bytes)),
+            _ => Ok(false),
         }
-        if self.claims_name(path) {
-            return Ok(true);
-        }
-        shows_records_at(path).map_err(|source| Error::io("cannot read", path, source))
     }
 
-    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
         let shows = shows_records(|offset_bytes, len_bytes| Ok(sketch.read_at(offset_bytes, len_bytes)));
         self.claims_name(name) || shows.unwrap_or(false)
     }
@@ -83,25 +81,26 @@ impl Format for Equinox {
         plan::plan(tree, &own_options(options), options)?.sketch()
     }
 
-    fn claims_name(&self, path: &Path) -> bool {
-        path.extension().is_some_and(|suffix| suffix == SUFFIX)
+    fn claims_name(&self, name: &OsStr) -> bool {
+        let stem = name.as_encoded_bytes().strip_suffix(SUFFIX.as_bytes());
+        stem.and_then(|stem| stem.strip_suffix(b".")).is_some_and(|stem| !stem.is_empty())
     }
 
     fn suffix(&self) -> Option<&'static str> {
         Some(".eqx")
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
-        super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::EquinoxReader::open(path, options.bare)?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(at)?;
+        super::refuse_step_and_item(at, options)?;
+        Ok(Box::new(reader::EquinoxReader::open(at, options.bare)?))
     }
 
     fn opens_bare(&self) -> bool {
         true
     }
 
-    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
         Target::File
     }
 
@@ -119,11 +118,11 @@ impl Format for Equinox {
         own.trailer && own.hyperparameters.is_none()
     }
 
-    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         plan::plan(tree, &own_options(options), options).map(drop)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
     }
 }
@@ -135,19 +134,9 @@ fn own_options(options: &SaveOptions) -> EquinoxOptions {
     }
 }
 
-fn shows_records_at(path: &Path) -> std::io::Result<bool> {
-    let file = File::open(path)?;
-    shows_records(|offset_bytes, len_max_bytes| {
-        let (mut file, mut out) = (&file, Vec::new());
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        file.take(len_max_bytes).read_to_end(&mut out)?;
-        Ok(out)
-    })
-}
-
 /// Whether a file of another name shows what no single npy file does: a line of JSON and then a record, or
 /// something of ours behind the first record. `read_at` gives at most so many bytes from an offset on.
-fn shows_records(read_at: impl Fn(u64, u64) -> std::io::Result<Vec<u8>>) -> std::io::Result<bool> {
+fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> {
     let start = read_at(0, LOOKED_AT_BYTES)?;
     if layout::is_line_and_record(&start) {
         return Ok(true);

@@ -1,6 +1,5 @@
 //! A leaf file as a checkpoint.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +9,7 @@ use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{BARE_HELP, Description, Reader};
+use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
@@ -23,19 +23,19 @@ pub(super) struct EquinoxReader {
 }
 
 impl EquinoxReader {
-    /// Reads the headers of the file at `path`; if `bare`, the pytree is the list of its records, whatever the trailer
-    /// says.
+    /// Reads the headers of the file `at` a location; if `bare`, the pytree is the list of its records, whatever the
+    /// trailer says.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, each with an offset.
-    pub(super) fn open(path: &Path, bare: bool) -> Result<Self> {
-        let file = LeafFile::open(path)?;
+    pub(super) fn open(at: &Location, bare: bool) -> Result<Self> {
+        let file = LeafFile::open(at)?;
         if file.broken().is_some() {
             let broken = file.into_broken();
             return Err(broken.unwrap_or_else(|| Error::corrupt("a record is broken")));
         }
         let file = if bare { file } else { whole(file)? };
-        let placed = pytree::of(&file, bare).in_file(path)?;
+        let placed = pytree::of(&file, bare).in_file(at)?;
         let mut notes = Vec::new();
         if file.trailer().is_none() {
             notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
@@ -78,7 +78,7 @@ impl EquinoxReader {
 fn whole(file: LeafFile) -> Result<LeafFile> {
     if file.is_empty() {
         return Err(Error::corrupt("the file is empty")
-            .in_file(file.path())
+            .in_file(file.location())
             .at_byte(0)
             .expected("a record, or a trailer", "0 bytes")
             .help(

@@ -352,10 +352,10 @@ fn only_leaf_files_are_recognised() {
     for (name, bytes, is_ours) in cases {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
-        assert_eq!(Equinox.recognise(&path).unwrap(), is_ours, "{name}");
+        assert_eq!(Equinox.recognise(&Location::local(&path)).unwrap(), is_ours, "{name}");
     }
     std::fs::create_dir(folder.path().join("folder.eqx")).unwrap();
-    assert!(!Equinox.recognise(&folder.path().join("folder.eqx")).unwrap());
+    assert!(!Equinox.recognise(&Location::local(folder.path().join("folder.eqx"))).unwrap());
 }
 
 #[test]

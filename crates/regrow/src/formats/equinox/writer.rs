@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::trailer::{BLOCK_LEN_BYTES, TRAILER_MAGIC, Trailer};
 use crate::array::Array;
 use crate::bytes::checksum::{BlockSums, Crc32c, crc32c};
-use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::Sketch;
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
-use crate::store::DirectWriter;
+use crate::storage::Publication;
+use crate::store::FileWriter;
 
 /// Bytes that are summed and written at a time: small enough to stay in cache from one to the next.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -77,7 +77,7 @@ pub fn line_of(value: &Value) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// `StorageFull` and its like; what reading a deferred array says.
-pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
+pub fn write(staged: &dyn Publication, contents: &mut Contents) -> Result<()> {
     let trailer = contents.trailer.take();
     let Contents { line, records, .. } = contents;
     let mut expected_len_bytes = line.len() as u64;
@@ -112,7 +112,7 @@ pub fn write(staged: &Staged, contents: &mut Contents) -> Result<()> {
     Ok(())
 }
 
-fn write_record(out: &mut DirectWriter, record: &RecordOut, sums: Option<&mut Vec<u32>>) -> Result<()> {
+fn write_record(out: &mut FileWriter, record: &RecordOut, sums: Option<&mut Vec<u32>>) -> Result<()> {
     let mut blocks = sums.is_some().then(|| BlockSums::new(BLOCK_LEN_BYTES as usize));
     let mut write = |bytes: &[u8]| {
         if let Some(blocks) = &mut blocks {
@@ -129,7 +129,7 @@ fn write_record(out: &mut DirectWriter, record: &RecordOut, sums: Option<&mut Ve
 }
 
 /// Writes the bytes of a leaf without a record; their checksum.
-fn write_blob(out: &mut DirectWriter, blob: &Array) -> Result<u32> {
+fn write_blob(out: &mut FileWriter, blob: &Array) -> Result<u32> {
     let mut sum = Crc32c::new();
     blob.for_each_piece(PIECE_LEN_BYTES, |piece| {
         sum.update(piece);

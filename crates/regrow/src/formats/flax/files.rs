@@ -1,17 +1,19 @@
 //! Single files: which are Flax', and their bytes.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::msgpack::{begins_tree, is_one_object};
+use super::msgpack::{begins_one_object, begins_tree, is_one_object};
 use super::steps::split;
+use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::formats::Sketch;
 use crate::formats::npy::header::MAGIC;
-use crate::store::{LocalStore, Store, StoreExt};
+use crate::location::Location;
+use crate::store::{Store, StoreExt, Way};
 
 /// The ending of names that say what they are.
 pub(super) const ENDING: &str = ".msgpack";
@@ -20,28 +22,39 @@ pub(super) const ENDING: &str = ".msgpack";
 /// fewer, and most of them are told apart by their first few.
 const TOKENS_MAX: usize = 1 << 20;
 
-/// Whether a file is one of Flax': by its name, or because it is one msgpack object from its first byte to its last.
-pub(super) fn is_flax_file(path: &Path) -> bool {
-    path.is_file() && is_named_so(path) || holds_one_object(path)
+/// Bytes that are looked at where there are no maps: all of a checkpoint is not fetched to see what it is.
+const LOOKED_AT_BYTES: u64 = 64 << 10;
+
+/// Whether the file `at` a location is one of Flax': by its name, or because it is one msgpack object from its first
+/// byte to its last.
+pub(super) fn is_flax_file(at: &Location) -> bool {
+    is_named_so(at.name()) || holds_one_object(at)
 }
 
 /// Whether a file is named like one of these.
-pub(super) fn is_named_so(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+pub(super) fn is_named_so(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
     let is_step = split(&name).is_some_and(|(prefix, _)| prefix == "checkpoint_");
     name.ends_with(ENDING) || is_step
 }
 
-/// Whether a file is exactly one map, array or extension. Reads its structure, not its data.
-pub(super) fn holds_one_object(path: &Path) -> bool {
-    if !path.is_file() {
-        return false;
+/// Whether the file `at` a location is exactly one map, array or extension. Reads its structure, not its data; where
+/// there are no maps, as much of that as lies at its beginning.
+pub(super) fn holds_one_object(at: &Location) -> bool {
+    let first = at.read_beginning(1).ok().flatten();
+    let begins = first.and_then(|first| first.first().copied()).is_some_and(begins_tree);
+    begins && shows_structure(at).unwrap_or(false)
+}
+
+fn shows_structure(at: &Location) -> Result<bool> {
+    let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
+    if let Some(map) = store.map(key)? {
+        return Ok(is_one_object(&map, TOKENS_MAX));
     }
-    let mut first = [0];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
-    read.is_ok()
-        && begins_tree(first[0])
-        && whole(path).is_ok_and(|(_, _, bytes)| is_one_object(&bytes, TOKENS_MAX))
+    let Some(blob) = store.open(key)? else { return Ok(false) };
+    let mut start = work_space(blob.len_bytes().min(LOOKED_AT_BYTES))?;
+    blob.read(0, &mut start, Way::Cached)?;
+    Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
 }
 
 /// The same of a file that has not been written yet. Of the layouts that begin as an object does, msgpack is one from
@@ -51,24 +64,44 @@ pub(super) fn shows_one_object(sketch: &Sketch) -> bool {
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
 }
 
-/// The store of a file's folder, its key there, and all of its bytes: mapped if they can be.
-///
-/// # Errors
-/// What the file system says.
-pub(super) fn whole(path: &Path) -> Result<(LocalStore, Vec<u8>, Bytes)> {
-    let absolute = std::path::absolute(path).map_err(|error| Error::io("cannot open", path, error))?;
-    let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else {
-        return Err(Error::invalid("the path of a checkpoint has no file name").in_file(path));
-    };
-    let store = LocalStore::new(folder);
-    let key = name.as_encoded_bytes().to_vec();
-    let bytes = match store.map(&key)? {
-        Some(map) => map,
-        None => store
-            .get_whole(&key)?
-            .ok_or_else(|| Error::io("cannot open", path, std::io::ErrorKind::NotFound.into()))?,
-    };
-    Ok((store, key, bytes))
+/// All of a file.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub bytes: Bytes,
+    /// Where it is mapped from: the store of its folder, and its key there. `None` if it was read into memory.
+    mapped_from: Option<(Arc<dyn Store>, Vec<u8>)>,
+}
+
+impl Whole {
+    /// The file `at` a location: mapped if it can be.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn of(at: &Location) -> Result<Self> {
+        let (store, key) = (at.parent().store(), at.name().as_encoded_bytes());
+        if key.is_empty() {
+            return Err(Error::invalid("the path of a checkpoint has no file name").in_file(at));
+        }
+        if let Some(bytes) = store.map(key)? {
+            return Ok(Self { bytes, mapped_from: Some((store, key.to_vec())) });
+        }
+        let missing = || Error::io("cannot open", at, io::ErrorKind::NotFound.into());
+        Ok(Self { bytes: store.get_whole(key)?.ok_or_else(missing)?, mapped_from: None })
+    }
+
+    /// Errs if the file has shrunk since it was mapped: the map would fault beyond its end.
+    ///
+    /// # Errors
+    /// `Corrupt`; what the storage says.
+    pub fn check_len(&self) -> Result<()> {
+        let Some((store, key)) = &self.mapped_from else { return Ok(()) };
+        if store.len_bytes(key)?.is_some_and(|len| len < self.bytes.len() as u64) {
+            return Err(Error::corrupt("the file has become shorter since it was opened")
+                .in_file(store.describe(key))
+                .help("open the checkpoint again"));
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +114,7 @@ mod tests {
         let write = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             std::fs::write(&path, bytes).unwrap();
-            is_flax_file(&path)
+            is_flax_file(&Location::local(path))
         };
         for (name, bytes) in [
             ("a.txt", &b"text"[..]),
@@ -103,6 +136,6 @@ mod tests {
         ] {
             assert!(write(name, bytes), "{name}");
         }
-        assert!(!is_flax_file(folder.path()));
+        assert!(!is_flax_file(&Location::local(folder.path())));
     }
 }

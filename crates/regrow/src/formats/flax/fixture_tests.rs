@@ -27,8 +27,8 @@ fn cases(kind: &str) -> Vec<(String, Value)> {
 }
 
 fn open_at(path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-    assert!(Flax.recognise(path).unwrap(), "{}", path.display());
-    Flax.open(path, options)
+    assert!(Flax.recognise(&Location::local(path)).unwrap(), "{}", path.display());
+    Flax.open(&Location::local(path), options)
 }
 
 fn open(path: &Path) -> Result<Box<dyn Reader>> {

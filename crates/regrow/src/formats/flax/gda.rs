@@ -5,13 +5,13 @@
 //! checkpoint_7_gda/params/w/.zarray     the array, in chunks
 //! ```
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::steps::ARRAYS_SUFFIX;
 use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
-use crate::error::{Error, Result, ResultExt};
-use crate::store::{LocalStore, Store, StoreExt};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::location::Location;
+use crate::store::{Store, StoreExt};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
 /// What a text begins with that stands for an array.
@@ -37,24 +37,33 @@ pub(super) enum Resolved {
 }
 
 impl ArraysFolder {
-    /// Of the file at `path`; whether it is there shows when it is needed.
-    pub fn of(path: &Path) -> Self {
-        let mut name = path.file_name().unwrap_or_default().to_os_string();
+    /// Of the file `at` a location; whether it is there shows when it is needed.
+    pub fn of(at: &Location) -> Self {
+        let mut name = at.name().to_os_string();
         name.push(ARRAYS_SUFFIX);
-        let folder: PathBuf = path.with_file_name(&name);
-        Self { store: Arc::new(LocalStore::new(&folder)), name: name.to_string_lossy().into_owned() }
+        let folder = at.with_name(&name);
+        Self { store: folder.store(), name: name.to_string_lossy().into_owned() }
     }
 
     /// What `text` stands for, if not for itself.
     ///
     /// # Errors
-    /// `Corrupt` or `Unsupported` for an array whose document cannot be read.
+    /// `Corrupt` or `Unsupported` for an array whose document cannot be read; what the storage says.
     pub fn resolve(&self, text: &str) -> Result<Option<Resolved>> {
         let Some(name) = text.strip_prefix(PLACEHOLDER) else { return Ok(None) };
         let missing = || Resolved::Missing(format!("{}/{name}", self.name));
         let key = format!("{name}/{DOCUMENT}").into_bytes();
-        // A name that leads out of the folder is no name of an array in it.
-        let Ok(Some(len)) = self.store.len_bytes(&key) else { return Ok(Some(missing())) };
+        let len = match self.store.len_bytes(&key) {
+            Ok(Some(len)) => len,
+            Ok(None) => return Ok(Some(missing())),
+            // A name that leads out of the folder is no name of an array in it, nor is one that nobody may look at.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::PermissionDenied) =>
+            {
+                return Ok(Some(missing()));
+            }
+            Err(error) => return Err(error),
+        };
         if len > ZARR_DOCUMENT_LEN_MAX_BYTES as u64 {
             return Err(Error::corrupt("the metadata of an array is too long")
                 .in_file(self.store.describe(&key))

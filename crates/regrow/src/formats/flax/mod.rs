@@ -24,13 +24,14 @@
 //!
 //! Source: flax 0.12.8 `serialization.py` and `training/checkpoints.py`; msgpack `spec.md`.
 
-use std::path::Path;
+use std::ffi::OsStr;
 
 use super::{Format, Loss, LossKind, Reader, Target};
-use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::Sketch;
+use crate::location::Location;
+use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod convert;
@@ -58,18 +59,19 @@ impl Format for Flax {
         "flax"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        match path.is_dir() {
-            true => steps::are_in(path),
-            false => Ok(files::is_flax_file(path)),
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        match at.look() {
+            Ok(Some(Found::Folder)) => steps::are_in(at),
+            Ok(Some(Found::File { .. })) => Ok(files::is_flax_file(at)),
+            _ => Ok(false),
         }
     }
 
-    fn claims_name(&self, path: &Path) -> bool {
-        files::is_named_so(path)
+    fn claims_name(&self, name: &OsStr) -> bool {
+        files::is_named_so(name)
     }
 
-    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
         self.claims_name(name) || files::shows_one_object(sketch)
     }
 
@@ -81,12 +83,12 @@ impl Format for Flax {
         Some(files::ENDING)
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
-        Ok(Box::new(reader::FlaxReader::open(path, options)?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(at)?;
+        Ok(Box::new(reader::FlaxReader::open(at, options)?))
     }
 
-    fn target(&self, _path: &Path, _options: &SaveOptions) -> Target {
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
         Target::File
     }
 
@@ -103,11 +105,11 @@ impl Format for Flax {
         tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
     }
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, options, &own_options(options)).map(drop)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
     }
 }

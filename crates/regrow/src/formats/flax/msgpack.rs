@@ -50,17 +50,20 @@ pub enum Token {
 pub struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Of all bytes, of which `bytes` may be the first.
+    len: usize,
 }
 
 impl<'a> Scanner<'a> {
     /// From the start of `bytes` to their end.
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, len: bytes.len() }
     }
 
     /// From the start of `range` to its end: the payload of an extension.
     pub fn within(bytes: &'a [u8], range: Range<usize>) -> Self {
-        Self { bytes: bytes.get(..range.end).unwrap_or(bytes), at: range.start }
+        let bytes = bytes.get(..range.end).unwrap_or(bytes);
+        Self { bytes, at: range.start, len: bytes.len() }
     }
 
     /// Where the next token begins.
@@ -201,7 +204,7 @@ impl<'a> Scanner<'a> {
     }
 
     fn left(&self) -> usize {
-        self.bytes.len().saturating_sub(self.at)
+        self.len.saturating_sub(self.at)
     }
 
     /// Errs unless everything has been read.
@@ -237,13 +240,25 @@ pub(crate) fn begins_tree(first: u8) -> bool {
     begins_map(first) || matches!(first, 0x90..=0x9f | 0xc7..=0xc9 | 0xd4..=0xd8 | 0xdc | 0xdd)
 }
 
+/// Longest token without its text, buffer or payload.
+const TOKEN_LEN_MAX_BYTES: usize = 9;
+
 /// Whether `bytes` are exactly one object, by their structure alone. Stops after `tokens_max` tokens and takes
 /// what has made sense for so long as one.
 pub(crate) fn is_one_object(bytes: &[u8], tokens_max: usize) -> bool {
-    let mut scanner = Scanner::new(bytes);
+    begins_one_object(bytes, bytes.len() as u64, tokens_max)
+}
+
+/// The same of `len_bytes` bytes, the first of which are `start`. Stops where those end.
+pub(crate) fn begins_one_object(start: &[u8], len_bytes: u64, tokens_max: usize) -> bool {
+    let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+    let mut scanner = Scanner { bytes: start, at: 0, len: len_bytes };
     // Values still to come in each open container.
     let mut open: Vec<usize> = Vec::new();
     for _ in 0..tokens_max {
+        if len_bytes > start.len() && scanner.at.saturating_add(TOKEN_LEN_MAX_BYTES) > start.len() {
+            return true;
+        }
         let values = match scanner.next() {
             Ok(Token::Array(count)) => count,
             Ok(Token::Map(count)) => 2 * count,
@@ -343,5 +358,19 @@ mod tests {
         for bytes in [&[][..], &[0x80, 0x80], &[0x92, 1], b"\x89PNG\r\n\x1a\n", &[0x91; 5000]] {
             assert!(!is_one_object(bytes, 10_000), "{bytes:x?}");
         }
+    }
+
+    #[test]
+    fn the_beginning_of_one_object_is_told_from_others() {
+        let data = [&[0x81, 0xa1, b'a', 0xc5, 1, 0][..], &[7; 256]].concat();
+        for len in 0..=data.len() {
+            assert!(begins_one_object(&data[..len], data.len() as u64, 100), "{len}");
+        }
+        // A byte is left over behind the object, whose end is known as soon as its last token is.
+        for len in [20, data.len()] {
+            assert!(!begins_one_object(&data[..len], data.len() as u64 + 1, 100), "{len}");
+        }
+        assert!(begins_one_object(&data[..10], data.len() as u64 + 1, 100));
+        assert!(!begins_one_object(&data[..20], 100, 100));
     }
 }

@@ -1,12 +1,11 @@
 //! A file, or the file of a step, as a checkpoint.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::decode::{Data, decode};
-use super::files::whole;
+use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
 use super::steps::Steps;
 use crate::array::{Dtype, Region, Shape};
@@ -14,7 +13,7 @@ use crate::engine::OpenOptions;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::{Description, Reader, refuse_step_and_item};
-use crate::store::{LocalStore, Store};
+use crate::location::Location;
 use crate::tree::{LeafInfo, LeafKind, Tree};
 use crate::zarr::ZarrArray;
 
@@ -24,10 +23,7 @@ pub(super) struct FlaxReader {
     description: Description,
     tree: Tree<LeafInfo>,
     sources: Vec<Source>,
-    /// Where the file is, and how long it was when it was opened.
-    store: LocalStore,
-    key: Vec<u8>,
-    len_bytes: u64,
+    file: Whole,
 }
 
 /// Where the data of a leaf comes from.
@@ -42,18 +38,18 @@ enum Source {
 }
 
 impl FlaxReader {
-    /// Opens the file at `path`, or a step of the folder.
+    /// Opens the file `at` a location, or a step of the folder.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`, with file, leaf and offset; `NotFound` for a step that is not there.
-    pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
-        if !path.is_dir() {
-            refuse_step_and_item(path, options)?;
-            return Self::open_file(path);
+    pub(super) fn open(at: &Location, options: &OpenOptions) -> Result<Self> {
+        if !at.is_folder() {
+            refuse_step_and_item(at, options)?;
+            return Self::open_file(at);
         }
-        let steps = Steps::find(path, options)?;
-        let picked = steps.pick(options.step, path)?;
-        let mut reader = Self::open_file(&picked.path)?;
+        let steps = Steps::find(at, options)?;
+        let picked = steps.pick(options.step, at)?;
+        let mut reader = Self::open_file(&picked.at)?;
         let description = &mut reader.description;
         description.step = picked.whole();
         description.steps = steps.files.iter().filter_map(super::steps::StepFile::whole).collect();
@@ -70,16 +66,16 @@ impl FlaxReader {
         Ok(reader)
     }
 
-    fn open_file(path: &Path) -> Result<Self> {
-        let (store, key, bytes) = whole(path)?;
-        let decoded = decode(&bytes).in_file(path)?;
+    fn open_file(at: &Location) -> Result<Self> {
+        let file = Whole::of(at)?;
+        let decoded = decode(&file.bytes).in_file(at)?;
         let mut description = Description {
             layout: "flax".to_owned(),
             variant: "msgpack".to_owned(),
             notes: vec!["msgpack files have no checksums: damage to their data goes unseen".to_owned()],
             ..Description::default()
         };
-        let arrays = ArraysFolder::of(path);
+        let arrays = ArraysFolder::of(at);
         let mut sources = Vec::with_capacity(decoded.len());
         let mut failed = None;
         let tree = decoded.map(|leaf| {
@@ -115,7 +111,7 @@ impl FlaxReader {
         });
         match failed {
             Some(error) => Err(error),
-            None => Ok(Self { description, tree, sources, store, key, len_bytes: bytes.len() as u64 }),
+            None => Ok(Self { description, tree, sources, file }),
         }
     }
 
@@ -123,14 +119,9 @@ impl FlaxReader {
         self.tree.leaves().get(leaf).zip(self.sources.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
     }
 
-    /// The bytes of a leaf in the file, unless it has shrunk: a map would fault beyond its end.
+    /// The bytes of a leaf in the file, unless it has shrunk.
     fn mapped<'s>(&self, pieces: &'s [Bytes]) -> Result<&'s [Bytes]> {
-        if self.store.len_bytes(&self.key)?.is_some_and(|len| len < self.len_bytes) {
-            return Err(Error::corrupt("the file has become shorter since it was opened")
-                .in_file(self.store.describe(&self.key))
-                .help("open the checkpoint again"));
-        }
-        Ok(pieces)
+        self.file.check_len().map(|()| pieces)
     }
 }
 

@@ -13,11 +13,12 @@
 //! Source: flax `training/checkpoints.py`.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use super::files::holds_one_object;
 use crate::engine::OpenOptions;
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::Entry;
 
 /// The prefix if the caller of Flax chose no other.
 const PREFIX: &str = "checkpoint_";
@@ -51,7 +52,9 @@ pub(super) struct StepFile {
     pub step: f64,
     /// As it stands in the name.
     pub text: String,
-    pub path: PathBuf,
+    pub at: Location,
+    /// Whether it is a file at all.
+    is_file: bool,
 }
 
 impl StepFile {
@@ -65,8 +68,8 @@ impl StepFile {
 /// Whether a folder holds such files: one of a prefix has to be a msgpack object.
 ///
 /// # Errors
-/// What the file system says.
-pub(crate) fn are_in(folder: &Path) -> Result<bool> {
+/// What the storage says.
+pub(crate) fn are_in(folder: &Location) -> Result<bool> {
     Ok(!found(folder)?.is_empty())
 }
 
@@ -75,7 +78,7 @@ impl Steps {
     ///
     /// # Errors
     /// `NotFound` for a prefix that is not there, or if none was named and several are.
-    pub fn find(folder: &Path, options: &OpenOptions) -> Result<Self> {
+    pub fn find(folder: &Location, options: &OpenOptions) -> Result<Self> {
         let mut by_prefix = found(folder)?;
         let prefixes: Vec<String> = by_prefix.keys().cloned().collect();
         let wanted = match (&options.item, prefixes.as_slice()) {
@@ -93,7 +96,7 @@ impl Steps {
                 .help(format!("name one as the item, or a file: {}", prefixes.join(", "))));
         };
         let mut notes = Vec::new();
-        for name in names(folder)?.iter().filter_map(|(name, is_dir)| (!is_dir).then_some(name)) {
+        for name in names(folder)?.iter().filter(|name| !name.is_folder).map(|name| &name.text) {
             match name.strip_prefix(wanted.as_str()) {
                 Some(UNFINISHED) => {
                     notes.push(format!("{name} is left from a save that never ended, or one that runs now"));
@@ -113,7 +116,7 @@ impl Steps {
     ///
     /// # Errors
     /// `NotFound`, with the steps that are there.
-    pub fn pick(&self, step: Option<u64>, folder: &Path) -> Result<&StepFile> {
+    pub fn pick(&self, step: Option<u64>, folder: &Location) -> Result<&StepFile> {
         let found = match step {
             Some(wanted) => self.files.iter().find(|file| file.whole() == Some(wanted)),
             None => self.files.last(),
@@ -130,16 +133,16 @@ impl Steps {
 }
 
 /// The steps by prefix.
-fn found(folder: &Path) -> Result<BTreeMap<String, Vec<StepFile>>> {
+fn found(folder: &Location) -> Result<BTreeMap<String, Vec<StepFile>>> {
     let mut by_prefix: BTreeMap<String, Vec<StepFile>> = BTreeMap::new();
     let names = names(folder)?;
-    if names.iter().any(|(name, _)| ORBAX_MARKS.contains(&name.as_str())) {
+    if names.iter().any(|name| ORBAX_MARKS.contains(&name.text.as_str())) {
         return Ok(by_prefix);
     }
-    for (name, _) in names.iter().filter(|(_, is_dir)| !is_dir) {
+    for Name { text: name, is_file, .. } in names.iter().filter(|name| !name.is_folder) {
         if let Some((prefix, step)) = split(name) {
             let text = name.get(prefix.len()..).unwrap_or_default().to_owned();
-            let file = StepFile { step, text, path: folder.join(name) };
+            let file = StepFile { step, text, at: folder.join(name), is_file: *is_file };
             by_prefix.entry(prefix.to_owned()).or_default().push(file);
         }
         if by_prefix.len() > PREFIXES_MAX {
@@ -148,23 +151,29 @@ fn found(folder: &Path) -> Result<BTreeMap<String, Vec<StepFile>>> {
     }
     by_prefix.retain(|_, files| {
         files.sort_by(|a, b| a.step.total_cmp(&b.step).then_with(|| a.text.cmp(&b.text)));
-        files.iter().rev().any(|file| holds_one_object(&file.path))
+        files.iter().rev().any(|file| file.is_file && holds_one_object(&file.at))
     });
     Ok(by_prefix)
 }
 
-/// Names of files and folders, with whether each is a folder; those that are no text are nobody's steps.
-fn names(folder: &Path) -> Result<Vec<(String, bool)>> {
-    let failed = |source| Error::io("cannot list", folder, source);
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let is_dir = entry.file_type().map_err(failed)?.is_dir();
-        if let Ok(name) = entry.file_name().into_string() {
-            names.push((name, is_dir));
-        }
-    }
-    names.sort_unstable();
+/// One name in a folder.
+#[derive(Debug)]
+struct Name {
+    text: String,
+    /// Links to folders are none.
+    is_folder: bool,
+    /// Whether it leads to a file.
+    is_file: bool,
+}
+
+/// Names of files and folders; those that are no text are nobody's steps.
+fn names(folder: &Location) -> Result<Vec<Name>> {
+    let name = |entry: Entry| {
+        let (is_folder, is_file) = (entry.is_folder() && !entry.is_link, entry.is_file());
+        Some(Name { text: entry.name.into_string().ok()?, is_folder, is_file })
+    };
+    let mut names: Vec<Name> = folder.entries()?.into_iter().filter_map(name).collect();
+    names.sort_unstable_by(|a, b| a.text.cmp(&b.text));
     Ok(names)
 }
 
@@ -227,24 +236,25 @@ mod tests {
     #[test]
     fn only_files_of_flax_are_steps() {
         let folder = tempfile::tempdir().unwrap();
+        let at = Location::local(folder.path());
         let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
         write("shard_1", b"no msgpack at all");
         write("notes7", b"\x81text");
-        assert!(!are_in(folder.path()).unwrap());
+        assert!(!are_in(&at).unwrap());
         write("gen_2", &[0x81, 0xa1, b'a', 1]);
         write("gen_10", &[0x81, 0xa1, b'a', 2]);
         write("gen_tmp", &[]);
-        assert!(are_in(folder.path()).unwrap());
-        let steps = Steps::find(folder.path(), &OpenOptions::default()).unwrap();
-        assert_eq!(steps.pick(None, folder.path()).unwrap().text, "10");
+        assert!(are_in(&at).unwrap());
+        let steps = Steps::find(&at, &OpenOptions::default()).unwrap();
+        assert_eq!(steps.pick(None, &at).unwrap().text, "10");
         assert_eq!(steps.notes.len(), 1);
-        assert!(steps.pick(Some(3), folder.path()).unwrap_err().help_text().unwrap().ends_with("2, 10"));
+        assert!(steps.pick(Some(3), &at).unwrap_err().help_text().unwrap().ends_with("2, 10"));
         write("disc_4", &[0x80]);
-        let error = Steps::find(folder.path(), &OpenOptions::default()).unwrap_err();
+        let error = Steps::find(&at, &OpenOptions::default()).unwrap_err();
         assert!(error.help_text().unwrap().ends_with("disc_, gen_"));
         let item = OpenOptions { item: Some("disc_".to_owned()), ..OpenOptions::default() };
-        assert_eq!(Steps::find(folder.path(), &item).unwrap().files.len(), 1);
+        assert_eq!(Steps::find(&at, &item).unwrap().files.len(), 1);
         write("checkpoint", &[0x80]);
-        assert!(!are_in(folder.path()).unwrap());
+        assert!(!are_in(&at).unwrap());
     }
 }

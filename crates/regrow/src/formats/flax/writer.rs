@@ -13,7 +13,6 @@
 //! Two passes: the first finds out every size and everything that cannot be written, the second streams.
 
 use std::collections::HashSet;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::convert::swap_words;
@@ -23,10 +22,11 @@ use super::layout::{CHUNKED_KEY, EXT_NDARRAY, EXT_NUMPY_SCALAR};
 use super::msgpack::{DEPTH_MAX, too_deep};
 use super::options::FlaxOptions;
 use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
-use crate::commit::Staged;
 use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
 /// Writes the one file of `staged`.
@@ -35,7 +35,7 @@ use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 /// `Unsupported` or `NameCollision`, naming every leaf that cannot be written; `StorageFull` and its like.
 pub(super) fn write(
     tree: &Tree<Leaf>,
-    staged: &Staged,
+    staged: &dyn Publication,
     options: &SaveOptions,
     flax: &FlaxOptions,
 ) -> Result<()> {
@@ -65,7 +65,7 @@ pub(super) fn write(
 /// As [`write`], but for what the disk says.
 pub(super) fn plan(
     tree: &Tree<Leaf>,
-    target: &Path,
+    target: &Location,
     options: &SaveOptions,
     flax: &FlaxOptions,
 ) -> Result<Encoder> {

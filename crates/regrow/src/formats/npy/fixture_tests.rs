@@ -15,7 +15,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Result<Box<dyn Reader>> {
-    Npy.open(&fixture(name), &OpenOptions::default())
+    Npy.open(&Location::local(fixture(name)), &OpenOptions::default())
 }
 
 fn read(reader: &dyn Reader, leaf: usize) -> Result<Vec<u8>> {
@@ -74,7 +74,7 @@ fn every_array_holds_what_numpy_wrote() {
     assert!(arrays.len() > 60);
     for (name, array) in arrays {
         let file = format!("{name}.npy");
-        assert!(Npy.recognise(&fixture(&file)).unwrap(), "{name}");
+        assert!(Npy.recognise(&Location::local(fixture(&file))).unwrap(), "{name}");
         let reader = open(&file).unwrap_or_else(|error| panic!("{name}: {error:?}"));
         assert_eq!(reader.tree().len(), 1);
         check_leaf(&*reader, 0, array, name);
@@ -149,9 +149,11 @@ fn archives_hold_what_numpy_wrote() {
     let expected = regrow_testkit::expected("npy");
     for (name, members) in expected["archives"].as_object().unwrap() {
         let file = format!("{name}.npz");
-        assert!(Npy.recognise(&fixture(&file)).unwrap(), "{name}");
+        assert!(Npy.recognise(&Location::local(fixture(&file))).unwrap(), "{name}");
         let bare = OpenOptions { bare: name == "extra", ..OpenOptions::default() };
-        let reader = Npy.open(&fixture(&file), &bare).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        let reader = Npy
+            .open(&Location::local(fixture(&file)), &bare)
+            .unwrap_or_else(|error| panic!("{name}: {error:?}"));
         let members = members.as_object().unwrap();
         // A folder in an archive is nothing but a name.
         let count = members.keys().filter(|key| !key.ends_with('/')).count();
@@ -194,8 +196,8 @@ fn a_folder_of_arrays_is_a_dict_of_dicts() {
         std::fs::copy(fixture(&format!("{name}.npy")), to).unwrap();
     }
     std::fs::write(folder.path().join("README.md"), "x").unwrap();
-    assert!(Npy.recognise(folder.path()).unwrap());
-    let reader = Npy.open(folder.path(), &OpenOptions::default()).unwrap();
+    assert!(Npy.recognise(&Location::local(folder.path())).unwrap());
+    let reader = Npy.open(&Location::local(folder.path()), &OpenOptions::default()).unwrap();
     let paths: Vec<String> = reader.tree().paths().iter().map(ToString::to_string).collect();
     assert_eq!(paths, ["a/.c", "a/b/0", "a/b/1", "d"]);
     for (leaf, name) in ["text", "le_f4", "fortran", "empty"].into_iter().enumerate() {
@@ -203,11 +205,11 @@ fn a_folder_of_arrays_is_a_dict_of_dicts() {
     }
     // A file and a folder of one name.
     std::fs::copy(fixture("empty.npy"), folder.path().join("a.npy")).unwrap();
-    let error = Npy.open(folder.path(), &OpenOptions::default()).unwrap_err();
+    let error = Npy.open(&Location::local(folder.path()), &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NameCollision, "{error:?}");
     // Something else lies there: not ours to claim.
     std::fs::write(folder.path().join("a/model.bin"), "x").unwrap();
-    assert!(!Npy.recognise(folder.path()).unwrap());
+    assert!(!Npy.recognise(&Location::local(folder.path())).unwrap());
 }
 
 #[test]
@@ -217,19 +219,19 @@ fn other_peoples_files_are_not_claimed() {
     for layout in ["equinox", "flax", "orbax", "pytree", "safetensors", "trak", "zarr", "ocdbt"] {
         for entry in std::fs::read_dir(fixtures.join(layout)).unwrap() {
             let path = entry.unwrap().path();
-            assert!(!Npy.recognise(&path).unwrap(), "{}", path.display());
+            assert!(!Npy.recognise(&Location::local(&path)).unwrap(), "{}", path.display());
             looked_at += 1;
         }
-        assert!(!Npy.recognise(&fixtures.join(layout)).unwrap());
+        assert!(!Npy.recognise(&Location::local(fixtures.join(layout))).unwrap());
     }
     assert!(looked_at > 100);
     let folder = tempfile::tempdir().unwrap();
-    assert!(!Npy.recognise(folder.path()).unwrap());
+    assert!(!Npy.recognise(&Location::local(folder.path())).unwrap());
     // Two records in one file are a stream of leaves.
     let path = folder.path().join("two.npy");
     let one = std::fs::read(fixture("le_f4.npy")).unwrap();
     std::fs::write(&path, [&one[..], &one].concat()).unwrap();
-    assert!(!Npy.recognise(&path).unwrap());
+    assert!(!Npy.recognise(&Location::local(&path)).unwrap());
     std::fs::write(folder.path().join("x.npz"), "no archive").unwrap();
-    assert!(!Npy.recognise(&folder.path().join("x.npz")).unwrap());
+    assert!(!Npy.recognise(&Location::local(folder.path().join("x.npz"))).unwrap());
 }

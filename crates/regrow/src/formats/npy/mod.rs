@@ -27,12 +27,13 @@
 //! it was checked; `open` alone reads headers that nothing has checked yet. Files on their own have no checksum. Source: NumPy NEP 1 and
 //! `numpy.lib.format`; `numpy.savez`.
 
-use std::path::Path;
+use std::ffi::OsStr;
 
 use super::{Format, Loss, Reader, Sketch, Target};
-use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod descr;
@@ -51,6 +52,7 @@ mod writer;
 mod zip;
 
 pub use options::{Form, NpyOptions};
+pub(super) use reader::read_of;
 
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
 #[derive(Debug)]
@@ -61,30 +63,30 @@ impl Format for Npy {
         "npy"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        reader::is_one(path)
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        reader::is_one(at)
     }
 
-    fn claims_name(&self, path: &Path) -> bool {
-        Form::of_path(path) != Form::Folder
+    fn claims_name(&self, name: &OsStr) -> bool {
+        Form::of_name(name) != Form::Folder
     }
 
-    fn recognise_sketch(&self, name: &Path, sketch: &Sketch) -> bool {
+    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
         reader::is_sketch_of_one(name, sketch)
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
-        super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::NpyReader::open(path, options.bare)?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(at)?;
+        super::refuse_step_and_item(at, options)?;
+        Ok(Box::new(reader::NpyReader::open(at, options.bare)?))
     }
 
     fn opens_bare(&self) -> bool {
         true
     }
 
-    fn target(&self, path: &Path, options: &SaveOptions) -> Target {
-        match form_at(path, &own(options)) {
+    fn target(&self, at: &Location, options: &SaveOptions) -> Target {
+        match form_at(at, &own(options)) {
             Form::Npy | Form::Npz => Target::File,
             Form::Folder => Target::Folder,
         }
@@ -111,20 +113,20 @@ impl Format for Npy {
         own.structure && own.form != Some(Form::Npy)
     }
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
     }
 }
 
-/// The form of what is made at `path`.
-fn form_at(path: &Path, own: &NpyOptions) -> Form {
-    own.form.unwrap_or(Form::of_path(path))
+/// The form of what is made `at` a location.
+fn form_at(at: &Location, own: &NpyOptions) -> Form {
+    own.form.unwrap_or(Form::of_name(at.name()))
 }
 
 fn own(options: &SaveOptions) -> NpyOptions {

@@ -1,8 +1,10 @@
 //! What can be asked of a save in this layout.
 
-use std::path::Path;
+use std::ffi::OsStr;
 
 use serde::{Deserialize, Deserializer};
+
+use crate::location::suffix_of;
 
 /// What a checkpoint of this layout is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -17,9 +19,9 @@ pub enum Form {
 }
 
 impl Form {
-    /// What a path asks for by how its name ends.
-    pub(super) fn of_path(path: &Path) -> Self {
-        let suffix = path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase());
+    /// What a name asks for by how it ends.
+    pub(super) fn of_name(name: &OsStr) -> Self {
+        let suffix = suffix_of(name);
         match suffix.as_deref() {
             Some("npy") => Self::Npy,
             Some("npz") => Self::Npz,

@@ -1,9 +1,6 @@
 //! An npy file, an archive or a folder of them, as a checkpoint.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::ffi::OsStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,14 +16,16 @@ use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
-use crate::engine::{Finding, pool};
+use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::regrow::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Reader, Sketch};
+use crate::location::{Location, suffix_of};
 use crate::monitor::Monitor;
-use crate::store::{LocalStore, read_document};
+use crate::storage::Found;
 use crate::text::counted;
+use crate::threads::pool;
 use crate::tree::{LeafInfo, Tree};
 
 /// How an archive begins: with a member, or with its end if there is none.
@@ -38,35 +37,35 @@ const ALONE_LEN_MAX_BYTES: usize = 4 << 20;
 /// As much is read of a file at first: nearly every header is shorter.
 const FIRST_LEN_BYTES: u64 = 256;
 
-/// Whether `path` is one of these: by its suffix and first bytes, or by what lies in it.
-pub(super) fn is_one(path: &Path) -> Result<bool> {
-    if path.is_dir() {
-        return walk::is_one(path);
+/// Whether one of these is `at` a location: by its suffix and first bytes, or by what lies in it.
+pub(super) fn is_one(at: &Location) -> Result<bool> {
+    let suffix = suffix_of(at.name());
+    match at.look() {
+        Ok(Some(Found::Folder)) => walk::is_one(at),
+        Ok(Some(Found::File { len_bytes })) if matches!(suffix.as_deref(), Some("npy" | "npz")) => {
+            shows_one(suffix.as_deref(), len_bytes, read_of(at, len_bytes))
+        }
+        _ => Ok(false),
     }
-    let suffix = suffix(path);
-    if !matches!(suffix.as_deref(), Some("npy" | "npz")) || !path.is_file() {
-        return Ok(false);
-    }
-    let cannot_read = |source| Error::io("cannot read", path, source);
-    let file = File::open(path).map_err(cannot_read)?;
-    let file_len = file.metadata().map_err(cannot_read)?.len();
-    shows_one(suffix.as_deref(), file_len, |offset_bytes, len_max_bytes| {
-        let (mut file, mut out) = (&file, Vec::new());
-        file.seek(SeekFrom::Start(offset_bytes))?;
-        file.take(len_max_bytes).read_to_end(&mut out)?;
-        Ok(out)
-    })
-    .map_err(cannot_read)
 }
 
 /// The same for a file that has not been written yet.
-pub(super) fn is_sketch_of_one(name: &Path, sketch: &Sketch) -> bool {
+pub(super) fn is_sketch_of_one(name: &OsStr, sketch: &Sketch) -> bool {
     let read_at = |offset_bytes, len_max_bytes| Ok(sketch.read_at(offset_bytes, len_max_bytes));
-    shows_one(suffix(name).as_deref(), sketch.len_bytes(), read_at).unwrap_or(false)
+    shows_one(suffix_of(name).as_deref(), sketch.len_bytes(), read_at).unwrap_or(false)
 }
 
-fn suffix(path: &Path) -> Option<String> {
-    path.extension().map(|suffix| suffix.to_string_lossy().to_ascii_lowercase())
+/// A function that gives at most so many bytes of a file from an offset on: fewer at its end.
+pub(in crate::formats) fn read_of(at: &Location, len_bytes: u64) -> impl Fn(u64, u64) -> Result<Vec<u8>> {
+    let (store, key) = (at.parent().store(), at.name().as_encoded_bytes().to_vec());
+    move |offset_bytes, len_max_bytes| {
+        let mut out = allocate(len_max_bytes.min(len_bytes.saturating_sub(offset_bytes)))?;
+        // Nothing of what lies behind the end is asked for.
+        if !out.is_empty() {
+            store.read_into(&key, offset_bytes, &mut out)?;
+        }
+        Ok(out)
+    }
 }
 
 /// Whether a file is one of these by its suffix and what is in it. `read_at` gives at most so many bytes from an
@@ -74,8 +73,8 @@ fn suffix(path: &Path) -> Option<String> {
 fn shows_one(
     suffix: Option<&str>,
     file_len: u64,
-    read_at: impl Fn(u64, u64) -> io::Result<Vec<u8>>,
-) -> io::Result<bool> {
+    read_at: impl Fn(u64, u64) -> Result<Vec<u8>>,
+) -> Result<bool> {
     let mut first = read_at(0, FIRST_LEN_BYTES)?;
     match suffix {
         Some("npz") => return Ok(ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning))),
@@ -112,25 +111,24 @@ pub(super) struct NpyReader {
 }
 
 impl NpyReader {
-    /// Reads the header of every array at `path`; if `bare`, nothing but them.
+    /// Reads the header of every array `at` a location; if `bare`, nothing but them.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` for two arrays of one name.
-    pub(super) fn open(path: &Path, bare: bool) -> Result<Self> {
+    pub(super) fn open(at: &Location, bare: bool) -> Result<Self> {
         let description = Description { layout: "npy".to_owned(), ..Description::default() };
-        if path.is_dir() {
-            return Self::open_folder(path, bare, description);
+        if at.is_folder() {
+            return Self::open_folder(at, bare, description);
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let mut files = Files::new(LocalStore::new(folder.unwrap_or(Path::new("."))));
-        let (file, file_len_bytes) = files.add(path.file_name().unwrap_or_default().as_bytes())?;
+        let mut files = Files::new(at.parent().store());
+        let (file, file_len_bytes) = files.add(at.name().as_encoded_bytes())?;
         let first = files.read(file, 0, file_len_bytes.min(MAGIC.len() as u64))?;
         if ZIP_BEGINNINGS.iter().any(|beginning| first.starts_with(beginning)) {
-            return Self::open_archive(files, file, file_len_bytes, bare, description).in_file(path);
+            return Self::open_archive(files, file, file_len_bytes, bare, description).in_file(at);
         }
         let stored = plain(&files, file, file_len_bytes, bare)
             .and_then(|content| content.map_err(|content| content.why))
-            .in_file(path)?;
+            .in_file(at)?;
         let description =
             Description { variant: "one array".to_owned(), notes: vec![no_checksums()], ..description };
         Ok(Self {
@@ -142,10 +140,10 @@ impl NpyReader {
         })
     }
 
-    fn open_folder(path: &Path, bare: bool, mut description: Description) -> Result<Self> {
-        let mut files = Files::new(LocalStore::new(path));
+    fn open_folder(at: &Location, bare: bool, mut description: Description) -> Result<Self> {
+        let mut files = Files::new(at.store());
         let mut items = Vec::new();
-        for found in walk::npy_files(path)? {
+        for found in walk::npy_files(at)? {
             let (file, len_bytes) = files.add(&found.path)?;
             let content = plain(&files, file, len_bytes, bare).in_file(files.describe(file))?;
             let name = String::from_utf8_lossy(&found.path);
@@ -154,18 +152,18 @@ impl NpyReader {
         }
         description.variant = format!("a folder of {}", counted(items.len(), "array", "arrays"));
         description.notes.push(no_checksums());
-        let sidecar_path = path.join(sidecar::FILE_NAME);
-        let json = if bare || !has_sidecar(&sidecar_path)? { None } else { read_sidecar(&sidecar_path)? };
+        let beside = at.join(sidecar::FILE_NAME);
+        let json = if bare || !has_sidecar(&beside)? { None } else { read_sidecar(&beside)? };
         let is_of_arrays_alone = !bare && json.is_none();
         let placed = match json {
             Some(json) => {
-                let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&sidecar_path)?;
+                let (regrown, metadata) = Sidecar::read(&json).map_err(or_bare).in_file(&beside)?;
                 description.custom_metadata = metadata;
                 pytree::kept(regrown, items, &mut description.notes)
             }
             None => pytree::nested(items, &mut description.notes),
         };
-        let placed = placed.in_file(path)?;
+        let placed = placed.in_file(at)?;
         let files = files.for_leaves(placed.tree.len());
         Ok(Self { description, placed, files, is_archive: false, is_of_arrays_alone })
     }
@@ -483,22 +481,22 @@ fn kept_in_archive(
 
 /// Whether a pytree is kept beside the arrays of a folder. Something else of its name is what has become of one: without
 /// it the arrays would be read as another tree.
-fn has_sidecar(path: &Path) -> Result<bool> {
+fn has_sidecar(at: &Location) -> Result<bool> {
     let not_a_file = |found: &str| {
-        Err(or_bare(Error::corrupt("the kept pytree is no file").in_file(path).expected("a file", found)))
+        Err(or_bare(Error::corrupt("the kept pytree is no file").in_file(at).expected("a file", found)))
     };
-    match path.symlink_metadata() {
-        Ok(found) if found.is_file() || path.is_file() => Ok(true),
-        Ok(found) if found.is_symlink() && !path.exists() => not_a_file("a link that leads nowhere"),
-        Ok(_) if path.is_dir() => not_a_file("a folder"),
-        Ok(_) => not_a_file("something else"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(Error::io("cannot look at", path, error)),
+    match at.look() {
+        Ok(Some(Found::File { .. })) => Ok(true),
+        Ok(Some(Found::Folder)) => not_a_file("a folder"),
+        Ok(Some(Found::Other(_))) => not_a_file("something else"),
+        Ok(None) | Err(_) if at.is_link() => not_a_file("a link that leads nowhere"),
+        Ok(None) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
-fn read_sidecar(path: &Path) -> Result<Option<Vec<u8>>> {
-    read_document(path, "the kept pytree", Language::Json, sidecar::LEN_MAX_BYTES)
+fn read_sidecar(at: &Location) -> Result<Option<Vec<u8>>> {
+    at.read_document("the kept pytree", Language::Json, sidecar::LEN_MAX_BYTES)
 }
 
 fn no_checksums() -> String {

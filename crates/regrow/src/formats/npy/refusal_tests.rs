@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::LoadOptions;
 use crate::error::ErrorKind;
-use crate::store::DirectWriter;
+use crate::store::{DirectWriter, FileWriter};
 use crate::tree::{LeafKind, PathPattern};
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -16,11 +16,12 @@ fn fixture(name: &str) -> Vec<u8> {
 
 /// An archive of these members.
 fn archive(path: &Path, level: Option<u32>, members: &[(&str, &[u8])]) {
-    let mut zip = zip::ZipWriter::new(DirectWriter::create_with(path, &Default::default()).unwrap());
+    let out = FileWriter::new(DirectWriter::create_with(path, &Default::default()).unwrap());
+    let mut zip = zip::ZipWriter::new(out);
     for (name, bytes) in members {
         zip.add(name, zip::Listed::Yes, level, bytes.len() as u64, |each| each(bytes)).unwrap();
     }
-    zip.finish(b"", false).unwrap();
+    zip.finish(b"").unwrap();
 }
 
 /// The array `a` and one that is given, in an archive, a deflated one and a folder.
@@ -73,7 +74,7 @@ fn bytes_behind_an_array_are_an_error() {
         let single = folder.join("x.npy");
         fs::write(&single, &longer).unwrap();
         for (at, path) in std::iter::once(single).chain(with_another(&folder, &longer)).enumerate() {
-            assert!(Npy.recognise(&path).unwrap());
+            assert!(Npy.recognise(&Location::local(&path)).unwrap());
             let error = crate::engine::load(&path).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
             assert!(error.what().contains("goes on behind its array"), "{error}");
@@ -134,7 +135,7 @@ fn what_is_left_of_an_orbax_checkpoint_is_no_folder_of_arrays() {
     fs::write(folder.path().join("notes.txt"), b"").unwrap();
     assert_eq!(crate::engine::load(folder.path()).unwrap().len(), 1);
     fs::write(folder.path().join("commit_success.txt"), b"").unwrap();
-    assert!(!Npy.recognise(folder.path()).unwrap());
+    assert!(!Npy.recognise(&Location::local(folder.path())).unwrap());
     assert!(crate::open(folder.path()).is_err());
     fs::create_dir(folder.path().join("inner")).unwrap();
     fs::rename(folder.path().join("commit_success.txt"), folder.path().join("inner/commit_success.txt"))

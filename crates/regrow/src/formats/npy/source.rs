@@ -1,6 +1,6 @@
 //! Where the bytes of a leaf lie, and reading them: a slice of a file, or a deflated member of an archive.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
 use crate::monitor::{Monitor, Stage};
-use crate::store::{ByteRange, LocalStore, Store};
+use crate::store::{ByteRange, Store};
 
 /// Bytes that are read at once: they are checked while the processor's cache has them.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -39,6 +39,11 @@ impl Stored {
         self.method != Method::Deflated && self.record.is_raw()
     }
 
+    /// The stored bytes.
+    fn range(&self) -> ByteRange {
+        ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.stored_len_bytes }
+    }
+
     /// Memory that reading a band of so many bytes takes beside the result, at most. A deflated member counts with all
     /// of it: one inflater goes through it, so its bands are best read one after the other.
     pub fn working_len_bytes(&self, band_len_bytes: u64) -> u64 {
@@ -52,12 +57,21 @@ impl Stored {
 /// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Files {
-    store: LocalStore,
+    store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// The member that was unpacked last, and how far: whoever reads an array front to back unpacks it once.
-    unpacking: Mutex<Option<(usize, Inflater)>>,
+    /// The member that was unpacked last: whoever reads an array front to back unpacks it once.
+    unpacking: Mutex<Option<Unpacking>>,
     /// For each leaf whether its member has passed its CRC-32, once a part of it was asked for.
     has_passed: Vec<Mutex<bool>>,
+}
+
+/// A deflated member, and how far it is unpacked.
+#[derive(Debug)]
+struct Unpacking {
+    leaf: usize,
+    inflater: Inflater,
+    /// All of its stored bytes.
+    deflated: Bytes,
 }
 
 #[derive(Debug)]
@@ -69,7 +83,7 @@ struct DataFile {
 
 impl Files {
     /// None yet, all below the folder of `store`.
-    pub fn new(store: LocalStore) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, files: Vec::new(), unpacking: Mutex::new(None), has_passed: Vec::new() }
     }
 
@@ -82,7 +96,7 @@ impl Files {
     /// Takes in a file; gives its number and its length.
     ///
     /// # Errors
-    /// What the file system says; `Corrupt` if it is not there.
+    /// What the storage says; `Corrupt` if it is not there.
     pub fn add(&mut self, key: &[u8]) -> Result<(usize, u64)> {
         let len_bytes = self.store.len_bytes(key)?.ok_or_else(|| {
             Error::corrupt("a file is missing")
@@ -143,28 +157,28 @@ impl Files {
             crc.update(&piece);
             at += piece.len() as u64;
         }
-        match stored.crc32.filter(|_| !unverified) {
-            Some(expected) if expected != crc.value() => {
-                Err(bad_crc(expected, crc.value()).at_byte(0).shift(stored.offset_bytes))
-                    .in_file(self.describe(stored.file))
-            }
-            _ => Ok(()),
-        }
+        if unverified { Ok(()) } else { self.compare(stored, crc.value()) }
     }
 
-    /// A slice of the file's map where there can be one, else a copy.
-    fn slice(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+    /// A slice of the file's map; `None` where there are no maps.
+    fn mapped(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
         let data_file = self.file(file)?;
+        let Some(map) = self.store.map(&data_file.key)? else { return Ok(None) };
         // A map of a file that has shrunk since it was opened would fault beyond its end.
         if self.store.len_bytes(&data_file.key)? != Some(data_file.len_bytes) {
             return Err(self.changed(file));
         }
-        let Some(map) = self.store.map(&data_file.key)? else {
-            return self.read(file, offset_bytes, len_bytes);
-        };
         match offset_bytes.checked_add(len_bytes) {
-            Some(end) if end <= map.len() as u64 => Ok(map.slice(offset_bytes as usize..end as usize)),
+            Some(end) if end <= map.len() as u64 => Ok(Some(map.slice(offset_bytes as usize..end as usize))),
             _ => Err(self.changed(file)),
+        }
+    }
+
+    /// A slice of the file's map where there is one, else a copy.
+    fn slice(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        match self.mapped(file, offset_bytes, len_bytes)? {
+            Some(bytes) => Ok(bytes),
+            None => self.read(file, offset_bytes, len_bytes),
         }
     }
 
@@ -173,7 +187,10 @@ impl Files {
     /// # Errors
     /// `Corrupt` if the file has changed.
     pub fn view(&self, stored: &Stored) -> Result<Option<Bytes>> {
-        if stored.is_raw() { self.data(stored).map(Some) } else { Ok(None) }
+        match stored.is_raw() {
+            true => self.mapped(stored.file, stored.offset_bytes + stored.data_at, stored.record.len_bytes()),
+            false => Ok(None),
+        }
     }
 
     /// Checks header and data of a member against their CRC-32: all of it, whatever its header says.
@@ -181,20 +198,23 @@ impl Files {
     /// # Errors
     /// `Corrupt` if they fail it.
     pub fn check(&self, stored: &Stored) -> Result<()> {
-        let Some(expected) = stored.crc32 else { return Ok(()) };
-        let bytes = self.slice(stored.file, stored.offset_bytes, stored.stored_len_bytes)?;
-        let checked = match stored.method {
-            Method::Deflated => Inflater::new(stored.len_bytes, expected).skip_to(&bytes, stored.len_bytes),
-            Method::Stored => {
+        if stored.crc32.is_none() {
+            return Ok(());
+        }
+        match self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
+            Some(bytes) => self.check_bytes(stored, &bytes),
+            None if stored.method == Method::Deflated => self.check_bytes(stored, &self.member(stored)?),
+            // Nobody wants the bytes: where they have to be fetched, they come in pieces.
+            None => {
                 let mut crc = Crc32::new();
-                crc.update(&bytes);
-                match crc.value() {
-                    found if found == expected => Ok(()),
-                    found => Err(bad_crc(expected, found).at_byte(0)),
-                }
+                let key = &self.file(stored.file)?.key;
+                let is_there = self.store.stream(key, stored.range(), &mut |piece| {
+                    crc.update(piece);
+                    Ok(())
+                })?;
+                if is_there { self.compare(stored, crc.value()) } else { Err(self.changed(stored.file)) }
             }
-        };
-        checked.map_err(|error| error.shift(stored.offset_bytes)).in_file(self.describe(stored.file))
+        }
     }
 
     /// The same, once for each leaf: before a part is read, since neither it nor the header, which gives it its
@@ -213,6 +233,35 @@ impl Files {
         Ok(())
     }
 
+    /// Checks the stored bytes of a member, header and data.
+    fn check_bytes(&self, stored: &Stored, bytes: &[u8]) -> Result<()> {
+        if stored.method == Method::Deflated {
+            let checked = Inflater::new(stored.len_bytes, stored.crc32.unwrap_or_default())
+                .skip_to(bytes, stored.len_bytes);
+            return checked
+                .map_err(|error| error.shift(stored.offset_bytes))
+                .in_file(self.describe(stored.file));
+        }
+        let mut crc = Crc32::new();
+        crc.update(bytes);
+        self.compare(stored, crc.value())
+    }
+
+    /// Errs if the stored bytes have another checksum than their archive says.
+    fn compare(&self, stored: &Stored, found: u32) -> Result<()> {
+        match stored.crc32.filter(|&expected| expected != found) {
+            Some(expected) => {
+                Err(bad_crc(expected, found).at_byte(stored.offset_bytes)).in_file(self.describe(stored.file))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the stored bytes of a member.
+    fn member(&self, stored: &Stored) -> Result<Bytes> {
+        self.read(stored.file, stored.offset_bytes, stored.stored_len_bytes)
+    }
+
     /// Reads a region of the leaf, in C order and little endian. A stored member is checked against its CRC-32 first. A
     /// deflated one is checked when its last byte has been unpacked: so reading it in parts, front to back, unpacks it
     /// once, and before a part is read alone, [`check_once`](Self::check_once) is to be called.
@@ -226,27 +275,43 @@ impl Files {
                 .expected(&record.shape, region));
         }
         if stored.method == Method::Deflated {
+            let deflated = self.deflated(leaf, stored)?;
             return self
-                .unpack_region(leaf, stored, region, out)
+                .unpack_region(leaf, stored, deflated, region, out)
                 .map_err(|error| error.shift(stored.offset_bytes))
                 .in_file(self.describe(stored.file));
         }
-        match region == &Region::whole(&record.shape) {
-            true => self.check(stored)?,
-            false => self.check_once(leaf, stored)?,
-        }
+        let checked = match region == &Region::whole(&record.shape) {
+            true => self.checked(stored)?,
+            false => self.check_once(leaf, stored).map(|()| None)?,
+        };
         let run = region.contiguous_bytes(&record.shape, record.dtype).filter(|_| record.is_c_order());
-        match run {
+        match (checked, run) {
             _ if region.is_empty() => {}
-            Some((start, len_bytes)) => {
+            (Some(data), _) => record.copy_region(data, region, out)?,
+            (None, Some((start, len_bytes))) => {
                 let at = stored.offset_bytes + stored.data_at + start;
                 let out = out.get_mut(..len_bytes as usize).unwrap_or_default();
                 self.read_into(stored.file, at, out)?;
                 record.to_little_endian(out);
             }
-            None => record.copy_region(self.data(stored)?, region, out)?,
+            (None, None) => record.copy_region(self.data(stored)?, region, out)?,
         }
         Ok(())
+    }
+
+    /// Checks a stored member; gives its data if that had to be read for it.
+    fn checked(&self, stored: &Stored) -> Result<Option<Bytes>> {
+        if stored.crc32.is_none() {
+            return Ok(None);
+        }
+        if let Some(bytes) = self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
+            return self.check_bytes(stored, &bytes).map(|()| None);
+        }
+        let bytes = self.member(stored)?;
+        self.check_bytes(stored, &bytes)?;
+        let data = stored.data_at as usize..(stored.data_at + stored.record.len_bytes()) as usize;
+        Ok(Some(bytes.slice(data)))
     }
 
     fn data(&self, stored: &Stored) -> Result<Bytes> {
@@ -254,9 +319,15 @@ impl Files {
     }
 
     /// Errors count from the member's first byte.
-    fn unpack_region(&self, leaf: usize, stored: &Stored, region: &Region, out: &mut [u8]) -> Result<()> {
+    fn unpack_region(
+        &self,
+        leaf: usize,
+        stored: &Stored,
+        deflated: Bytes,
+        region: &Region,
+        out: &mut [u8],
+    ) -> Result<()> {
         let record = &stored.record;
-        let deflated = self.slice(stored.file, stored.offset_bytes, stored.stored_len_bytes)?;
         let crc32 = stored.crc32.unwrap_or_default();
         if !record.is_c_order() {
             let mut inflater = Inflater::new(stored.len_bytes, crc32);
@@ -276,7 +347,8 @@ impl Files {
             Ok(())
         })?;
         if let Some(inflater) = inflater.filter(|inflater| !inflater.is_done()) {
-            *self.unpacking.lock().unwrap_or_else(PoisonError::into_inner) = Some((leaf, inflater));
+            *self.unpacking.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Unpacking { leaf, inflater, deflated: deflated.clone() });
         }
         if region == &Region::whole(&record.shape) && region.is_empty() {
             // Nothing was read, and still there is a checksum.
@@ -285,13 +357,25 @@ impl Files {
         Ok(())
     }
 
+    /// The stored bytes of a deflated member. Where there is no map, those of the member that is being unpacked are
+    /// read once.
+    fn deflated(&self, leaf: usize, stored: &Stored) -> Result<Bytes> {
+        if let Some(bytes) = self.mapped(stored.file, stored.offset_bytes, stored.stored_len_bytes)? {
+            return Ok(bytes);
+        }
+        let kept = self.unpacking.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = kept.as_ref().filter(|kept| kept.leaf == leaf).map(|kept| kept.deflated.clone());
+        drop(kept);
+        bytes.map_or_else(|| self.member(stored), Ok)
+    }
+
     /// The one that has got near `to`, or a new one.
     fn inflater(&self, leaf: usize, to: u64, len_bytes: u64, crc32: u32) -> Inflater {
         let mut kept = self.unpacking.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, inflater)) = kept.take_if(|(of, inflater)| *of == leaf && inflater.at() <= to) {
-            return inflater;
+        match kept.take_if(|kept| kept.leaf == leaf && kept.inflater.at() <= to) {
+            Some(kept) => kept.inflater,
+            None => Inflater::new(len_bytes, crc32),
         }
-        Inflater::new(len_bytes, crc32)
     }
 
     fn file(&self, file: usize) -> Result<&DataFile> {

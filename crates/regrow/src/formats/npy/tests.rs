@@ -107,7 +107,7 @@ fn stored_members_are_views_at_aligned_places() {
     let path = folder.path().join("x.npz");
     save(&path, &rich(), "{}").unwrap();
     let raw = fs::read(&path).unwrap();
-    let reader = Npy.open(&path, &OpenOptions::default()).unwrap();
+    let reader = Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap();
     let leaf = reader.tree().leaves().iter().position(|info| &*info.name == "big").unwrap();
     let view = reader.view(leaf).unwrap().unwrap();
     let at = raw.windows(view.len()).position(|window| window == view).unwrap();
@@ -226,7 +226,7 @@ fn one_array_is_one_file() {
 
 /// Opens and reads all there is; errors are fine, anything else is not. Gives the arrays.
 fn read_all(path: &Path) -> Result<Vec<Vec<u8>>> {
-    let reader = Npy.open(path, &OpenOptions::default())?;
+    let reader = Npy.open(&Location::local(path), &OpenOptions::default())?;
     let mut leaves = Vec::new();
     for (leaf, info) in reader.tree().leaves().iter().enumerate() {
         assert!(info.len_bytes() < 1 << 20 || info.shape.is_empty());
@@ -324,7 +324,7 @@ fn a_file_that_shrinks_under_its_reader_is_no_fault() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.npz");
     save(&path, &rich(), "{}").unwrap();
-    let reader = Npy.open(&path, &OpenOptions::default()).unwrap();
+    let reader = Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
     let leaf = reader.tree().leaves().iter().position(|info| &*info.name == "big").unwrap();
     assert!(reader.view(leaf).is_err());
@@ -339,14 +339,17 @@ fn a_sidecar_that_lies_is_found_out() {
     let path = folder.path().join("x");
     save(&path, &rich(), "{}").unwrap();
     fs::copy(path.join("big.npy"), path.join("record.npy")).unwrap();
-    let error = Npy.open(&path, &OpenOptions::default()).unwrap_err();
+    let error = Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("leaf record"), "{error}");
     fs::remove_file(path.join("record.npy")).unwrap();
-    let error = Npy.open(&path, &OpenOptions::default()).unwrap_err();
+    let error = Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap_err();
     assert!(error.to_string().contains("\"record\" is missing"), "{error}");
     fs::write(path.join("regrow-structure.json"), "{}").unwrap();
-    assert_eq!(Npy.open(&path, &OpenOptions::default()).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(
+        Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
 }
 
 /// Pieces that are asked for in order go through one inflater, whatever their shape.
@@ -356,7 +359,7 @@ fn deflated_arrays_are_read_piece_by_piece() {
     let path = folder.path().join("x.npz");
     let whole = array(Dtype::UInt16, &[40, 7, 3]);
     save(&path, &Tree::single(Leaf::array(whole.clone())), r#"{"compress":1}"#).unwrap();
-    let reader = Npy.open(&path, &OpenOptions::default()).unwrap();
+    let reader = Npy.open(&Location::local(&path), &OpenOptions::default()).unwrap();
     for (starts, lens) in
         [([0, 0, 0], [10, 7, 3]), ([10, 0, 0], [30, 7, 3]), ([5, 2, 1], [7, 3, 2]), ([0, 0, 0], [1, 1, 1])]
     {
@@ -401,7 +404,7 @@ proptest! {
         let beginning: &[u8] = if zip { b"PK\x03\x04" } else { b"\x93NUMPY\x01\x00" };
         let path = folder.path().join("x.npz");
         fs::write(&path, [beginning, &raw].concat()).unwrap();
-        let _ = Npy.open(&path, &OpenOptions::default());
+        let _ = Npy.open(&Location::local(&path), &OpenOptions::default());
     }
 }
 
@@ -418,7 +421,7 @@ fn a_deflated_member_in_fortran_order_is_one_chunk() {
     };
     let data: Vec<u8> = (0..rows * columns).flat_map(|i| (i as f32).to_le_bytes()).collect();
     let out = crate::store::DirectWriter::create_with(&path, &Default::default()).unwrap();
-    let mut zip = zip::ZipWriter::new(out);
+    let mut zip = zip::ZipWriter::new(crate::store::FileWriter::new(out));
     for (name, fortran_order) in [("c.npy", false), ("f.npy", true)] {
         let head = header(fortran_order).to_bytes();
         let len_bytes = (head.len() + data.len()) as u64;
@@ -428,7 +431,7 @@ fn a_deflated_member_in_fortran_order_is_one_chunk() {
         })
         .unwrap();
     }
-    zip.finish(b"", false).unwrap();
+    zip.finish(b"").unwrap();
     let checkpoint = crate::open(&path).unwrap();
     let info = |name: &str| &checkpoint.tree().leaves()[checkpoint.find(name).unwrap()];
     assert_eq!(info("c").chunk_shape, None);

@@ -1,13 +1,12 @@
 //! The npy files of a folder tree.
 
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
 
 use super::names::{SUFFIX, unescaped};
 use super::sidecar;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::steps::COMMIT_SUCCESS_FILE;
+use crate::location::Location;
 
 /// Most folders inside each other.
 const DEPTH_MAX: usize = 256;
@@ -29,13 +28,13 @@ pub(super) struct Found {
 }
 
 /// Whether a folder holds npy files and nothing else, as far as a look goes: text files and hidden ones do not count.
-pub(super) fn is_one(folder: &Path) -> Result<bool> {
+pub(super) fn is_one(folder: &Location) -> Result<bool> {
     // Whatever it is: what is no file is refused when it is read.
-    if fs::symlink_metadata(folder.join(sidecar::FILE_NAME)).is_ok() {
+    if folder.join(sidecar::FILE_NAME).is_taken() {
         return Ok(true);
     }
     let (mut found, mut looked_at) = (false, 0);
-    let mut pending = vec![(folder.to_owned(), 0)];
+    let mut pending = vec![(folder.clone(), 0)];
     while let Some((folder, depth)) = pending.pop() {
         for entry in entries(&folder)? {
             looked_at += 1;
@@ -43,7 +42,9 @@ pub(super) fn is_one(folder: &Path) -> Result<bool> {
                 return Ok(found);
             }
             match entry {
-                Entry::Folder(path) if depth < LOOKED_AT_DEPTH_MAX => pending.push((path, depth + 1)),
+                Entry::Folder(name) if depth < LOOKED_AT_DEPTH_MAX => {
+                    pending.push((folder.join(name), depth + 1));
+                }
                 Entry::Folder(_) => {}
                 Entry::Npy(_) => found = true,
                 // What an Orbax checkpoint ends with: this was one.
@@ -59,32 +60,31 @@ pub(super) fn is_one(folder: &Path) -> Result<bool> {
 /// Every npy file below the folder, sorted by its keys. Links to folders are not followed.
 ///
 /// # Errors
-/// What the file system says; `Limit` for folders too deep inside each other.
-pub(super) fn npy_files(folder: &Path) -> Result<Vec<Found>> {
+/// What the storage says; `Limit` for folders too deep inside each other.
+pub(super) fn npy_files(folder: &Location) -> Result<Vec<Found>> {
     let mut found = Vec::new();
-    let mut pending: Vec<(PathBuf, Vec<String>, Vec<u8>)> = vec![(folder.to_owned(), Vec::new(), Vec::new())];
+    let mut pending: Vec<(Location, Vec<String>, Vec<u8>)> = vec![(folder.clone(), Vec::new(), Vec::new())];
     while let Some((folder, keys, below)) = pending.pop() {
         if keys.len() > DEPTH_MAX {
             let what = format!("more than {DEPTH_MAX} folders stand inside each other");
             return Err(Error::new(ErrorKind::Limit, what).in_file(folder));
         }
-        let child = |name: &str, path: &Path| {
-            let file_name = path.file_name().unwrap_or_default().as_bytes();
-            let below =
-                if below.is_empty() { file_name.to_owned() } else { [&below, &b"/"[..], file_name].concat() };
+        let child = |key: &str, name: &OsString| {
+            let name = name.as_encoded_bytes();
+            let below = if below.is_empty() { name.to_owned() } else { [&below, &b"/"[..], name].concat() };
             let mut keys = keys.clone();
-            keys.push(unescaped(name));
+            keys.push(unescaped(key));
             (keys, below)
         };
         for entry in entries(&folder)? {
             match entry {
-                Entry::Folder(path) => {
-                    let (keys, below) = child(&name_of(&path), &path);
-                    pending.push((path, keys, below));
+                Entry::Folder(name) => {
+                    let (keys, below) = child(&name.to_string_lossy(), &name);
+                    pending.push((folder.join(name), keys, below));
                 }
-                Entry::Npy(path) => {
-                    let name = name_of(&path);
-                    let (keys, path) = child(name.get(..name.len() - SUFFIX.len()).unwrap_or(&name), &path);
+                Entry::Npy(name) => {
+                    let text = name.to_string_lossy();
+                    let (keys, path) = child(text.get(..text.len() - SUFFIX.len()).unwrap_or(&text), &name);
                     found.push(Found { keys, path });
                 }
                 Entry::Other(_) => {}
@@ -96,34 +96,22 @@ pub(super) fn npy_files(folder: &Path) -> Result<Vec<Found>> {
 }
 
 enum Entry {
-    Folder(PathBuf),
-    Npy(PathBuf),
+    Folder(OsString),
+    Npy(OsString),
     /// Its name in lower case.
     Other(String),
 }
 
 /// What lies in a folder, without what is hidden.
-fn entries(folder: &Path) -> Result<Vec<Entry>> {
-    let cannot_list = |source| Error::io("cannot list", folder, source);
-    let mut out = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot_list)? {
-        let entry = entry.map_err(cannot_list)?;
-        let path = entry.path();
-        let name = name_of(&path).to_ascii_lowercase();
-        if name.starts_with('.') {
-            continue;
+fn entries(folder: &Location) -> Result<Vec<Entry>> {
+    let listed = folder.entries()?.into_iter().filter_map(|entry| {
+        let name = entry.name.to_string_lossy().to_ascii_lowercase();
+        match () {
+            () if name.starts_with('.') => None,
+            () if entry.is_folder() && !entry.is_link => Some(Entry::Folder(entry.name)),
+            () if entry.is_file() && name.ends_with(SUFFIX) => Some(Entry::Npy(entry.name)),
+            () => Some(Entry::Other(name)),
         }
-        let kind = entry.file_type().map_err(cannot_list)?;
-        let is_file = kind.is_file() || kind.is_symlink() && path.is_file();
-        out.push(match () {
-            () if kind.is_dir() => Entry::Folder(path),
-            () if is_file && name.ends_with(SUFFIX) => Entry::Npy(path),
-            () => Entry::Other(name),
-        });
-    }
-    Ok(out)
-}
-
-fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    });
+    Ok(listed.collect())
 }

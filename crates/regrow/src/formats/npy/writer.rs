@@ -1,18 +1,17 @@
 //! Writing: an array, an archive, or a folder.
 
-use std::path::Path;
-
 use super::names::SUFFIX;
 use super::options::{Form, NpyOptions};
 use super::plan::{Data, Plan, Planned};
 use super::sidecar::{self, Pointer, Sidecar};
 use super::zip::{Listed, ZipWriter};
-use crate::commit::Staged;
 use crate::engine::SaveOptions;
 use crate::error::{Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::DirectWriter;
+use crate::location::Location;
+use crate::storage::Publication;
+use crate::store::FileWriter;
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};
 
 /// Room for the directory of an archive, a member.
@@ -24,7 +23,7 @@ const DIRECTORY_LEN_EACH_BYTES: u64 = 256;
 /// As [`Plan::new`]; what the disk says.
 pub(super) fn write(
     tree: &Tree<Leaf>,
-    staged: &Staged,
+    staged: &dyn Publication,
     form: Form,
     options: &NpyOptions,
     save: &SaveOptions,
@@ -46,7 +45,7 @@ pub(super) fn write(
 /// As [`Plan::new`].
 pub(super) fn plan<'a>(
     tree: &'a Tree<Leaf>,
-    target: &Path,
+    target: &Location,
     form: Form,
     options: &NpyOptions,
     save: &SaveOptions,
@@ -57,7 +56,7 @@ pub(super) fn plan<'a>(
     Ok((plan, sidecar))
 }
 
-fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &Staged) -> Result<()> {
+fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &dyn Publication) -> Result<()> {
     for array in &plan.arrays {
         let out = staged.writer(&format!("{}{SUFFIX}", array.name), array.len_bytes()?, 0)?;
         write_npy(out, array)?;
@@ -65,7 +64,7 @@ fn write_folder(plan: &Plan<'_>, sidecar: Option<&[u8]>, staged: &Staged) -> Res
     sidecar.map_or(Ok(()), |json| staged.write(sidecar::FILE_NAME, &sidecar::with_sum(json)))
 }
 
-fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {
+fn write_npy(mut out: FileWriter, array: &Planned<'_>) -> Result<()> {
     match array.data {
         // The writer reads this straight into its own buffers.
         Data::Array(elements) => {
@@ -80,7 +79,7 @@ fn write_npy(mut out: DirectWriter, array: &Planned<'_>) -> Result<()> {
 fn write_archive(
     plan: &Plan<'_>,
     sidecar: Option<&[u8]>,
-    staged: &Staged,
+    staged: &dyn Publication,
     options: &NpyOptions,
 ) -> Result<()> {
     let mut expected = DIRECTORY_LEN_EACH_BYTES;
@@ -101,7 +100,7 @@ fn write_archive(
         let len_bytes = json.len() as u64;
         comment = Pointer { offset_bytes: added.offset_bytes, len_bytes, crc32: added.crc32 }.to_comment();
     }
-    zip.finish(comment.as_bytes(), staged.is_durable())
+    zip.finish(comment.as_bytes())
 }
 
 fn sidecar_json(tree: &Tree<Leaf>, plan: &Plan<'_>, save: &SaveOptions) -> Result<Vec<u8>> {

@@ -4,7 +4,7 @@
 //! are; identical `zarr.json` documents are parsed once. Folders are looked into one array at a time.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,8 +13,9 @@ use super::slot::{Slot, Source};
 use crate::array::Shape;
 use crate::bytes::limits::ZARR_DOCUMENT_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::store::ocdbt::OcdbtStore;
-use crate::store::{ByteRange, LocalStore, Located, Store, resolve_range};
+use crate::store::{ByteRange, Located, Store, resolve_range};
 use crate::tree::{LeafInfo, LeafKind};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
@@ -39,10 +40,10 @@ impl Arrays {
     ///
     /// # Errors
     /// `Corrupt` if its manifest or a node is damaged or missing.
-    pub fn in_database(folder: &Path, use_zarr3: bool, missing: Missing) -> Result<Self> {
-        let database = OcdbtStore::open(Arc::new(LocalStore::anchored(folder)?))?;
+    pub fn in_database(folder: &Location, use_zarr3: bool, missing: Missing) -> Result<Self> {
+        let database = OcdbtStore::open(folder.opened()?)?;
         let entries = database.entries()?.into_iter().map(|(key, at)| (key.into_boxed_slice(), at)).collect();
-        let index = Arc::new(Index { folder: folder.to_owned(), entries });
+        let index = Arc::new(Index { folder: folder.clone(), entries });
         let store: Arc<dyn Store> = index.clone();
         Ok(Self { store, index: Some(index), use_zarr3, missing, documents: HashMap::new() })
     }
@@ -50,10 +51,9 @@ impl Arrays {
     /// The arrays in the folders below `folder`.
     ///
     /// # Errors
-    /// What the system says of opening the folder.
-    pub fn in_folders(folder: &Path, use_zarr3: bool, missing: Missing) -> Result<Self> {
-        let store = Arc::new(LocalStore::anchored(folder)?);
-        Ok(Self { store, index: None, use_zarr3, missing, documents: HashMap::new() })
+    /// What the storage says of opening the folder.
+    pub fn in_folders(folder: &Location, use_zarr3: bool, missing: Missing) -> Result<Self> {
+        Ok(Self { store: folder.opened()?, index: None, use_zarr3, missing, documents: HashMap::new() })
     }
 
     /// How the arrays are kept, in words: `ocdbt, zarr v3`.
@@ -213,7 +213,7 @@ fn unsafe_name(error: Error, name: &str) -> Error {
 /// Every key of a database with where its value lies. Read only.
 #[derive(Debug)]
 struct Index {
-    folder: PathBuf,
+    folder: Location,
     entries: HashMap<Box<[u8]>, Located>,
 }
 
@@ -257,7 +257,7 @@ impl Store for Index {
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {
-        self.folder.join(format!("{MANIFEST_FILE}:{}", String::from_utf8_lossy(key)))
+        self.folder.join(format!("{MANIFEST_FILE}:{}", String::from_utf8_lossy(key))).describe()
     }
 }
 

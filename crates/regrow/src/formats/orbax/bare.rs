@@ -6,9 +6,6 @@
 //!
 //! Source: orbax' `legacy` readers.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use super::arrays::{Arrays, DOCUMENTS};
 use super::metadata::{Entry, KeyType, TreeMetadata};
 use super::pytree::Opened;
@@ -17,6 +14,7 @@ use super::structure;
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::nearby;
+use crate::location::Location;
 use crate::tree::LeafKind;
 use crate::zarr::Missing;
 
@@ -32,7 +30,7 @@ const TYPES_FOLDER: &str = "array_metadatas";
 /// # Errors
 /// `Corrupt` with file and leaf; `NotACheckpoint` if something below is no part of an array, with the checkpoints
 /// that lie there.
-pub(super) fn open(folder: &Path) -> Result<Opened> {
+pub(super) fn open(folder: &Location) -> Result<Opened> {
     let found = Walk::whole().run(folder)?;
     if let Some(foreign) = &found.foreign {
         return Err(refused(folder, foreign));
@@ -67,22 +65,18 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
 /// Whether arrays, and nothing else, lie below: as far as a look goes that stops at the first other file.
 ///
 /// # Errors
-/// What the file system says.
-pub(super) fn are_in(folder: &Path) -> Result<bool> {
+/// What the storage says.
+pub(super) fn are_in(folder: &Location) -> Result<bool> {
     let found = Walk::look().run(folder)?;
     Ok(found.foreign.is_none() && !found.names.is_empty())
 }
 
-fn refused(folder: &Path, foreign: &Path) -> Error {
+fn refused(folder: &Location, foreign: &str) -> Error {
     let what =
         "there are zarr arrays below this folder, but it is no checkpoint: something else is there, too";
-    let foreign = foreign.strip_prefix(folder).unwrap_or(foreign);
     Error::new(ErrorKind::NotACheckpoint, what)
         .in_file(folder)
-        .expected(
-            "arrays and nothing else, where no metadata say what is part of a checkpoint",
-            foreign.display(),
-        )
+        .expected("arrays and nothing else, where no metadata say what is part of a checkpoint", foreign)
         .help(nearby::checkpoints_in(folder).unwrap_or_else(|| "name a folder of arrays alone".to_owned()))
 }
 
@@ -98,8 +92,8 @@ struct Walk {
 struct Found {
     /// Of all arrays, sorted: their paths below the folder.
     names: Vec<String>,
-    /// The first thing that is of no array.
-    foreign: Option<PathBuf>,
+    /// The first thing that is of no array: its path below the folder.
+    foreign: Option<String>,
 }
 
 impl Walk {
@@ -111,44 +105,43 @@ impl Walk {
         Self { folders_max: 1 << 20, entries_max: usize::MAX, into_arrays: true }
     }
 
-    fn run(&self, folder: &Path) -> Result<Found> {
+    fn run(&self, folder: &Location) -> Result<Found> {
         let mut found = Found::default();
-        let mut open = vec![(folder.to_owned(), String::new(), false)];
+        let mut open = vec![(folder.clone(), String::new(), false)];
         let (mut folders, mut entries) = (0, 0);
-        while let Some((path, name, mut in_array)) = open.pop() {
+        while let Some((at, name, mut in_array)) = open.pop() {
             folders += 1;
             if folders > self.folders_max {
                 break;
             }
-            if !name.is_empty() && DOCUMENTS.iter().any(|document| path.join(document).is_file()) {
+            if !name.is_empty() && DOCUMENTS.iter().any(|document| at.join(document).is_file()) {
                 found.names.push(name.clone());
                 in_array = true;
                 if !self.into_arrays {
                     continue;
                 }
             }
-            let cannot = |error| Error::io("cannot list the folder", &path, error);
-            let listed = match fs::read_dir(&path) {
+            let listed = match at.entries() {
                 Ok(listed) => listed,
                 // What cannot be looked into holds no array of this checkpoint, or its absence will be noticed.
                 Err(_) if !name.is_empty() => continue,
-                Err(error) => return Err(cannot(error)),
+                Err(error) => return Err(error),
             };
             for entry in listed {
                 entries += 1;
                 if entries > self.entries_max {
                     break;
                 }
-                let entry = entry.map_err(cannot)?;
-                let kind = entry.file_type().map_err(cannot)?;
                 // Names that are no UTF-8 are left out: Orbax writes none.
-                let Ok(below) = entry.file_name().into_string() else { continue };
-                let is_link_to_folder = kind.is_symlink() && entry.path().is_dir();
-                if kind.is_dir() && !below.contains(TMP_MARK) {
-                    let below = if name.is_empty() { below } else { format!("{name}/{below}") };
-                    open.push((entry.path(), below, in_array));
-                } else if !kind.is_dir() && !is_link_to_folder && is_foreign(&name, &below, in_array) {
-                    found.foreign = Some(entry.path());
+                let Some(own) = entry.name.to_str() else { continue };
+                let below = || if name.is_empty() { own.to_owned() } else { format!("{name}/{own}") };
+                if entry.is_folder() {
+                    // What is linked to is not gone into.
+                    if !entry.is_link && !own.contains(TMP_MARK) {
+                        open.push((at.join(own), below(), in_array));
+                    }
+                } else if is_foreign(&name, own, in_array) {
+                    found.foreign = Some(below());
                     return Ok(found);
                 }
             }
@@ -170,6 +163,9 @@ fn is_foreign(folder: &str, file: &str, in_array: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::*;
 
     fn put(root: &Path, names: &[&str]) {
@@ -196,19 +192,20 @@ mod tests {
             "array_metadatas/process_0",
         ];
         let root = tempfile::tempdir().unwrap();
+        let at = Location::local(root.path());
         put(root.path(), &bare);
-        assert!(are_in(root.path()).unwrap());
-        assert_eq!(Walk::whole().run(root.path()).unwrap().names, ["a.b", "c/d", "c/d/e", "f"]);
+        assert!(are_in(&at).unwrap());
+        assert_eq!(Walk::whole().run(&at).unwrap().names, ["a.b", "c/d", "c/d/e", "f"]);
         for foreign in ["plot.png", "c/regrow.json", "other/run/checkpoint", "w.safetensors"] {
             put(root.path(), &[foreign]);
-            assert!(!are_in(root.path()).unwrap(), "{foreign}");
-            assert_eq!(open(root.path()).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
+            assert!(!are_in(&at).unwrap(), "{foreign}");
+            assert_eq!(open(&at).unwrap_err().kind(), ErrorKind::NotACheckpoint, "{foreign}");
             fs::remove_file(root.path().join(foreign)).unwrap();
         }
         // Too far in for a look, but not for who opens it.
         put(root.path(), &["c/d/run/_METADATA"]);
-        assert!(are_in(root.path()).unwrap());
-        let error = open(root.path()).unwrap_err();
+        assert!(are_in(&at).unwrap());
+        let error = open(&at).unwrap_err();
         assert_eq!(error.expected_found().unwrap().1, "c/d/run/_METADATA");
         assert!(error.help_text().unwrap().contains("\"c/d/run\""));
     }
@@ -216,10 +213,11 @@ mod tests {
     #[test]
     fn a_look_ends() {
         let root = tempfile::tempdir().unwrap();
+        let at = Location::local(root.path());
         put(root.path(), &["a/.zarray", "a/0", "b/.zarray", "b/0"]);
         let few = Walk { folders_max: 2, ..Walk::look() };
-        assert_eq!(few.run(root.path()).unwrap().names.len(), 1);
+        assert_eq!(few.run(&at).unwrap().names.len(), 1);
         let none = Walk { entries_max: 0, ..Walk::look() };
-        assert!(none.run(root.path()).unwrap().names.is_empty());
+        assert!(none.run(&at).unwrap().names.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What a path holds: one of the layouts of Orbax' history, told by names and first bytes.
+//! What a location holds: one of the layouts of Orbax' history, told by names and first bytes.
 //!
 //! ```text
 //! _METADATA                              a pytree
@@ -14,8 +14,6 @@
 //!
 //! In this order: the first that fits is it.
 
-use std::path::Path;
-
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
 use super::items::Item;
@@ -24,6 +22,7 @@ use super::steps::{self, COMMIT_SUCCESS_FILE, Steps, TMP_MARK, V1_MARKER_FILE};
 use super::{bare, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};
+use crate::location::Location;
 
 /// Items that Orbax itself names so.
 const ITEMS: [&str; 3] = ["default", "state", "pytree"];
@@ -31,7 +30,7 @@ const ITEMS: [&str; 3] = ["default", "state", "pytree"];
 /// Files that a checkpoint has and an item has not.
 const OF_A_WHOLE: [&str; 3] = [CHECKPOINT_METADATA_FILE, V1_MARKER_FILE, regrow::manifest::FILE_NAME];
 
-/// What a path holds.
+/// What a location holds.
 #[derive(Debug)]
 pub(super) enum Found {
     /// The folder is itself one thing.
@@ -50,23 +49,26 @@ pub(super) enum Found {
     Nothing(Vec<Listed>),
 }
 
-/// Looks at `path`, which exists.
+/// Looks at a location where something is.
 ///
 /// # Errors
 /// `Uncommitted` if all that is there is temporary; `Corrupt` for an unreadable `_CHECKPOINT_METADATA`; what the
-/// file system says.
-pub(super) fn detect(path: &Path) -> Result<Found> {
-    if steps::is_temporary(path) {
-        return Err(steps::uncommitted(path));
+/// storage says.
+pub(super) fn detect(at: &Location) -> Result<Found> {
+    if steps::is_temporary(at) {
+        return Err(steps::uncommitted(at));
     }
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io("cannot open", path, error))?;
-    if !metadata.is_dir() {
-        let is_msgpack = metadata.is_file() && legacy::is_msgpack_file(path);
+    let found = at.look()?.ok_or_else(|| Error::io("cannot open", at, rustix::io::Errno::NOENT.into()))?;
+    if !found.is_folder() {
+        let is_msgpack = found.is_file() && legacy::is_msgpack_file(at);
         return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });
     }
-    let listed = list(path)?;
+    let listed = list(at)?;
     let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
-    let about = about(path)?;
+    let about = match file(CHECKPOINT_METADATA_FILE) {
+        true => about(at)?,
+        false => CheckpointMetadata::default(),
+    };
     if file(METADATA_FILE) {
         return Ok(Found::One(Item::Pytree, about));
     }
@@ -84,39 +86,40 @@ pub(super) fn detect(path: &Path) -> Result<Found> {
     if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
         return Ok(Found::Items(listed, about));
     }
-    let steps = steps::find(path, &listed)?;
-    let is_pytree = |name: &str| path.join(name).join(METADATA_FILE).is_file();
-    if !steps.committed.is_empty() && !ITEMS.into_iter().any(is_pytree) {
+    let steps = steps::find(at, &listed)?;
+    let is_pytree = |entry: &Listed| entry.is_dir && at.join(&entry.name).join(METADATA_FILE).is_file();
+    let is_item = |entry: &Listed| ITEMS.contains(&entry.name.as_str()) && is_pytree(entry);
+    if !steps.committed.is_empty() && !listed.iter().any(is_item) {
         return Ok(Found::Steps(steps));
     }
     let pytrees: Vec<&str> = listed
         .iter()
-        .filter(|entry| entry.is_dir && !entry.name.contains(TMP_MARK) && is_pytree(&entry.name))
+        .filter(|entry| !entry.name.contains(TMP_MARK) && is_pytree(entry))
         .map(|entry| entry.name.as_str())
         .collect();
-    if pytrees.iter().any(|name| ITEMS.contains(name) || !stands_alone(&path.join(name))) {
+    if pytrees.iter().any(|name| ITEMS.contains(name) || !stands_alone(&at.join(name))) {
         return Ok(Found::Items(listed, about));
     }
     let are_several = !pytrees.is_empty();
-    if flax::steps::are_in(path)? {
+    if flax::steps::are_in(at)? {
         return Ok(Found::FlaxSteps);
     }
-    if bare::are_in(path)? {
+    if bare::are_in(at)? {
         return Ok(Found::BareArrays);
     }
     match listed.iter().find(|entry| entry.name.contains(TMP_MARK)) {
-        Some(temporary) if !are_several => Err(steps::uncommitted(&path.join(&temporary.name))),
+        Some(temporary) if !are_several => Err(steps::uncommitted(&at.join(&temporary.name))),
         _ => Ok(Found::Nothing(listed)),
     }
 }
 
 /// Whether a folder is a checkpoint of its own: several of them beside each other are not one.
-fn stands_alone(folder: &Path) -> bool {
+fn stands_alone(folder: &Location) -> bool {
     OF_A_WHOLE.iter().any(|file| folder.join(file).is_file())
 }
 
 /// The checkpoint's own metadata; empty if there is none.
-fn about(folder: &Path) -> Result<CheckpointMetadata> {
+fn about(folder: &Location) -> Result<CheckpointMetadata> {
     let file = folder.join(CHECKPOINT_METADATA_FILE);
     match read_small(&file)? {
         None => Ok(CheckpointMetadata::default()),
@@ -124,10 +127,10 @@ fn about(folder: &Path) -> Result<CheckpointMetadata> {
     }
 }
 
-/// The error for a path that holds none of the layouts.
-pub(super) fn not_a_checkpoint(path: &Path, listed: &[Listed]) -> Error {
+/// The error for a location that holds none of the layouts.
+pub(super) fn not_a_checkpoint(at: &Location, listed: &[Listed]) -> Error {
     Error::new(ErrorKind::NotACheckpoint, "there is no Orbax checkpoint here")
-        .in_file(path)
+        .in_file(at)
         .expected(
             "_METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, a file checkpoint, or folders that are items, steps or zarr arrays",
             some_names(listed),

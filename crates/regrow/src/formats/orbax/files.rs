@@ -1,12 +1,9 @@
 //! Small files and folder listings, with bounds and with errors that name the file.
 
-use std::fs;
-use std::path::Path;
-
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::error::{Error, Result};
-use crate::store::read_document;
+use crate::error::Result;
+use crate::location::Location;
 use crate::text::printable;
 
 /// One name in a folder.
@@ -21,16 +18,13 @@ pub(super) struct Listed {
 /// What is in a folder, sorted by name. Names that are no UTF-8 are left out: Orbax writes none.
 ///
 /// # Errors
-/// What the file system says.
-pub(super) fn list(folder: &Path) -> Result<Vec<Listed>> {
-    let cannot = |error| Error::io("cannot list the folder", folder, error);
+/// What the storage says.
+pub(super) fn list(folder: &Location) -> Result<Vec<Listed>> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let kind = entry.file_type().map_err(cannot)?;
-        let is_dir = if kind.is_symlink() { entry.path().is_dir() } else { kind.is_dir() };
-        names.push(Listed { name, is_dir, is_link: kind.is_symlink() });
+    for entry in folder.entries()? {
+        let (is_dir, is_link) = (entry.is_folder(), entry.is_link);
+        let Ok(name) = entry.name.into_string() else { continue };
+        names.push(Listed { name, is_dir, is_link });
     }
     names.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(names)
@@ -39,9 +33,9 @@ pub(super) fn list(folder: &Path) -> Result<Vec<Listed>> {
 /// The bytes of a JSON file; `None` if there is no file of that name.
 ///
 /// # Errors
-/// As [`read_document`].
-pub(super) fn read_small(path: &Path) -> Result<Option<Vec<u8>>> {
-    read_document(path, "a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
+/// As [`Location::read_document`].
+pub(super) fn read_small(file: &Location) -> Result<Option<Vec<u8>>> {
+    file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
 }
 
 /// A few names of a listing, for messages: `a, b/, … (12 in all)`.

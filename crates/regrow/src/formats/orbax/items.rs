@@ -13,8 +13,6 @@
 //!
 //! Handler names only decide where contents cannot: they are text from a file, and change between releases.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use super::array_metadatas::ARRAY_METADATAS_FOLDER;
@@ -30,7 +28,7 @@ use super::{json_text, legacy};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
-use crate::store::read_document;
+use crate::location::Location;
 use crate::tree::{Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
 const JSON_FILES: [&str; 2] = ["data.json", "metadata"];
@@ -124,7 +122,7 @@ impl Item {
     ///
     /// # Errors
     /// `Corrupt` with file and leaf; `Unsupported` for an unknown item.
-    pub fn open(&self, folder: &Path) -> Result<Opened> {
+    pub fn open(&self, folder: &Location) -> Result<Opened> {
         match self {
             Self::Pytree => pytree::open(folder),
             Self::Array => Ok(only_array(pytree::open(folder)?)),
@@ -154,7 +152,7 @@ impl Item {
             }
             Self::Proto => {
                 let file = folder.join(PROTO_FILE);
-                let bytes = read_document(&file, "a text proto", Language::Text, JSON_LEN_MAX_BYTES)?;
+                let bytes = file.read_document("a text proto", Language::Text, JSON_LEN_MAX_BYTES)?;
                 let bytes = bytes.ok_or_else(|| gone(&file))?;
                 let text = String::from_utf8(bytes).map_err(|error| {
                     Error::corrupt("a text proto is no UTF-8")
@@ -181,7 +179,7 @@ pub(super) fn is_of_pytrees(handler: &str) -> bool {
 ///
 /// # Errors
 /// `Corrupt` with file and offset.
-pub(super) fn read_metrics(folder: &Path, name: &str) -> Result<Value> {
+pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
     let file = folder.join(name);
     let bytes = read_small(&file)?.ok_or_else(|| gone(&file))?;
     json_text::parse(&bytes).in_file(&file)
@@ -190,8 +188,8 @@ pub(super) fn read_metrics(folder: &Path, name: &str) -> Result<Value> {
 /// Looks at an item's folder.
 ///
 /// # Errors
-/// What the file system says.
-pub(super) fn look(folder: &Path, name: &str, handler: Option<&str>) -> Result<Item> {
+/// What the storage says.
+pub(super) fn look(folder: &Location, name: &str, handler: Option<&str>) -> Result<Item> {
     Ok(Item::of(&list(folder)?, name, handler))
 }
 
@@ -199,13 +197,13 @@ fn plain(tree: Tree<Slot>, variant: &str) -> Opened {
     Opened::new(tree, variant)
 }
 
-fn gone(file: &Path) -> Error {
+fn gone(file: &Location) -> Error {
     Error::corrupt("a file of the checkpoint has gone since the folder was listed")
         .in_file(file)
         .help("something removes the checkpoint, such as a limit on kept steps: open another step")
 }
 
-fn read_flag(file: &Path, name: &str) -> Result<bool> {
+fn read_flag(file: &Location, name: &str) -> Result<bool> {
     let Some(bytes) = read_small(file)? else { return Ok(false) };
     let value: Value = json_text::parse(&bytes).in_file(file)?;
     Ok(value.get(name).and_then(Value::as_bool).unwrap_or(false))

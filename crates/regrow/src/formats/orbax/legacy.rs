@@ -9,8 +9,6 @@
 //!
 //! The msgpack is Flax': [`flax`](crate::formats::flax). Source: orbax' `legacy` readers.
 
-use std::path::Path;
-
 use bytes::Bytes;
 
 use super::arrays::{Arrays, MANIFEST_FILE};
@@ -20,7 +18,7 @@ use super::steps::AGGREGATE_FILE;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::flax::decode::decode;
 use crate::formats::flax::msgpack::begins_map;
-use crate::store::{LocalStore, Store, StoreExt};
+use crate::location::Location;
 use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
@@ -31,8 +29,8 @@ const PLACEHOLDERS: [&str; 2] = ["PLACEHOLDER://", "AGGREGATED://"];
 ///
 /// # Errors
 /// `Corrupt` with file and leaf.
-pub(super) fn open_aggregate(folder: &Path) -> Result<Opened> {
-    let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.to_owned());
+pub(super) fn open_aggregate(folder: &Location) -> Result<Opened> {
+    let database = folder.join(MANIFEST_FILE).is_file().then(|| folder.clone());
     Ok(Opened { database, ..Opened::new(read_aggregate(folder)?, "msgpack") })
 }
 
@@ -40,7 +38,7 @@ pub(super) fn open_aggregate(folder: &Path) -> Result<Opened> {
 ///
 /// # Errors
 /// `Corrupt` with file and leaf.
-pub(super) fn read_aggregate(folder: &Path) -> Result<Tree<Slot>> {
+pub(super) fn read_aggregate(folder: &Location) -> Result<Tree<Slot>> {
     let file = folder.join(AGGREGATE_FILE);
     let mut arrays = None;
     let mut slots = Vec::new();
@@ -64,23 +62,17 @@ pub(super) fn read_aggregate(folder: &Path) -> Result<Tree<Slot>> {
 }
 
 /// Whether a file is named and begins like the msgpack file `checkpoint`.
-pub(super) fn is_msgpack_file(file: &Path) -> bool {
-    if file.file_name().is_none_or(|name| name != AGGREGATE_FILE) {
+pub(super) fn is_msgpack_file(file: &Location) -> bool {
+    if file.name() != AGGREGATE_FILE {
         return false;
     }
-    let mut first = [0];
-    let read =
-        std::fs::File::open(file).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut first));
-    read.is_ok() && begins_map(first[0])
+    matches!(file.read_beginning(1), Ok(Some(first)) if first.first().is_some_and(|&byte| begins_map(byte)))
 }
 
 /// A whole file, mapped if it can be: its arrays are then read where they lie.
-fn whole(folder: &Path, name: &str) -> Result<Bytes> {
-    let store = LocalStore::new(folder);
-    if let Some(map) = store.map(name.as_bytes())? {
-        return Ok(map);
-    }
-    store
-        .get_whole(name.as_bytes())?
+fn whole(folder: &Location, name: &str) -> Result<Bytes> {
+    folder
+        .store()
+        .whole(name.as_bytes())?
         .ok_or_else(|| Error::corrupt("the file that holds the tree is missing").in_file(folder.join(name)))
 }

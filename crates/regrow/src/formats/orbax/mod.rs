@@ -30,12 +30,12 @@
 //! Source: orbax-checkpoint 0.12.8, `docs/formats`.
 
 use std::borrow::Cow;
-use std::path::Path;
 
 use super::{Format, Loss, Reader};
-use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_metadatas;
@@ -69,21 +69,24 @@ impl Format for Orbax {
         "orbax"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        Ok(!matches!(detect::detect(path)?, detect::Found::Nothing(_)))
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        Ok(!matches!(detect::detect(at)?, detect::Found::Nothing(_)))
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        let found = detect::detect(path)?;
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        let found = detect::detect(at)?;
         if matches!(found, detect::Found::FlaxSteps) {
-            return super::flax::Flax.open(path, options);
+            return super::flax::Flax.open(at, options);
         }
-        if let Some((step, about)) = reader::regrow_step(&found, path, options)? {
+        if !matches!(found, detect::Found::Steps(_)) {
+            super::refuse_unmarked(at)?;
+        }
+        if let Some((step, about)) = reader::regrow_step(&found, at, options)? {
             // A step in regrow's own layout has checksums, which Orbax' files alone have not.
             let item = OpenOptions { step: None, ..options.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
-        Ok(Box::new(reader::open(found, path, options)?))
+        Ok(Box::new(reader::open(found, at, options)?))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
@@ -101,11 +104,11 @@ impl Format for Orbax {
         true
     }
 
-    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, options, &own_options(options))
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
     }
 }

@@ -12,7 +12,6 @@
 //! Nothing but these is read, and no array data.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -28,6 +27,7 @@ use super::{legacy, structure};
 use crate::array::Shape;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow;
+use crate::location::Location;
 use crate::tree::{LeafKind, Tree};
 use crate::zarr::Missing;
 
@@ -42,9 +42,9 @@ pub(super) struct Opened {
     /// What is missing of it, though it can be read.
     pub warnings: Vec<String>,
     /// The folder of its database, if it has one.
-    pub database: Option<PathBuf>,
+    pub database: Option<Location>,
     /// The `regrow.json` that regrow wrote beside it, if that is gone.
-    pub lost_manifest: Option<PathBuf>,
+    pub lost_manifest: Option<Location>,
 }
 
 impl Opened {
@@ -66,7 +66,7 @@ impl Opened {
 ///
 /// # Errors
 /// `Corrupt`, `NameCollision`, `Unsupported`, `Limit`, with file and leaf.
-pub(super) fn open(folder: &Path) -> Result<Opened> {
+pub(super) fn open(folder: &Location) -> Result<Opened> {
     let file = folder.join(METADATA_FILE);
     let bytes = read_small(&file)?.ok_or_else(|| missing_metadata(folder))?;
     let metadata = TreeMetadata::parse(&bytes).in_file(&file)?;
@@ -99,13 +99,13 @@ pub(super) fn open(folder: &Path) -> Result<Opened> {
         },
         notes,
         warnings: Vec::new(),
-        database: leaves.in_database.then(|| folder.to_owned()),
+        database: leaves.in_database.then(|| folder.clone()),
         lost_manifest: regrow::lost_manifest(folder, metadata.beside_regrow_json)?,
     })
 }
 
 /// The error for a pytree folder that has lost the file that describes it.
-pub(super) fn missing_metadata(folder: &Path) -> Error {
+pub(super) fn missing_metadata(folder: &Location) -> Error {
     Error::corrupt("the checkpoint has arrays but no _METADATA, so its tree is not known")
         .in_file(folder.join(METADATA_FILE))
         .help("Orbax does not sync its JSON files, so a power cut can cost them; restore an earlier step, or copy the checkpoint again")
@@ -113,7 +113,7 @@ pub(super) fn missing_metadata(folder: &Path) -> Error {
 
 /// What stands beside `_METADATA`, each read when a leaf first asks for it.
 struct Leaves<'a> {
-    folder: &'a Path,
+    folder: &'a Location,
     metadata: &'a TreeMetadata,
     in_database: bool,
     arrays: Option<Arrays>,
@@ -125,7 +125,7 @@ struct Leaves<'a> {
 }
 
 impl<'a> Leaves<'a> {
-    fn new(folder: &'a Path, metadata: &'a TreeMetadata) -> Result<Self> {
+    fn new(folder: &'a Location, metadata: &'a TreeMetadata) -> Result<Self> {
         let has_manifest = folder.join(MANIFEST_FILE).is_file();
         let in_database = metadata.use_ocdbt.unwrap_or(has_manifest);
         Ok(Self {
@@ -261,8 +261,8 @@ impl<'a> Leaves<'a> {
 
 /// The implementations of typed PRNG keys by leaf name, from the file of the first process: every process
 /// writes all leaves.
-fn read_key_impls(folder: &Path) -> Result<HashMap<String, String>> {
-    if !folder.is_dir() {
+fn read_key_impls(folder: &Location) -> Result<HashMap<String, String>> {
+    if !folder.is_folder() {
         return Ok(HashMap::new());
     }
     let number = |name: &str| name.strip_prefix("process_")?.parse::<u64>().ok();

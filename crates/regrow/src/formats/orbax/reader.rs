@@ -7,7 +7,6 @@
 //!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
 //! ```
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,7 +25,8 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow::{self, Regrow};
 use crate::formats::{Description, Format, Reader};
-use crate::store::{LocalStore, StepFolder, ocdbt};
+use crate::location::{Location, StepFolder};
+use crate::store::ocdbt;
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
 use crate::zarr::Missing;
@@ -41,50 +41,51 @@ pub(super) struct OrbaxReader {
     tree: Tree<LeafInfo>,
     sources: Vec<Source>,
     /// Folders of the databases that were opened.
-    databases: Vec<PathBuf>,
+    databases: Vec<Location>,
     /// The `regrow.json` that regrow wrote and that are gone.
-    lost: Vec<PathBuf>,
+    lost: Vec<Location>,
     step_folder: Option<StepFolder>,
 }
 
 /// A tree, and the databases it came from.
 struct Parts {
     tree: Tree<Slot>,
-    databases: Vec<PathBuf>,
-    lost: Vec<PathBuf>,
+    databases: Vec<Location>,
+    lost: Vec<Location>,
 }
 
-/// Opens what `path` holds, which is `found`.
+/// Opens what is at a location, which is `found`.
 ///
 /// # Errors
 /// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
 /// an item that is not there.
-pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<OrbaxReader> {
+pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<OrbaxReader> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
     let mut step_folder = None;
     let parts = match found {
         Found::Steps(steps) => {
-            let step = steps.pick(options.step, path)?;
+            let step = steps.pick(options.step, at)?;
             describe_steps(&mut description, &steps, step);
             let folder = step_folder.insert(StepFolder::at(&step.folder));
-            let found = detect(&step.folder);
-            let parts = found.and_then(|found| open_one(&step.folder, options, &mut description, found));
+            let reading = step.folder.for_reading()?.location;
+            let found = detect(&reading);
+            let parts = found.and_then(|found| open_one(&reading, options, &mut description, found));
             let parts = parts.map_err(|error| folder.blame(error))?;
             if description.custom_metadata.is_none() {
-                description.custom_metadata = steps::root_metadata(path)?;
+                description.custom_metadata = steps::root_metadata(at)?;
             }
             parts
         }
         found => {
             if let Some(step) = options.step {
-                let own = path.file_name().and_then(|name| name.to_str()).and_then(steps::step_number);
+                let own = at.name().to_str().and_then(steps::step_number);
                 if own != Some(step) {
                     return Err(Error::new(ErrorKind::NotFound, format!("there is no step {step}"))
-                        .in_file(path)
+                        .in_file(at)
                         .help("this is one checkpoint, not a folder of steps; leave the step out"));
                 }
             }
-            open_one(path, options, &mut description, found)?
+            open_one(at, options, &mut description, found)?
         }
     };
     let mut sources = Vec::with_capacity(parts.tree.len());
@@ -102,17 +103,18 @@ pub(super) fn open(found: Found, path: &Path, options: &OpenOptions) -> Result<O
 /// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
 pub(super) fn regrow_step(
     found: &Found,
-    path: &Path,
+    at: &Location,
     options: &OpenOptions,
-) -> Result<Option<(PathBuf, Description)>> {
+) -> Result<Option<(Location, Description)>> {
     let Found::Steps(steps) = found else { return Ok(None) };
-    let step = steps.pick(options.step, path)?;
-    if !Regrow.recognise(&step.folder)? {
+    let step = steps.pick(options.step, at)?;
+    let folder = step.folder.for_reading()?.location;
+    if !Regrow.recognise(&folder)? {
         return Ok(None);
     }
     let mut description = Description::default();
     describe_steps(&mut description, steps, step);
-    Ok(Some((step.folder.clone(), description)))
+    Ok(Some((folder, description)))
 }
 
 fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
@@ -131,47 +133,47 @@ fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
 
 /// Opens a checkpoint that is no folder of steps.
 fn open_one(
-    path: &Path,
+    at: &Location,
     options: &OpenOptions,
     description: &mut Description,
     found: Found,
 ) -> Result<Parts> {
     match found {
         Found::One(item, about) => {
-            refuse_item(options, path)?;
-            let parts = take(item.open(path)?, description);
+            refuse_item(options, at)?;
+            let parts = take(item.open(at)?, description);
             note_custom(description, &about);
             Ok(parts)
         }
         Found::Items(listed, about) => {
-            let parts = open_items(path, options, description, &listed, &about)?;
+            let parts = open_items(at, options, description, &listed, &about)?;
             note_custom(description, &about);
             Ok(parts)
         }
         Found::BareArrays => {
-            refuse_item(options, path)?;
-            Ok(take(bare::open(path)?, description))
+            refuse_item(options, at)?;
+            Ok(take(bare::open(at)?, description))
         }
         Found::MsgpackFile => {
-            refuse_item(options, path)?;
-            let folder = path.parent().unwrap_or(Path::new("."));
-            Ok(take(legacy::open_aggregate(folder)?, description))
+            refuse_item(options, at)?;
+            Ok(take(legacy::open_aggregate(&at.parent())?, description))
         }
         Found::Steps(_) | Found::FlaxSteps => {
-            Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(path))
+            Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
         }
-        Found::Nothing(listed) => Err(not_a_checkpoint(path, &listed)),
+        Found::Nothing(listed) => Err(not_a_checkpoint(at, &listed)),
     }
 }
 
 fn open_items(
-    path: &Path,
+    at: &Location,
     options: &OpenOptions,
     description: &mut Description,
     listed: &[Listed],
     about: &CheckpointMetadata,
 ) -> Result<Parts> {
-    let deleted = deleted_item(path)?;
+    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
+    let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
     for entry in listed.iter().filter(|entry| entry.is_dir) {
         if entry.name.contains(TMP_MARK) && !entry.is_link {
@@ -179,13 +181,11 @@ fn open_items(
         } else if deleted.as_ref() == Some(&entry.name) {
             description.notes.push(format!("the item {} is being deleted", entry.name));
         } else {
-            let item =
-                items::look(&path.join(&entry.name), &entry.name, about.item_handlers.of(&entry.name))?;
+            let item = items::look(&at.join(&entry.name), &entry.name, about.item_handlers.of(&entry.name))?;
             description.items.push((entry.name.clone(), item.kind()));
             found.push((entry.name.clone(), item));
         }
     }
-    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     if has_file(steps::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
         description
             .notes
@@ -199,17 +199,17 @@ fn open_items(
     }
     for (name, item) in &found {
         if let (Item::Metrics(file), None) = (item, &description.metrics) {
-            description.metrics = Some(items::read_metrics(&path.join(name), file)?);
+            description.metrics = Some(items::read_metrics(&at.join(name), file)?);
         }
     }
     if let Some(wanted) = &options.item {
         let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
             let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::new(ErrorKind::NotFound, format!("there is no item {wanted:?}"))
-                .in_file(path)
+                .in_file(at)
                 .help(format!("the items are: {}", names.join(", "))));
         };
-        return Ok(take(item.open(&path.join(name))?, description));
+        return Ok(take(item.open(&at.join(name))?, description));
     }
     let mut data =
         found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
@@ -220,7 +220,7 @@ fn open_items(
             // Items of other kinds may be all that was saved; those that are gone may have been more.
             ItemHandlers::Many(handlers) if handlers.iter().any(is_lost) => {
                 return Err(Error::corrupt("the items of this checkpoint are gone")
-                    .in_file(path)
+                    .in_file(at)
                     .expected(
                         format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
                         some_names(listed),
@@ -229,11 +229,11 @@ fn open_items(
             }
             ItemHandlers::Many(_) if !found.is_empty() => {}
             _ if has_metrics => {}
-            _ => return Err(not_a_checkpoint(path, listed)),
+            _ => return Err(not_a_checkpoint(at, listed)),
         }
         return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() });
     };
-    let first = take(item.open(&path.join(name))?, description);
+    let first = take(item.open(&at.join(name))?, description);
     if data.peek().is_none() {
         return Ok(first);
     }
@@ -242,7 +242,7 @@ fn open_items(
     let (mut trees, mut databases, mut lost) =
         (vec![(name.clone(), first.tree)], first.databases, first.lost);
     for (name, item) in data {
-        let parts = take(item.open(&path.join(name))?, description);
+        let parts = take(item.open(&at.join(name))?, description);
         note_item(&mut custom, name, description);
         trees.push((name.clone(), parts.tree));
         databases.extend(parts.databases);
@@ -306,17 +306,17 @@ fn note_custom(description: &mut Description, about: &CheckpointMetadata) {
     }
 }
 
-fn refuse_item(options: &OpenOptions, path: &Path) -> Result<()> {
+fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
     match &options.item {
         None => Ok(()),
         Some(item) => Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}"))
-            .in_file(path)
+            .in_file(at)
             .help("this checkpoint has no items; leave the item out")),
     }
 }
 
-fn deleted_item(path: &Path) -> Result<Option<String>> {
-    let file = path.join(DELETION_FILE);
+fn deleted_item(at: &Location) -> Result<Option<String>> {
+    let file = at.join(DELETION_FILE);
     let Some(bytes) = read_small(&file)? else { return Ok(None) };
     let record: serde_json::Value = json_text::parse(&bytes).in_file(&file)?;
     Ok(record.get("checkpointable_name").and_then(serde_json::Value::as_str).map(str::to_owned))
@@ -417,7 +417,7 @@ impl Reader for OrbaxReader {
     fn check_files(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for folder in &self.databases {
-            let errors = ocdbt::check(Arc::new(LocalStore::new(folder)));
+            let errors = ocdbt::check(folder.store());
             findings.extend(errors.into_iter().map(|error| Finding { error }));
         }
         findings.extend(self.lost.iter().map(|file| {

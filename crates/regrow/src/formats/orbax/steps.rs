@@ -12,13 +12,13 @@
 //! behind the suffix. Orbax itself lists an empty folder `7` as step 7; here it is left out, with a note.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::files::{Listed, list, read_small};
 use super::{checkpoint_metadata, json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::location::Location;
 
 /// In the name of everything that is not committed.
 pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
@@ -36,16 +36,16 @@ const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];
 
 /// A committed step.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Step {
     /// Its number.
     pub number: u64,
     /// Its folder.
-    pub folder: PathBuf,
+    pub folder: Location,
 }
 
 /// What a folder of steps holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Steps {
     /// Committed steps, by number.
     pub committed: Vec<Step>,
@@ -60,7 +60,7 @@ impl Steps {
     ///
     /// # Errors
     /// `Uncommitted` if only a temporary folder has it, `NotFound` if nothing has.
-    pub fn pick(&self, number: Option<u64>, root: &Path) -> Result<&Step> {
+    pub fn pick(&self, number: Option<u64>, root: &Location) -> Result<&Step> {
         let found = match number {
             Some(number) => self.committed.iter().find(|step| step.number == number),
             None => self.committed.last(),
@@ -86,17 +86,25 @@ impl Steps {
 }
 
 /// The error for a save that never ended.
-pub(super) fn uncommitted(path: &Path) -> Error {
+pub(super) fn uncommitted(at: &Location) -> Error {
     Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed: its name is still temporary")
-        .in_file(path)
+        .in_file(at)
         .help("a save is in progress or was killed; wait for it, or restore an earlier checkpoint and delete this folder")
 }
 
-/// Whether a path lies in something that is not committed. A symbolic link may be called as it likes.
-pub(super) fn is_temporary(path: &Path) -> bool {
-    path.ancestors().any(|part| {
-        part.file_name().is_some_and(|name| name.to_string_lossy().contains(TMP_MARK)) && !part.is_symlink()
-    })
+/// Whether a location lies in something that is not committed. A symbolic link may be called as it likes.
+pub(super) fn is_temporary(at: &Location) -> bool {
+    let mut part = at.clone();
+    loop {
+        if part.name_text().contains(TMP_MARK) && !part.is_link() {
+            return true;
+        }
+        let above = part.parent();
+        if above.is_same(&part) {
+            return false;
+        }
+        part = above;
+    }
 }
 
 /// The number in a step's name: `[prefix_]digits`.
@@ -119,8 +127,8 @@ fn parse_name(name: &str) -> Option<(&str, &str)> {
 /// Where names of several forms stand side by side, the form of most of them counts, and a note says so.
 ///
 /// # Errors
-/// What the file system says.
-pub(super) fn find(root: &Path, listed: &[Listed]) -> Result<Steps> {
+/// What the storage says.
+pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
     let mut steps = Steps::default();
     let mut forms: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
     for entry in listed.iter().filter(|entry| entry.is_dir) {
@@ -133,7 +141,10 @@ pub(super) fn find(root: &Path, listed: &[Listed]) -> Result<Steps> {
         let Some((prefix, digits)) = parse_name(&entry.name) else { continue };
         let Ok(number) = digits.parse::<u64>() else { continue };
         let inside = list(&root.join(&entry.name))?;
-        if holds_checkpoint(&root.join(&entry.name), &inside)? {
+        let is_marked = || inside.iter().any(|entry| super::super::COMMIT_MARKERS.contains(&&*entry.name));
+        if root.commits_by_marker() && !is_marked() {
+            steps.uncommitted.push(entry.name.clone());
+        } else if holds_checkpoint(&root.join(&entry.name), &inside)? {
             forms.entry(prefix).or_default().push((&entry.name, number));
         } else if inside.is_empty() {
             steps.notes.push(format!("the folder {} is empty: it is no step", entry.name));
@@ -179,7 +190,7 @@ fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
 }
 
 /// Whether a folder is a checkpoint of any age, by the names in it and one level below.
-pub(super) fn holds_checkpoint(folder: &Path, listed: &[Listed]) -> Result<bool> {
+pub(super) fn holds_checkpoint(folder: &Location, listed: &[Listed]) -> Result<bool> {
     if listed.iter().any(is_mark) {
         return Ok(true);
     }
@@ -207,13 +218,13 @@ fn is_mark(entry: &Listed) -> bool {
 ///
 /// # Errors
 /// `Corrupt` with file and offset.
-pub(super) fn root_metadata(root: &Path) -> Result<Option<Value>> {
+pub(super) fn root_metadata(root: &Location) -> Result<Option<Value>> {
     for name in ROOT_METADATA_FILES {
-        let path = root.join(ROOT_METADATA_FOLDER).join(name);
-        let Some(bytes) = read_small(&path)? else { continue };
-        let mut members = match json_text::parse(&bytes).in_file(&path)? {
+        let file = root.join(ROOT_METADATA_FOLDER).join(name);
+        let Some(bytes) = read_small(&file)? else { continue };
+        let mut members = match json_text::parse(&bytes).in_file(&file)? {
             Value::Object(members) => members,
-            _ => return Err(Error::corrupt("the metadata of the steps is no JSON object").in_file(&path)),
+            _ => return Err(Error::corrupt("the metadata of the steps is no JSON object").in_file(&file)),
         };
         members.remove("internal_metadata");
         let mut custom = match members.remove("custom_metadata") {
@@ -230,13 +241,18 @@ pub(super) fn root_metadata(root: &Path) -> Result<Option<Value>> {
 mod tests {
     use super::*;
 
+    fn find_in(root: &tempfile::TempDir) -> Result<Steps> {
+        let root = Location::local(root.path());
+        find(&root, &list(&root).unwrap())
+    }
+
     fn root_of(names: &[&str]) -> (tempfile::TempDir, Result<Steps>) {
         let root = tempfile::tempdir().unwrap();
         for name in names {
             std::fs::create_dir_all(root.path().join(name)).unwrap();
             std::fs::write(root.path().join(name).join(metadata::METADATA_FILE), "{}").unwrap();
         }
-        let steps = find(root.path(), &list(root.path()).unwrap());
+        let steps = find_in(&root);
         (root, steps)
     }
 
@@ -259,21 +275,34 @@ mod tests {
         std::fs::create_dir(root.path().join("7")).unwrap();
         let steps = {
             steps.unwrap();
-            find(root.path(), &list(root.path()).unwrap()).unwrap()
+            find_in(&root).unwrap()
         };
+        let root = Location::local(root.path());
         assert_eq!(steps.committed.len(), 1);
         assert_eq!(steps.uncommitted.len(), 2);
         assert!(steps.notes[0].contains('7'));
-        assert_eq!(steps.pick(None, root.path()).unwrap().number, 1);
-        assert_eq!(steps.pick(Some(3), root.path()).unwrap_err().kind(), ErrorKind::Uncommitted);
-        let missing = steps.pick(Some(9), root.path()).unwrap_err();
+        assert_eq!(steps.pick(None, &root).unwrap().number, 1);
+        assert_eq!(steps.pick(Some(3), &root).unwrap_err().kind(), ErrorKind::Uncommitted);
+        let missing = steps.pick(Some(9), &root).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
         assert!(missing.help_text().unwrap().ends_with("are: 1"));
     }
 
     #[test]
     fn knows_a_temporary_path() {
-        assert!(is_temporary(Path::new("/x/5.orbax-checkpoint-tmp/default")));
-        assert!(!is_temporary(Path::new("/x/5/default")));
+        for (path, expected) in [
+            ("/x/5.orbax-checkpoint-tmp/default", true),
+            ("5.orbax-checkpoint-tmp", true),
+            ("/x/5/default", false),
+            ("../5", false),
+            ("/", false),
+            ("", false),
+        ] {
+            assert_eq!(is_temporary(&Location::local(path)), expected, "{path}");
+        }
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("5.orbax-checkpoint-tmp");
+        std::os::unix::fs::symlink("elsewhere", &link).unwrap();
+        assert!(!is_temporary(&Location::local(link.join("default"))));
     }
 }

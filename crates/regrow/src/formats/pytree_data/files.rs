@@ -1,12 +1,13 @@
 //! Which two files a path means.
 
-use std::ffi::OsString;
-use std::io::Read;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::commit::{Begun, begun, is_under_way, where_is};
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 
 /// How the name of a data file ends.
 pub const DATA_SUFFIX: &str = ".data";
@@ -18,49 +19,52 @@ pub const MANIFEST_SUFFIX: &str = ".manifest";
 const HEAD_LEN_BYTES: u64 = 64 << 10;
 
 /// A manifest and its data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Files {
     /// What both names begin with.
-    stem: PathBuf,
+    stem: Location,
     /// Says where the arrays lie.
-    pub manifest: PathBuf,
+    pub manifest: Location,
     /// Has the arrays, unless the manifest names another file beside it.
-    pub data: PathBuf,
-    /// The temporary folder of a save that was killed before both files had their names.
+    pub data: Location,
+    /// The temporary folder of a save on a local disk that was killed before both files had their names.
     unfinished: Option<PathBuf>,
 }
 
 impl Files {
-    /// The files of a path that is the stem of both, or one of them.
-    pub fn of(path: &Path) -> Self {
-        Self::named(&stem_of(path), DATA_SUFFIX, MANIFEST_SUFFIX)
+    /// The files of a location that is the stem of both, or one of them.
+    pub fn of(at: &Location) -> Self {
+        Self::named(&stem_of(at), DATA_SUFFIX, MANIFEST_SUFFIX)
     }
 
     /// The files of a stem, by the ends of their names.
-    pub fn named(stem: &Path, data_suffix: &str, manifest_suffix: &str) -> Self {
-        let (manifest, data) = (with_suffix(stem, manifest_suffix), with_suffix(stem, data_suffix));
-        Self { stem: stem.to_owned(), manifest, data, unfinished: None }
+    pub fn named(stem: &Location, data_suffix: &str, manifest_suffix: &str) -> Self {
+        let (manifest, data) = (stem.with_suffix(manifest_suffix), stem.with_suffix(data_suffix));
+        Self { stem: stem.clone(), manifest, data, unfinished: None }
     }
 
     /// The same files where they are now: under their names, or, if the save that was to name them was killed before the
     /// last step, wherever it has left each. See [`commit`](crate::commit).
     #[must_use]
     pub fn located(mut self) -> Self {
-        if self.manifest.exists() {
+        if self.stem.local_path().is_err() || self.manifest.exists() {
             return self;
         }
-        if let Some(Begun::Dead(folder)) = begun(&self.stem) {
-            self.manifest = where_is(&self.manifest, &folder);
-            self.data = where_is(&self.data, &folder);
+        if let Some(Begun::Dead(folder)) = begun_at(&self.stem) {
+            self.manifest = now_at(self.manifest, &folder);
+            self.data = now_at(self.data, &folder);
             self.unfinished = Some(folder);
         }
         self
     }
 
     /// The data file of another name.
-    pub(super) fn data_named(&self, name: &str) -> PathBuf {
-        let path = self.stem.with_file_name(name);
-        self.unfinished.as_ref().map_or(path.clone(), |folder| where_is(&path, folder))
+    pub(super) fn data_named(&self, name: &str) -> Location {
+        let at = self.stem.with_name(name);
+        match &self.unfinished {
+            Some(folder) => now_at(at, folder),
+            None => at,
+        }
     }
 
     /// Whether the save of these files was killed before they had their names.
@@ -72,50 +76,48 @@ impl Files {
     ///
     /// # Errors
     /// What the file system says.
-    pub fn are_at(path: &Path) -> Result<bool> {
-        let named = Self::of(path);
+    pub fn are_at(at: &Location) -> Result<bool> {
+        let named = Self::of(at);
         let files = named.clone().located();
-        if !files.manifest.is_file() || named.manifest != path && named.data != path && path.exists() {
+        let is_manifest = named.manifest.path() == at.path();
+        let is_data = named.data.path() == at.path();
+        if !files.manifest.is_file() || !is_manifest && !is_data && at.exists() {
             return Ok(false);
         }
         // Two files named so are a pair, even if the manifest is damaged; of one alone more is asked.
-        if files.data.is_file() && named.data != path {
+        if !is_data && files.data.is_file() {
             return Ok(true);
         }
         looks_like_manifest(&files.manifest)
     }
 }
 
-/// `path` with more text at the end of its name.
-pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    PathBuf::from(name)
+fn stem_of(at: &Location) -> Location {
+    let name = at.name().as_bytes();
+    let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
+    let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
+    let stem = at.with_name(OsStr::from_bytes(stem));
+    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
+    let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
+    if at.is_file() || is_unfinished() { stem } else { at.clone() }
 }
 
-fn stem_of(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-    let is_file_of_ours = [DATA_SUFFIX, MANIFEST_SUFFIX]
-        .iter()
-        .any(|suffix| name.len() > suffix.len() && name.ends_with(suffix.as_bytes()));
-    if !is_file_of_ours {
-        return path.to_owned();
+/// [`begun`] of files on a local disk. Elsewhere none has another name before it has its own.
+fn begun_at(stem: &Location) -> Option<Begun> {
+    begun(stem.local_path().ok()?)
+}
+
+/// Where a file on a local disk is if its writer died between two steps.
+fn now_at(file: Location, folder: &Path) -> Location {
+    match file.local_path() {
+        Ok(path) => Location::local(where_is(path, folder)),
+        Err(_) => file,
     }
-    let stem = path.with_extension("");
-    // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
-    let is_unfinished = || !path.exists() && begun(&stem).is_some();
-    if path.is_file() || is_unfinished() { stem } else { path.to_owned() }
 }
 
 /// A list of dicts, with words that only a manifest has together; or an empty list: a model without arrays.
-fn looks_like_manifest(file: &Path) -> Result<bool> {
-    let mut head = Vec::new();
-    let read = std::fs::File::open(file).and_then(|file| file.take(HEAD_LEN_BYTES).read_to_end(&mut head));
-    match read {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(Error::io("cannot read", file, error)),
-    }
+fn looks_like_manifest(file: &Location) -> Result<bool> {
+    let Some(head) = file.read_beginning(HEAD_LEN_BYTES)? else { return Ok(false) };
     let has = |word: &str| head.windows(word.len()).any(|part| part == word.as_bytes());
     if head.trim_ascii() == b"[]" {
         return Ok(true);
@@ -130,15 +132,16 @@ const COMMIT_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks.
 const COMMIT_PACE: Duration = Duration::from_millis(1);
 
-/// Why there is nothing at `path`, where a save of files named after it stands between its two files. While its
+/// Why there is nothing `at` a location, where a save of files named after it stands between its two files. While its
 /// writer lives, this waits for the end: who looks again may find the checkpoint.
-pub(crate) fn unfinished(path: &Path) -> Option<Error> {
+pub(crate) fn unfinished(at: &Location) -> Option<Error> {
+    at.local_path().ok()?;
     let since = Instant::now();
-    let stem = stem_of(path);
-    while matches!(begun(&stem)?, Begun::Living) {
+    let stem = stem_of(at);
+    while matches!(begun_at(&stem)?, Begun::Living) {
         if since.elapsed() > COMMIT_WAIT {
             let what = "this checkpoint is being committed, and that takes long";
-            return Some(Error::new(ErrorKind::Uncommitted, what).in_file(path).help("try again"));
+            return Some(Error::new(ErrorKind::Uncommitted, what).in_file(at).help("try again"));
         }
         std::thread::sleep(COMMIT_PACE);
     }
@@ -151,16 +154,18 @@ pub fn appears(files: &Files) -> bool {
     comes(&files.manifest, || files.clone())
 }
 
-/// The same of a path that is the stem of both files, or one of them. Which it is can be told only while one of them is
+/// The same of a location that is the stem of both files, or one of them. Which it is can be told only while one of them is
 /// there or a commit is under way, and so is looked at each time.
-pub(crate) fn appears_at(path: &Path) -> bool {
-    comes(path, || Files::of(path))
+pub(crate) fn appears_at(at: &Location) -> bool {
+    comes(at, || Files::of(at))
 }
 
 /// `beside` is anything in the folder of the files.
-fn comes(beside: &Path, files: impl Fn() -> Files) -> bool {
+fn comes(beside: &Location, files: impl Fn() -> Files) -> bool {
     let since = Instant::now();
     let is_there = || files().located().manifest.exists();
+    // Only on a local disk is an old file taken away before the new one comes.
+    let Ok(beside) = beside.local_path() else { return is_there() };
     while !is_there() {
         if !is_under_way(beside) {
             // It may have come before the last commit ended.

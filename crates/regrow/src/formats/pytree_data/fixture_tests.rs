@@ -1,6 +1,5 @@
 //! Every fixture against its `expected.json`: what the original wrote and read, and files made to be refused.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -64,8 +63,9 @@ fn dims_of(value: &Value) -> Vec<u64> {
 
 /// The files of a case that has a manifest.
 fn files_of(case: &Value) -> Option<Files> {
-    let mut files = Files::named(&folder().join(stem_of(case)), ".data", ".manifest");
-    files.data = folder().join(case["data_file"].as_str()?);
+    let folder = Location::local(folder());
+    let mut files = Files::named(&folder.join(stem_of(case)), ".data", ".manifest");
+    files.data = folder.join(case["data_file"].as_str()?);
     files.manifest.is_file().then_some(files)
 }
 
@@ -80,7 +80,7 @@ fn what_the_original_wrote_is_read_as_it_wrote_it() {
     for case in cases("valid") {
         let Some(files) = files_of(&case).filter(|_| !is_unreadable(&case)) else { continue };
         let found = entries_of(&files, true).unwrap();
-        let data = std::fs::read(&files.data).unwrap();
+        let data = std::fs::read(files.data.path()).unwrap();
         assert_eq!(sha256(&data), case["data_sha256"], "{}", stem_of(&case));
         let expected = case["entries"].as_array().unwrap();
         assert_eq!(found.arrays.len(), expected.len(), "{}", stem_of(&case));
@@ -102,7 +102,9 @@ fn what_the_original_wrote_is_read_as_it_wrote_it() {
 fn what_the_original_loads_is_loaded_to_the_bit() {
     let mut leaves = 0;
     for case in cases("valid") {
-        let Some(files) = files_of(&case) else { continue };
+        if files_of(&case).is_none() {
+            continue;
+        }
         // Both of a pair hold the same, but NumPy 2's own manifests cannot be loaded by it.
         let twin = cases("valid").into_iter().find(|other| {
             stem_of(other) == stem_of(&case).replace("np2", "np1") && other.get("leaves").is_some()
@@ -110,7 +112,7 @@ fn what_the_original_loads_is_loaded_to_the_bit() {
         let (Some(twin), true) = (twin, case["data_file"].as_str().unwrap().ends_with(".data")) else {
             continue;
         };
-        let checkpoint = crate::open(files.manifest.with_extension("")).unwrap();
+        let checkpoint = crate::open(folder().join(stem_of(&case))).unwrap();
         assert_eq!(checkpoint.description().layout, "pytree_data");
         let expected = twin["leaves"].as_array().unwrap();
         assert_eq!(checkpoint.tree().len(), expected.len());
@@ -153,11 +155,9 @@ fn manifests_are_written_byte_for_byte_as_under_numpy_1() {
     let mut seen = 0;
     for case in cases("valid") {
         let Some(files) = files_of(&case).filter(|_| !is_unreadable(&case)) else { continue };
-        let numpy_1 = files
-            .manifest
-            .with_file_name(files.manifest.file_name().unwrap().to_str().unwrap().replace("np2", "np1"));
-        let Ok(expected) = std::fs::read_to_string(&numpy_1) else { continue };
-        let entries = Manifest::parse(&std::fs::read(&files.manifest).unwrap()).unwrap().entries;
+        let numpy_1 = files.manifest.with_name(files.manifest.name_text().replace("np2", "np1"));
+        let Ok(expected) = std::fs::read_to_string(numpy_1.path()) else { continue };
+        let entries = Manifest::parse(&std::fs::read(files.manifest.path()).unwrap()).unwrap().entries;
         assert_eq!(Manifest { entries, extra: None }.to_text(), expected, "{}", stem_of(&case));
         seen += 1;
     }
@@ -173,8 +173,8 @@ fn both_files_come_out_as_the_original_wrote_them() {
         if case["numpy_major"] == 2 && stem_of(&case) != "np2_empty_tree" {
             continue;
         }
-        let data = std::fs::read(&files.data).unwrap();
-        let entries = Manifest::parse(&std::fs::read(&files.manifest).unwrap()).unwrap().entries;
+        let data = std::fs::read(files.data.path()).unwrap();
+        let entries = Manifest::parse(&std::fs::read(files.manifest.path()).unwrap()).unwrap().entries;
         // Each array as bytes under its own type string, big-endian ones too.
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::List).unwrap();
@@ -204,9 +204,9 @@ fn both_files_come_out_as_the_original_wrote_them() {
         };
         let stem = root.path().join(stem_of(&case));
         crate::save_with(&stem, &build.finish().unwrap(), &options).unwrap();
-        let written = |file: &Path| std::fs::read(root.path().join(file.file_name().unwrap())).unwrap();
+        let written = |file: &Location| std::fs::read(root.path().join(file.name())).unwrap();
         assert!(written(&files.data) == data, "{}", stem_of(&case));
-        let manifest = std::fs::read_to_string(&files.manifest).unwrap();
+        let manifest = std::fs::read_to_string(files.manifest.path()).unwrap();
         assert_eq!(String::from_utf8(written(&files.manifest)).unwrap(), manifest);
         seen += 1;
     }

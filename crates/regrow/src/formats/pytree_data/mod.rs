@@ -28,12 +28,13 @@
 //!
 //! Source: google/gemma.cpp, `compression/python/pytree`, removed in September 2025.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{Format, Loss, Reader, Target};
-use crate::commit::Staged;
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod check;
@@ -59,16 +60,16 @@ impl Format for PytreeData {
         "pytree_data"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        Files::are_at(path)
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        Files::are_at(at)
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(path).located())?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_step_and_item(at, options)?;
+        Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located())?))
     }
 
-    fn target(&self, _path: &Path, options: &SaveOptions) -> Target {
+    fn target(&self, _at: &Location, options: &SaveOptions) -> Target {
         Target::Siblings { suffixes: writer::suffixes(&options_of(options)) }
     }
 
@@ -81,11 +82,11 @@ impl Format for PytreeData {
         super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
     }
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::plan(tree, target, &options_of(options)).map(drop)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
     }
 }
@@ -125,9 +126,9 @@ pub struct Entries {
 ///
 /// # Errors
 /// `Corrupt` for whatever the manifest says that is not so, or for data that fails its checksum; `NotFound` if one
-/// of the files is missing.
+/// of the files is missing; `Unsupported` for files that are on no local disk.
 pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
-    crate::location::local(&files.manifest)?;
+    files.manifest.local_path()?;
     let (manifest, data) = reader::DataFile::open(&files.clone().located())?;
     if verify {
         data.check_all()?;

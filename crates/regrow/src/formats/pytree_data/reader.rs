@@ -1,6 +1,6 @@
 //! A manifest and its data as a checkpoint.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,18 +13,19 @@ use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::glance::Language;
-use crate::engine::pool;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
 use crate::formats::{Description, Reader};
+use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::store::{Access, ByteRange, LocalStore, Store, advise, read_document};
+use crate::store::{Access, ByteRange, Store, advise};
+use crate::threads::pool;
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 /// Bytes that are read at once: they are checked while the processor's cache has them.
 const PIECE_LEN_BYTES: usize = 256 << 10;
 
-/// An opened manifest, with its data mapped.
+/// An opened manifest, with its data mapped where there are maps.
 #[derive(Debug)]
 pub(super) struct PytreeDataReader {
     description: Description,
@@ -36,7 +37,7 @@ pub(super) struct PytreeDataReader {
 #[derive(Debug)]
 pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
-    store: LocalStore,
+    store: Arc<dyn Store>,
     name: Vec<u8>,
     /// When it was opened.
     len_bytes: u64,
@@ -60,7 +61,7 @@ impl PytreeDataReader {
         if files.is_unfinished() {
             notes.push(format!(
                 "the save was killed before both files had their names; the next save to the same path ends it ({})",
-                files.manifest.display()
+                files.manifest
             ));
         }
         let description = Description {
@@ -93,19 +94,17 @@ impl DataFile {
             Some(name) => files.data_named(name),
             None => files.data.clone(),
         };
-        let (folder, name) = match (data.parent(), data.file_name()) {
-            (Some(folder), Some(name)) => (folder, name.as_encoded_bytes().to_vec()),
-            _ => return Err(Error::invalid("the data file has no name").in_file(&data)),
-        };
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        let store = LocalStore::new(folder);
-        // Opened here and held: another writer's data file is another file.
-        if store.map(&name)?.is_none() {
-            return Err(Error::new(ErrorKind::NotFound, "the data file of this manifest is missing")
-                .in_file(&data)
-                .help("a manifest holds no data: copy both files"));
+        let (store, name) = (data.parent().store(), data.name().as_encoded_bytes().to_vec());
+        if name.is_empty() {
+            return Err(Error::invalid("the data file has no name").in_file(&data));
         }
-        let len_bytes = store.len_bytes(&name)?.unwrap_or(0);
+        // A file is opened here and held: another writer's data file is another file.
+        store.map(&name)?;
+        let len_bytes = store.len_bytes(&name)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "the data file of this manifest is missing")
+                .in_file(&data)
+                .help("a manifest holds no data: copy both files")
+        })?;
         check_ranges(&manifest.entries, len_bytes).in_file(&files.manifest)?;
         let passed =
             |entry: &Entry| entry.crc32c.iter().flatten().map(|_| AtomicBool::new(false)).collect::<Vec<_>>();
@@ -119,21 +118,29 @@ impl DataFile {
         self.store.describe(&self.name)
     }
 
-    /// A range of the file as a slice of its map.
-    fn mapped(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+    /// A range of the file as a slice of its map; `None` where there are no maps.
+    fn mapped(&self, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
         if len_bytes == 0 {
-            return Ok(Bytes::new());
+            return Ok(Some(Bytes::new()));
         }
+        let Some(map) = self.store.map(&self.name)? else { return Ok(None) };
         // A map of a file that has shrunk since it was opened would fault beyond its end.
         if self.store.len_bytes(&self.name)? != Some(self.len_bytes) {
             return Err(self.changed());
         }
-        let map = self.store.map(&self.name)?.ok_or_else(|| self.changed())?;
         let end = offset_bytes + len_bytes;
         if end > map.len() as u64 {
             return Err(self.changed());
         }
-        Ok(map.slice(offset_bytes as usize..end as usize))
+        Ok(Some(map.slice(offset_bytes as usize..end as usize)))
+    }
+
+    /// A range of the file, as a slice of its map where there is one.
+    fn stored_bytes(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        match self.mapped(offset_bytes, len_bytes)? {
+            Some(bytes) => Ok(bytes),
+            None => self.read(offset_bytes, len_bytes),
+        }
     }
 
     fn read(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
@@ -160,7 +167,7 @@ impl DataFile {
                 continue;
             }
             let len = BLOCK_LEN_BYTES.min(entry.len_bytes - start);
-            let bytes = self.mapped(entry.offset_bytes + start, len)?;
+            let bytes = self.stored_bytes(entry.offset_bytes + start, len)?;
             advise(&bytes, Access::Soon);
             self.compare(entry.offset_bytes + start, expected, crc32c(&bytes))?;
             passed.store(true, Ordering::Release);
@@ -244,7 +251,7 @@ impl Reader for PytreeDataReader {
             }
             None => {
                 self.data.check(at, 0, entry.len_bytes)?;
-                let bytes = self.data.mapped(entry.offset_bytes, entry.len_bytes)?;
+                let bytes = self.data.stored_bytes(entry.offset_bytes, entry.len_bytes)?;
                 copy_region(size, &bytes, &info.shape, region, out, &target, &origin)?;
             }
         }
@@ -258,7 +265,7 @@ impl Reader for PytreeDataReader {
         let Some(&Some(at)) = self.placed.entries.get(leaf) else { return Ok(None) };
         match self.data.entries.get(at) {
             Some(Entry { descr: Descr::Number { big_endian: true, .. }, .. }) | None => Ok(None),
-            Some(entry) => self.data.mapped(entry.offset_bytes, entry.len_bytes).map(Some),
+            Some(entry) => self.data.mapped(entry.offset_bytes, entry.len_bytes),
         }
     }
 
@@ -323,8 +330,9 @@ impl Reader for PytreeDataReader {
     }
 }
 
-fn read_manifest(file: &Path) -> Result<Manifest> {
-    let text = read_document(file, "the manifest", Language::Python, MANIFEST_LEN_MAX_BYTES)?
+fn read_manifest(file: &Location) -> Result<Manifest> {
+    let text = file
+        .read_document("the manifest", Language::Python, MANIFEST_LEN_MAX_BYTES)?
         .ok_or_else(|| Error::io("cannot read the manifest", file, std::io::ErrorKind::NotFound.into()))?;
     Manifest::parse(&text).in_file(file)
 }

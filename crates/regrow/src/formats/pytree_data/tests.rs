@@ -1,6 +1,7 @@
 //! What goes in comes out: with kept structure, without it, and from damaged files never as something else.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -119,7 +120,7 @@ fn everything_else_comes_back_through_the_extra_keys() {
     expected.leaves_mut()[0].kind = LeafKind::JaxArray;
     assert_same(&load(&stem).unwrap(), &expected);
     // The original finds arrays under the paths, and an empty dict for each empty container.
-    let entries = entries_of(&Files::of(&stem), true).unwrap();
+    let entries = entries_of(&Files::of(&Location::local(&stem)), true).unwrap();
     let paths: Vec<&str> = entries.arrays.iter().map(|entry| entry.path.as_str()).collect();
     assert_eq!(paths[..3], ["(0,)", "(1, 'count')", "(3,)"]);
     assert_eq!(entries.empty, ["(2,)", "(9,)"]);
@@ -238,7 +239,7 @@ fn other_suffixes_and_a_stem_with_dots() {
         root.path().join("model.v1.2.bin").is_file() && root.path().join("model.v1.2.manifest").is_file()
     );
     save_with(&stem, &plain(), &options(serde_json::json!({"manifest_suffix": ".mf"}))).unwrap();
-    let files = Files::named(&stem, ".data", ".mf");
+    let files = Files::named(&Location::local(&stem), ".data", ".mf");
     assert_eq!(entries_of(&files, true).unwrap().arrays.len(), 4);
     for bad in [serde_json::json!({"byte_align": 0}), serde_json::json!({"surprise": 1})] {
         assert_eq!(Layout::from_name("pytree_data", bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -292,13 +293,13 @@ fn stray_files_are_nobodys_checkpoint() {
     write("x.data", "anything");
     write("list.manifest", "[1, 2]");
     for name in ["app", "app.manifest", "web", "web.manifest", "x", "x.data", "list", "list.manifest"] {
-        assert!(!PytreeData.recognise(&root.path().join(name)).unwrap(), "{name}");
+        assert!(!PytreeData.recognise(&Location::local(root.path().join(name))).unwrap(), "{name}");
         assert!(open(root.path().join(name)).is_err());
     }
     // A folder of the stem's name is itself, whatever lies beside it.
     save_with(root.path().join("run"), &plain(), &options(serde_json::json!({}))).unwrap();
     fs::create_dir(root.path().join("run")).unwrap();
-    assert!(!PytreeData.recognise(&root.path().join("run")).unwrap());
+    assert!(!PytreeData.recognise(&Location::local(root.path().join("run"))).unwrap());
     assert_same(&load(root.path().join("run.manifest")).unwrap(), &plain());
     fs::remove_file(root.path().join("run.data")).unwrap();
     let error = open(root.path().join("run.manifest")).unwrap_err();

@@ -1,16 +1,15 @@
 //! A tree to a data file and a manifest.
 
-use std::path::Path;
-
 use super::PytreeDataOptions;
 use super::files::DATA_SUFFIX;
 use super::manifest::{BLOCK_LEN_BYTES, Manifest};
 use super::plan::Plan;
 use crate::array::Array;
 use crate::bytes::checksum::BlockSums;
-use crate::commit::Staged;
 use crate::error::{Error, Result};
-use crate::store::DirectWriter;
+use crate::location::Location;
+use crate::storage::Publication;
+use crate::store::FileWriter;
 use crate::tree::{Leaf, Tree};
 
 /// The number of the data file among the staged ones, and that of the manifest.
@@ -31,7 +30,7 @@ pub(super) fn suffixes(options: &PytreeDataOptions) -> Vec<String> {
 ///
 /// # Errors
 /// As [`Plan::of`]; what the disk says.
-pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOptions) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &PytreeDataOptions) -> Result<()> {
     let Plan { arrays, extra, len_bytes } = plan(tree, staged.target(), options)?;
     let mut out = staged.sibling_writer(DATA, len_bytes.max(1), 0)?;
     let mut entries = Vec::with_capacity(arrays.len());
@@ -60,7 +59,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &PytreeDataOpti
 ///
 /// # Errors
 /// As [`write`], but for what the disk says.
-pub(super) fn plan(tree: &Tree<Leaf>, target: &Path, options: &PytreeDataOptions) -> Result<Plan> {
+pub(super) fn plan(tree: &Tree<Leaf>, target: &Location, options: &PytreeDataOptions) -> Result<Plan> {
     let mut plan = Plan::of(tree, options)?;
     if let (Some(extra), true) = (&mut plan.extra, options.data_suffix != DATA_SUFFIX) {
         extra.data = Some(data_name(target, options)?);
@@ -68,15 +67,15 @@ pub(super) fn plan(tree: &Tree<Leaf>, target: &Path, options: &PytreeDataOptions
     Ok(plan)
 }
 
-fn data_name(target: &Path, options: &PytreeDataOptions) -> Result<String> {
-    let stem = target.file_name().and_then(|name| name.to_str());
+fn data_name(target: &Location, options: &PytreeDataOptions) -> Result<String> {
+    let stem = target.name().to_str().filter(|stem| !stem.is_empty());
     stem.map(|stem| format!("{stem}{}", options.data_suffix)).ok_or_else(|| {
         Error::invalid("the manifest can only name a data file whose name is text").in_file(target)
     })
 }
 
 /// Zeros up to an offset.
-fn pad_to(out: &mut DirectWriter, offset_bytes: u64) -> Result<()> {
+fn pad_to(out: &mut FileWriter, offset_bytes: u64) -> Result<()> {
     let missing = offset_bytes.saturating_sub(out.offset_bytes());
     out.write_with(missing, &mut |_, piece| {
         piece.fill(0);
@@ -85,7 +84,7 @@ fn pad_to(out: &mut DirectWriter, offset_bytes: u64) -> Result<()> {
 }
 
 /// Streams an array; its checksums.
-fn write_array(out: &mut DirectWriter, array: &Array) -> Result<Vec<u32>> {
+fn write_array(out: &mut FileWriter, array: &Array) -> Result<Vec<u32>> {
     let mut sums = BlockSums::new(BLOCK_LEN_BYTES as usize);
     array.for_each_piece(PIECE_LEN_BYTES, |piece| {
         sums.update(piece);

@@ -21,9 +21,7 @@
 //! their own, so that the next save can link those. Where the system cannot link, the file is written.
 
 use std::cmp::Reverse;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -34,11 +32,13 @@ use super::reader::RegrowReader;
 use super::writer::{header_bytes, structure_in_header};
 use crate::array::Array;
 use crate::bytes::limits::work_space;
-use crate::commit::Staged;
-use crate::engine::pool;
 use crate::error::{Error, Result};
 use crate::formats::{Reader, refuse_uncommitted};
+use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
+use crate::storage::Publication;
+use crate::store::{Blob, Way};
+use crate::threads::pool;
 
 /// Bytes compared at a time.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -61,8 +61,7 @@ const LINKS_MAX: usize = 64;
 
 /// The earlier checkpoint, opened: its `regrow.json`.
 pub(super) struct Base {
-    /// Without links on the way, for what is a link itself cannot be given another name.
-    folder: PathBuf,
+    folder: Location,
     reader: RegrowReader,
 }
 
@@ -78,30 +77,31 @@ pub(super) enum Origin {
 
 /// A file of the base that can stand for a planned one.
 pub(super) struct Link {
-    path: PathBuf,
-    /// What was looked at, whatever the path leads to later.
-    file: File,
+    source: Location,
+    /// What was looked at, whatever the location leads to later.
+    opened: Arc<dyn Blob>,
     record: DataFile,
 }
 
 impl Base {
-    /// Opens the checkpoint that `path` names.
+    /// Opens the checkpoint at a location.
     ///
     /// # Errors
     /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`, `Unsupported` as
     /// any opening.
-    pub fn open(path: &Path) -> Result<Self> {
-        crate::location::local(path)?;
-        refuse_uncommitted(path)?;
-        let folder = fs::canonicalize(path)
-            .map_err(|error| Error::io("cannot open the base of this save", path, error))?;
-        if !folder.join(manifest::FILE_NAME).is_file() {
+    pub fn open(at: &Location) -> Result<Self> {
+        refuse_uncommitted(at)?;
+        let cannot_open = |source| Error::io("cannot open the base of this save", at, source);
+        if at.look()?.is_none() {
+            return Err(cannot_open(std::io::ErrorKind::NotFound.into()));
+        }
+        if !at.join(manifest::FILE_NAME).is_file() {
             return Err(Error::invalid("the base of this save is no checkpoint of the layout regrow")
-                .in_file(path)
+                .in_file(at)
                 .help("name a single checkpoint (of a folder of steps: the step) that was saved in the default layout, \
                        or save without a base"));
         }
-        Ok(Self { reader: RegrowReader::open(&folder)?, folder })
+        Ok(Self { reader: RegrowReader::open(at)?, folder: at.clone() })
     }
 
     /// Splits the raw leaves of `plan` anew over files; says where the bytes of each file come from. The monitor's
@@ -146,8 +146,16 @@ impl Base {
     /// The raw leaves of the base, a list for each of its files, with those of the tree that may be the same.
     fn match_leaves(self, plan: &Plan<'_>) -> Vec<OldFile> {
         let Self { folder, reader } = self;
-        let open =
-            |(at, record): (usize, &DataFile)| OldFile::new(at, &folder, reader.data_file(record)?, record);
+        let open = |(at, record): (usize, &DataFile)| {
+            Some(OldFile {
+                at,
+                source: folder.join(&record.name),
+                opened: reader.data_file(record)?,
+                record: record.clone(),
+                leaves: Vec::new(),
+                is_whole: true,
+            })
+        };
         let mut files: Vec<Option<OldFile>> = reader.data_files().enumerate().map(open).collect();
         for (info, place) in reader.tree().leaves().iter().zip(reader.places()) {
             let &LeafPlace::Raw { file, offset_bytes } = place else { continue };
@@ -178,8 +186,8 @@ impl Base {
 /// A data file of the base.
 struct OldFile {
     at: usize,
-    path: PathBuf,
-    file: File,
+    source: Location,
+    opened: Arc<dyn Blob>,
     record: DataFile,
     /// Those that the tree has too, in the order of their bytes.
     leaves: Vec<OldLeaf>,
@@ -196,14 +204,6 @@ struct OldLeaf {
 }
 
 impl OldFile {
-    /// `file` is the one that is recorded; `None` if no path leads to it any more.
-    fn new(at: usize, folder: &Path, file: File, record: &DataFile) -> Option<Self> {
-        // Without links on the way, for what is a link itself cannot be given another name.
-        let path = fs::canonicalize(folder.join(&record.name)).ok()?;
-        let (leaves, record) = (Vec::new(), record.clone());
-        Some(Self { at, path, file, record, leaves, is_whole: true })
-    }
-
     /// Bytes of the leaves that the tree has too.
     fn leaves_len_bytes(&self) -> u64 {
         self.leaves.iter().map(|leaf| leaf.len_bytes).fold(0, u64::saturating_add)
@@ -234,7 +234,7 @@ impl OldFile {
             return false;
         }
         let mut theirs = vec![0; header.len()];
-        self.file.read_exact_at(&mut theirs, 0).is_ok() && theirs == header
+        self.opened.read(0, &mut theirs, Way::Cached).is_ok() && theirs == header
     }
 
     /// Whether writing its leaves now would make the very same file.
@@ -248,7 +248,7 @@ impl OldFile {
 
     fn linked(self) -> (Vec<u32>, Origin) {
         let order = self.order();
-        (order, Origin::Linked(Link { path: self.path, file: self.file, record: self.record }))
+        (order, Origin::Linked(Link { source: self.source, opened: self.opened, record: self.record }))
     }
 }
 
@@ -278,7 +278,7 @@ fn compare(
             len_bytes = if is_full { 0 } else { len_bytes };
             !is_full
         });
-        batches.map(|batch| (&old.file, batch))
+        batches.map(|batch| (&*old.opened, batch))
     });
     // Each thread holds two pieces, and what the one leaf keeps that it is at.
     let cost_bytes = |batch: &[OldLeaf]| {
@@ -310,7 +310,7 @@ fn compare(
 
 /// How many bytes at an offset of the file are the array's, up to the first piece that differs; what cannot be read
 /// there is not the same.
-fn same_len_bytes(array: &Array, file: &File, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
+fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
     let piece_len = usize::try_from(len_bytes).unwrap_or(usize::MAX).min(PIECE_LEN_BYTES);
     let mut theirs = work_space(piece_len as u64)?;
@@ -327,7 +327,7 @@ fn same_len_bytes(array: &Array, file: &File, offset_bytes: u64, monitor: &Monit
             }
         };
         let theirs = theirs.get_mut(..len).unwrap_or_default();
-        if file.read_exact_at(theirs, offset_bytes.saturating_add(done)).is_err() || theirs != ours {
+        if file.read(offset_bytes.saturating_add(done), theirs, Way::Cached).is_err() || theirs != ours {
             // Until it is written, others are read.
             array.release();
             break;
@@ -409,18 +409,23 @@ impl Link {
     ///
     /// # Errors
     /// `Cancelled`; `InvalidArgument` for a name that leads out of the folder.
-    pub fn place(&self, name: &str, staged: &Staged) -> Result<Option<DataFile>> {
-        let is_linked = staged.link(name, &self.path, &self.file)?;
+    pub fn place(&self, name: &str, staged: &dyn Publication) -> Result<Option<DataFile>> {
+        let is_linked = staged.reuse(name, &self.source, &*self.opened)?;
         Ok(is_linked.then(|| DataFile { name: name.to_owned(), ..self.record.clone() }))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
     use super::super::writer::write_split;
     use super::*;
     use crate::array::{Dtype, Shape};
+    use crate::commit::Staged;
     use crate::engine::SaveOptions;
+    use crate::store::{LocalStore, Store};
     use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
     fn tree(fills: &[u8]) -> Tree<Leaf> {
@@ -439,7 +444,7 @@ mod tests {
     fn save(folder: &Path, step: usize, fills: &[u8]) -> Vec<(String, bool)> {
         use std::os::unix::fs::MetadataExt;
         let path = folder.join(step.to_string());
-        let base = step.checked_sub(1).map(|step| folder.join(step.to_string()));
+        let base = step.checked_sub(1).map(|step| Location::local(folder.join(step.to_string())));
         let options = SaveOptions { base, ..SaveOptions::default() };
         let staged = Staged::create(&path, false).unwrap();
         write_split(&tree(fills), &staged, &options, 2000).unwrap();
@@ -494,7 +499,7 @@ mod tests {
         let (ours, theirs) = ([1; 20], [2; 20]);
         save(folder.path(), 0, &ours);
         let before = fs::read(path("0/model-00001-of-00002.safetensors")).unwrap();
-        let base = Base::open(&path("0")).unwrap();
+        let base = Base::open(&Location::local(path("0"))).unwrap();
         fs::rename(path("0"), path("aside")).unwrap();
         save(folder.path(), 0, &theirs);
         let (tree, options) = (tree(&theirs), SaveOptions::default());
@@ -502,11 +507,11 @@ mod tests {
         let files = base.match_leaves(&plan);
         assert_eq!(files.len(), 2);
         let mut found = vec![0; before.len()];
-        files[0].file.read_exact_at(&mut found, 0).unwrap();
+        files[0].opened.read(0, &mut found, Way::Cached).unwrap();
         assert!(found == before, "a file of another checkpoint under the record of the base");
         // Its name leads elsewhere by now: it cannot be linked.
         let staged = Staged::create(&path("next"), false).unwrap();
-        assert!(!staged.link("model", &files[0].path, &files[0].file).unwrap());
+        assert!(!staged.link("model", &files[0].source, &*files[0].opened).unwrap());
     }
 
     #[test]
@@ -514,13 +519,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("model.safetensors");
         fs::write(&source, b"old").unwrap();
-        let opened = File::open(&source).unwrap();
+        let opened = LocalStore::new(folder.path()).open(b"model.safetensors").unwrap().unwrap();
+        let at = Location::local(&source);
         let staged = Staged::create(&folder.path().join("step"), false).unwrap();
-        assert!(staged.link("a", &source, &opened).unwrap());
+        assert!(staged.link("a", &at, &*opened).unwrap());
         fs::remove_file(&source).unwrap();
-        assert!(!staged.link("b", &source, &opened).unwrap());
+        assert!(!staged.link("b", &at, &*opened).unwrap());
         fs::write(&source, b"new").unwrap();
-        assert!(!staged.link("c", &source, &opened).unwrap());
+        assert!(!staged.link("c", &at, &*opened).unwrap());
         assert_eq!(staged.linked_bytes(), 3);
         let names: Vec<_> =
             fs::read_dir(staged.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

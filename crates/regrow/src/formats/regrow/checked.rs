@@ -13,7 +13,6 @@
 //! All files are opened below one folder, which stays open, and each data file is opened once. So reads, maps and flags
 //! are about the same bytes, also when another checkpoint has taken the path.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,11 +21,10 @@ use bytes::Bytes;
 
 use super::manifest::{DataFile, SmallFile};
 use crate::bytes::checksum::crc32c;
+use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
-use crate::store::{
-    ByteRange, DirectReader, LocalStore, Located, OpenFile, Scratch, Span, Store, Way, resolve_range,
-};
+use crate::store::{Blob, ByteRange, Located, Scratch, Span, Store, Way, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
@@ -43,7 +41,7 @@ pub struct CheckedStore(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    base: LocalStore,
+    base: Arc<dyn Store>,
     files: Vec<CheckedFile>,
     small_files: Vec<CheckedSmallFile>,
 }
@@ -53,7 +51,7 @@ struct Inner {
 pub(super) struct CheckedFile {
     pub(super) record: DataFile,
     /// The file itself, for reads and for the map.
-    opened: OnceLock<DirectReader>,
+    opened: OnceLock<Arc<dyn Blob>>,
     /// One for each block, and a last one for the head.
     passed: Vec<AtomicBool>,
 }
@@ -63,7 +61,7 @@ pub(super) struct CheckedFile {
 struct CheckedSmallFile {
     record: SmallFile,
     /// The file itself, once it has been found to be what was written.
-    passed: OnceLock<Arc<OpenFile>>,
+    passed: OnceLock<Arc<dyn Blob>>,
 }
 
 /// A block of a data file.
@@ -122,7 +120,7 @@ impl CheckedStore {
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
-    pub fn new(base: LocalStore, records: &[DataFile], small_files: Vec<SmallFile>) -> Result<Self> {
+    pub fn new(base: Arc<dyn Store>, records: &[DataFile], small_files: Vec<SmallFile>) -> Result<Self> {
         let mut files = Vec::with_capacity(records.len());
         for record in records {
             let data_len = record.len_bytes.checked_sub(record.data_offset);
@@ -150,16 +148,16 @@ impl CheckedStore {
         self.0.files.iter().map(|file| &file.record)
     }
 
-    /// The bytes of a data file as a view of its map; **not checked**.
+    /// The bytes of a data file as a view of its map; `None` where there are no maps; **not checked**.
     ///
     /// # Errors
     /// `Corrupt` if the file is gone or has another length than recorded.
-    pub fn view(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+    pub fn view(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
         let file = self.file(file)?;
-        let map = self.map_of(file)?;
+        let Some(map) = self.map_of(file)? else { return Ok(None) };
         let range = resolve_range(ByteRange::Span { offset_bytes, len_bytes }, map.len() as u64)
             .map_err(|error| error.in_file(self.path_of(file)))?;
-        Ok(map.slice(range.start as usize..range.end as usize))
+        Ok(Some(map.slice(range.start as usize..range.end as usize)))
     }
 
     /// Checks every block that a range of a data file touches and that has not passed yet: through the map for
@@ -202,10 +200,10 @@ impl CheckedStore {
         self.0.small_files.iter().map(|file| &file.record).filter(|record| record.says_nothing())
     }
 
-    /// A data file of its own for the caller, if it is there and as long as recorded.
-    pub(super) fn data_file(&self, record: &DataFile) -> Option<File> {
-        let file = self.0.base.open_file(record.name.as_bytes()).ok()??;
-        (file.len_bytes().ok()? == record.len_bytes).then(|| file.into_file())
+    /// The data file of such a record, if it is there and as long as recorded.
+    pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
+        let file = self.file_named(record.name.as_bytes())?;
+        self.opened(file).ok().cloned()
     }
 
     /// The data file of that number.
@@ -219,7 +217,7 @@ impl CheckedStore {
         reader.map_or(true, |reader| reader.is_cached(offset_bytes, len_bytes))
     }
 
-    fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
+    pub(super) fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
         if start >= end {
             return Ok(());
         }
@@ -228,9 +226,8 @@ impl CheckedStore {
             && let Some(passed) = file.passed.last()
             && !passed.load(Ordering::Acquire)
         {
-            let map = self.map_of(file)?;
-            let head = map.get(..record.data_offset as usize).unwrap_or_default();
-            self.compare(file, &"the header", 0, head, record.head_crc32c)?;
+            let head = self.bytes_of(file, 0, record.data_offset)?;
+            self.compare(file, &"the header", 0, &head, record.head_crc32c)?;
             passed.store(true, Ordering::Release);
         }
         let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
@@ -248,10 +245,21 @@ impl CheckedStore {
                     self.opened(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
                 self.check_block(file, block, bytes)?;
             } else {
-                self.check_mapped(file, block, &self.map_of(file)?)?;
+                let bytes = self.bytes_of(file, block.start, block.end)?;
+                self.check_block(file, block, &bytes)?;
             }
         }
         Ok(())
+    }
+
+    /// Bytes of a data file, not checked: a part of the map where there is one, else read into memory.
+    pub(super) fn bytes_of(&self, file: &CheckedFile, start: u64, end: u64) -> Result<Bytes> {
+        if let Some(map) = self.map_of(file)? {
+            return Ok(map.slice(start as usize..end as usize));
+        }
+        let mut bytes = work_space(end - start)?;
+        self.opened(file)?.read(start, &mut bytes, Way::Cached)?;
+        Ok(bytes.into())
     }
 
     /// Checks a block in the map of its file.
@@ -297,18 +305,18 @@ impl CheckedStore {
             }))
     }
 
-    /// The map of a data file, which has the recorded length: a shorter one would fault.
-    pub(super) fn map_of(&self, file: &CheckedFile) -> Result<Bytes> {
+    /// The map of a data file, which has the recorded length (a shorter one would fault); `None` where there are no maps.
+    pub(super) fn map_of(&self, file: &CheckedFile) -> Result<Option<Bytes>> {
         self.opened(file)?.map()
     }
 
     /// The data file, open for everything that is done with it; it has the recorded length.
-    pub(super) fn opened<'a>(&self, file: &'a CheckedFile) -> Result<&'a DirectReader> {
+    pub(super) fn opened<'a>(&self, file: &'a CheckedFile) -> Result<&'a Arc<dyn Blob>> {
         if let Some(opened) = file.opened.get() {
             return Ok(opened);
         }
-        let found = self.0.base.open_direct(file.record.name.as_bytes())?;
-        self.expect_len(file, found.as_ref().map(DirectReader::len_bytes))?;
+        let found = self.0.base.open(file.record.name.as_bytes())?;
+        self.expect_len(file, found.as_ref().map(|found| found.len_bytes()))?;
         let found = found.ok_or_else(|| Error::invalid("no such data file"))?;
         Ok(file.opened.get_or_init(|| found))
     }
@@ -338,11 +346,11 @@ impl CheckedStore {
     }
 
     /// The open file of a record that is checked as a whole; checked once.
-    fn checked<'a>(&self, file: &'a CheckedSmallFile) -> Result<&'a Arc<OpenFile>> {
+    fn checked<'a>(&self, file: &'a CheckedSmallFile) -> Result<&'a Arc<dyn Blob>> {
         if let Some(passed) = file.passed.get() {
             return Ok(passed);
         }
-        let passed = Arc::new(self.open_checked(&file.record)??);
+        let passed = self.open_checked(&file.record)??;
         Ok(file.passed.get_or_init(|| passed))
     }
 
@@ -350,15 +358,14 @@ impl CheckedStore {
     ///
     /// # Errors
     /// What the disk says.
-    fn open_checked(&self, record: &SmallFile) -> Result<Result<OpenFile>> {
+    fn open_checked(&self, record: &SmallFile) -> Result<Result<Arc<dyn Blob>>> {
         let path = self.0.base.describe(record.name.as_bytes());
-        let Some(file) = self.0.base.open_file(record.name.as_bytes())? else {
+        let Some(file) = self.0.base.open(record.name.as_bytes())? else {
             return Ok(Err(Error::corrupt("a file of the checkpoint is missing")
                 .in_file(path)
                 .help("Orbax needs it; copy the checkpoint again")));
         };
-        let cannot_look = |error| Error::io("cannot look at", &path, error);
-        let len_bytes = file.len_bytes().map_err(cannot_look)?;
+        let len_bytes = file.len_bytes();
         let changed = || Error::corrupt("a file of the checkpoint is not the one that was written with it");
         let help = "another checkpoint's file, or a damaged one, is in its place: copy the checkpoint again; arrays \
                     that are not compressed are read without it";
@@ -369,11 +376,11 @@ impl CheckedStore {
                 .help(help)));
         }
         let mut sum = record.sum();
+        let mut scratch = Scratch::default();
         let mut at = 0;
         while at < len_bytes {
             let len = (len_bytes - at).min(CHECKED_LEN_BYTES);
-            let part = ByteRange::Span { offset_bytes: at, len_bytes: len };
-            sum.update(&file.read(part).map_err(|error| error.in_file(&path))?);
+            sum.update(file.fetch(at, len as usize, Way::Cached, &mut scratch)?);
             at += len;
         }
         Ok(match sum.differs_from(record) {
@@ -394,13 +401,19 @@ impl Store for CheckedStore {
         if let Some(file) = self.file_named(key) {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(self.path_of(file)))?;
-            let map = self.map_of(file)?;
-            self.check_file(file, part.start, part.end, Ahead::Views)?;
-            return Ok(Some(map.slice(part.start as usize..part.end as usize)));
+            if let Some(map) = self.map_of(file)? {
+                self.check_file(file, part.start, part.end, Ahead::Views)?;
+                return Ok(Some(map.slice(part.start as usize..part.end as usize)));
+            }
+            return self.read_checked(file, part).map(Some);
         }
         if let Some(file) = self.small_file_named(key) {
-            let read = self.checked(file)?.read(range);
-            return read.map(Some).map_err(|error| error.in_file(self.describe(key)));
+            let file = self.checked(file)?;
+            let part =
+                resolve_range(range, file.len_bytes()).map_err(|error| error.in_file(file.describe()))?;
+            let mut bytes = work_space(part.end - part.start)?;
+            file.read(part.start, &mut bytes, Way::Cached)?;
+            return Ok(Some(bytes.into()));
         }
         match self.0.base.len_bytes(key)? {
             None => Ok(None),

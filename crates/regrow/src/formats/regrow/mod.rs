@@ -29,14 +29,13 @@
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
-use std::path::{Path, PathBuf};
-
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
-use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::store::StepFolder;
+use crate::location::{Location, StepFolder};
+use crate::storage::Publication;
+use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};
 
 mod base;
@@ -59,51 +58,52 @@ impl Format for Regrow {
         "regrow"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
+    fn recognise(&self, at: &Location) -> Result<bool> {
         // Whatever it is: a folder or a dangling link of this name is damage, and no reason to read the rest without it.
-        Ok(path.join(manifest::FILE_NAME).symlink_metadata().is_ok())
+        Ok(at.join(manifest::FILE_NAME).is_taken())
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
-        super::refuse_step_and_item(path, options)?;
-        refuse_no_file(path)?;
-        Ok(Box::new(reader::RegrowReader::open(path)?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(at)?;
+        super::refuse_unmarked(at)?;
+        super::refuse_step_and_item(at, options)?;
+        refuse_no_file(at)?;
+        Ok(Box::new(reader::RegrowReader::open(at)?))
     }
 
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         true
     }
 
-    fn check(&self, tree: &Tree<Leaf>, _target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, options)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }
 }
 
 /// Opens a step of a folder of steps; `about` says which, and which others there are.
-pub(super) fn open_step(path: &Path, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
-    super::refuse_step_and_item(path, options)?;
-    let folder = StepFolder::at(path);
+pub(super) fn open_step(at: &Location, options: &OpenOptions, about: Description) -> Result<Box<dyn Reader>> {
+    super::refuse_step_and_item(at, options)?;
+    let folder = StepFolder::at(at);
     let open = || {
-        refuse_no_file(path)?;
-        reader::RegrowReader::open(path)
+        refuse_no_file(at)?;
+        reader::RegrowReader::open(at)
     };
     let reader = open().map_err(|error| folder.blame(error))?;
     Ok(Box::new(reader.into_step(about, folder)))
 }
 
 /// Refuses a `regrow.json` that is a folder, a pipe, or a link to nothing.
-fn refuse_no_file(path: &Path) -> Result<()> {
-    let file = path.join(manifest::FILE_NAME);
-    let found = match std::fs::metadata(&file) {
-        Ok(found) if found.is_file() => return Ok(()),
-        Ok(found) if found.is_dir() => "a folder",
-        Ok(_) => "a pipe, a socket or a device",
-        Err(_) => "a link that cannot be followed",
+fn refuse_no_file(at: &Location) -> Result<()> {
+    let file = at.join(manifest::FILE_NAME);
+    let found = match file.look() {
+        Ok(Some(Found::File { .. })) => return Ok(()),
+        Ok(Some(Found::Folder)) => "a folder",
+        Ok(Some(Found::Other(_))) => "a pipe, a socket or a device",
+        Ok(None) | Err(_) => "a link that cannot be followed",
     };
     Err(Error::corrupt("regrow.json, which says what the checkpoint holds, is no file")
         .in_file(file)
@@ -115,22 +115,18 @@ fn refuse_no_file(path: &Path) -> Result<()> {
 pub(super) const MANIFEST_LOST: &str =
     "regrow.json is missing: regrow wrote this checkpoint, and its checksums are gone";
 
-/// The path of the `regrow.json` that a folder has lost; `None` if it is there or never was. That there was one is
-/// known from `_METADATA` (`is_said`), or, of earlier versions, from the name of a data file.
-pub(super) fn lost_manifest(folder: &Path, is_said: bool) -> Result<Option<PathBuf>> {
+/// Where the `regrow.json` was that a folder has lost; `None` if it is there or never was. That there was one is known
+/// from `_METADATA` (`is_said`), or, of earlier versions, from the name of a data file.
+pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<Location>> {
     let file = folder.join(manifest::FILE_NAME);
-    if file.symlink_metadata().is_ok() {
+    if file.is_taken() {
         return Ok(None);
     }
-    let has_data_file = || {
-        let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
-        Ok::<_, Error>(entries.flatten().any(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            name.starts_with("model") && name.ends_with(".safetensors")
-        }))
+    let is_data_file = |entry: &Entry| {
+        let name = entry.name.to_string_lossy();
+        name.starts_with("model") && name.ends_with(".safetensors")
     };
-    Ok((is_said || has_data_file()?).then_some(file))
+    Ok((is_said || folder.entries()?.iter().any(is_data_file)).then_some(file))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

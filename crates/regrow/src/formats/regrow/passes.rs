@@ -16,27 +16,24 @@
 //!
 //! Extra memory is a buffer of 4 MiB a thread.
 
+use bytes::Bytes;
+
 use super::checked::{Block, CheckedFile, CheckedStore};
-use crate::engine::pool;
+use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::formats::Ahead;
 use crate::monitor::{Monitor, Stage};
-use crate::store::{DirectReader, Scratch, Way};
+use crate::store::{CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, Scratch, Suits, Way};
+use crate::threads::pool;
 
 /// Bytes of blocks that one thread takes at a time, at most.
-const PIECE_LEN_BYTES: u64 = DirectReader::FETCH_LEN_MAX_BYTES;
+const PIECE_LEN_BYTES: u64 = FETCH_LEN_MAX_BYTES;
 
 /// Whole blocks of fewer bytes are copied to where they go: that costs less than a read of their own.
 const IN_PLACE_LEN_MIN_BYTES: u64 = 64 << 10;
 
 /// From here on what is wanted in the page cache is read with readahead; less has nothing read around it.
 const READAHEAD_LEN_MIN_BYTES: u64 = 1 << 20;
-
-/// Fewest threads of a pass: the disk has the next request while the last one's bytes are checked.
-const THREADS_MIN: usize = 3;
-
-/// Most threads: each has a buffer.
-const THREADS_MAX: usize = Scratch::KEPT_MAX;
 
 /// Threads that read one file front to back through the page cache: more of them defeat its readahead.
 const STREAM_THREADS: usize = 2;
@@ -128,7 +125,8 @@ impl CheckedStore {
                 let reader = self.opened(first.file);
                 reader.is_ok_and(|reader| !reader.is_cached(first.start, first.end - first.start))
             });
-        let threads = if is_streamed { STREAM_THREADS } else { thread_count() };
+        let suits = pieces.first().and_then(|first| Some(self.opened(first.file).ok()?.suits()));
+        let threads = if is_streamed { STREAM_THREADS } else { suits.map_or(1, thread_count) };
         each(threads, pieces, |piece| {
             let wanted_bytes = piece.wanted_bytes;
             let _ = match ahead {
@@ -153,10 +151,9 @@ impl CheckedStore {
             let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { Way::Cached } else { Way::Streamed };
             return self.read_through_cache(piece, true, way);
         }
-        let map = self.map_of(piece.file)?;
-        if !reader.has_its_length() {
+        let Some(map) = self.map_of(piece.file)?.filter(|_| reader.has_its_length()) else {
             return Err(beyond_the_end());
-        }
+        };
         let mut failed = Ok(());
         for block in piece.file.blocks(piece.start, piece.end) {
             // A bad block does not keep the good ones after it from passing.
@@ -174,36 +171,63 @@ impl CheckedStore {
         let file = self.file(file)?;
         if !file.is_read_by_offset() {
             let wanted_bytes = parts.iter().map(|part| part.out.len() as u64).sum();
-            self.fill_from_map(file, parts, how.verified)?;
+            self.fill_from_blocks(file, parts, how.verified)?;
             return told(monitor, wanted_bytes);
         }
-        each(thread_count(), cut(file, parts)?, |piece| {
+        let threads = thread_count(self.opened(file)?.suits());
+        each(threads, cut(file, parts)?, |piece| {
             let wanted_bytes = piece.wanted_bytes;
             self.read_piece(piece, how)?;
             told(monitor, wanted_bytes)
         })
     }
 
-    fn fill_from_map(&self, file: &CheckedFile, parts: Vec<Part<'_>>, verified: bool) -> Result<()> {
-        let map = self.map_of(file)?;
+    /// Blocks that are too long for a buffer, which regrow does not write: one after another, whole.
+    fn fill_from_blocks(&self, file: &CheckedFile, parts: Vec<Part<'_>>, verified: bool) -> Result<()> {
         for part in parts {
             for block in file.blocks(part.offset_bytes, part.end()) {
+                let bytes = self.bytes_of(file, block.start, block.end)?;
                 if verified && !file.has_passed(block) {
-                    self.check_mapped(file, block, &map)?;
+                    self.check_block(file, block, &bytes)?;
                 }
+                let (from, to) = (part.offset_bytes.max(block.start), part.end().min(block.end));
+                let target = (from - part.offset_bytes) as usize..(to - part.offset_bytes) as usize;
+                let source = bytes.get((from - block.start) as usize..(to - block.start) as usize);
+                let target = part.out.get_mut(target).unwrap_or_default();
+                target.copy_from_slice(source.ok_or_else(beyond_the_end)?);
             }
-            let bytes = map.get(part.offset_bytes as usize..part.end() as usize);
-            part.out.copy_from_slice(bytes.ok_or_else(beyond_the_end)?);
+            if part.end() > file.record.len_bytes {
+                return Err(beyond_the_end());
+            }
         }
         Ok(())
+    }
+
+    /// Bytes of a data file that has no map, read into memory and checked.
+    pub(super) fn read_checked(&self, file: &CheckedFile, part: std::ops::Range<u64>) -> Result<Bytes> {
+        let mut bytes = work_space(part.end - part.start)?;
+        let head_len = file.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
+        if head_len > 0 {
+            self.check_file(file, 0, file.record.data_offset, Ahead::Verify)?;
+            let head = bytes.get_mut(..head_len as usize).unwrap_or_default();
+            self.opened(file)?.read(part.start, head, Way::Cached)?;
+        }
+        let offset_bytes = part.start.max(file.record.data_offset);
+        let rest = bytes.get_mut(head_len as usize..).unwrap_or_default();
+        let parts = if rest.is_empty() { Vec::new() } else { vec![Part { offset_bytes, out: rest }] };
+        let how = How { verified: true, direct: false };
+        match file.is_read_by_offset() {
+            true => each(1, cut(file, parts)?, |piece| self.read_piece(piece, how))?,
+            false => self.fill_from_blocks(file, parts, true)?,
+        }
+        Ok(bytes.into())
     }
 
     fn read_piece(&self, piece: Piece<'_, '_>, how: How) -> Result<()> {
         let reader = self.opened(piece.file)?;
         let len_bytes = piece.end - piece.start;
-        let is_direct = how.direct
-            && len_bytes >= DirectReader::LONG_LEN_MIN_BYTES
-            && !reader.is_cached(piece.start, len_bytes);
+        let is_direct =
+            how.direct && len_bytes >= LONG_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
         if is_direct {
             let mut scratch = Scratch::default();
             let bytes = reader.fetch(piece.start, len_bytes as usize, Way::Direct, &mut scratch)?;
@@ -217,7 +241,7 @@ impl CheckedStore {
     fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: Way) -> Result<()> {
         let Piece { file, start, end, .. } = piece;
         let reader = self.opened(file)?;
-        let step = DirectReader::CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
+        let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);
         let mut scratch = Scratch::default();
         let mut failed = Ok(());
         let (mut at, mut next) = (start, 0);
@@ -371,8 +395,8 @@ fn cut<'f, 'a>(file: &'f CheckedFile, parts: Vec<Part<'a>>) -> Result<Vec<Piece<
     Ok(pieces)
 }
 
-fn thread_count() -> usize {
-    pool::thread_count().clamp(THREADS_MIN, THREADS_MAX)
+fn thread_count(suits: Suits) -> usize {
+    pool::thread_count().clamp(suits.requests_min, suits.requests_max.max(suits.requests_min))
 }
 
 fn each<'f, 'a>(

@@ -1,8 +1,6 @@
 //! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -17,9 +15,11 @@ use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::{Ahead, Description, Reader};
+use crate::location::{Location, StepFolder};
 use crate::monitor::Monitor;
+use crate::storage::Document;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
-use crate::store::{LocalStore, StepFolder, Store, StoreExt};
+use crate::store::{Blob, Store, StoreExt};
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
@@ -48,12 +48,12 @@ impl RegrowReader {
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`.
-    pub fn open(path: &Path) -> Result<Self> {
-        let base = LocalStore::anchored(path)?;
-        let file = path.join(manifest::FILE_NAME);
-        let bytes = base.read_document(manifest::FILE_NAME, Language::Json, JSON_LEN_MAX_BYTES)?;
-        let bytes = bytes.unwrap_or_default();
-        Self::from_manifest(&bytes, base).in_file(file)
+    pub fn open(at: &Location) -> Result<Self> {
+        let base = at.opened()?;
+        let what = manifest::FILE_NAME;
+        let document = Document { what, language: Language::Json, len_max_bytes: JSON_LEN_MAX_BYTES };
+        let bytes = base.read_document(manifest::FILE_NAME, document)?.unwrap_or_default();
+        Self::from_manifest(&bytes, base).in_file(at.join(manifest::FILE_NAME))
     }
 
     /// The same, as a step of a folder of steps.
@@ -71,7 +71,7 @@ impl RegrowReader {
     }
 
     /// The file of such a record; `None` if it is not there, or not as long as recorded.
-    pub(super) fn data_file(&self, record: &DataFile) -> Option<File> {
+    pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
         self.store.data_file(record)
     }
 
@@ -80,7 +80,7 @@ impl RegrowReader {
         &self.places
     }
 
-    fn from_manifest(bytes: &[u8], base: LocalStore) -> Result<Self> {
+    fn from_manifest(bytes: &[u8], base: Arc<dyn Store>) -> Result<Self> {
         let manifest = Manifest::parse(bytes)?;
         let mut regrown = manifest.structure.regrow()?;
         let places = manifest.places(regrown.tree.len())?;
@@ -289,7 +289,7 @@ impl Reader for RegrowReader {
     fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
         match self.leaf(leaf)? {
             (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() > 0 => {
-                self.store.view(file, offset_bytes, info.len_bytes()).map(Some)
+                self.store.view(file, offset_bytes, info.len_bytes())
             }
             (info, LeafPlace::Raw { .. }) if info.len_bytes() == 0 => Ok(Some(Bytes::new())),
             _ => Ok(None),

@@ -19,9 +19,7 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
-use crate::commit::Staged;
-use crate::engine::beside::Beside;
-use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions, pool};
+use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::orbax::writer::documents::{
     self, Document, DocumentSink, LeafEntry, Switches, ValueType,
@@ -30,10 +28,12 @@ use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::{write_array, write_array_shown};
 use crate::monitor::Monitor;
+use crate::storage::Publication;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
 };
-use crate::store::{DirectWriter, WrittenFile};
+use crate::store::{FileWriter, WrittenFile};
+use crate::threads::{Task, pool};
 use crate::tree::{Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 
@@ -46,24 +46,24 @@ const GATHERED_LEN_MAX_BYTES: usize = 1 << 20;
 /// The structure is left out of the safetensors file if it would take this much of the header.
 const STRUCTURE_IN_HEADER_MAX_BYTES: usize = 24 << 20;
 
-pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
     write_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
 
 /// Writes with as many safetensors files as keep each header below the limit.
 pub(super) fn write_split(
     tree: &Tree<Leaf>,
-    staged: &Staged,
+    staged: &dyn Publication,
     options: &SaveOptions,
     header_len_max_bytes: usize,
 ) -> Result<()> {
-    let base = options.base.as_deref().map(Base::open).transpose()?.map(|base| (base, staged.monitor()));
+    let base = options.base.as_ref().map(Base::open).transpose()?.map(|base| (base, staged.monitor()));
     let Prepared { plan, structure, heads, origins } = prepare(tree, options, header_len_max_bytes, base)?;
     let plan = &plan;
     // With many leaves the index and the documents cost as much as the data: they are made while it is written.
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
-        let index = Beside::begin(scope, "regrow-index", || Index::new(plan, &heads, options));
-        let documents = Beside::begin(scope, "regrow-documents", || {
+        let index = Task::begin(scope, "regrow-index", || Index::new(plan, &heads, options));
+        let documents = Task::begin(scope, "regrow-documents", || {
             let mut small = Small::new(staged);
             orbax_documents(plan, options, &mut small).map(|()| small)
         });
@@ -106,7 +106,7 @@ pub(super) fn write_split(
 
 /// Says what [`write`] would refuse, and writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-    options.base.as_deref().map(Base::open).transpose()?;
+    options.base.as_ref().map(Base::open).transpose()?;
     let Prepared { plan, .. } = prepare(tree, options, HEADER_LEN_MAX_BYTES, None)?;
     orbax_documents(&plan, options, &mut Vec::<Document>::new())
 }
@@ -245,7 +245,7 @@ fn ocdbt_config() -> OcdbtConfig {
 
 /// Writes files that are read whole, and remembers their checksums.
 struct Small<'a> {
-    staged: &'a Staged,
+    staged: &'a dyn Publication,
     files: Vec<SmallFile>,
     current: Option<Current>,
 }
@@ -256,11 +256,11 @@ struct Current {
     len_bytes: u64,
     sum: Sum,
     gathered: Vec<u8>,
-    out: Option<DirectWriter>,
+    out: Option<FileWriter>,
 }
 
 impl<'a> Small<'a> {
-    fn new(staged: &'a Staged) -> Self {
+    fn new(staged: &'a dyn Publication) -> Self {
         Self { staged, files: Vec::new(), current: None }
     }
 
@@ -321,7 +321,7 @@ fn write_file(
     file: usize,
     head: &Head,
     origin: Option<&Origin>,
-    staged: &Staged,
+    staged: &dyn Publication,
 ) -> Result<DataFile> {
     match origin {
         None | Some(Origin::Written) => return write_safetensors(plan, file, head, staged, None),
@@ -343,8 +343,8 @@ fn write_file(
         return Ok(written);
     }
     std::thread::scope(|scope| {
-        let block_len_bytes = DirectWriter::BLOCK_LEN_BYTES as usize;
-        let digest = Beside::begin(scope, "regrow-digest", move || {
+        let block_len_bytes = FileWriter::BLOCK_LEN_BYTES as usize;
+        let digest = Task::begin(scope, "regrow-digest", move || {
             Digest::of(plan, leaves, block_len_bytes, staged.monitor())
         });
         let mut written = write_safetensors(plan, file, head, staged, None)?;
@@ -358,7 +358,7 @@ fn write_safetensors(
     plan: &Plan<'_>,
     file: usize,
     head: &Head,
-    staged: &Staged,
+    staged: &dyn Publication,
     mut hasher: Option<&mut blake3::Hasher>,
 ) -> Result<DataFile> {
     let data_offset = head.bytes.len() as u64;
@@ -385,7 +385,7 @@ fn data_file(name: String, data_offset: u64, head_crc32c: u32, written: WrittenF
         len_bytes: written.len_bytes,
         data_offset,
         head_crc32c,
-        block_len_bytes: DirectWriter::BLOCK_LEN_BYTES,
+        block_len_bytes: FileWriter::BLOCK_LEN_BYTES,
         block_crc32c: written.block_crc32c,
         blake3: None,
     }
@@ -405,7 +405,7 @@ struct ChunkTask<'a> {
 fn write_chunks(
     plan: &Plan<'_>,
     level: i32,
-    staged: &Staged,
+    staged: &dyn Publication,
     options: &SaveOptions,
     entries: &mut Vec<(Vec<u8>, EntryValue)>,
 ) -> Result<Option<DataFile>> {
@@ -545,6 +545,7 @@ fn orbax_value_type(leaf: &Leaf, dtype: Dtype) -> ValueType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commit::Staged;
     use crate::tree::{Key, NodeKind, TreeBuilder};
     use bytes::Bytes;
 

@@ -5,12 +5,12 @@
 //! Flax under a name of their own: none of that is in the way. Nor is anything if there is an index, which says what
 //! the checkpoint is.
 
-use std::path::Path;
-
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::MANIFEST_SUFFIX;
 use crate::formats::{Format, nearby, pytree_data};
+use crate::location::Location;
+use crate::storage::Entry;
 
 /// How the names of Flax' files begin that hold the same weights as the safetensors files beside them: those of
 /// transformers and diffusers.
@@ -23,19 +23,23 @@ const SHOWN_MAX: usize = 5;
 ///
 /// # Errors
 /// `NotACheckpoint` with the names of both; what the file system says.
-pub(super) fn refuse(path: &Path) -> Result<()> {
-    if !path.is_dir() || parts::has_index(path)? {
+pub(super) fn refuse(at: &Location) -> Result<()> {
+    if !at.is_folder() {
+        return Ok(());
+    }
+    let mut files = at.entries()?;
+    files.retain(Entry::is_file);
+    if files.iter().any(|file| parts::is_index(&file.name)) {
         return Ok(());
     }
     let (mut own, mut others) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(path).map_err(|source| Error::io("cannot list", path, source))?.flatten() {
-        let file = entry.path();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') || !file.is_file() {
+    for file in files {
+        let name = file.name.to_string_lossy().into_owned();
+        if name.starts_with('.') {
             continue;
-        } else if parts::is_named_so(&file) {
+        } else if parts::is_named_so(&file.name) {
             own.push(name);
-        } else if is_of_another(&file, &name)? {
+        } else if is_of_another(&at.join(&file.name), &name)? {
             others.push(name);
         }
     }
@@ -44,17 +48,17 @@ pub(super) fn refuse(path: &Path) -> Result<()> {
     }
     let what = "the folder holds files of several layouts, and which of them are the checkpoint is not known";
     Err(Error::new(ErrorKind::NotACheckpoint, what)
-        .in_file(path)
+        .in_file(at)
         .expected("safetensors files alone", format_args!("{} beside {}", some(others), some(own)))
         .help("open one of the files, or move the others into a folder of their own"))
 }
 
-fn is_of_another(file: &Path, name: &str) -> Result<bool> {
+fn is_of_another(file: &Location, name: &str) -> Result<bool> {
     if SAME_WEIGHTS.iter().any(|beginning| name.starts_with(beginning)) {
         return Ok(false);
     }
     let is_manifest = name.ends_with(MANIFEST_SUFFIX) && pytree_data::PytreeData.recognise(file)?;
-    Ok(is_manifest || nearby::is_named_like_one(file))
+    Ok(is_manifest || nearby::is_named_like_one(file.name()))
 }
 
 fn some(mut names: Vec<String>) -> String {
@@ -71,6 +75,7 @@ mod tests {
     #[test]
     fn only_arrays_of_other_layouts_are_in_the_way() {
         let folder = tempfile::tempdir().unwrap();
+        let at = Location::local(folder.path());
         let put = |name: &str| std::fs::write(folder.path().join(name), b"").unwrap();
         for name in [
             "model.safetensors",
@@ -89,16 +94,16 @@ mod tests {
             put(name);
         }
         std::fs::create_dir(folder.path().join("checkpoint_3")).unwrap();
-        refuse(folder.path()).unwrap();
+        refuse(&at).unwrap();
         put("x.npy");
         put("opt.msgpack");
-        let error = refuse(folder.path()).unwrap_err();
+        let error = refuse(&at).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotACheckpoint);
         let (_, found) = error.expected_found().unwrap();
         assert_eq!(found, r#""opt.msgpack", "x.npy" beside "adapter.safetensors", "model.safetensors""#);
-        refuse(&folder.path().join("model.safetensors")).unwrap();
+        refuse(&at.join("model.safetensors")).unwrap();
         // An index says what belongs to the checkpoint.
         put("model.safetensors.index.json");
-        refuse(folder.path()).unwrap();
+        refuse(&at).unwrap();
     }
 }

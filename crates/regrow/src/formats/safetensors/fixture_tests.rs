@@ -12,9 +12,9 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn open(name: &str) -> Result<Box<dyn Reader>> {
-    let path = fixture(name);
-    assert!(Safetensors.recognise(&path).unwrap(), "{name}");
-    Safetensors.open(&path, &OpenOptions::default())
+    let at = Location::local(fixture(name));
+    assert!(Safetensors.recognise(&at).unwrap(), "{name}");
+    Safetensors.open(&at, &OpenOptions::default())
 }
 
 /// The whole leaf by `read_region`.
@@ -108,7 +108,7 @@ fn an_index_that_lies_is_found_out() {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("model");
     let index = copy.join("model.safetensors.index.json");
-    let open = || Safetensors.open(&copy, &OpenOptions::default());
+    let open = || Safetensors.open(&Location::local(&copy), &OpenOptions::default());
     regrow_testkit::copy_folder(&fixture("sharded"), &copy).unwrap();
     let text = std::fs::read_to_string(&index).unwrap();
     std::fs::write(&index, text.replace("\"head\"", "\"tail\"")).unwrap();
@@ -131,7 +131,7 @@ fn a_file_that_shrinks_under_its_reader_is_no_fault() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
     std::fs::copy(fixture("every_dtype.safetensors"), &path).unwrap();
-    let reader = Safetensors.open(&path, &OpenOptions::default()).unwrap();
+    let reader = Safetensors.open(&Location::local(&path), &OpenOptions::default()).unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
     assert!(reader.view(0).is_err());
     assert!(read(&*reader, 0).is_err());
@@ -144,6 +144,6 @@ fn every_truncation_is_refused() {
     let raw = std::fs::read(fixture("odd_names.safetensors")).unwrap();
     for len in 0..raw.len() {
         std::fs::write(&path, &raw[..len]).unwrap();
-        assert!(Safetensors.open(&path, &OpenOptions::default()).is_err(), "{len} bytes");
+        assert!(Safetensors.open(&Location::local(&path), &OpenOptions::default()).is_err(), "{len} bytes");
     }
 }

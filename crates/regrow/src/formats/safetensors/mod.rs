@@ -23,14 +23,16 @@
 //!
 //! Nothing in the format protects the data: damage to it goes unseen. Source: safetensors 0.8, its README.
 
-use std::path::Path;
+use std::ffi::OsStr;
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
 use super::{Format, Loss, Reader, Target};
-use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod beside;
@@ -61,22 +63,22 @@ impl Format for Safetensors {
         "safetensors"
     }
 
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        parts::are_at(path)
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        parts::are_at(at)
     }
 
-    fn claims_name(&self, path: &Path) -> bool {
-        parts::is_named_so(path)
+    fn claims_name(&self, name: &OsStr) -> bool {
+        parts::is_named_so(name)
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_step_and_item(path, options)?;
-        beside::refuse(path)?;
-        open_as(path, &TreeForm::Kept)
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_step_and_item(at, options)?;
+        beside::refuse(at)?;
+        open_as(at, &TreeForm::Kept)
     }
 
-    fn target(&self, path: &Path, options: &SaveOptions) -> Target {
-        writer::target(path, &SafetensorsOptions::of(options))
+    fn target(&self, at: &Location, options: &SaveOptions) -> Target {
+        writer::target(at, &SafetensorsOptions::of(options))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
@@ -94,39 +96,42 @@ impl Format for Safetensors {
         SafetensorsOptions::of(options).structure || is_text()
     }
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Path, options: &SaveOptions) -> Result<()> {
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
         writer::check(tree, target, options)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
     }
 }
 
-/// Opens the file, index or folder at `path`, whatever its name; `form` says what pytree it is to be.
+/// Opens the file, index or folder `at` a location, whatever its name; `form` says what pytree it is to be.
 ///
 /// # Errors
 /// `NotFound`, `Uncommitted`, `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of
 /// the same name, or names cannot be nested.
-pub fn open_as(path: &Path, form: &TreeForm) -> Result<Box<dyn Reader>> {
-    refuse_absent(path)?;
-    Ok(Box::new(reader::SafetensorsReader::open(path, form)?))
+pub fn open_as(at: &Location, form: &TreeForm) -> Result<Box<dyn Reader>> {
+    refuse_absent(at)?;
+    Ok(Box::new(reader::SafetensorsReader::open(at, form)?))
 }
 
-/// The same, with its files as memory of this process: what is written there stays there. No maps where the file
-/// system has none.
+/// The same, with its files as memory of this process: what is written there stays there. No maps where the
+/// storage has none.
 ///
 /// # Errors
 /// As [`open_as`].
-pub fn open_mapped(path: &Path, form: &TreeForm) -> Result<(Box<dyn Reader>, Option<PrivateMaps>)> {
-    refuse_absent(path)?;
-    let (reader, maps) = reader::SafetensorsReader::open_mapped(path, form)?;
+pub fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Box<dyn Reader>, Option<PrivateMaps>)> {
+    refuse_absent(at)?;
+    let (reader, maps) = reader::SafetensorsReader::open_mapped(at, form)?;
     Ok((Box::new(reader), maps))
 }
 
-fn refuse_absent(path: &Path) -> Result<()> {
-    super::refuse_uncommitted(path)?;
-    std::fs::metadata(path).map(drop).map_err(|source| Error::io("cannot open", path, source))
+fn refuse_absent(at: &Location) -> Result<()> {
+    super::refuse_uncommitted(at)?;
+    match at.look()? {
+        Some(_) => Ok(()),
+        None => Err(Error::io("cannot open", at, Errno::NOENT.into())),
+    }
 }
 
 /// Opens a file that is in memory.

@@ -1,13 +1,13 @@
 //! Which files make up a checkpoint: one file, those that an index names, or all in a folder.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
 
 use super::index::{INDEX_FILE_NAME, INDEX_SUFFIX, Index};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
-use crate::store::read_document;
+use crate::location::Location;
+use crate::storage::Entry;
 
 /// How the names of safetensors files end.
 const SUFFIX: &str = ".safetensors";
@@ -16,77 +16,74 @@ const SUFFIX: &str = ".safetensors";
 #[derive(Debug)]
 pub(super) struct Parts {
     /// The folder they lie in.
-    pub folder: PathBuf,
+    pub folder: Location,
     /// Their names, sorted.
     pub names: Vec<OsString>,
     /// The index that named them, and its file.
-    pub index: Option<(PathBuf, Index)>,
+    pub index: Option<(Location, Index)>,
+    /// Whether it is one file, which was opened by its own name.
+    pub is_one_file: bool,
 }
 
-/// Whether there is a safetensors file or an index at `path`, or in it.
-pub(super) fn are_at(path: &Path) -> Result<bool> {
-    if path.is_dir() {
-        return Ok(names_in(path)?.iter().any(|name| is_part(name) || is_index(name)));
+/// Whether there is a safetensors file or an index `at` a location, or in it.
+pub(super) fn are_at(at: &Location) -> Result<bool> {
+    if at.is_folder() {
+        return Ok(names_in(at)?.iter().any(|name| is_named_so(name)));
     }
-    Ok(is_named_so(path))
+    Ok(is_named_so(at.name()))
 }
 
-/// Whether a file is named like one of these.
-pub(super) fn is_named_so(path: &Path) -> bool {
-    let name = file_name(path);
-    is_part(&name) || is_index(&name)
-}
-
-/// Whether a folder has an index, which says what belongs to the checkpoint.
-pub(super) fn has_index(folder: &Path) -> Result<bool> {
-    Ok(names_in(folder)?.iter().any(|name| is_index(name)))
+/// Whether a file of this name is one of these.
+pub(super) fn is_named_so(name: &OsStr) -> bool {
+    is_part(name) || is_index(name)
 }
 
 impl Parts {
-    /// Finds the files at `path`: a safetensors file, an index, or a folder with either.
+    /// Finds the files `at` a location: a safetensors file, an index, or a folder with either.
     ///
     /// Of several indexes in a folder (of variants, such as `model.fp16.safetensors.index.json`) the one with
     /// the usual name counts; without that one, none does.
-    pub(super) fn find(path: &Path) -> Result<Self> {
-        if path.is_dir() {
-            let mut names = names_in(path)?;
+    pub(super) fn find(at: &Location) -> Result<Self> {
+        if at.is_folder() {
+            let mut names = names_in(at)?;
             names.sort();
             let indexes: Vec<&OsString> = names.iter().filter(|name| is_index(name)).collect();
             let usual = indexes.iter().find(|name| **name == INDEX_FILE_NAME);
             let only = indexes.first().filter(|_| indexes.len() == 1);
             return match usual.or(only) {
-                Some(index) => Self::of_index(path.to_owned(), &path.join(index)),
+                Some(index) => Self::of_index(at.clone(), at.join(index)),
                 None => {
                     names.retain(|name| is_part(name));
-                    refuse_missing_shards(path, &names)?;
-                    Ok(Self { folder: path.to_owned(), names, index: None })
+                    refuse_missing_shards(at, &names)?;
+                    Ok(Self { folder: at.clone(), names, index: None, is_one_file: false })
                 }
             };
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        match is_index(&file_name(path)) {
-            true => Self::of_index(folder, path),
-            false => Ok(Self { folder, names: vec![file_name(path)], index: None }),
+        match is_index(at.name()) {
+            true => Self::of_index(at.parent(), at.clone()),
+            false => {
+                let names = vec![at.name().to_owned()];
+                Ok(Self { folder: at.parent(), names, index: None, is_one_file: true })
+            }
         }
     }
 
-    fn of_index(folder: PathBuf, file: &Path) -> Result<Self> {
+    fn of_index(folder: Location, file: Location) -> Result<Self> {
         let what = "the index of safetensors files";
         let no_file = || {
             Error::corrupt(format!("{what} is no file"))
-                .in_file(file)
+                .in_file(&file)
                 .help("the download or copy of this model was not finished; copy it again")
         };
-        let json = read_document(file, what, Language::Json, JSON_LEN_MAX_BYTES)?.ok_or_else(no_file)?;
-        let index = Index::parse(&json).in_file(file)?;
+        let json = file.read_document(what, Language::Json, JSON_LEN_MAX_BYTES)?.ok_or_else(no_file)?;
+        let index = Index::parse(&json).in_file(&file)?;
         let names = index.files().into_iter().map(OsString::from).collect();
-        Ok(Self { folder, names, index: Some((file.to_owned(), index)) })
+        Ok(Self { folder, names, index: Some((file, index)), is_one_file: false })
     }
 }
 
 /// Refuses a folder in which shards are missing, going by the names of the others: `model-00002-of-00005.safetensors`.
-fn refuse_missing_shards(folder: &Path, names: &[OsString]) -> Result<()> {
+fn refuse_missing_shards(folder: &Location, names: &[OsString]) -> Result<()> {
     let names: Vec<_> = names.iter().filter_map(|name| name.to_str()).collect();
     for name in &names {
         let Some((prefix, number, count)) = shard_of(name) else { continue };
@@ -116,21 +113,17 @@ fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
     Some((prefix, number.parse().ok()?, count.parse().ok()?))
 }
 
-fn names_in(folder: &Path) -> Result<Vec<OsString>> {
-    let entries = std::fs::read_dir(folder).map_err(|source| Error::io("cannot list", folder, source))?;
-    let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
-    Ok(files.map(|path| file_name(&path)).collect())
-}
-
-fn file_name(path: &Path) -> OsString {
-    path.file_name().unwrap_or_default().to_owned()
+fn names_in(folder: &Location) -> Result<Vec<OsString>> {
+    let files = folder.entries()?.into_iter().filter(Entry::is_file);
+    Ok(files.map(|file| file.name).collect())
 }
 
 fn is_part(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(SUFFIX.as_bytes())
 }
 
-fn is_index(name: &OsStr) -> bool {
+/// Whether a file of this name is an index, which says what belongs to the checkpoint.
+pub(super) fn is_index(name: &OsStr) -> bool {
     name.as_encoded_bytes().ends_with(INDEX_SUFFIX.as_bytes())
 }
 
@@ -141,17 +134,18 @@ mod tests {
     #[test]
     fn an_index_decides_which_files_belong() {
         let folder = tempfile::tempdir().unwrap();
+        let at = Location::local(folder.path());
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        let names = || Parts::find(folder.path()).unwrap().names;
-        assert!(!are_at(folder.path()).unwrap());
+        let names = || Parts::find(&at).unwrap().names;
+        assert!(!are_at(&at).unwrap());
         write("m-00002-of-00002.safetensors", "");
-        let error = Parts::find(folder.path()).unwrap_err().to_string();
+        let error = Parts::find(&at).unwrap_err().to_string();
         assert!(error.contains("shard 1 of 2 is missing"), "{error}");
         std::fs::remove_file(folder.path().join("m-00002-of-00002.safetensors")).unwrap();
         write("b.safetensors", "");
         write("a.safetensors", "");
         write("readme.md", "");
-        assert!(are_at(folder.path()).unwrap());
+        assert!(are_at(&at).unwrap());
         assert_eq!(names(), ["a.safetensors", "b.safetensors"]);
         write("model.fp16.safetensors.index.json", r#"{"weight_map":{"x":"b.safetensors"}}"#);
         assert_eq!(names(), ["b.safetensors"]);
@@ -159,8 +153,8 @@ mod tests {
         assert_eq!(names(), ["a.safetensors", "b.safetensors"]);
         write(INDEX_FILE_NAME, r#"{"weight_map":{"x":"a.safetensors","y":"a.safetensors"}}"#);
         assert_eq!(names(), ["a.safetensors"]);
-        let variant = folder.path().join("model.fp16.safetensors.index.json");
+        let variant = at.join("model.fp16.safetensors.index.json");
         assert_eq!(Parts::find(&variant).unwrap().names, ["b.safetensors"]);
-        assert_eq!(Parts::find(&folder.path().join("b.safetensors")).unwrap().names, ["b.safetensors"]);
+        assert_eq!(Parts::find(&at.join("b.safetensors")).unwrap().names, ["b.safetensors"]);
     }
 }

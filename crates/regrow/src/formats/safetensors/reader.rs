@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::iter::repeat;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,12 +13,13 @@ use super::metadata::{self, STRUCTURE};
 use super::packed::unpack_f4;
 use super::parts::Parts;
 use super::pytree::{self, Placed, Stored, TreeForm};
-use crate::array::{Region, copy_region};
+use crate::array::{Region, Shape, copy_region};
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Description, Reader};
-use crate::store::{ByteRange, LocalStore, PrivateMap, Store};
+use crate::location::Location;
+use crate::store::{ByteRange, MemoryStore, PrivateMap, Store};
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened file or folder.
@@ -26,9 +27,10 @@ use crate::tree::{LeafInfo, Tree};
 pub(super) struct SafetensorsReader {
     description: Description,
     placed: Placed,
-    store: LocalStore,
+    store: Arc<dyn Store>,
     files: Vec<DataFile>,
-    /// Whether all of it is one file, or bytes in memory: the store goes on reading the file that it opened.
+    /// Whether all of it is one file on a local disk, or bytes in memory: the store goes on reading the file that it
+    /// opened.
     is_one_file: bool,
 }
 
@@ -65,21 +67,21 @@ struct DataFile {
 }
 
 impl SafetensorsReader {
-    /// Reads the headers of all files at `path`.
+    /// Reads the headers of all files `at` a location.
     ///
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; `NameCollision` if two files hold a tensor of the same name.
-    pub(super) fn open(path: &Path, form: &TreeForm) -> Result<Self> {
-        Self::open_files(path, form, &mut |_, _| Ok(()))
+    pub(super) fn open(at: &Location, form: &TreeForm) -> Result<Self> {
+        Self::open_files(at, form, &mut |_, _| Ok(()))
     }
 
     /// The same, with private maps of the files whose headers were read.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub(super) fn open_mapped(path: &Path, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
+    pub(super) fn open_mapped(at: &Location, form: &TreeForm) -> Result<(Self, Option<PrivateMaps>)> {
         let mut maps = Vec::new();
-        let reader = Self::open_files(path, form, &mut |store, file| {
+        let reader = Self::open_files(at, form, &mut |store, file| {
             // At once: the store closes its oldest file when it has many.
             let map = store.map_private(file.name.as_encoded_bytes())?;
             if map.as_ref().is_some_and(|map| map.len() as u64 != file.len_bytes) {
@@ -100,31 +102,31 @@ impl SafetensorsReader {
     }
 
     fn open_files(
-        path: &Path,
+        at: &Location,
         form: &TreeForm,
-        each: &mut dyn FnMut(&LocalStore, &DataFile) -> Result<()>,
+        each: &mut dyn FnMut(&dyn Store, &DataFile) -> Result<()>,
     ) -> Result<Self> {
-        let parts = Parts::find(path)?;
-        let store = LocalStore::new(&parts.folder);
-        let is_one_file = parts.index.is_none() && parts.folder != path;
+        let parts = Parts::find(at)?;
+        let store = parts.folder.store();
+        let is_one_file = parts.is_one_file && at.local_path().is_ok();
         let mut read = Headers { is_one_file, ..Headers::default() };
         for name in parts.names {
             let file = store.describe(name.as_encoded_bytes());
-            let (header, len_bytes) = read_header(&store, &name).in_file(file)?;
+            let (header, len_bytes) = read_header(&*store, &name).in_file(file)?;
             let file = DataFile { name, len_bytes, memory: None };
-            each(&store, &file)?;
+            each(&*store, &file)?;
             read.add(header, file);
         }
         match &parts.index {
             Some((file, index)) => keep_indexed(&mut read.stored, index, &read.files).in_file(file)?,
-            None => refuse_equal_names(&read.stored).in_file(path)?,
+            None => refuse_equal_names(&read.stored).in_file(at)?,
         }
         let variant = match (read.files.len(), &parts.index) {
             (1, _) => "one file".to_owned(),
             (n, None) => format!("{n} files"),
             (n, Some(_)) => format!("{n} files, with an index"),
         };
-        read.place(store, variant, form).in_file(path)
+        read.place(store, variant, form).in_file(at)
     }
 
     /// Reads the header of a file that is in memory.
@@ -139,7 +141,7 @@ impl SafetensorsReader {
         let header = Header::parse(rest.get(..header_len).ok_or_else(too_short)?, len_bytes)?;
         let mut read = Headers { is_one_file: true, ..Headers::default() };
         read.add(header, DataFile { name: OsString::new(), len_bytes, memory: Some(file) });
-        read.place(LocalStore::new(""), "in memory".to_owned(), form)
+        read.place(Arc::new(MemoryStore::new()), "in memory".to_owned(), form)
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &DataFile, &Tensor)> {
@@ -158,27 +160,33 @@ impl SafetensorsReader {
         self.store.get(file.name.as_encoded_bytes(), range)?.ok_or_else(|| self.changed(file))
     }
 
-    /// The tensor's bytes in the file, as a slice of the map where there can be one.
-    fn stored_bytes(&self, file: &DataFile, tensor: &Tensor) -> Result<Bytes> {
-        if file.memory.is_some() {
-            return self.read(file, tensor.offset_bytes, tensor.len_bytes);
+    /// Bytes of the file, as a slice of the map where there is one.
+    fn stored_bytes(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
+        match self.mapped(file, offset_bytes, len_bytes)? {
+            Some(bytes) => Ok(bytes),
+            None => self.read(file, offset_bytes, len_bytes),
         }
+    }
+
+    /// Bytes of the file as a slice of its map; `None` where there are no maps.
+    fn mapped(&self, file: &DataFile, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
+        if file.memory.is_some() {
+            return self.read(file, offset_bytes, len_bytes).map(Some);
+        }
+        let Some(map) = self.store.map(file.name.as_encoded_bytes())? else { return Ok(None) };
         // A map of a file that has shrunk since it was opened would fault beyond its end.
         if self.store.len_bytes(file.name.as_encoded_bytes())? != Some(file.len_bytes) {
             return Err(self.changed(file));
         }
-        let Some(map) = self.store.map(file.name.as_encoded_bytes())? else {
-            return self.read(file, tensor.offset_bytes, tensor.len_bytes);
-        };
-        slice(&map, tensor.offset_bytes, tensor.len_bytes).ok_or_else(|| self.changed(file))
+        slice(&map, offset_bytes, len_bytes).map(Some).ok_or_else(|| self.changed(file))
     }
 
     fn changed(&self, file: &DataFile) -> Error {
-        changed(&self.store, file)
+        changed(&*self.store, file)
     }
 }
 
-fn changed(store: &LocalStore, file: &DataFile) -> Error {
+fn changed(store: &dyn Store, file: &DataFile) -> Error {
     Error::corrupt("a safetensors file has changed since it was opened")
         .in_file(store.describe(file.name.as_encoded_bytes()))
         .help("open the checkpoint again")
@@ -203,7 +211,8 @@ impl Reader for SafetensorsReader {
             return Ok(());
         }
         if tensor.is_packed() {
-            return unpack_f4(&self.stored_bytes(file, tensor)?, &info.shape, region, out);
+            let packed = self.stored_bytes(file, tensor.offset_bytes, tensor.len_bytes)?;
+            return unpack_f4(&packed, &info.shape, region, out);
         }
         let (target, origin) = (region.shape(), vec![0; region.rank()]);
         let size = info.dtype.size_bytes();
@@ -216,8 +225,13 @@ impl Reader for SafetensorsReader {
                 copy_region(size, &bytes, &target, &Region::whole(&target), out, &target, &origin)
             }
             None => {
-                let bytes = self.stored_bytes(file, tensor)?;
-                copy_region(size, &bytes, &info.shape, region, out, &target, &origin)
+                // The rows that the region meets, whole: where there is no map no others are read.
+                let rows = rows_of(region, &info.shape)?;
+                let (start, len_bytes) =
+                    rows.contiguous_bytes(&info.shape, info.dtype).unwrap_or((0, tensor.len_bytes));
+                let bytes = self.stored_bytes(file, tensor.offset_bytes + start, len_bytes)?;
+                let within = region.relative_to(rows.starts())?;
+                copy_region(size, &bytes, &rows.shape(), &within, out, &target, &origin)
             }
         }
     }
@@ -226,7 +240,7 @@ impl Reader for SafetensorsReader {
         match self.placed.tensors.get(leaf) {
             Some(Some((_, tensor))) if !tensor.is_packed() => {
                 let (_, file, tensor) = self.leaf(leaf)?;
-                self.stored_bytes(file, tensor).map(Some)
+                self.mapped(file, tensor.offset_bytes, tensor.len_bytes)
             }
             _ => Ok(None),
         }
@@ -265,7 +279,7 @@ impl Headers {
         self.files.push(file);
     }
 
-    fn place(self, store: LocalStore, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
+    fn place(self, store: Arc<dyn Store>, variant: String, form: &TreeForm) -> Result<SafetensorsReader> {
         let Self { is_one_file, files, stored, metadata } = self;
         let mut description = Description {
             layout: "safetensors".to_owned(),
@@ -311,12 +325,22 @@ fn place_kept(
     Ok(placed)
 }
 
+/// All of the rows, along the first axis, of which `region` has a part; of a region that leaves the array, all there are.
+fn rows_of(region: &Region, shape: &Shape) -> Result<Region> {
+    if !region.is_inside(shape) {
+        return Ok(Region::whole(shape));
+    }
+    let starts = region.starts().iter().copied().take(1).chain(repeat(0)).take(shape.rank());
+    let lens = region.lens().iter().take(1).chain(shape.dims().iter().skip(1)).copied();
+    Region::new(starts.collect::<Vec<_>>(), lens.collect::<Vec<_>>())
+}
+
 fn slice(bytes: &Bytes, offset_bytes: u64, len_bytes: u64) -> Option<Bytes> {
     let end = offset_bytes.checked_add(len_bytes).filter(|&end| end <= bytes.len() as u64)?;
     Some(bytes.slice(offset_bytes as usize..end as usize))
 }
 
-fn read_header(store: &LocalStore, name: &OsStr) -> Result<(Header, u64)> {
+fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     let missing = || Error::corrupt("a safetensors file is missing").help("copy the whole checkpoint again");
     let key = name.as_encoded_bytes();
     let range = |offset_bytes, len_bytes| ByteRange::Span { offset_bytes, len_bytes };
@@ -369,5 +393,82 @@ fn refuse_equal_names(stored: &[Stored]) -> Result<()> {
         )
         .help("open the files one at a time")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::array::Dtype;
+    use crate::store::{Located, MemoryStore};
+
+    /// A bucket: reads, and no maps.
+    #[derive(Debug)]
+    struct Unmapped(MemoryStore);
+
+    impl Store for Unmapped {
+        fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
+            self.0.get(key, range)
+        }
+
+        fn put(&self, key: &[u8], value: Bytes) -> Result<()> {
+            self.0.put(key, value)
+        }
+
+        fn delete(&self, key: &[u8]) -> Result<()> {
+            self.0.delete(key)
+        }
+
+        fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
+            self.0.list(prefix)
+        }
+
+        fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
+            self.0.len_bytes(key)
+        }
+
+        fn locate(&self, key: &[u8]) -> Result<Option<Located>> {
+            self.0.locate(key)
+        }
+
+        fn describe(&self, key: &[u8]) -> PathBuf {
+            self.0.describe(key)
+        }
+    }
+
+    #[test]
+    fn without_maps_all_is_read_and_nothing_shown() {
+        let name = "every_dtype.safetensors";
+        let path = regrow_testkit::fixtures().join("safetensors").join(name);
+        let store = Unmapped(MemoryStore::new());
+        store.put(name.as_bytes(), std::fs::read(&path).unwrap().into()).unwrap();
+        let (header, len_bytes) = read_header(&store, OsStr::new(name)).unwrap();
+        let mut read = Headers::default();
+        read.add(header, DataFile { name: name.into(), len_bytes, memory: None });
+        let far = read.place(Arc::new(store), String::new(), &TreeForm::Kept).unwrap();
+        let near = SafetensorsReader::open(&Location::local(path), &TreeForm::Kept).unwrap();
+        for (leaf, info) in near.tree().leaves().iter().enumerate() {
+            assert!(far.view(leaf).unwrap().is_none());
+            let whole = Region::whole(&info.shape);
+            // All but the first of each axis: rows, and parts of rows.
+            let starts: Vec<u64> = whole.lens().iter().map(|&len| len.min(1)).collect();
+            let lens: Vec<u64> = whole.lens().iter().map(|&len| len.saturating_sub(1)).collect();
+            for region in [whole, Region::new(starts, lens).unwrap()] {
+                let len = region.shape().len_bytes(info.dtype).unwrap_or(0) as usize;
+                let (mut mine, mut theirs) = (vec![1; len], vec![2; len]);
+                let is_read = near.read_region(leaf, &region, &mut mine).is_ok();
+                assert_eq!(far.read_region(leaf, &region, &mut theirs).is_ok(), is_read, "{}", info.name);
+                assert!(!is_read || mine == theirs, "{} {region}", info.name);
+            }
+        }
+        let outside = Region::new(vec![1, 1], vec![9, 1]).unwrap();
+        let is_matrix = |info: &LeafInfo| info.shape.rank() == 2 && info.dtype == Dtype::Float32;
+        let matrix = near.tree().leaves().iter().position(is_matrix).unwrap();
+        assert_eq!(
+            far.read_region(matrix, &outside, &mut [0; 36]).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
     }
 }

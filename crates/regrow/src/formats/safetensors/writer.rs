@@ -8,7 +8,6 @@
 //! folder/model.safetensors.index.json
 //! ```
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::SafetensorsOptions;
@@ -18,13 +17,14 @@ use super::metadata::{self, STRUCTURE};
 use super::packed::pack_f4;
 use super::plan::{Form, Plan, PlannedTensor};
 use crate::array::Array;
-use crate::commit::Staged;
 use crate::engine::SaveOptions;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::Target;
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
-use crate::store::DirectWriter;
+use crate::location::Location;
+use crate::storage::Publication;
+use crate::store::FileWriter;
 use crate::tree::{KeyPath, Leaf, LeafData, Tree};
 
 /// How the names of targets end that are one file.
@@ -39,13 +39,12 @@ const STRUCTURE_LEN_MAX_BYTES: usize = 24 << 20;
 /// Bytes that are packed at a time. Even in elements of every size, so that pairs stay together.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// What kind of thing a save makes at `path`.
-pub(super) fn target(path: &Path, options: &SafetensorsOptions) -> Target {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if options.one_file || name.ends_with(SUFFIX) { Target::File } else { Target::Folder }
+/// What kind of thing a save makes `at` a location.
+pub(super) fn target(at: &Location, options: &SafetensorsOptions) -> Target {
+    if options.one_file || at.name_text().ends_with(SUFFIX) { Target::File } else { Target::Folder }
 }
 
-pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, save: &SaveOptions) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, save: &SaveOptions) -> Result<()> {
     let options = &SafetensorsOptions::of(save);
     match target(staged.target(), options) {
         Target::File => {
@@ -61,7 +60,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged, save: &SaveOptions) -> R
 
 fn write_folder(
     tree: &Tree<Leaf>,
-    staged: &Staged,
+    staged: &dyn Publication,
     save: &SaveOptions,
     options: &SafetensorsOptions,
     header_len_max_bytes: usize,
@@ -83,7 +82,7 @@ fn write_folder(
 }
 
 /// Says what [`write`] would refuse of a save at `target`, and writes nothing.
-pub(super) fn check(tree: &Tree<Leaf>, target: &Path, save: &SaveOptions) -> Result<()> {
+pub(super) fn check(tree: &Tree<Leaf>, target: &Location, save: &SaveOptions) -> Result<()> {
     let options = &SafetensorsOptions::of(save);
     match self::target(target, options) {
         Target::File => FileImage::new(tree, save).map(drop),
@@ -233,7 +232,7 @@ impl<'a> Encoder<'a> {
         Ok(Head { bytes, data_len_bytes })
     }
 
-    fn write_file(&self, mut out: DirectWriter, head: &Head, tensors: &[PlannedTensor]) -> Result<()> {
+    fn write_file(&self, mut out: FileWriter, head: &Head, tensors: &[PlannedTensor]) -> Result<()> {
         out.write(&head.bytes)?;
         for tensor in tensors {
             let array = self.array(tensor)?;

@@ -121,7 +121,7 @@ fn every_leaf_and_container_comes_back() {
         let loaded = match name.ends_with(".bin") {
             true => {
                 assert!(path.is_file());
-                let read = |path: &Path| open_as(path, &TreeForm::Kept);
+                let read = |at: &Location| open_as(at, &TreeForm::Kept);
                 crate::Checkpoint::open_by(&path, read).unwrap().load(&LoadOptions::default()).unwrap()
             }
             false => {
@@ -182,7 +182,7 @@ fn a_plain_file_is_safetensors_own() {
 fn every_dtype_lies_where_safetensors_puts_it() {
     let path = regrow_testkit::fixtures().join("safetensors/every_dtype.safetensors");
     let theirs = std::fs::read(&path).unwrap();
-    let read = |path: &Path| open_as(path, &TreeForm::Flat);
+    let read = |at: &Location| open_as(at, &TreeForm::Flat);
     let loaded = crate::Checkpoint::open_by(&path, read).unwrap().load(&LoadOptions::default()).unwrap();
     // safetensors' own metadata has no fixed order: the fixture's is kept.
     let header_len = u64::from_le_bytes(theirs[..8].try_into().unwrap()) as usize;

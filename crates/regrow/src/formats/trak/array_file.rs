@@ -64,7 +64,7 @@ impl ArrayFile {
         let new = NewFile::create(folder)?;
         let len = header.len() as u64 + spec.len_bytes()?;
         let written = new.file().write_all_at(&header, 0).and_then(|()| reserve(new.file(), len));
-        written.map_err(|error| Error::io("cannot make an array of", &folder.join(name), error))?;
+        written.map_err(|error| Error::io("cannot make an array of", folder.join(name), error))?;
         Ok(new)
     }
 

@@ -162,7 +162,7 @@ pub fn write_object(folder: &Path, name: &str, object: &Map<String, Value>) -> R
     let text = json_text::to_python_json(object)?;
     let new = NewFile::create(folder)?;
     let written = new.file().write_all(&text);
-    written.map_err(|error| Error::io("cannot write", &folder.join(name), error))?;
+    written.map_err(|error| Error::io("cannot write", folder.join(name), error))?;
     new.give_name(name, true)
 }
 

@@ -60,7 +60,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 fn every_valid_store_opens_as_what_it_is() {
     for store in stores("valid") {
         let (name, path) = (&store["store"], folder_of(&store));
-        assert!(Trak.recognise(&path).unwrap(), "{name}");
+        assert!(Trak.recognise(&Location::local(&path)).unwrap(), "{name}");
         let opened = crate::open(&path).unwrap();
         assert_eq!(opened.description().layout, "trak");
         let finals = &store["final"];
@@ -187,7 +187,7 @@ fn every_damage_is_seen_and_nothing_is_changed_by_looking() {
         let name = store["store"].as_str().unwrap();
         let (_temporary, path) = copy_of(&store);
         let before = files(&path);
-        assert!(Trak.recognise(&path).unwrap(), "{name}");
+        assert!(Trak.recognise(&Location::local(&path)).unwrap(), "{name}");
         let found = match crate::verify(&path) {
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");

@@ -19,6 +19,8 @@
 //! .regrow.lock                                        ours: held while files are made or JSON is changed
 //! ```
 //!
+//! A store is always on a local disk: it has live maps, and locks.
+//!
 //! Names, dtypes, headers and JSON are TRAK's to the byte, so that it reads what we write and the other way round.
 //! What is ours has names that it does not look at.
 //!
@@ -38,15 +40,14 @@
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
-use std::path::Path;
-
 use self::layout::{
     METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
 };
 use super::{Format, Loss, Reader};
-use crate::commit::Staged;
 use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::Result;
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod array_file;
@@ -81,10 +82,8 @@ impl Format for Trak {
     }
 
     /// A folder that has the flags of a model beside the model's mask, or whose metadata have TRAK's keys.
-    fn recognise(&self, path: &Path) -> Result<bool> {
-        if !path.is_dir() {
-            return Ok(false);
-        }
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        let Some(path) = at.local_path().ok().filter(|path| path.is_dir()) else { return Ok(false) };
         let of_model = |file: &String| {
             let id = id_text(file).and_then(parse_id);
             id.is_some_and(|id| path.join(model_file(id, TrainArray::Mask.file_name())).is_file())
@@ -98,21 +97,21 @@ impl Format for Trak {
         }))
     }
 
-    fn open(&self, path: &Path, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(path)?;
-        super::refuse_step_and_item(path, options)?;
-        Ok(Box::new(reader::TrakReader::open(path)?))
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_uncommitted(at)?;
+        super::refuse_step_and_item(at, options)?;
+        Ok(Box::new(reader::TrakReader::open(at.local_path()?)?))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, _options: &SaveOptions) -> Vec<Loss> {
         writer::losses(tree)
     }
 
-    fn check(&self, tree: &Tree<Leaf>, _target: &Path, _options: &SaveOptions) -> Result<()> {
-        writer::check(tree)
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, _options: &SaveOptions) -> Result<()> {
+        writer::check(tree, target)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &Staged, _options: &SaveOptions) -> Result<()> {
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
     }
 }

@@ -423,7 +423,7 @@ fn reading_only_changes_nothing() {
 #[test]
 fn other_folders_are_not_taken_for_stores() {
     let folder = tempfile::tempdir().unwrap();
-    let is_store = || Trak.recognise(folder.path()).unwrap();
+    let is_store = || Trak.recognise(&Location::local(folder.path())).unwrap();
     assert!(!is_store());
     fs::write(folder.path().join("metadata.json"), "{\"model\": \"gpt\"}").unwrap();
     fs::write(folder.path().join("id_0.json"), "{}").unwrap();
@@ -431,7 +431,7 @@ fn other_folders_are_not_taken_for_stores() {
     assert!(!is_store());
     fs::write(folder.path().join("metadata.json"), "{\"JL dimension\": 4, \"train set size\": 6}").unwrap();
     assert!(is_store());
-    assert!(!Trak.recognise(&folder.path().join("metadata.json")).unwrap());
+    assert!(!Trak.recognise(&Location::local(folder.path().join("metadata.json"))).unwrap());
     // Nobody's huge document is parsed to find that out; names alone are enough.
     let long = format!("{{\"JL dimension\": 4, \"train set size\": 6, \"x\": \"{}\"}}", "x".repeat(1 << 20));
     fs::write(folder.path().join("metadata.json"), long).unwrap();

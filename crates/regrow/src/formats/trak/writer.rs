@@ -20,13 +20,14 @@ use super::layout::{
     SCORES_FOLDER, TrainArray, id_file, parse_id,
 };
 use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
-use crate::commit::Staged;
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
 use crate::formats::refusals::Refusals;
 use crate::formats::stream::write_array;
 use crate::formats::{Loss, LossKind};
+use crate::location::Location;
+use crate::storage::Publication;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 
 /// The shape of a store's tree, for errors.
@@ -36,9 +37,14 @@ const EXPECTED: &str = "metadata, models, scores and experiments, as a TRAK stor
 const MEMBER_DEPTH_MAX: usize = 100;
 
 /// Writes all files of the store.
-pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
+pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication) -> Result<()> {
     let plan = Plan::of(tree)?;
-    let folder = staged.folder().join(SCORES_FOLDER);
+    let target = staged.target().local_path()?;
+    let Some(folder) = staged.local_folder().map(|folder| folder.join(SCORES_FOLDER)) else {
+        return Err(Error::unsupported("a TRAK store is maps of files, which only a local file system has")
+            .in_file(staged.target())
+            .help("save it to a local disk, or choose another layout"));
+    };
     std::fs::create_dir(&folder).map_err(|error| Error::io("cannot make the folder", &folder, error))?;
     for (file, spec, array) in &plan.arrays {
         let header = Header::for_array(spec.dtype, spec.shape()?, true).to_bytes();
@@ -47,8 +53,7 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
         write_array(&mut out, &array.cast(spec.dtype)?)?;
         out.finish()?;
     }
-    let target = std::path::absolute(staged.target())
-        .map_err(|error| Error::io("cannot find", staged.target(), error))?;
+    let target = std::path::absolute(target).map_err(|error| Error::io("cannot find", target, error))?;
     let mut records = plan.experiments;
     for (name, record) in &mut records {
         if let Some(record) = record.as_object_mut() {
@@ -68,7 +73,8 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &Staged) -> Result<()> {
 }
 
 /// Says what [`write`] would refuse, and writes nothing.
-pub(super) fn check(tree: &Tree<Leaf>) -> Result<()> {
+pub(super) fn check(tree: &Tree<Leaf>, target: &Location) -> Result<()> {
+    target.local_path()?;
     Plan::of(tree).map(drop)
 }
 

@@ -11,29 +11,29 @@
 use crate::bytes::checksum::BlockSums;
 
 /// Bytes each checksum covers.
-pub(super) const BLOCK_LEN_BYTES: usize = 32 << 10;
+pub(crate) const BLOCK_LEN_BYTES: usize = 32 << 10;
 
 /// CRC-32C of every block from a given byte on.
-pub(super) struct BlockChecksums {
+pub(crate) struct BlockChecksums {
     skip_bytes: u64,
     sums: BlockSums,
 }
 
 impl BlockChecksums {
     /// Blocks are counted from byte `from` on.
-    pub(super) fn from_byte(from: u64) -> Self {
+    pub(crate) fn from_byte(from: u64) -> Self {
         Self { skip_bytes: from, sums: BlockSums::new(BLOCK_LEN_BYTES) }
     }
 
     /// Takes in the next bytes of the file.
-    pub(super) fn update(&mut self, bytes: &[u8]) {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
         let skip = usize::try_from(self.skip_bytes).unwrap_or(usize::MAX).min(bytes.len());
         self.skip_bytes -= skip as u64;
         self.sums.update(bytes.get(skip..).unwrap_or_default());
     }
 
     /// The checksums, that of the shorter last block included.
-    pub(super) fn finish(&mut self) -> Vec<u32> {
+    pub(crate) fn finish(&mut self) -> Vec<u32> {
         self.sums.finish()
     }
 }

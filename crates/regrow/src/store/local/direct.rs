@@ -20,6 +20,7 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -32,6 +33,7 @@ use super::output::{Output, reserve};
 use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Monitor;
+use crate::store::{FileSink, WriteOptions, WrittenFile};
 
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -40,33 +42,6 @@ const NO_MEMORY: &str = "cannot get memory to write";
 
 /// Pieces that `write_with` asks for begin at multiples of this, so that no element is cut in two.
 const ELEMENT_LEN_MAX_BYTES: usize = 16;
-
-/// How to write a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteOptions {
-    /// Length that is reserved on disk before anything is written. May turn out wrong; 0 reserves nothing.
-    pub expected_len_bytes: u64,
-    /// The byte from which block checksums are counted.
-    pub checksums_from: u64,
-    /// Whether `finish` waits until the file would survive a power cut.
-    pub durable: bool,
-}
-
-impl Default for WriteOptions {
-    fn default() -> Self {
-        Self { expected_len_bytes: 0, checksums_from: 0, durable: true }
-    }
-}
-
-/// What was written to a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WrittenFile {
-    /// Its length.
-    pub len_bytes: u64,
-    /// CRC-32C of each block of [`DirectWriter::BLOCK_LEN_BYTES`], counted from the `checksums_from` byte on;
-    /// the last may cover fewer bytes.
-    pub block_crc32c: Vec<u32>,
-}
 
 /// Writes one file front to back: copies what it is given into a small ring of aligned buffers, checksums on
 /// the way, and lets a thread of its own write them with direct I/O.
@@ -484,6 +459,54 @@ impl Drop for DirectWriter {
         let _ = self.stop();
         std::mem::replace(&mut self.current, Buffer::Small(Box::default())).give_back();
         self.idle.drain(..).for_each(Buffer::give_back);
+    }
+}
+
+impl FileSink for DirectWriter {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write(bytes)
+    }
+
+    fn write_with(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.write_with(len_bytes, fill)
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.offset_bytes()
+    }
+
+    fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.saved(len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn finish(self: Box<Self>) -> Result<WrittenFile> {
+        Self::finish(*self)
+    }
+
+    fn can_patch(&self) -> bool {
+        true
+    }
+
+    fn finish_patched(self: Box<Self>, patches: &[(u64, Vec<u8>)]) -> Result<WrittenFile> {
+        let (path, durable) = (self.path.clone(), self.options.durable);
+        let written = Self::finish(*self)?;
+        let patch = || -> io::Result<()> {
+            let file = File::options().write(true).open(&path)?;
+            for (offset_bytes, bytes) in patches {
+                file.write_all_at(bytes, *offset_bytes)?;
+            }
+            if durable { file.sync_all() } else { Ok(()) }
+        };
+        patch().map_err(|error| Error::io("cannot write", &path, error))?;
+        Ok(written)
     }
 }
 

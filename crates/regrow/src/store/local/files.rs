@@ -18,7 +18,9 @@ use super::folder::FilePlace;
 use super::map::{PrivateMap, map_file};
 use super::reader::{DirectReader, Scratch, Way};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{ByteRange, resolve_range};
+use crate::store::{
+    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, resolve_range,
+};
 
 /// Files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
@@ -97,11 +99,6 @@ impl OpenFile {
         }
     }
 
-    /// The file alone.
-    pub(crate) fn into_file(self) -> File {
-        self.file
-    }
-
     pub(crate) fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
@@ -165,15 +162,15 @@ impl OpenFile {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
         let part = resolve_range(range, self.len_bytes().map_err(io_error)?)?;
-        let is_long = part.end - part.start >= DirectReader::LONG_LEN_MIN_BYTES;
+        let is_long = part.end - part.start >= LONG_LEN_MIN_BYTES;
         let long = is_long.then(|| self.reader(place)).flatten();
         let Some(reader) = long else { return each(&self.read(range)?) };
         let mut scratch = Scratch::default();
         let mut at = part.start;
         while at < part.end {
-            let len = (part.end - at).min(DirectReader::FETCH_LEN_MAX_BYTES);
+            let len = (part.end - at).min(FETCH_LEN_MAX_BYTES);
             let (way, step) = match reader.is_cached(at, len) {
-                true => (Way::Cached, DirectReader::CACHED_LEN_BYTES),
+                true => (Way::Cached, CACHED_LEN_BYTES),
                 false => (Way::Direct, len),
             };
             let end = at + len;

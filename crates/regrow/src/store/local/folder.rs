@@ -7,59 +7,13 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
 use rustix::io::retry_on_intr;
 
-use crate::error::{Error, ErrorKind};
-
 /// Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
-
-/// Which file or folder a path leads to: device, inode and time of birth, for an inode alone is soon given to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Identity(u64, u64, Option<SystemTime>);
-
-impl Identity {
-    /// Of what the path leads to now; `None` if that is nothing.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        let found = fs::metadata(path).ok()?;
-        Some(Self(found.dev(), found.ino(), found.created().ok()))
-    }
-}
-
-/// A folder below the path that was opened, from which a checkpoint is read: the folder of a step. When it is replaced,
-/// the path above it stays what it was.
-#[derive(Debug, Clone)]
-pub struct StepFolder {
-    path: PathBuf,
-    identity: Option<Identity>,
-}
-
-impl StepFolder {
-    /// What `path` leads to now, before anything is read from it.
-    pub(crate) fn at(path: &Path) -> Self {
-        Self { path: path.to_owned(), identity: Identity::of(path) }
-    }
-
-    /// Whether the path leads to something else by now.
-    pub(crate) fn is_replaced(&self) -> bool {
-        Identity::of(&self.path) != self.identity
-    }
-
-    /// An error of reading the folder; `Replaced` if that may be why.
-    pub(crate) fn blame(&self, error: Error) -> Error {
-        if !self.is_replaced() {
-            return error;
-        }
-        Error::new(ErrorKind::Replaced, "the step was replaced or removed while it was being read")
-            .in_file(&self.path)
-            .help("open it again")
-    }
-}
 
 /// Where relative paths begin.
 #[derive(Debug)]

@@ -31,9 +31,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ByteRange, Located, Span, Store};
-use crate::bytes::glance::Language;
+use super::{Blob, ByteRange, Located, Span, Store, missing};
 use crate::error::{Error, Result};
+use crate::storage::Document;
 
 mod blocks;
 mod buffer;
@@ -48,17 +48,15 @@ pub(crate) mod regular;
 mod watch;
 mod whole;
 
-pub use direct::{DirectWriter, WriteOptions, WrittenFile};
+pub(crate) use blocks::{BLOCK_LEN_BYTES, BlockChecksums};
+pub use direct::DirectWriter;
 pub use map::{Access, PrivateMap, advise};
-pub(crate) use reader::{DirectReader, Scratch, Way};
-pub(crate) use whole::{read_document, read_opened_document};
+use reader::DirectReader;
+pub(crate) use reader::FETCH_LEN_MAX_BYTES;
+pub use reader::{Scratch, Way};
+pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
-pub(crate) use files::OpenFile;
-
-use files::{OpenFiles, is_absent};
-pub(crate) use folder::Identity;
-pub use folder::StepFolder;
-
+use files::{OpenFile, OpenFiles, is_absent};
 use folder::{FilePlace, Folder};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
 
@@ -100,67 +98,14 @@ impl LocalStore {
         self.inner.root.path()
     }
 
-    /// The file at `key`, which is not empty, as memory of this process: what is written to it does not reach the file.
-    /// Another map each time; `None` if there is no such file, and where the file system has no maps.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
-        let Some((_, file)) = self.opened(key)? else { return Ok(None) };
-        file.map_private().map_err(|error| Error::io("cannot map", &self.describe(key), error))
-    }
-
     fn path(&self, key: &[u8]) -> Result<PathBuf> {
         Ok(self.root().join(relative_path(key)?))
-    }
-
-    /// The file of that key, which the caller keeps open; `None` if there is no regular file.
-    ///
-    /// # Errors
-    /// What the system says of opening it.
-    pub(crate) fn open_file(&self, key: &[u8]) -> Result<Option<OpenFile>> {
-        OpenFile::open(self.inner.root.file(relative_path(key)?))
-    }
-
-    /// The same, for long reads as well.
-    ///
-    /// # Errors
-    /// What the system says of opening it.
-    pub(crate) fn open_direct(&self, key: &[u8]) -> Result<Option<DirectReader>> {
-        DirectReader::open(self.inner.root.file(relative_path(key)?))
-    }
-
-    /// [`read_document`] of the file of that key.
-    ///
-    /// # Errors
-    /// As there; `InvalidArgument` if the key is no path.
-    pub(crate) fn read_document(
-        &self,
-        key: &str,
-        language: Language,
-        len_max_bytes: u64,
-    ) -> Result<Option<Vec<u8>>> {
-        let place = self.inner.root.file(relative_path(key.as_bytes())?);
-        whole::read_document_at(place, key, language, len_max_bytes)
     }
 
     /// Where a key is read from, and the open file.
     fn opened<'a>(&'a self, key: &'a [u8]) -> Result<Option<(FilePlace<'a>, Arc<OpenFile>)>> {
         let place = self.inner.root.file(relative_path(key)?);
         Ok(self.inner.files.open(key, place)?.map(|file| (place, file)))
-    }
-
-    /// Reads exactly as many bytes as `out` has into it: where [`get`](Store::get) makes memory of its own.
-    ///
-    /// # Errors
-    /// As `get`; `Corrupt` also if there is no such file.
-    pub(crate) fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        let missing = || Error::corrupt("a file is missing").help("copy the whole checkpoint again");
-        let read = match self.opened(key)? {
-            Some((_, file)) => file.read_into(offset_bytes, out),
-            None => Err(missing()),
-        };
-        read.map_err(|error| error.in_file(self.describe(key)))
     }
 
     fn listing(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -290,6 +235,31 @@ impl Store for LocalStore {
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
         file.map().map_err(|error| Error::io("cannot map", &self.describe(key), error))
+    }
+
+    fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {
+        let Some((_, file)) = self.opened(key)? else { return Ok(None) };
+        file.map_private().map_err(|error| Error::io("cannot map", self.describe(key), error))
+    }
+
+    /// The file is opened anew: its reader has ways of its own through and past the page cache.
+    fn open(&self, key: &[u8]) -> Result<Option<Arc<dyn Blob>>> {
+        let opened = DirectReader::open(self.inner.root.file(relative_path(key)?))?;
+        Ok(opened.map(|reader| Arc::new(reader) as Arc<dyn Blob>))
+    }
+
+    fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        match self.opened(key)? {
+            Some((_, file)) => {
+                file.read_into(offset_bytes, out).map_err(|error| error.in_file(self.describe(key)))
+            }
+            None => Err(missing(self.describe(key))),
+        }
+    }
+
+    fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let place = self.inner.root.file(relative_path(key.as_bytes())?);
+        whole::read_document_at(place, document.what, document.language, document.len_max_bytes)
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {

@@ -31,13 +31,18 @@ use super::folder::FilePlace;
 use super::map::{Residency, map_file};
 use crate::bytes::pages::zeroed;
 use crate::error::{Error, Result};
+use crate::storage::Identity;
+use crate::store::{Blob, Suits};
 
 /// Reads of up to so many bytes are not worth a buffer of the ring.
 const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
 
+/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a buffer.
+pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
+
 /// How bytes are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// Through the page cache, and nothing but what is asked for.
     Cached,
     /// Through the page cache, front to back: what follows is read ahead.
@@ -63,15 +68,6 @@ pub(crate) struct DirectReader {
 }
 
 impl DirectReader {
-    /// Longest [`fetch`](Self::fetch): with what lies before it in its first device block it fills a buffer.
-    pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
-
-    /// From here on direct I/O is worth its buffer; less is read through the page cache, at once.
-    pub(crate) const LONG_LEN_MIN_BYTES: u64 = 256 << 10;
-
-    /// Bytes that are copied out of the page cache and used while the processor's own cache has them.
-    pub(crate) const CACHED_LEN_BYTES: u64 = 256 << 10;
-
     /// Opens the regular file at `place`; `None` if there is none.
     pub(crate) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
         let path = place.describe();
@@ -107,87 +103,10 @@ impl DirectReader {
         }))
     }
 
-    /// All of the file as a map, the same each time.
-    ///
-    /// # Errors
-    /// What the system says of mapping it.
-    pub(crate) fn map(&self) -> Result<Bytes> {
-        if let Some(map) = self.map.get() {
-            return Ok(map.clone());
-        }
-        let map = map_file(&self.cached, self.len_bytes);
-        let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
-        Ok(self.map.get_or_init(|| map).clone())
-    }
-
     /// Whether `file` is the same file.
     pub(super) fn is_of(&self, file: &File) -> bool {
         let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino())).ok();
         identity(file).is_some_and(|found| identity(&self.cached) == Some(found))
-    }
-
-    /// Its length when it was opened.
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-
-    /// Whether the file is still as long as when it was opened. A map of a shorter one would fault.
-    pub(crate) fn has_its_length(&self) -> bool {
-        self.cached.metadata().is_ok_and(|found| found.len() == self.len_bytes)
-    }
-
-    /// Whether the bytes are in the page cache, by a look at the first, the last and two between. True where nobody
-    /// knows: then they are best read as if they were.
-    pub(crate) fn is_cached(&self, offset: u64, len: u64) -> bool {
-        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
-        let is_known = |&at: &u64| self.residency.as_ref().and_then(|residency| residency.has(at));
-        if looks.iter().any(|at| is_known(at) == Some(false)) {
-            return false;
-        }
-        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
-        let mut byte = [0];
-        let mut into = [IoSliceMut::new(&mut byte)];
-        let looked = preadv2(&self.cached, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
-        !matches!(looked, Err(Errno::AGAIN))
-    }
-
-    /// Reads all of `out`; through the page cache if the way is direct, for which any memory will not do.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file ends before; what the disk says.
-    pub(crate) fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
-        let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
-        streamed
-            .unwrap_or(&self.cached)
-            .read_exact_at(out, offset)
-            .map_err(|error| self.explain(error, offset))
-    }
-
-    /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`](Self::FETCH_LEN_MAX_BYTES), into `scratch`, through
-    /// the page cache where direct I/O is refused.
-    ///
-    /// # Errors
-    /// As for [`read`](Self::read).
-    pub(crate) fn fetch<'s>(
-        &self,
-        offset: u64,
-        len: usize,
-        way: Way,
-        scratch: &'s mut Scratch,
-    ) -> Result<&'s [u8]> {
-        let explain = |error| self.explain(error, offset);
-        // Whole device blocks; the last one may lie beyond the end of the file.
-        let from = (offset % ALIGN_BYTES as u64) as usize;
-        let is_done = way == Way::Direct && {
-            let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
-            self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
-        };
-        if is_done {
-            return Ok(scratch.bytes().get(from..from + len).unwrap_or_default());
-        }
-        let room = scratch.room(len).map_err(explain)?;
-        self.read(offset, room, way)?;
-        Ok(room)
     }
 
     /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct I/O is refused.
@@ -229,10 +148,83 @@ impl DirectReader {
     }
 }
 
-/// Memory for reads of any length up to [`DirectReader::FETCH_LEN_MAX_BYTES`], which goes back to the ring when it
+impl Blob for DirectReader {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// Through the page cache if the way is direct, for which any memory will not do.
+    fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
+        let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
+        streamed
+            .unwrap_or(&self.cached)
+            .read_exact_at(out, offset)
+            .map_err(|error| self.explain(error, offset))
+    }
+
+    /// Through the page cache where direct I/O is refused.
+    fn fetch<'s>(&self, offset: u64, len: usize, way: Way, scratch: &'s mut Scratch) -> Result<&'s [u8]> {
+        let explain = |error| self.explain(error, offset);
+        // Whole device blocks; the last one may lie beyond the end of the file.
+        let from = (offset % ALIGN_BYTES as u64) as usize;
+        let is_done = way == Way::Direct && {
+            let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
+            self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
+        };
+        if is_done {
+            return Ok(scratch.bytes().get(from..from + len).unwrap_or_default());
+        }
+        let room = scratch.room(len).map_err(explain)?;
+        self.read(offset, room, way)?;
+        Ok(room)
+    }
+
+    fn map(&self) -> Result<Option<Bytes>> {
+        if let Some(map) = self.map.get() {
+            return Ok(Some(map.clone()));
+        }
+        let map = map_file(&self.cached, self.len_bytes);
+        let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
+        Ok(Some(self.map.get_or_init(|| map).clone()))
+    }
+
+    /// By a look at the first, the last and two between. True where nobody knows: then they are best read as if they were.
+    fn is_cached(&self, offset: u64, len: u64) -> bool {
+        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
+        let is_known = |&at: &u64| self.residency.as_ref().and_then(|residency| residency.has(at));
+        if looks.iter().any(|at| is_known(at) == Some(false)) {
+            return false;
+        }
+        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
+        let mut byte = [0];
+        let mut into = [IoSliceMut::new(&mut byte)];
+        let looked = preadv2(&self.cached, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
+        !matches!(looked, Err(Errno::AGAIN))
+    }
+
+    fn has_its_length(&self) -> bool {
+        self.cached.metadata().is_ok_and(|found| found.len() == self.len_bytes)
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        let found = self.cached.metadata().ok()?;
+        Some(Identity::Inode(found.dev(), found.ino(), found.created().ok()))
+    }
+
+    /// A disk has the next request while the last one's bytes are checked.
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 3, requests_max: Scratch::KEPT_MAX }
+    }
+}
+
+/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`], which goes back to the ring when it
 /// is dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch(Option<Buffer>);
+pub struct Scratch(Option<Buffer>);
 
 impl Scratch {
     /// So many are kept warm for the next use.
@@ -243,7 +235,7 @@ impl Scratch {
     }
 
     /// `len` bytes, of a buffer for direct I/O only if they are many.
-    fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
+    pub(crate) fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.0.is_none() || self.bytes().len() < len {
             if len > HEAP_LEN_MAX_BYTES {
                 return self.aligned(len);

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, FileType};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
+use crate::storage::local::name_of;
 
 /// Opens the regular file at `path`, for reading or also for writing; `None` if nothing has the name.
 ///
@@ -58,20 +59,9 @@ fn options_with(flags: OFlags) -> fs::OpenOptions {
 }
 
 fn not_regular(path: &Path, kind: FileType) -> Error {
-    let found = if kind.is_dir() {
-        "a folder"
-    } else if kind.is_fifo() {
-        "a pipe"
-    } else if kind.is_socket() {
-        "a socket"
-    } else if kind.is_symlink() {
-        "a link"
-    } else {
-        "a device"
-    };
     Error::corrupt("something else than a file has the name of one")
         .in_file(path)
-        .expected("a regular file", found)
+        .expected("a regular file", name_of(kind))
 }
 
 #[cfg(test)]

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::files::is_absent;
+use super::files::{OpenFile, is_absent};
 use super::folder::{FilePlace, Folder};
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::ByteRange;
 
 /// Files up to here are read at once. Of longer ones, each piece has to look like a part of a document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
@@ -30,6 +31,17 @@ pub(crate) fn read_document(
     len_max_bytes: u64,
 ) -> Result<Option<Vec<u8>>> {
     read_document_at(Folder::at_path("").file(path), what, language, len_max_bytes)
+}
+
+/// The first bytes of the regular file at `path`, at most so many; `None` if there is none.
+///
+/// # Errors
+/// What the file system says.
+pub(crate) fn read_beginning(path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+    let Some(file) = OpenFile::open(Folder::at_path("").file(path))? else { return Ok(None) };
+    let len_bytes = file.len_bytes().map_err(|error| Error::io("cannot look at", path, error))?;
+    let range = ByteRange::Span { offset_bytes: 0, len_bytes: len_bytes.min(len_max_bytes) };
+    file.read(range).map(|bytes| Some(bytes.into())).map_err(|error| error.in_file(path))
 }
 
 /// [`read_document`] of a file below a folder.

@@ -14,8 +14,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::bytes::varint::write_varint;
-use crate::engine::pool;
 use crate::error::{Error, ErrorKind, Result};
+use crate::threads::pool;
 
 use super::config::OcdbtConfig;
 use super::entries::{Entries, SortedEntries, ValueRef};

@@ -2,12 +2,8 @@
 //!
 //! Local headers are written with zeros where checksum and lengths belong, and filled in at the end: tools that
 //! walk from header to header (and never look at the directory) then read the file too, which they could not if
-//! the numbers came after the data. Stored data begins at multiples of [`ALIGNMENT_BYTES`], so that it can be used
+//! the numbers came after the data. Where a file is written front to back only, the numbers are found first. Stored data begins at multiples of [`ALIGNMENT_BYTES`], so that it can be used
 //! from a map.
-
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
@@ -18,7 +14,7 @@ use super::{
 };
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::DirectWriter;
+use crate::store::FileWriter;
 
 /// Midnight of the first of January 1980: the same tree gives the same bytes.
 const DATE: u16 = 1 << 5 | 1;
@@ -45,8 +41,7 @@ pub(in super::super) enum Listed {
 
 /// See the module's story.
 pub(in super::super) struct ZipWriter {
-    out: DirectWriter,
-    path: PathBuf,
+    out: FileWriter,
     members: Vec<Written>,
 }
 
@@ -72,13 +67,13 @@ struct Written {
 
 impl ZipWriter {
     /// Begins with the first byte of `out`.
-    pub fn new(out: DirectWriter) -> Self {
-        let path = out.path().to_owned();
-        Self { out, path, members: Vec::new() }
+    pub fn new(out: FileWriter) -> Self {
+        Self { out, members: Vec::new() }
     }
 
     /// Adds a member of `len_bytes`, stored or deflated at a `level` from 0 to 9. `fill` gives its bytes, piece by
-    /// piece, to the function that it is given.
+    /// piece, to the function that it is given; twice, where the storage takes a file only front to back. A member that
+    /// is deflated is then held in memory.
     ///
     /// # Errors
     /// `Unsupported` for a name that no archive holds; what `fill` and the disk say.
@@ -88,7 +83,7 @@ impl ZipWriter {
         listed: Listed,
         level: Option<u32>,
         len_bytes: u64,
-        fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+        fill: impl Fn(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<Added> {
         let name_len = u16::try_from(name.len())
             .map_err(|_| Error::new(ErrorKind::Limit, "a name is too long for a zip archive"))?;
@@ -107,6 +102,16 @@ impl ZipWriter {
         extra.extend((2 + padding as u16).to_le_bytes());
         extra.extend((ALIGNMENT_BYTES as u16).to_le_bytes());
         extra.resize(extra.len() + padding as usize, 0);
+        let mut member = Written {
+            name: name.to_owned(),
+            listed,
+            method,
+            has_zip64,
+            header_offset_bytes,
+            crc32: 0,
+            stored_len_bytes: 0,
+            len_bytes,
+        };
         let mut header = LOCAL.to_vec();
         header.extend(common_header(name, method, has_zip64));
         header.extend([0; 12]);
@@ -114,39 +119,38 @@ impl ZipWriter {
         header.extend((extra.len() as u16).to_le_bytes());
         header.extend(name.as_bytes());
         header.extend(extra);
-        self.out.write(&header)?;
-        let start = self.out.offset_bytes();
-        let mut crc = Crc32::new();
-        let mut given = 0;
-        let mut packer = level.map(Packer::new).transpose()?;
-        let out = &mut self.out;
-        fill(&mut |piece| {
-            crc.update(piece);
-            given += piece.len() as u64;
-            match &mut packer {
-                None => out.write(piece),
-                Some(packer) => packer.pack(piece, FlushCompress::None, out),
+        let start = header_offset_bytes + header.len() as u64;
+        if self.out.can_patch() {
+            self.out.write(&header)?;
+            let out = &mut self.out;
+            member.crc32 = pack(level, len_bytes, &fill, &mut |piece| out.write(piece))?;
+            member.stored_len_bytes = self.out.offset_bytes() - start;
+        } else {
+            // The numbers have to be known before the header is written.
+            let (mut packed, mut stored_len_bytes) = (Vec::new(), 0);
+            member.crc32 = pack(level, len_bytes, &fill, &mut |piece| {
+                stored_len_bytes += piece.len() as u64;
+                if level.is_some() {
+                    packed.extend_from_slice(piece);
+                }
+                Ok(())
+            })?;
+            member.stored_len_bytes = stored_len_bytes;
+            for (offset_bytes, bytes) in member.local_numbers() {
+                let at = (offset_bytes - header_offset_bytes) as usize;
+                let place = header.get_mut(at..at + bytes.len()).unwrap_or_default();
+                place.copy_from_slice(&bytes);
             }
-        })?;
-        if let Some(mut packer) = packer {
-            packer.pack(&[], FlushCompress::Finish, &mut self.out)?;
+            self.out.write(&header)?;
+            let out = &mut self.out;
+            match level {
+                Some(_) => out.write(&packed)?,
+                None => drop(pack(None, len_bytes, &fill, &mut |piece| out.write(piece))?),
+            }
         }
-        if given != len_bytes {
-            return Err(Error::corrupt("an array gave another number of bytes than it has")
-                .expected(len_bytes, given));
-        }
-        let (crc32, stored_len_bytes) = (crc.value(), self.out.offset_bytes() - start);
-        self.out.saved(len_bytes.saturating_sub(stored_len_bytes))?;
-        self.members.push(Written {
-            name: name.to_owned(),
-            listed,
-            method,
-            has_zip64,
-            header_offset_bytes,
-            crc32,
-            stored_len_bytes,
-            len_bytes,
-        });
+        self.out.saved(len_bytes.saturating_sub(member.stored_len_bytes))?;
+        let crc32 = member.crc32;
+        self.members.push(member);
         Ok(Added { offset_bytes: start, crc32 })
     }
 
@@ -154,7 +158,7 @@ impl ZipWriter {
     ///
     /// # Errors
     /// What the disk says.
-    pub fn finish(mut self, comment: &[u8], durable: bool) -> Result<()> {
+    pub fn finish(mut self, comment: &[u8]) -> Result<()> {
         let directory_at = self.out.offset_bytes();
         let mut directory = Vec::new();
         let listed = self.members.iter().filter(|member| member.listed == Listed::Yes);
@@ -188,16 +192,41 @@ impl ZipWriter {
         end.extend((comment.len() as u16).to_le_bytes());
         end.extend(comment);
         self.out.write(&end)?;
-        self.out.finish()?;
-        let cannot_write = |error| Error::io("cannot write", &self.path, error);
-        let file = OpenOptions::new().write(true).open(&self.path).map_err(cannot_write)?;
-        for member in &self.members {
-            for (offset, bytes) in member.local_numbers() {
-                file.write_all_at(&bytes, offset).map_err(cannot_write)?;
-            }
+        if !self.out.can_patch() {
+            return self.out.finish().map(drop);
         }
-        if durable { file.sync_all().map_err(cannot_write) } else { Ok(()) }
+        let patches: Vec<(u64, Vec<u8>)> = self.members.iter().flat_map(Written::local_numbers).collect();
+        self.out.finish_patched(&patches).map(drop)
     }
+}
+
+/// Hands the bytes of a member to `out`, deflated if there is a level; their checksum.
+fn pack(
+    level: Option<u32>,
+    len_bytes: u64,
+    fill: &dyn Fn(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
+    out: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<u32> {
+    let mut crc = Crc32::new();
+    let mut given = 0;
+    let mut packer = level.map(Packer::new).transpose()?;
+    fill(&mut |piece| {
+        crc.update(piece);
+        given += piece.len() as u64;
+        match &mut packer {
+            None => out(piece),
+            Some(packer) => packer.pack(piece, FlushCompress::None, out),
+        }
+    })?;
+    if let Some(mut packer) = packer {
+        packer.pack(&[], FlushCompress::Finish, out)?;
+    }
+    if given != len_bytes {
+        return Err(
+            Error::corrupt("an array gave another number of bytes than it has").expected(len_bytes, given)
+        );
+    }
+    Ok(crc.value())
 }
 
 impl Written {
@@ -278,7 +307,12 @@ impl Packer {
         Ok(Self { compress, buffer: work_space(DEFLATED_PIECE_LEN_BYTES as u64)? })
     }
 
-    fn pack(&mut self, mut piece: &[u8], flush: FlushCompress, out: &mut DirectWriter) -> Result<()> {
+    fn pack(
+        &mut self,
+        mut piece: &[u8],
+        flush: FlushCompress,
+        out: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         loop {
             let (taken, given) = (self.compress.total_in(), self.compress.total_out());
             let status = self
@@ -288,7 +322,7 @@ impl Packer {
             let taken = (self.compress.total_in() - taken) as usize;
             let given = (self.compress.total_out() - given) as usize;
             piece = piece.get(taken..).unwrap_or_default();
-            out.write(self.buffer.get(..given).unwrap_or_default())?;
+            out(self.buffer.get(..given).unwrap_or_default())?;
             let is_done = match flush {
                 FlushCompress::Finish => status == Status::StreamEnd,
                 _ => piece.is_empty() && given < self.buffer.len(),

@@ -11,9 +11,9 @@
 use super::encode::{Encoded, PlannedArray};
 use super::lanes::{self, Batch};
 use super::names::kvstore_key;
-use crate::commit::Staged;
 use crate::engine::Compression;
 use crate::error::{Result, ResultExt};
+use crate::storage::Publication;
 
 /// Writes all arrays below `item`, a folder name that ends in `/`, or nothing.
 ///
@@ -21,7 +21,7 @@ use crate::error::{Result, ResultExt};
 /// What the disk says; what a cast or a codec says.
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],
-    staged: &Staged,
+    staged: &dyn Publication,
     item: &str,
     budget_bytes: Option<u64>,
 ) -> Result<()> {
@@ -34,7 +34,7 @@ pub(super) fn write(
     Ok(())
 }
 
-fn write_batch(batch: &Batch<'_, '_>, staged: &Staged, item: &str) -> Result<()> {
+fn write_batch(batch: &Batch<'_, '_>, staged: &dyn Publication, item: &str) -> Result<()> {
     let array = batch.array;
     let file = |key: &str| format!("{item}{}", kvstore_key(&array.name, key));
     if batch.chunks.start == 0 {

@@ -20,10 +20,10 @@ use super::chunking::DATA_FILE_BYTES_DEFAULT;
 use super::encode::{Encoded, PlannedArray};
 use super::lanes::{self, Batch};
 use super::names::kvstore_key;
-use crate::commit::Staged;
 use crate::engine::OrbaxOptions;
 use crate::error::{Result, ResultExt};
-use crate::store::DirectWriter;
+use crate::storage::Publication;
+use crate::store::FileWriter;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
 
 /// Folder of the database of the one process there is.
@@ -37,7 +37,7 @@ type Entries = Vec<(Vec<u8>, EntryValue)>;
 /// What the disk says; what a cast or a codec says.
 pub(super) fn write(
     arrays: &[PlannedArray<'_>],
-    staged: &Staged,
+    staged: &dyn Publication,
     item: &str,
     orbax: &OrbaxOptions,
     budget_bytes: Option<u64>,
@@ -103,7 +103,7 @@ pub(super) fn write(
 
 /// Where data files go, and when to begin another.
 struct DataFiles<'s> {
-    staged: &'s Staged,
+    staged: &'s dyn Publication,
     folder: String,
     inline_max_bytes: usize,
     target_bytes: u64,
@@ -124,7 +124,7 @@ struct DataFile {
     /// Below the process' folder; the same as entries hold it.
     name: String,
     relative: Arc<[u8]>,
-    writer: DirectWriter,
+    writer: FileWriter,
 }
 
 impl DataFile {
@@ -175,7 +175,7 @@ impl Lane<'_> {
     }
 
     /// Stores what `write` adds to the file.
-    fn append(&mut self, key: String, write: impl FnOnce(&mut DirectWriter) -> Result<()>) -> Result<()> {
+    fn append(&mut self, key: String, write: impl FnOnce(&mut FileWriter) -> Result<()>) -> Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
             None => self.files.create()?,

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::encode::{IN_MEMORY_MAX_BYTES, PlannedArray};
-use crate::engine::{Compression, pool};
+use crate::engine::Compression;
 use crate::error::Result;
+use crate::threads::pool;
 
 /// What a lane may hold: the writer's ring of 12 MiB, a chunk and its code.
 const LANE_COST_BYTES: u64 = 16 << 20;

@@ -33,12 +33,12 @@ mod tests;
 
 use self::documents::{Document, Switches, V1_ITEM, documents};
 use self::plan::Plan;
-use crate::commit::Staged;
 use crate::engine::{OrbaxOptions, SaveOptions};
 use crate::error::Result;
+use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 
-/// Writes all files of the checkpoint into the staged folder.
+/// Adds all files of the checkpoint to the publication.
 ///
 /// Extra memory is the byte budget, at least 16 MiB, and 2 to 3 KiB a leaf for keys and documents, however large
 /// leaves are.
@@ -48,7 +48,7 @@ use crate::tree::{Leaf, Tree};
 /// the way; then what the disk says.
 pub(crate) fn write(
     tree: &Tree<Leaf>,
-    staged: &Staged,
+    staged: &dyn Publication,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {

@@ -10,6 +10,7 @@ use crate::engine::{Compression, Layout, LeafChunking, OpenOptions, OrbaxOptions
 use crate::error::{ErrorKind, Result};
 use crate::formats::orbax::Orbax;
 use crate::formats::{Format, Reader};
+use crate::location::Location;
 use crate::store::ocdbt::OcdbtStore;
 use crate::store::{ByteRange, LocalStore, Located, Store};
 use crate::tree::{Key, Leaf, LeafData, LeafKind, NodeKind, PathPattern, Scalar, Tree, TreeBuilder};
@@ -79,14 +80,15 @@ fn sample() -> Tree<Leaf> {
 /// Writes and commits; the folder goes with the first of the two.
 fn write(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&folder.path().join("ckpt"), false).unwrap().durable(false);
+    let path = folder.path().join("ckpt");
+    let staged = Staged::create(&path, false).unwrap().durable(false);
     Orbax.write(tree, &staged, options)?;
-    let path = staged.commit()?;
+    staged.commit()?;
     Ok((folder, path))
 }
 
 fn open(path: &Path) -> Box<dyn Reader> {
-    Orbax.open(path, &OpenOptions::default()).unwrap()
+    Orbax.open(&Location::local(path), &OpenOptions::default()).unwrap()
 }
 
 fn read(reader: &dyn Reader, i: usize) -> Vec<u8> {
@@ -399,6 +401,6 @@ fn a_name_that_no_database_has_room_for_is_refused_with_its_leaf() {
     assert!(error.to_string().len() < 2000, "{error}");
     // Nobody has to write to know it.
     let said = crate::formats::builtin_formats().into_iter().find(|format| format.name() == "orbax").unwrap();
-    let checked = said.check(&of_len(fits + 1), std::path::Path::new("x"), &options).unwrap_err();
+    let checked = said.check(&of_len(fits + 1), &Location::local("x"), &options).unwrap_err();
     assert_eq!(checked.to_string(), error.to_string());
 }

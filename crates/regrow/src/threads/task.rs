@@ -1,4 +1,4 @@
-//! Work that is done beside that of the calling thread, where the system has a thread for it.
+//! One piece of work on a thread of its own, where the system has one; else on the calling thread.
 
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
@@ -8,14 +8,14 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A piece of work that has begun, or is over already.
 #[derive(Debug)]
-pub enum Beside<'scope, T> {
+pub enum Task<'scope, T> {
     /// A thread of its own does it.
     Thread(ScopedJoinHandle<'scope, Result<T>>),
     /// The system had no thread to give, so the calling thread has done it.
     Done(Result<T>),
 }
 
-impl<'scope, T: Send + 'scope> Beside<'scope, T> {
+impl<'scope, T: Send + 'scope> Task<'scope, T> {
     /// Begins `work` on a thread of the name `name`. Where no thread can be started, `work` is done before this returns.
     pub fn begin<'env>(
         scope: &'scope Scope<'scope, 'env>,

@@ -1,0 +1,141 @@
+//! The local file system as a storage.
+
+use std::fs::{self, FileType};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{
+    Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Storage, StorageKind,
+    StorageOptions, Url,
+};
+use crate::commit::Staged;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::local::read_beginning;
+use crate::store::{LocalStore, Store, read_document};
+
+/// Paths, and `file:///path`.
+pub(super) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
+
+fn locate(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
+    match url.rest.strip_prefix('/') {
+        Some(path) => Ok(Location::local(format!("/{}", path.trim_start_matches('/')))),
+        None => Err(Error::unsupported("a file:// URL has no host: it names a path of this machine")
+            .in_file(url.text)
+            .help(format!("file:///{}", url.rest))),
+    }
+}
+
+/// The local file system; paths are as the system takes them.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalDisk;
+
+impl Storage for LocalDisk {
+    fn describe(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
+    fn absolute(&self, path: &Path) -> PathBuf {
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+    }
+
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        path.canonicalize().ok()
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        match fs::metadata(path) {
+            Ok(found) if found.is_file() => Ok(Some(Found::File { len_bytes: found.len() })),
+            Ok(found) if found.is_dir() => Ok(Some(Found::Folder)),
+            Ok(found) => Ok(Some(Found::Other(name_of(found.file_type())))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io("cannot open", path, error)),
+        }
+    }
+
+    fn is_taken(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok()
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        let cannot_list = |error| Error::io("cannot list", folder, error);
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(as_system_takes_it(folder)).map_err(cannot_list)? {
+            let entry = entry.map_err(cannot_list)?;
+            let kind = entry.file_type().map_err(cannot_list)?;
+            let found = match kind.is_symlink() {
+                true => {
+                    fs::metadata(entry.path()).map_or(EntryKind::Other, |found| kind_of(found.file_type()))
+                }
+                false => kind_of(kind),
+            };
+            entries.push(Entry { name: entry.file_name(), found, is_link: kind.is_symlink() });
+        }
+        Ok(entries)
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        Arc::new(LocalStore::new(as_system_takes_it(folder)))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(LocalStore::anchored(as_system_takes_it(folder))?))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        read_document(path, document.what, document.language, document.len_max_bytes)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        read_beginning(path, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let found = fs::metadata(path).ok()?;
+        Some(Identity::Inode(found.dev(), found.ino(), found.created().ok()))
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        Ok(Box::new(Staged::begin(target, options)?))
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        Staged::may_begin(target, options)
+    }
+
+    fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {
+        Some(path)
+    }
+}
+
+/// The folder of a bare name is the working folder, whose path is not empty for the system.
+fn as_system_takes_it(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
+fn kind_of(kind: FileType) -> EntryKind {
+    if kind.is_file() {
+        EntryKind::File
+    } else if kind.is_dir() {
+        EntryKind::Folder
+    } else {
+        EntryKind::Other
+    }
+}
+
+/// What something is that is no regular file.
+pub(crate) fn name_of(kind: FileType) -> &'static str {
+    if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_symlink() {
+        "a link"
+    } else {
+        "a device"
+    }
+}

@@ -1,0 +1,288 @@
+//! The seam below locations: what every kind of place for checkpoints can do, whether a disk, memory or a bucket.
+//!
+//! A [`Storage`] answers what is at a path, lists a folder, and opens a folder as a [`Store`] of keys. Paths are made of
+//! names between slashes, everywhere. [`Location`](crate::location::Location) is the comfort above it.
+
+use std::ffi::OsString;
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::bytes::glance::Language;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::store::Store;
+
+pub(crate) mod local;
+pub(crate) mod object;
+mod options;
+mod publication;
+
+pub use options::StorageOptions;
+pub(crate) use publication::no_such_file;
+pub use publication::{Publication, PublishOptions, Target};
+
+/// Every kind of storage that this build knows.
+const KINDS: [&StorageKind; 2] = [&local::KIND, &object::MEMORY];
+
+/// A kind of storage: the schemes of its URLs, and how a location in it is made.
+#[derive(Debug)]
+pub(crate) struct StorageKind {
+    /// In lower case; the first is the usual one.
+    pub schemes: &'static [&'static str],
+    /// Makes a location of a URL: the scheme, what follows its `://`, and options.
+    pub locate: fn(&Url<'_>, &StorageOptions) -> Result<Location>,
+}
+
+/// A URL, taken apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Url<'a> {
+    /// All of it.
+    pub text: &'a str,
+    /// In lower case.
+    pub scheme: &'a str,
+    /// What follows the `://`.
+    pub rest: &'a str,
+}
+
+impl Url<'_> {
+    /// The location that it names.
+    ///
+    /// # Errors
+    /// `Unsupported` if this build knows no storage for the scheme; what the storage says.
+    pub(crate) fn locate(&self, options: &StorageOptions) -> Result<Location> {
+        if let Some(kind) = KINDS.iter().find(|kind| kind.schemes.contains(&self.scheme)) {
+            return (kind.locate)(self, options);
+        }
+        let known: Vec<String> =
+            KINDS.iter().filter_map(|kind| Some(format!("{}://", kind.schemes.first()?))).collect();
+        let scheme = self.scheme;
+        let what = match CLOUD_SCHEMES.contains(&scheme) {
+            true => format!("{scheme}:// needs the feature `cloud`, which this build is without"),
+            false => format!("there is no storage for the scheme {scheme}://"),
+        };
+        Err(Error::unsupported(what)
+            .in_file(self.text)
+            .expected(format_args!("a path, or one of {}", known.join(", ")), format_args!("{scheme}://"))
+            .help(format!(
+                "copy the files to a local disk, or mount the store; a local folder of this name is ./{scheme}:/..."
+            )))
+    }
+}
+
+/// Schemes of the feature `cloud`.
+const CLOUD_SCHEMES: [&str; 12] =
+    ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "http", "https"];
+
+/// What is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A value: a regular file, an object.
+    File {
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// A folder, or keys below the path.
+    Folder,
+    /// Something else, in words: `a pipe`, `a device`.
+    Other(&'static str),
+}
+
+impl Found {
+    /// Whether it is a value.
+    pub fn is_file(self) -> bool {
+        matches!(self, Self::File { .. })
+    }
+
+    /// Whether it is a folder.
+    pub fn is_folder(self) -> bool {
+        self == Self::Folder
+    }
+}
+
+/// One name in a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: OsString,
+    /// What the name leads to, through links; `Other` for a link that leads nowhere.
+    pub found: EntryKind,
+    /// Whether it is a link, whatever that leads to.
+    pub is_link: bool,
+}
+
+/// What a name in a folder leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A value: a regular file, an object.
+    File,
+    /// A folder, or keys below the name.
+    Folder,
+    /// Something else: a pipe, a device, a link to nothing.
+    Other,
+}
+
+impl Entry {
+    /// Whether the name leads to a value.
+    pub fn is_file(&self) -> bool {
+        self.found == EntryKind::File
+    }
+
+    /// Whether the name leads to a folder.
+    pub fn is_folder(&self) -> bool {
+        self.found == EntryKind::Folder
+    }
+}
+
+/// Which file, folder or object a path leads to: another identity means that something else has taken the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// Device, inode and time of birth; an inode alone is soon given to another file.
+    Inode(u64, u64, Option<SystemTime>),
+    /// A digest of the names, lengths and tags of the objects.
+    Objects(u64),
+}
+
+impl Identity {
+    /// Of objects, by what tells one version of them from another.
+    pub fn of_objects(objects: impl Hash) -> Self {
+        let mut hasher = std::hash::DefaultHasher::new();
+        objects.hash(&mut hasher);
+        Self::Objects(hasher.finish())
+    }
+}
+
+/// From where a checkpoint is read.
+#[derive(Debug, Clone)]
+pub struct Reading {
+    /// Where its files are.
+    pub location: Location,
+    /// What was there when this was found out, to be compared with [`Storage::identity`] of the path that was opened.
+    pub identity: Option<Identity>,
+}
+
+impl Reading {
+    /// Whether every file is read in the version that was seen when this was found out.
+    pub fn is_pinned(&self) -> bool {
+        self.identity.is_some()
+    }
+}
+
+/// A document to be read whole: its name in messages, its language, and how long it may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Document<'a> {
+    /// Its name in messages: `the manifest`.
+    pub what: &'a str,
+    /// A long one must look like a part of such a document, piece by piece.
+    pub(crate) language: Language,
+    /// Longest that is read.
+    pub len_max_bytes: u64,
+}
+
+impl Document<'_> {
+    /// Errs if the document is too long to be read.
+    ///
+    /// # Errors
+    /// `Limit`.
+    pub fn check_len(&self, len_bytes: u64) -> Result<()> {
+        if len_bytes <= self.len_max_bytes {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Limit, format!("{} is too long", self.what))
+            .expected(format_args!("at most {} bytes", self.len_max_bytes), len_bytes))
+    }
+}
+
+/// A place for checkpoints. Implementors provide the least; [`Location`](crate::location::Location) has the comfort.
+pub trait Storage: Debug + Send + Sync {
+    /// What a person would call the path: a path, a URL.
+    fn describe(&self, path: &Path) -> PathBuf;
+
+    /// The path from the top of the storage.
+    fn absolute(&self, path: &Path) -> PathBuf {
+        path.to_owned()
+    }
+
+    /// The one name of what is at the path, which no other thing of any storage has; `None` if nothing is there.
+    fn canonical(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.describe(path))
+    }
+
+    /// What is at the path, through links; `None` if nothing is.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn look(&self, path: &Path) -> Result<Option<Found>>;
+
+    /// Whether the name is taken, if only by a link that leads nowhere.
+    fn is_taken(&self, path: &Path) -> bool {
+        matches!(self.look(path), Ok(Some(_)))
+    }
+
+    /// The names in a folder, in no order.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
+
+    /// The keys below a folder, found by its path whenever one is opened; the folder need not exist.
+    fn store(&self, folder: &Path) -> Arc<dyn Store>;
+
+    /// The keys below the folder that the path leads to now: they stay those of that folder when another one takes the
+    /// path.
+    ///
+    /// # Errors
+    /// What the storage says; an error if there is no folder.
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>>;
+
+    /// A document; `None` if no value is at the path.
+    ///
+    /// # Errors
+    /// `Limit` if it is too long; `Corrupt`, as soon as that is seen, if a long one can be no such document; what the
+    /// storage says. Each names the file.
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>>;
+
+    /// The first bytes of the value at the path, at most so many; `None` if there is no value.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>>;
+
+    /// What the path leads to now; `None` if that is nothing.
+    fn identity(&self, path: &Path) -> Option<Identity>;
+
+    /// How the checkpoint at the path is read: from another location, of which one look has shown what is there;
+    /// `None` to read it where it is.
+    ///
+    /// # Errors
+    /// `Uncommitted` if it is being written; what the storage says.
+    fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
+        Ok(None)
+    }
+
+    /// Begins a checkpoint at `target`, which is a location in this storage.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something is there and is not to be replaced; `InvalidArgument` if it may not be replaced, or
+    /// the name is none for a checkpoint; `PermissionDenied`, and what else the storage says. Nothing that was there has
+    /// changed.
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
+
+    /// Errs where [`publish`](Self::publish) would not take the target. Makes nothing.
+    ///
+    /// # Errors
+    /// As there.
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
+
+    /// The path itself, of a storage that is the local file system.
+    fn local_path<'a>(&self, _path: &'a Path) -> Option<&'a Path> {
+        None
+    }
+
+    /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot rename.
+    fn commits_by_marker(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,273 @@
+//! What one list has shown of a folder of objects: their names, lengths and tags.
+//!
+//! Opening a checkpoint looks at many names: which layouts could this be, which files are there. All of that is answered
+//! from one list, and every object that is read later is read in the version that the list has shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::marker::{self, CLAIM, MARKER, MOVED};
+use super::{
+    Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage};
+use crate::store::Store;
+
+/// The objects below a prefix.
+#[derive(Debug, Clone)]
+pub(super) struct Listing {
+    /// Empty, or ends in `/`.
+    prefix: String,
+    /// By what follows the prefix.
+    objects: BTreeMap<String, Object>,
+    /// Whether these are all there are.
+    is_whole: bool,
+}
+
+impl Listing {
+    /// One look at what begins with `prefix`.
+    pub(super) fn of(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
+        let (listed, is_whole) = objects.list(&prefix, true)?;
+        let mut below = BTreeMap::new();
+        for object in listed {
+            // Some programs stand an empty object for a folder: its name ends in a slash.
+            let name = object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+            if !name.is_empty() && !name.ends_with('/') {
+                below.insert(name, object);
+            }
+        }
+        Ok(Self { prefix, objects: below, is_whole })
+    }
+
+    /// A single object, and nothing known of its neighbours.
+    fn of_one(prefix: String, name: String, object: Object) -> Self {
+        Self { prefix, objects: BTreeMap::from([(name, object)]), is_whole: false }
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// The objects, by what follows the prefix.
+    pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
+        self.objects.iter().map(|(name, object)| (name.as_str(), object))
+    }
+
+    /// The object of that name below the prefix; `None` if the list has not shown it.
+    pub(super) fn object(&self, name: &str) -> Option<&Object> {
+        self.objects.get(name)
+    }
+
+    fn has_below(&self, folder: &str) -> bool {
+        let start = format!("{folder}/");
+        self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
+    }
+
+    /// What tells these versions of these objects from others.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, &object.tag)).collect();
+        (!objects.is_empty()).then(|| Identity::of_objects(objects))
+    }
+
+    /// The same of the folder of that name below the prefix.
+    pub(super) fn below(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Self> {
+        if folder.is_empty() {
+            return Ok(self.clone());
+        }
+        let start = format!("{folder}/");
+        let prefix = format!("{}{start}", self.prefix);
+        if !self.is_whole {
+            return Self::of(objects, prefix);
+        }
+        let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
+        let below = below
+            .map(|(name, object)| (name.get(start.len()..).unwrap_or_default().to_owned(), object.clone()));
+        Ok(Self { prefix, objects: below.collect(), is_whole: true })
+    }
+
+    /// The names right below the folder of that name, which is empty for all of the listing.
+    pub(super) fn entries(&self, objects: &Arc<dyn Objects>, folder: &str) -> Result<Vec<Entry>> {
+        let start = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let prefix = format!("{}{start}", self.prefix);
+        let mut names: BTreeSet<(String, bool)> = BTreeSet::new();
+        if self.is_whole {
+            let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
+            for (name, _) in below {
+                match name.get(start.len()..).unwrap_or_default().split_once('/') {
+                    None => names.insert((name.get(start.len()..).unwrap_or_default().to_owned(), false)),
+                    Some((folder, _)) => names.insert((folder.to_owned(), true)),
+                };
+            }
+        } else {
+            let (files, folders) = objects.list_level(&prefix)?;
+            for object in files {
+                names.insert((object.key.get(prefix.len()..).unwrap_or_default().to_owned(), false));
+            }
+            names.extend(folders.into_iter().map(|folder| (folder, true)));
+        }
+        if names.is_empty() {
+            return Err(no_folder(objects.url(&prefix).into()));
+        }
+        let entry = |(name, is_folder)| Entry {
+            name: OsString::from(name),
+            found: if is_folder { EntryKind::Folder } else { EntryKind::File },
+            is_link: false,
+        };
+        Ok(names.into_iter().filter(|(name, _)| !name.is_empty()).map(entry).collect())
+    }
+}
+
+/// How the checkpoint at a path is read: from one list, and from where it has moved to.
+///
+/// # Errors
+/// `Uncommitted` if it is being written; what the bucket says.
+pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
+    let listing = Listing::of(objects, folder_key(objects, path)?)?;
+    if listing.is_empty() {
+        let (folder, name) = split(path);
+        let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
+        let found = if name.is_empty() { None } else { objects.head(&key_of(objects, path)?)? };
+        let Some(object) = found else {
+            return Ok(Reading { location: Location::new(unlisted, path), identity: None });
+        };
+        let identity = Some(Identity::of_objects(&object.tag));
+        let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
+        return Ok(Reading { location: listed(objects, listing, path), identity });
+    }
+    let identity = listing.identity();
+    if let Some(moved) = listing.object(MOVED) {
+        let folder = marker::moved_to(objects, moved)?;
+        let listing = Listing::of(objects, format!("{folder}/"))?;
+        return Ok(Reading { location: listed(objects, listing, Path::new(&folder)), identity });
+    }
+    refuse_uncommitted(objects, &listing)?;
+    Ok(Reading { location: listed(objects, listing, path), identity })
+}
+
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), listing }), path)
+}
+
+/// Errs if the listing shows a checkpoint that was begun and not committed.
+fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
+    if listing.object(CLAIM).is_none() || listing.object(MARKER).is_some() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
+        .in_file(objects.url(listing.prefix()))
+        .help("it is being written now, or its writer was killed; open an earlier one, and save again"))
+}
+
+/// A bucket of which one list is known: what that has shown is not asked for again.
+#[derive(Debug)]
+struct ListedStorage {
+    objects: Arc<dyn Objects>,
+    listing: Listing,
+}
+
+impl ListedStorage {
+    /// What follows the prefix of the listing; `None` for a path outside it.
+    fn below(&self, path: &Path) -> Result<Option<String>> {
+        let key = key_of(&self.objects, path)?;
+        if format!("{key}/") == self.listing.prefix || key.is_empty() && self.listing.prefix.is_empty() {
+            return Ok(Some(String::new()));
+        }
+        Ok(key.strip_prefix(&self.listing.prefix).map(str::to_owned))
+    }
+
+    fn unlisted(&self) -> ObjectStorage {
+        ObjectStorage::new(Arc::clone(&self.objects))
+    }
+}
+
+impl Storage for ListedStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.unlisted().describe(path)
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        let Some(name) = self.below(path)? else { return self.unlisted().look(path) };
+        if let Some(object) = self.listing.object(&name) {
+            return Ok(Some(Found::File { len_bytes: object.len_bytes }));
+        }
+        if name.is_empty() || self.listing.has_below(&name) {
+            return Ok(Some(Found::Folder));
+        }
+        if self.listing.is_whole { Ok(None) } else { self.unlisted().look(path) }
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        match self.below(folder)? {
+            Some(name) => self.listing.entries(&self.objects, &name),
+            None => self.unlisted().entries(folder),
+        }
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        self.opened(folder).unwrap_or_else(|_| self.unlisted().store(folder))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let Some(name) = self.below(folder)? else { return self.unlisted().opened(folder) };
+        let listing = self.listing.below(&self.objects, &name)?;
+        if listing.is_empty() {
+            return Err(no_folder(self.describe(folder)));
+        }
+        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.objects), listing)))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        self.store(folder).read_document(&name, document)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        keys::read_beginning(&*self.store(folder), &name, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let name = self.below(path).ok()??;
+        if let Some(object) = self.listing.object(&name) {
+            return Some(Identity::of_objects(&object.tag));
+        }
+        self.listing.below(&self.objects, &name).ok()?.identity()
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
+        if self.listing.object(&name).is_some() {
+            let storage =
+                Arc::new(Self { objects: Arc::clone(&self.objects), listing: self.listing.clone() });
+            return Ok(Some(Reading {
+                location: Location::new(storage, path),
+                identity: self.identity(path),
+            }));
+        }
+        for_reading(&self.objects, path).map(Some)
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        self.unlisted().publish(target, options)
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        self.unlisted().check_publish(target, options)
+    }
+
+    fn commits_by_marker(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,138 @@
+//! The small objects that say what a folder of objects is: being written, committed, moved.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use super::{Object, Objects};
+use crate::error::{Error, Result};
+
+/// Who writes the checkpoint; there while it is written.
+pub(super) const CLAIM: &str = "regrow-writing.json";
+
+/// The checkpoint is complete. Orbax' own name and meaning.
+pub(super) const MARKER: &str = "commit_success.txt";
+
+/// The checkpoint is in another folder.
+pub(super) const MOVED: &str = "regrow-moved.json";
+
+/// Objects that are no part of the checkpoint itself.
+pub(super) fn is_bookkeeping(name: &str) -> bool {
+    matches!(name, CLAIM | MOVED)
+}
+
+/// A random name for one save, by which its own objects are known again.
+pub(super) fn nonce() -> Result<String> {
+    let mut random = [0_u8; 8];
+    getrandom::fill(&mut random).map_err(|error| {
+        Error::new(crate::ErrorKind::Io, format!("the system gives no random bytes: {error}"))
+    })?;
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Who writes a checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub nonce: String,
+    pub host: String,
+    pub pid: u32,
+    /// Seconds since 1970, by the writer's clock.
+    pub since: u64,
+}
+
+impl Claim {
+    /// Of this process, now.
+    pub(super) fn new(nonce: &str) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { nonce: nonce.to_owned(), host: host(), pid: std::process::id(), since }
+    }
+
+    pub(super) fn to_bytes(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
+    /// `None` for bytes that are no claim.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+
+    /// Whether the writer is known to be gone: a process of this machine that is no more.
+    pub(super) fn is_of_the_dead(&self) -> bool {
+        let is_alive = || {
+            let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
+            pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+        };
+        self.host == host() && !is_alive()
+    }
+
+    /// How long ago the save began, by this machine's clock.
+    pub(super) fn age(&self) -> Duration {
+        let since = UNIX_EPOCH + Duration::from_secs(self.since);
+        SystemTime::now().duration_since(since).unwrap_or_default()
+    }
+}
+
+/// The machine's name, with the identity of its boot: process numbers begin anew with each.
+fn host() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{name} {}", boot.trim())
+}
+
+/// The text of a marker.
+pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
+    let mut marker = text.to_vec();
+    if marker.is_empty() {
+        marker.extend(format!("Checkpoint commit was successful to {url}").bytes());
+    }
+    marker.extend(format!("\nregrow {nonce}\n").bytes());
+    marker.into()
+}
+
+/// Where a checkpoint has moved to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Moved {
+    pub nonce: String,
+    /// The key of the folder, without a slash at its end.
+    pub folder: String,
+}
+
+impl Moved {
+    pub(super) fn to_bytes(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+/// The folder that a pointer names.
+///
+/// # Errors
+/// `Corrupt` if it is none; `Replaced` if it is gone by now.
+pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<String> {
+    let url = objects.url(&pointer.key);
+    let Some((bytes, _)) = objects.get(&pointer.key)? else {
+        return Err(Error::new(
+            crate::ErrorKind::Replaced,
+            "the checkpoint was replaced while it was opened",
+        )
+        .in_file(url)
+        .help("open it again"));
+    };
+    let moved: Moved = serde_json::from_slice(&bytes).map_err(|error| {
+        Error::corrupt(format!("the pointer to the checkpoint cannot be read: {error}")).in_file(&url)
+    })?;
+    // Only where a save of this target puts it: a pointer is no way out of the bucket's folder.
+    let target = pointer.key.strip_suffix(MOVED).unwrap_or_default().trim_end_matches('/');
+    if moved.folder == staged_folder(target, &moved.nonce) {
+        return Ok(moved.folder);
+    }
+    Err(Error::corrupt("the pointer to the checkpoint names a folder that is not one of its own")
+        .in_file(url)
+        .expected(staged_folder(target, &moved.nonce), moved.folder))
+}
+
+/// Where a checkpoint that replaces another is written.
+pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
+    format!("{target}{}-{nonce}", crate::formats::UNCOMMITTED_MARK)
+}

@@ -1,0 +1,166 @@
+//! Objects in memory: for tests, and for checkpoints that live as long as the process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::{Conditional, Object, Objects, Tag, Upload};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Suits;
+
+/// Parts of an upload; any length would do.
+const PART_LEN_BYTES: usize = 8 << 20;
+
+/// A bucket of objects in memory. Cheap to clone; clones are the same bucket.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryObjects {
+    name: Arc<str>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<String, (Bytes, Object)>,
+    generation: u64,
+}
+
+impl MemoryObjects {
+    /// An empty bucket of that name.
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: Arc::from(name), state: Arc::default() }
+    }
+
+    // A panic elsewhere cannot leave the map half changed: every change is one call on it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bytes_of(&self, object: &Object) -> Result<Bytes> {
+        match self.state().objects.get(&object.key) {
+            Some((bytes, found)) if found.tag == object.tag => Ok(bytes.clone()),
+            _ => Err(Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
+                .in_file(self.url(&object.key))
+                .help("open the checkpoint again")),
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, key: &str, bytes: Bytes) -> Tag {
+        self.generation += 1;
+        let tag = Tag { etag: None, version: Some(self.generation.to_string()) };
+        let object = Object {
+            key: key.to_owned(),
+            len_bytes: bytes.len() as u64,
+            tag: tag.clone(),
+            modified: SystemTime::now(),
+        };
+        self.objects.insert(key.to_owned(), (bytes, object));
+        tag
+    }
+}
+
+impl Objects for MemoryObjects {
+    fn url(&self, key: &str) -> String {
+        format!("memory://{}/{key}", self.name)
+    }
+
+    fn head(&self, key: &str) -> Result<Option<Object>> {
+        Ok(self.state().objects.get(key).map(|(_, object)| object.clone()))
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+        Ok(self.state().objects.get(key).cloned())
+    }
+
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        let bytes = self.bytes_of(object)?;
+        let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
+        let part = bytes.get(start..start.saturating_add(out.len())).ok_or_else(|| {
+            Error::corrupt("an object ends before the bytes that are wanted")
+                .in_file(self.url(&object.key))
+                .at_byte(offset_bytes)
+        })?;
+        out.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn list(&self, prefix: &str, _page: bool) -> Result<(Vec<Object>, bool)> {
+        let state = self.state();
+        let below = state.objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+        Ok((below.map(|(_, (_, object))| object.clone()).collect(), true))
+    }
+
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
+        let (mut objects, mut folders) = (Vec::new(), Vec::<String>::new());
+        for object in self.list(prefix, false)?.0 {
+            match object.key.get(prefix.len()..).unwrap_or_default().split_once('/') {
+                None => objects.push(object),
+                Some((folder, _)) if folders.last().is_some_and(|last| last == folder) => {}
+                Some((folder, _)) => folders.push(folder.to_owned()),
+            }
+        }
+        Ok((objects, folders))
+    }
+
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+        Ok(self.state().put(key, bytes))
+    }
+
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+        let mut state = self.state();
+        Ok(match state.objects.get(key) {
+            Some((found, object)) => Conditional::Lost(found.clone(), object.tag.clone()),
+            None => Conditional::Done(state.put(key, bytes)),
+        })
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        let mut state = self.state();
+        for key in keys {
+            state.objects.remove(key);
+        }
+        Ok(())
+    }
+
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+        let bytes = self.bytes_of(from)?;
+        Ok(self.state().put(to, bytes))
+    }
+
+    fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
+        Ok(Box::new(MemoryUpload { bucket: self.clone(), key: key.to_owned(), bytes: Vec::new() }))
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 1, requests_max: usize::MAX }
+    }
+
+    fn whole(&self, object: &Object) -> Result<Option<Bytes>> {
+        self.bytes_of(object).map(Some)
+    }
+}
+
+#[derive(Debug)]
+struct MemoryUpload {
+    bucket: MemoryObjects,
+    key: String,
+    bytes: Vec<u8>,
+}
+
+impl Upload for MemoryUpload {
+    fn part_len_bytes(&self) -> usize {
+        PART_LEN_BYTES
+    }
+
+    fn part(&mut self, bytes: Bytes) -> Result<()> {
+        self.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Tag> {
+        self.bucket.put(&self.key, self.bytes.into())
+    }
+}

@@ -1,0 +1,272 @@
+//! Buckets and memory: places of keys and objects, which know no folders and cannot rename.
+//!
+//! | module | does |
+//! |---|---|
+//! | `mod` | [`Objects`]: the few requests that all of this is made of; [`ObjectStorage`] |
+//! | `listing` | what one list has shown: names, lengths, tags |
+//! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
+//! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `marker` | the small objects that say what a folder is |
+//! | `sink` | one new object, part by part |
+//! | `memory` | objects in memory |
+//!
+//! ```text
+//! writing     T/regrow-writing.json                        the claim: who writes, since when, with a nonce
+//!             T/model.safetensors  T/regrow.json ...       under their final names
+//! committed   T/commit_success.txt                         the marker: created if absent, with the same nonce
+//! ```
+//! A folder that has the claim and not the marker is no checkpoint. Orbax goes by the same marker.
+//!
+//! An overwrite writes a whole new checkpoint beside the old one, and then says so in one small object:
+//!
+//! ```text
+//! staged      T.orbax-checkpoint-tmp-<nonce>/...           all objects, with a marker of their own
+//! committed   T/regrow-moved.json                          created if absent: "the checkpoint is in that folder"
+//! settled     the objects copied to T within the bucket, then the pointer and the staged folder removed
+//! ```
+//! From `regrow-moved.json` on a reader goes where it points; Orbax sees the old checkpoint until the settling begins,
+//! none while it lasts, and then the new one. A writer that died while settling leaves a whole checkpoint, which the
+//! next overwrite settles first.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::{
+    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Storage, StorageKind,
+    StorageOptions, Url,
+};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::{Store, Suits};
+
+mod keys;
+mod listing;
+mod marker;
+mod memory;
+mod publish;
+mod sink;
+
+use listing::Listing;
+pub(crate) use memory::MemoryObjects;
+
+/// `memory://name/path`: buckets that live as long as the process.
+pub(super) const MEMORY: StorageKind = StorageKind { schemes: &["memory"], locate: locate_in_memory };
+
+fn locate_in_memory(url: &Url<'_>, _options: &StorageOptions) -> Result<Location> {
+    static BUCKETS: Mutex<BTreeMap<String, Arc<MemoryObjects>>> = Mutex::new(BTreeMap::new());
+    let (name, path) = url.rest.split_once('/').unwrap_or((url.rest, ""));
+    let mut buckets = BUCKETS.lock().unwrap_or_else(PoisonError::into_inner);
+    let bucket = buckets.entry(name.to_owned()).or_insert_with(|| Arc::new(MemoryObjects::new(name)));
+    let storage = ObjectStorage::new(Arc::clone(bucket) as Arc<dyn Objects>);
+    Ok(Location::new(Arc::new(storage), path.trim_end_matches('/')))
+}
+
+/// One version of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub key: String,
+    pub len_bytes: u64,
+    /// What tells this version from others: the entity tag, or the generation.
+    pub tag: Tag,
+    pub modified: SystemTime,
+}
+
+/// What tells one version of an object from another.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Tag {
+    pub etag: Option<String>,
+    pub version: Option<String>,
+}
+
+/// What came of creating or replacing an object under a condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Conditional {
+    /// It has the bytes that were given.
+    Done(Tag),
+    /// Another writer was faster; what it wrote.
+    Lost(Bytes, Tag),
+}
+
+/// Requests to one bucket. Each returns when it has been answered; any number of threads may ask at once.
+pub(crate) trait Objects: Debug + Send + Sync {
+    /// What a person would call the key: its URL.
+    fn url(&self, key: &str) -> String;
+
+    /// The object at `key`; `None` if there is none.
+    fn head(&self, key: &str) -> Result<Option<Object>>;
+
+    /// All bytes of the object at `key`; `None` if there is none.
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
+
+    /// Fills `out` with bytes of this version of an object.
+    ///
+    /// # Errors
+    /// `Replaced` if the key has another version by now, or none.
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
+
+    /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key. With `page`, only
+    /// those that one request gives, and whether these are all.
+    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)>;
+
+    /// The objects right below `prefix`, and the names of the folders there.
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+
+    /// Writes an object, whatever is there.
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
+
+    /// Writes an object that is not there yet. The bytes have a nonce, by which a doubtful answer is settled.
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional>;
+
+    /// Removes objects; none of them need be there.
+    fn delete(&self, keys: &[String]) -> Result<()>;
+
+    /// Makes `to` a copy of this version of an object, within the bucket.
+    ///
+    /// # Errors
+    /// `Replaced` as for [`read`](Self::read); `Unsupported` where the bucket cannot.
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
+
+    /// Begins a large object of about `expected_len_bytes`, 0 if nobody knows.
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;
+
+    /// How objects are read fastest.
+    fn suits(&self) -> Suits;
+
+    /// What a part of an object lies in when it is whole in memory already: itself, without a copy.
+    fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+}
+
+/// A large object on its way, part by part. Dropped unfinished, it leaves nothing.
+pub(crate) trait Upload: Debug + Send {
+    /// Length of every part but the last.
+    fn part_len_bytes(&self) -> usize;
+
+    /// Takes the next part, and waits only while too many are on their way.
+    fn part(&mut self, bytes: Bytes) -> Result<()>;
+
+    /// Waits for all parts; then the object is there, whole.
+    fn finish(self: Box<Self>) -> Result<Tag>;
+}
+
+/// A bucket as a storage; paths are keys.
+#[derive(Debug, Clone)]
+pub(crate) struct ObjectStorage {
+    objects: Arc<dyn Objects>,
+}
+
+impl ObjectStorage {
+    pub(crate) fn new(objects: Arc<dyn Objects>) -> Self {
+        Self { objects }
+    }
+
+    /// What one look at a folder shows of it; more is asked for when it is needed.
+    fn listing(&self, folder: &Path) -> Result<Listing> {
+        Listing::of(&self.objects, folder_key(&self.objects, folder)?)
+    }
+}
+
+/// The key that a path is.
+///
+/// # Errors
+/// `InvalidArgument` if it is none.
+pub(super) fn key_of(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
+    let refused = || {
+        Error::invalid("a key in a bucket is text without empty, `.` or `..` parts")
+            .in_file(objects.url(&path.to_string_lossy()))
+    };
+    let text = path.to_str().ok_or_else(refused)?.trim_matches('/');
+    let is_part = |part: &str| !matches!(part, "" | "." | "..");
+    if text.is_empty() || text.split('/').all(is_part) { Ok(text.to_owned()) } else { Err(refused()) }
+}
+
+/// What the keys below a folder begin with.
+pub(super) fn folder_key(objects: &Arc<dyn Objects>, path: &Path) -> Result<String> {
+    let mut key = key_of(objects, path)?;
+    if !key.is_empty() {
+        key.push('/');
+    }
+    Ok(key)
+}
+
+impl Storage for ObjectStorage {
+    fn describe(&self, path: &Path) -> PathBuf {
+        self.objects.url(&path.to_string_lossy()).into()
+    }
+
+    fn look(&self, path: &Path) -> Result<Option<Found>> {
+        let key = key_of(&self.objects, path)?;
+        if let Some(object) = if key.is_empty() { None } else { self.objects.head(&key)? } {
+            return Ok(Some(Found::File { len_bytes: object.len_bytes }));
+        }
+        let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
+        Ok((!below.is_empty()).then_some(Found::Folder))
+    }
+
+    fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
+        self.listing(folder)?.entries(&self.objects, "")
+    }
+
+    fn store(&self, folder: &Path) -> Arc<dyn Store> {
+        Arc::new(keys::ObjectStore::unlisted(Arc::clone(&self.objects), folder))
+    }
+
+    fn opened(&self, folder: &Path) -> Result<Arc<dyn Store>> {
+        let listing = self.listing(folder)?;
+        if listing.is_empty() {
+            return Err(no_folder(self.describe(folder)));
+        }
+        Ok(Arc::new(keys::ObjectStore::listed(Arc::clone(&self.objects), listing)))
+    }
+
+    fn read_document(&self, path: &Path, document: Document<'_>) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        self.store(folder).read_document(&name, document)
+    }
+
+    fn read_beginning(&self, path: &Path, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let (folder, name) = split(path);
+        keys::read_beginning(&*self.store(folder), &name, len_max_bytes)
+    }
+
+    fn identity(&self, path: &Path) -> Option<Identity> {
+        let listing = self.listing(path).ok()?;
+        if !listing.is_empty() {
+            return listing.identity();
+        }
+        let object = self.objects.head(&key_of(&self.objects, path).ok()?).ok()??;
+        Some(Identity::of_objects(&object.tag))
+    }
+
+    fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
+        listing::for_reading(&self.objects, path).map(Some)
+    }
+
+    fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+        publish::begin(&self.objects, target, options)
+    }
+
+    fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
+        publish::check(&self.objects, target, options).map(drop)
+    }
+
+    fn commits_by_marker(&self) -> bool {
+        true
+    }
+}
+
+/// The folder of a path, and the name in it.
+pub(super) fn split(path: &Path) -> (&Path, String) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    (path.parent().unwrap_or(Path::new("")), name)
+}
+
+pub(super) fn no_folder(name: PathBuf) -> Error {
+    Error::new(crate::error::ErrorKind::NotFound, "no object has a key below this one").in_file(name)
+}

@@ -1,0 +1,144 @@
+//! One new object, written front to back: gathered into parts, which go up while the next is gathered.
+
+use std::path::PathBuf;
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Objects, Tag, Upload};
+use crate::bytes::limits::work_space;
+use crate::error::Result;
+use crate::monitor::Monitor;
+use crate::store::local::BlockChecksums;
+use crate::store::{FileSink, WrittenFile};
+
+/// Pieces that are filled by the caller are at most this long.
+const PIECE_LEN_BYTES: usize = 256 << 10;
+
+/// What is done when the object is there: its length and its tag are noted.
+pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
+
+/// One new object.
+pub(super) struct ObjectSink {
+    name: PathBuf,
+    upload: Box<dyn Upload>,
+    part: BytesMut,
+    part_len_bytes: usize,
+    checksums: BlockChecksums,
+    /// Bytes of the parts that have gone.
+    sent_bytes: u64,
+    /// Bytes that the monitor has been told of.
+    counted_bytes: u64,
+    monitor: Monitor,
+    on_finish: OnFinish,
+}
+
+impl ObjectSink {
+    pub(super) fn begin(
+        objects: &dyn Objects,
+        key: &str,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+        monitor: &Monitor,
+        on_finish: OnFinish,
+    ) -> Result<Self> {
+        let upload = objects.upload(key, expected_len_bytes)?;
+        Ok(Self {
+            name: objects.url(key).into(),
+            part_len_bytes: upload.part_len_bytes().max(1),
+            upload,
+            part: BytesMut::new(),
+            checksums: BlockChecksums::from_byte(checksums_from),
+            sent_bytes: 0,
+            counted_bytes: 0,
+            monitor: monitor.clone(),
+            on_finish,
+        })
+    }
+
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.checksums.update(bytes);
+        while !bytes.is_empty() {
+            if self.part.capacity() == 0 {
+                self.part.reserve(self.part_len_bytes.min(bytes.len().max(PIECE_LEN_BYTES)));
+            }
+            let room = self.part_len_bytes - self.part.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.part.extend_from_slice(now);
+            bytes = later;
+            if self.part.len() == self.part_len_bytes {
+                self.send()?;
+                // More comes: the next part is likely as long.
+                self.part.reserve(self.part_len_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<()> {
+        let part: Bytes = self.part.split().freeze();
+        self.sent_bytes += part.len() as u64;
+        self.upload.part(part)?;
+        self.count()
+    }
+
+    fn count(&mut self) -> Result<()> {
+        let new = self.sent_bytes - self.counted_bytes;
+        self.counted_bytes = self.sent_bytes;
+        self.monitor.advance(new)
+    }
+}
+
+impl FileSink for ObjectSink {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.append(bytes)
+    }
+
+    fn write_with(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = work_space(len_bytes.min(PIECE_LEN_BYTES as u64))?;
+        let mut done = 0;
+        while done < len_bytes {
+            let len = (len_bytes - done).min(PIECE_LEN_BYTES as u64) as usize;
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            fill(done, piece)?;
+            self.append(piece)?;
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.sent_bytes + self.part.len() as u64
+    }
+
+    fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.monitor.advance(len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.name.clone()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<WrittenFile> {
+        let last = std::mem::take(&mut self.part).freeze();
+        self.sent_bytes += last.len() as u64;
+        if !last.is_empty() || self.sent_bytes == 0 {
+            self.upload.part(last)?;
+        }
+        self.count()?;
+        let len_bytes = self.sent_bytes;
+        let Self { upload, mut checksums, on_finish, .. } = *self;
+        let tag = upload.finish()?;
+        on_finish(len_bytes, tag);
+        Ok(WrittenFile { len_bytes, block_crc32c: checksums.finish() })
+    }
+}
+
+impl std::fmt::Debug for ObjectSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ObjectSink").field("name", &self.name).finish_non_exhaustive()
+    }
+}

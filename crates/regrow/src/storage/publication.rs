@@ -1,0 +1,129 @@
+//! A new checkpoint on its way to its place: begun, filled with files, and committed or dropped.
+//!
+//! | | a disk | a bucket |
+//! |---|---|---|
+//! | begin | a locked folder beside the target, under a temporary name | a claim: one object, created if absent |
+//! | add files | into that folder | under their final names |
+//! | commit | sync, rename, sync the folder above | a marker: one object, created if absent |
+//! | drop | the folder is removed | the objects are removed |
+//!
+//! Until the commit a reader sees what was there before, or nothing; from then on the whole new checkpoint.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::store::{Blob, FileWriter};
+
+/// What a checkpoint is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A folder of files.
+    Folder,
+    /// One file: [`Publication::single_writer`] writes it.
+    File,
+    /// Several files beside each other, named after the target: [`Publication::sibling_writer`] writes them.
+    Siblings {
+        /// What is put behind the target, for each file. The last file is what makes the checkpoint.
+        suffixes: Vec<String>,
+    },
+}
+
+/// How a checkpoint is published.
+#[derive(Debug, Clone, Copy)]
+pub struct PublishOptions<'a> {
+    /// What it is made of.
+    pub kind: &'a Target,
+    /// Whether what is at the target may be replaced.
+    pub overwrite: bool,
+    /// What else is asked of a file before it is replaced; folders have checks of their own.
+    pub may_replace: Option<fn(&Location) -> Result<()>>,
+    /// Whether `commit` waits until the checkpoint would survive a power cut.
+    pub durable: bool,
+    /// Counts what is written, and stops when it says so.
+    pub monitor: &'a Monitor,
+}
+
+/// A checkpoint that is being written. Dropped uncommitted, it leaves no trace.
+pub trait Publication: Debug + Send + Sync {
+    /// Where it will be.
+    fn target(&self) -> &Location;
+
+    /// Who watches.
+    fn monitor(&self) -> &Monitor;
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut.
+    fn is_durable(&self) -> bool;
+
+    /// Writes one small file of a folder.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the folder; what the storage
+    /// says.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()>;
+
+    /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if nobody knows; blocks of
+    /// checksums begin at byte `checksums_from`.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+
+    /// A writer of the one file of a checkpoint that is a single file; the arguments are those of
+    /// [`writer`](Self::writer).
+    ///
+    /// # Errors
+    /// As there.
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+
+    /// A writer of file number `at` of a checkpoint of several beside each other.
+    ///
+    /// # Errors
+    /// As [`writer`](Self::writer); `InvalidArgument` if there are not that many.
+    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+
+    /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without moving them through this
+    /// process: a hard link, a copy within the bucket. Both stay whole when the other one is deleted.
+    ///
+    /// False, with nothing left, where the storage cannot do it, or `source` leads to something else by now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool>;
+
+    /// Bytes of the files that were [reused](Self::reuse).
+    fn reused_bytes(&self) -> u64;
+
+    /// Bytes of all files.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn stored_bytes(&self) -> Result<u64>;
+
+    /// Where the one file of a checkpoint that is a single file can be looked at before the commit; `None` where it
+    /// cannot.
+    fn staged_file(&self) -> Option<Location> {
+        None
+    }
+
+    /// The folder that is being written, of a disk: for what only a local file system can do.
+    fn local_folder(&self) -> Option<&Path> {
+        None
+    }
+
+    /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none of it. An old one
+    /// that it replaces is removed; whatever of that cannot be removed stays under a temporary name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and nothing is to be replaced; `InvalidArgument` if the target has
+    /// become something that may not be replaced; `Cancelled`. The target is then as it was, and what was written is
+    /// removed. Only after `NotDurable` the target is the new checkpoint, and may not survive a power cut.
+    fn commit(self: Box<Self>) -> Result<()>;
+}
+
+/// The error of a writer that is not for checkpoints of this kind.
+pub(crate) fn no_such_file(what: &str) -> Error {
+    Error::invalid(format!("this checkpoint has no {what}"))
+}

@@ -1,0 +1,249 @@
+//! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of a save holds.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+use std::path::Path;
+
+use regrow::array::{Array, Dtype, Region, Shape};
+use regrow::engine::{AsyncOptions, Layout, load, save_async_with};
+use regrow::location::{Location, StorageOptions, ToLocation};
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{
+    ConvertOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, open, open_with, save_with,
+    verify,
+};
+
+/// Arrays of several sizes, one of them of several requests' length.
+fn tree(fill: u8) -> Tree<Leaf> {
+    let array = |dtype: Dtype, dims: &[u64]| {
+        let shape = Shape::new(dims.to_vec()).unwrap();
+        let len = shape.len_bytes(dtype).unwrap() as usize;
+        let bytes: Vec<u8> = (0..len).map(|at| (at as u8 & 0x3f) ^ fill).collect();
+        Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
+    };
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    build.leaf(Key::dict("bias"), array(Dtype::Float32, &[7])).unwrap();
+    build.leaf(Key::dict("counter"), array(Dtype::Int64, &[])).unwrap();
+    build.leaf(Key::dict("kernel"), array(Dtype::Float32, &[700, 1500])).unwrap();
+    build.leaf(Key::dict("small"), array(Dtype::UInt8, &[3, 5])).unwrap();
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+fn bytes_of(tree: &Tree<Leaf>) -> Vec<(String, Vec<u8>)> {
+    let leaf = |(path, leaf): (regrow::tree::KeyPath, &Leaf)| {
+        (path.to_string(), leaf.as_array().unwrap().to_c_order().unwrap().to_vec())
+    };
+    tree.iter().map(leaf).collect()
+}
+
+/// Every layout that lives anywhere, and how the names of its files end.
+fn layouts() -> Vec<(Layout, &'static str)> {
+    let json =
+        |name: &str, options: &str| Layout::from_name(name, serde_json::from_str(options).unwrap()).unwrap();
+    vec![
+        (json("regrow", "null"), ""),
+        (json("orbax", "null"), ""),
+        (json("orbax", r#"{"use_ocdbt": false}"#), ""),
+        (json("orbax", r#"{"use_ocdbt": false, "use_zarr3": true}"#), ""),
+        (json("orbax", r#"{"v1": true}"#), ""),
+        (json("flax", "null"), ".msgpack"),
+        (json("equinox", "null"), ".eqx"),
+        (json("pytree_data", "null"), ""),
+        (json("safetensors", "null"), ".safetensors"),
+        (json("safetensors", r#"{"max_shard_size": 1000000}"#), ""),
+        (json("npy", "null"), ".npz"),
+        (json("npy", r#"{"compress": 1}"#), ".npz"),
+        (json("npy", "null"), ""),
+    ]
+}
+
+/// Storages, each with a place of its own for a test.
+fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut storages = vec![
+        (Location::local(folder.path()), Some(folder)),
+        (format!("memory://{test}/runs").to_location().unwrap(), None),
+    ];
+    if let Some(bucket) = bucket(test) {
+        storages.push((bucket, None));
+    }
+    storages
+}
+
+fn bucket(_test: &str) -> Option<Location> {
+    let _ = StorageOptions::new();
+    None
+}
+
+fn options(layout: &Layout) -> SaveOptions {
+    SaveOptions { layout: layout.clone(), ..SaveOptions::default() }
+}
+
+#[test]
+fn what_is_saved_comes_back() {
+    for (root, _folder) in storages("comes-back") {
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let path = root.join(format!("x{at}{suffix}"));
+            let say = |what: &dyn std::fmt::Display| format!("{} at {path}: {what}", layout.name());
+            let tree = tree(at as u8);
+            let report =
+                save_with(&path, &tree, &options(&layout)).unwrap_or_else(|error| panic!("{}", say(&error)));
+            assert_eq!(report.path, path.describe());
+            assert!(report.stored_bytes > report.data_bytes || suffix == ".npz", "{}", say(&report));
+            let loaded = load(&path).unwrap_or_else(|error| panic!("{}", say(&error)));
+            assert!(bytes_of(&loaded) == bytes_of(&tree), "{}", say(&"other bytes"));
+            let report = verify(&path).unwrap();
+            assert!(report.is_ok(), "{}", say(&format!("{:?}", report.findings)));
+            let checkpoint = open(&path).unwrap();
+            assert_eq!(checkpoint.path(), path.describe());
+            let leaf = checkpoint.find("kernel").unwrap();
+            let region = Region::new(vec![100, 7], vec![3, 1000]).unwrap();
+            let slice = checkpoint.region(leaf, &region).unwrap().to_c_order().unwrap();
+            let whole = &bytes_of(&tree)[2].1;
+            let row = |at: usize| &whole[(at * 1500 + 7) * 4..(at * 1500 + 1007) * 4];
+            assert!(slice[..] == [row(100), row(101), row(102)].concat(), "{}", say(&"another slice"));
+            // A second save is refused, and changes nothing.
+            let error = save_with(&path, &self::tree(99), &options(&layout)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{}", say(&error));
+            assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree));
+        }
+    }
+}
+
+#[test]
+fn an_overwrite_replaces_all_of_it() {
+    for (root, _folder) in storages("overwrite") {
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let path = root.join(format!("x{at}{suffix}"));
+            save_with(&path, &tree(1), &options(&layout)).unwrap();
+            let before = open(&path).unwrap();
+            let overwrite = SaveOptions { overwrite: true, ..options(&layout) };
+            match save_with(&path, &tree(2), &overwrite) {
+                Ok(_) => assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(2)), "{path}"),
+                Err(error) => {
+                    assert!(layout.name() == "pytree_data" && path.commits_by_marker(), "{path}: {error}");
+                    assert_eq!(error.kind(), ErrorKind::Unsupported);
+                    assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+                    continue;
+                }
+            }
+            // Whoever had it open sees the old one, or that it was replaced.
+            match before.load(&LoadOptions::default()) {
+                Ok(old) => {
+                    assert!(bytes_of(&old) == bytes_of(&tree(1)), "{path}: {} is a mixture", layout.name())
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Replaced, "{path}: {error}"),
+            }
+            save_with(&path, &tree(3), &overwrite).unwrap();
+            assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(3)));
+            assert!(verify(&path).unwrap().is_ok());
+        }
+        let names: Vec<_> = root.entries().unwrap().into_iter().map(|entry| entry.name).collect();
+        let left = names.iter().filter(|name| name.to_string_lossy().contains("tmp")).count();
+        assert_eq!(left, 0, "{names:?}");
+    }
+}
+
+#[test]
+fn a_base_is_reused_and_each_checkpoint_is_whole_without_the_other() {
+    for (root, _folder) in storages("base") {
+        let (first, second, third) = (root.join("1"), root.join("2"), root.join("3"));
+        save_with(&first, &tree(1), &SaveOptions::default()).unwrap();
+        let based = |base: &Location| SaveOptions { base: Some(base.clone()), ..SaveOptions::default() };
+        let report = save_with(&second, &tree(1), &based(&first)).unwrap();
+        assert!(report.reused_bytes >= report.data_bytes, "{report}");
+        let report = save_with(&third, &tree(2), &based(&second)).unwrap();
+        assert_eq!(report.reused_bytes, 0);
+        let overwrite = SaveOptions { overwrite: true, ..SaveOptions::default() };
+        save_with(&first, &tree(9), &overwrite).unwrap();
+        assert!(bytes_of(&load(&second).unwrap()) == bytes_of(&tree(1)));
+        assert!(verify(&second).unwrap().is_ok());
+    }
+}
+
+#[test]
+fn steps_are_found_and_unfinished_ones_are_not() {
+    for (root, _folder) in storages("steps") {
+        for (step, fill) in [(1, 1), (2, 2), (10, 3)] {
+            save_with(root.join(step.to_string()), &tree(fill), &SaveOptions::default()).unwrap();
+        }
+        let newest = open(&root).unwrap();
+        assert_eq!(newest.description().steps, [1, 2, 10]);
+        assert!(bytes_of(&newest.load(&LoadOptions::default()).unwrap()) == bytes_of(&tree(3)));
+        let second = open_with(&root, &OpenOptions { step: Some(2), ..OpenOptions::default() }).unwrap();
+        assert!(bytes_of(&second.load(&LoadOptions::default()).unwrap()) == bytes_of(&tree(2)));
+        if root.commits_by_marker() {
+            root.join("2").store().delete(b"commit_success.txt").unwrap();
+            assert_eq!(open(&root).unwrap().description().steps, [1, 10]);
+            assert_eq!(open(root.join("2")).unwrap_err().kind(), ErrorKind::Uncommitted);
+        }
+    }
+}
+
+#[test]
+fn convert_goes_from_any_storage_to_any_other() {
+    let storages = storages("convert");
+    for (from, _folder) in &storages {
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let source = from.join(format!("s{at}{suffix}"));
+            save_with(&source, &tree(5), &options(&layout)).unwrap();
+            for (to, _folder) in &storages {
+                let target = to.join(format!("t{at}-{}", from.describe().as_os_str().len()));
+                convert(&source, &target, &ConvertOptions { lossy: true, ..ConvertOptions::default() })
+                    .unwrap();
+                assert!(bytes_of(&load(&target).unwrap()) == bytes_of(&tree(5)), "{source} to {target}");
+            }
+        }
+    }
+}
+
+#[test]
+fn saves_in_the_background_go_anywhere() {
+    for (root, _folder) in storages("background") {
+        let path = root.join("x");
+        let handle = save_async_with(&path, &tree(4), &AsyncOptions::default()).unwrap();
+        assert_eq!(handle.path(), path.describe());
+        handle.wait().unwrap();
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(4)));
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_the_default_layout_is_found() {
+    for (root, _folder) in storages("flips") {
+        let path = root.join("x");
+        save_with(&path, &tree(6), &SaveOptions::default()).unwrap();
+        let store = path.store();
+        for key in store.list(b"").unwrap() {
+            let name = String::from_utf8(key.clone()).unwrap();
+            if name.ends_with("commit_success.txt") {
+                continue;
+            }
+            let whole = store.get(&key, regrow::store::ByteRange::Full).unwrap().unwrap();
+            for at in [0, whole.len() / 2, whole.len().saturating_sub(1)] {
+                let mut bytes = whole.to_vec();
+                let Some(byte) = bytes.get_mut(at) else { continue };
+                *byte ^= 0x10;
+                path.store().put(&key, bytes.into()).unwrap();
+                let found = verify(&path).map(|report| report.is_ok());
+                assert!(!matches!(found, Ok(true)), "byte {at} of {name} in {root}");
+            }
+            path.store().put(&key, whole).unwrap();
+        }
+        assert!(verify(&path).unwrap().is_ok());
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_found() {
+    for (root, _folder) in storages("missing") {
+        let error = open(root.join("nothing")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("nothing"), "{error}");
+    }
+    let error = open(Path::new("hdfs://host/x")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("memory://"), "{error}");
+}
