@@ -1,0 +1,1 @@
+//! Tests against a bucket in memory.
