@@ -25,9 +25,6 @@ mod blob;
 mod file_writer;
 pub(crate) mod local;
 mod memory;
-#[cfg(feature = "cloud")]
-#[allow(dead_code, unused_imports, reason = "the seam above it follows")]
-pub(crate) mod object;
 pub mod ocdbt;
 mod prefix;
 

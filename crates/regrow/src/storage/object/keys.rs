@@ -241,11 +241,11 @@ impl Blob for ObjectBlob {
     }
 
     fn identity(&self) -> Option<Identity> {
-        Some(Identity::of_objects((&self.object.key, &self.object.tag)))
+        Some(Identity::of_objects((&self.object.key, self.object.tag.text())))
     }
 
     fn object(&self) -> Option<(String, Identity)> {
-        Some((self.object.key.clone(), Identity::of_objects(&self.object.tag)))
+        Some((self.object.key.clone(), Identity::of_objects(self.object.tag.text())))
     }
 
     fn suits(&self) -> Suits {

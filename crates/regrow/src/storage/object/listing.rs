@@ -77,7 +77,7 @@ impl Listing {
 
     /// What tells these versions of these objects from others.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, &object.tag)).collect();
+        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, object.tag.text())).collect();
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }
 
@@ -142,7 +142,7 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
         let Some(object) = found else {
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
         };
-        let identity = Some(Identity::of_objects(&object.tag));
+        let identity = Some(Identity::of_objects(object.tag.text()));
         let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
         return Ok(Reading { location: listed(objects, listing, path), identity });
     }
@@ -241,7 +241,7 @@ impl Storage for ListedStorage {
     fn identity(&self, path: &Path) -> Option<Identity> {
         let name = self.below(path).ok()??;
         if let Some(object) = self.listing.object(&name) {
-            return Some(Identity::of_objects(&object.tag));
+            return Some(Identity::of_objects(object.tag.text()));
         }
         self.listing.below(&self.objects, &name).ok()?.identity()
     }

@@ -487,7 +487,7 @@ impl Publication for NewObjects {
         let is_here = source.describe().as_os_str() == self.objects.url(&from).as_str();
         let found = if is_here { self.objects.head(&from)? } else { None };
         let same = |object: &Object| {
-            Identity::of_objects(&object.tag) == identity && object.len_bytes == opened.len_bytes()
+            Identity::of_objects(object.tag.text()) == identity && object.len_bytes == opened.len_bytes()
         };
         let Some(object) = found.filter(same) else { return Ok(false) };
         let key = format!("{}/{name}", self.folder);

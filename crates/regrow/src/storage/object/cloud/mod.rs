@@ -38,9 +38,13 @@ use self::options::{Settings, Surroundings};
 use self::transport::Notes;
 use crate::error::{Error, ErrorKind, Result};
 
+pub(crate) use super::{Object as ObjectInfo, Tag};
+use crate::storage::StorageOptions;
+
 mod client;
 mod credentials;
 mod error;
+mod objects;
 mod options;
 mod runtime;
 mod settle;
@@ -49,14 +53,14 @@ mod tests;
 mod transport;
 mod upload;
 
+pub(in crate::storage) use objects::KIND;
 pub(crate) use options::Service;
-pub use options::StorageOptions;
 pub(crate) use settle::{Created, Replaced};
 pub(crate) use upload::Upload;
 
 /// Schemes of [`Bucket::of_url`].
-pub(crate) const SCHEMES: [&str; 11] =
-    ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss", "memory"];
+pub(crate) const SCHEMES: [&str; 10] =
+    ["s3", "s3a", "s3n", "r2", "gs", "gcs", "az", "azure", "abfs", "abfss"];
 
 /// Keys that one page of a listing holds at most, on every store.
 const PAGE_KEYS: usize = 1000;
@@ -77,51 +81,6 @@ struct Inner {
     located: OnceLock<(Settings, Arc<str>)>,
     /// The client of a bucket in memory, which is no matter of a process.
     memory: Option<Arc<Client>>,
-}
-
-/// What a store knows of an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ObjectInfo {
-    /// Its name in the bucket.
-    pub(crate) key: String,
-    /// Length.
-    pub(crate) len_bytes: u64,
-    /// Which content it has.
-    pub(crate) tag: Tag,
-    /// When it was written, by the store's clock.
-    pub(crate) modified: SystemTime,
-}
-
-/// Which content an object has, or had: another content has another tag.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Tag {
-    /// In quotes, as HTTP has it.
-    e_tag: Option<String>,
-    /// Version (S3, Azure) or generation (GCS). Listings have none.
-    version: Option<String>,
-}
-
-impl Tag {
-    fn new(e_tag: Option<String>, version: Option<String>) -> Self {
-        // Listings of some stores leave out the quotes.
-        let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
-        Self { e_tag, version }
-    }
-
-    /// Whether both are of the same content, as far as both say.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        match (&self.e_tag, &other.e_tag, &self.version, &other.version) {
-            (Some(ours), Some(theirs), ..) => ours == theirs,
-            (_, _, Some(ours), Some(theirs)) => ours == theirs,
-            _ => false,
-        }
-    }
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.e_tag.as_deref().or(self.version.as_deref()).unwrap_or("none"))
-    }
 }
 
 /// What is below a prefix.

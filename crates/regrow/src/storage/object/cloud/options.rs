@@ -20,73 +20,7 @@ use object_store::gcp::GoogleConfigKey;
 
 use super::credentials;
 use crate::error::{Error, ErrorKind, Result};
-
-/// How to reach an object store: keys, region, endpoint, limits. Names are those of `fsspec` or of the cloud.
-///
-/// What is left out comes from the environment and from the files that the cloud's own tools write. `Debug` hides every
-/// value but those that cannot be a secret.
-///
-/// | name | also | means |
-/// |---|---|---|
-/// | `anon` | `anonymous`, `skip_signature` | no credentials: a public bucket |
-/// | `endpoint_url` | `endpoint`, `client_kwargs.endpoint_url`, `base_url` | a store of one's own; http only if it says so |
-/// | `region` | `client_kwargs.region_name`, `region_name` | where the bucket is (S3) |
-/// | `key`, `secret`, `token` | `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token` | credentials of S3 |
-/// | `profile` | | a section of `~/.aws/credentials` and `~/.aws/config` |
-/// | `requester_pays` | `request_payer` | whoever reads pays (S3) |
-/// | `token` | `bearer_token`, `service_account_key` | credentials of GCS: `anon`, a file, JSON or a token |
-/// | `account_name`, `account_key`, `sas_token`, `connection_string` | `azure_storage_*` | credentials of Azure |
-/// | `proxy_url` | `proxy` | a proxy; else `HTTPS_PROXY` and its kin count |
-/// | `ca_bundle` | `verify` | a file of certificates that are trusted too |
-/// | `checksum` | `checksum_algorithm` | `crc64nvme` or `sha256`: sent with uploads to S3 |
-/// | `connect_timeout`, `read_timeout`, `retry_timeout` | | seconds: 10, 30, 180 |
-/// | `max_retries` | | 8 |
-/// | `part_size` | | bytes of the parts of an upload: from 8 MiB on |
-/// | `max_concurrency` | | parts of one upload that are on their way at once: 8 |
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct StorageOptions(BTreeMap<String, String>);
-
-impl StorageOptions {
-    /// None: everything comes from the environment.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds or replaces one. Names are looked at when a store is opened.
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        self.0.insert(name.into(), value.into());
-    }
-
-    /// The same with one more.
-    #[must_use]
-    pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.set(name, value);
-        self
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for StorageOptions {
-    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
-        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
-    }
-}
-
-impl fmt::Debug for StorageOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |name: &str, value: &str| match OPEN.contains(&canonical(name).as_str())
-            && !has_userinfo(value)
-        {
-            true => value.to_owned(),
-            false => "[hidden]".to_owned(),
-        };
-        f.debug_map().entries(self.0.iter().map(|(name, value)| (name, shown(name, value)))).finish()
-    }
-}
+use crate::storage::StorageOptions;
 
 /// Names whose values `Debug` shows, as [`canonical`] spells them.
 const OPEN: [&str; 18] = [
@@ -302,10 +236,10 @@ impl Given {
             connection_string: None,
         };
         let mut names: BTreeMap<String, &str> = BTreeMap::new();
-        for (name, value) in &options.0 {
+        for (name, value) in options.iter() {
             let known = canonical(name);
             if let Some(other) = names.insert(known.clone(), name)
-                && options.0.get(other) != Some(value)
+                && options.get(other) != Some(value)
             {
                 return Err(Error::invalid(format!(
                     "the storage options {} and {} mean the same and differ",
