@@ -108,6 +108,11 @@ pub trait Publication: Debug + Send + Sync {
         None
     }
 
+    /// What the marker of the checkpoint ends in, where one object makes it complete: by this its writer knows it again.
+    fn marker_line(&self) -> Option<String> {
+        None
+    }
+
     /// The folder that is being written, of a disk: for what only a local file system can do.
     fn local_folder(&self) -> Option<&Path> {
         None

@@ -21,6 +21,7 @@ use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::error::{Error, Result};
+use crate::formats::COMMIT_MARKERS;
 use crate::formats::orbax::writer::documents::{
     self, Document, DocumentSink, LeafEntry, Switches, ValueType,
 };
@@ -298,6 +299,11 @@ impl DocumentSink for Small<'_> {
     }
 
     fn end(&mut self) -> Result<()> {
+        let is_marker = self.current.as_ref().is_some_and(|file| file.name == COMMIT_MARKERS[0]);
+        if let Some(line) = self.staged.marker_line().filter(|_| is_marker) {
+            // Here, for `regrow.json` has a checksum of the marker too.
+            self.write(line.as_bytes())?;
+        }
         let Some(file) = self.current.take() else { return Ok(()) };
         match file.out {
             Some(out) => drop(out.finish()?),

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::marker::{self, CLAIM, MARKER, MOVED};
+use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, is_bookkeeping};
 use super::{
     Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
 };
@@ -70,6 +70,11 @@ impl Listing {
         self.objects.get(name)
     }
 
+    /// Whether a marker says that the checkpoint is complete.
+    pub(super) fn is_marked(&self) -> bool {
+        self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
+    }
+
     fn has_below(&self, folder: &str) -> bool {
         let start = format!("{folder}/");
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
@@ -125,7 +130,8 @@ impl Listing {
             found: if is_folder { EntryKind::Folder } else { EntryKind::File },
             is_link: false,
         };
-        Ok(names.into_iter().filter(|(name, _)| !name.is_empty()).map(entry).collect())
+        let is_own = |(name, _): &(String, bool)| !name.is_empty() && !is_bookkeeping(name);
+        Ok(names.into_iter().filter(is_own).map(entry).collect())
     }
 }
 
@@ -162,7 +168,7 @@ fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
 fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
-    if listing.object(CLAIM).is_none() || listing.object(MARKER).is_some() {
+    if listing.object(CLAIM).is_none() || listing.is_marked() {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")

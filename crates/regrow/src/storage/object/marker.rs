@@ -15,12 +15,15 @@ pub(super) const CLAIM: &str = "regrow-writing.json";
 /// The checkpoint is complete. Orbax' own name and meaning.
 pub(super) const MARKER: &str = "commit_success.txt";
 
+/// The same, of a layout that has no such file of its own: Orbax would take the folder for one of its checkpoints.
+pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
+
 /// The checkpoint is in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
 /// Objects that are no part of the checkpoint itself.
 pub(super) fn is_bookkeeping(name: &str) -> bool {
-    matches!(name, CLAIM | MOVED)
+    matches!(name, CLAIM | MOVED | OTHER_MARKER)
 }
 
 /// A random name for one save, by which its own objects are known again.
@@ -87,8 +90,17 @@ pub(super) fn marker_bytes(text: &[u8], url: &str, nonce: &str) -> Bytes {
     if marker.is_empty() {
         marker.extend(format!("Checkpoint commit was successful to {url}").bytes());
     }
-    marker.extend(format!("\nregrow {nonce}\n").bytes());
+    let line = marker_line(nonce);
+    // A layout that has checksums of the marker has put it there already.
+    if !marker.ends_with(line.as_bytes()) {
+        marker.extend(line.bytes());
+    }
     marker.into()
+}
+
+/// What every marker ends in: by this a writer knows its own again.
+pub(super) fn marker_line(nonce: &str) -> String {
+    format!("\nregrow {nonce}\n")
 }
 
 /// Where a checkpoint has moved to.

@@ -8,7 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, Moved, is_bookkeeping, marker_bytes, nonce, staged_folder};
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, is_bookkeeping, marker_bytes, marker_line, nonce,
+    staged_folder,
+};
 use super::sink::ObjectSink;
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::commit::CHECKPOINT_MARKERS;
@@ -119,7 +122,7 @@ fn pair_stays(file: &Location) -> Error {
 /// # Errors
 /// `AlreadyExists` if the writer may still be at it.
 fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Option<Vec<Object>>> {
-    if below.object(MARKER).is_some() || below.object(MOVED).is_some() {
+    if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(None);
     }
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
@@ -151,7 +154,8 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
 
 /// Errs if a folder holds something that is no part of a checkpoint.
 fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
-    let is_marked = CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some());
+    let is_marked =
+        below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
     let is_safetensors = |(name, _): (&str, &Object)| {
         name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
     };
@@ -229,8 +233,8 @@ struct State {
     /// Small files that wait to be written at once.
     gathered: Vec<(String, Bytes)>,
     gathered_bytes: usize,
-    /// What the layout writes into the marker, which comes last.
-    marker: Vec<u8>,
+    /// What the layout writes into the marker, which comes last; `None` if it has none.
+    marker: Option<Vec<u8>>,
     names: BTreeSet<String>,
 }
 
@@ -333,8 +337,9 @@ impl NewObjects {
     /// The marker, created if nobody else has done so.
     fn mark(&self, folder: &str) -> Result<()> {
         let text = self.state().marker.clone();
-        let marker = format!("{folder}/{MARKER}");
-        let bytes = marker_bytes(&text, &self.objects.url(folder), &self.nonce);
+        let name = if text.is_some() { MARKER } else { OTHER_MARKER };
+        let marker = format!("{folder}/{name}");
+        let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(folder), &self.nonce);
         match self.objects.create(&marker, bytes)? {
             Conditional::Done(tag) => {
                 self.note(marker, 0, tag);
@@ -396,21 +401,22 @@ fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<L
 fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let (staged, _) = objects.list(&format!("{folder}/"), false)?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
+    let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
     let (markers, files): (Vec<Object>, Vec<Object>) = staged
         .into_iter()
-        .filter(|object| !is_bookkeeping(&name_of(object)))
-        .partition(|object| name_of(object) == MARKER);
+        .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
+        .partition(is_marker);
     let Some(marker) = markers.first() else {
         // Somebody else has settled it.
         return Ok(());
     };
     let (old, _) = objects.list(old_prefix, false)?;
     // Orbax is to see no checkpoint while it is half the one and half the other.
-    objects.delete(&[format!("{key}/{MARKER}")])?;
+    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
     let stale = old.into_iter().map(|object| object.key).filter(|old| {
         let name = old.get(old_prefix.len()..).unwrap_or_default();
-        !names.contains(name) && !is_bookkeeping(name)
+        !names.contains(name) && !is_bookkeeping(name) && name != MARKER
     });
     let stale: Vec<String> = stale.collect();
     let threads = objects.suits().requests_max.min(files.len()).max(1);
@@ -422,7 +428,7 @@ fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str)
         |file| objects.copy(file, &format!("{key}/{}", name_of(file))).map(drop),
     )?;
     objects.delete(&stale)?;
-    objects.copy(marker, &format!("{key}/{MARKER}"))?;
+    objects.copy(marker, &format!("{key}/{}", name_of(marker)))?;
     objects.delete(&[format!("{key}/{MOVED}"), format!("{key}/{CLAIM}")])?;
     // The marker goes last: what is left without one is nobody's checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
@@ -442,10 +448,14 @@ impl Publication for NewObjects {
         self.durable
     }
 
+    fn marker_line(&self) -> Option<String> {
+        Some(marker_line(&self.nonce))
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let key = self.take_name(name)?;
         if name == MARKER {
-            self.state().marker = bytes.to_vec();
+            self.state().marker = Some(bytes.to_vec());
             return Ok(());
         }
         let is_full = {
