@@ -272,3 +272,41 @@ fn what_is_not_there_is_not_found() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("memory://"), "{error}");
 }
+
+#[cfg(feature = "cloud")]
+mod requests {
+    use regrow::location::StorageOptions;
+    use regrow_testkit::object_server::{ObjectServer, Op};
+
+    use super::*;
+
+    fn bucket(server: &ObjectServer) -> Location {
+        server.create_bucket("requests");
+        let options = StorageOptions::new()
+            .with("endpoint_url", server.endpoint())
+            .with("region", "us-east-1")
+            .with("key", "test")
+            .with("secret", "testtest");
+        Location::with_options(Path::new("s3://requests/runs"), &options).unwrap()
+    }
+
+    #[test]
+    fn a_checkpoint_opens_with_one_list_and_three_small_reads() {
+        let server = ObjectServer::start().unwrap();
+        let root = bucket(&server);
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let path = root.join(format!("x{at}{suffix}"));
+            save_with(&path, &tree(1), &options(&layout)).unwrap();
+            server.clear_requests();
+            let checkpoint = open(&path).unwrap();
+            let opening: Vec<_> =
+                server.requests().iter().map(|request| format!("{:?} {}", request.op, request.key)).collect();
+            server.clear_requests();
+            checkpoint.load(&LoadOptions::default()).unwrap();
+            let loading: Vec<_> =
+                server.requests().iter().map(|request| format!("{:?} {}", request.op, request.key)).collect();
+            println!("{} {at}: open {} {opening:?}\n   load {}", layout.name(), opening.len(), loading.len());
+        }
+        let _ = Op::List;
+    }
+}
