@@ -21,15 +21,14 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path as StorePath;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, PutResult,
-    UpdateVersion,
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, PutResult, UpdateVersion,
 };
 
 use self::client::Client;
@@ -66,8 +65,6 @@ pub(crate) const SCHEMES: [&str; 10] =
 const PAGE_KEYS: usize = 1000;
 /// Tries of a deletion: that of many keys is no request that the layer below tries again.
 const DELETE_TRIES: u32 = 3;
-/// How long a store is asked where a bucket is.
-const REGION_LIMIT: Duration = Duration::from_secs(5);
 
 /// One bucket (or container) of an object store, with how to reach it. Cheap to clone; `Debug` shows no secret.
 #[derive(Clone)]
@@ -316,7 +313,7 @@ impl Bucket {
         }
         let until = Instant::now() + self.0.settings.tuning.operation_limit(wanted);
         let mut reading = Reading { out, filled: 0, tag: if_match.cloned() };
-        for round in 0.. {
+        loop {
             let before = reading.filled;
             let left = (reading.out.len() - before) as u64;
             let (reading_now, path) = (&mut reading, &path);
@@ -343,17 +340,10 @@ impl Bucket {
                 return Err(too_short(info.len_bytes));
             }
             // Without progress, the layers below have tried enough.
-            let goes_on =
-                reading.filled > before || (round == 0 && failure.may_pass && before == 0 && wanted == left);
-            if !failure.may_pass
-                || !goes_on
-                || Instant::now() >= until
-                || (round > 0 && reading.filled == before)
-            {
+            if !failure.may_pass || reading.filled == before || Instant::now() >= until {
                 return Err(failure.error);
             }
         }
-        Ok(())
     }
 
     fn replaced(&self, key: &str) -> Error {
@@ -369,7 +359,7 @@ impl Bucket {
         let limit = limit.unwrap_or(usize::MAX);
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
-        loop {
+        let has_more = loop {
             // One more than asked for says whether there are more.
             let missing = limit.saturating_add(1).saturating_sub(objects.len());
             let max_keys = Some(missing.clamp(1, PAGE_KEYS));
@@ -395,12 +385,12 @@ impl Bucket {
             );
             match next {
                 Some(next) if objects.len() <= limit => page_token = Some(next),
-                _ => break,
+                next => break next.is_some(),
             }
-        }
+        };
         objects.sort_unstable_by(|a, b| a.key.as_bytes().cmp(b.key.as_bytes()));
         without_markers(&mut objects);
-        let is_cut = objects.len() > limit;
+        let is_cut = has_more || objects.len() > limit;
         objects.truncate(limit);
         Ok(Listing { objects, is_cut })
     }
@@ -569,7 +559,7 @@ impl Bucket {
             if settings.service == Service::S3
                 && settings.endpoint().is_none()
                 && !settings.config.contains_key("aws_region")
-                && let Some(region) = state.block_on(region_of(&settings.bucket))?
+                && let Some(region) = state.region(&settings.bucket)?
             {
                 settings.config.insert("aws_region".to_owned(), region);
             }
@@ -670,13 +660,6 @@ async fn fill(
         reading.filled += len;
     }
     Ok(if reading.filled == reading.out.len() { Filled::All } else { Filled::BrokeOff })
-}
-
-/// The region that S3 says a bucket is in; `None` if it does not say so soon.
-async fn region_of(bucket: &str) -> Option<String> {
-    let options = ClientOptions::new().with_timeout(REGION_LIMIT).with_connect_timeout(REGION_LIMIT);
-    let asked = object_store::aws::resolve_bucket_region(bucket, &options);
-    tokio::time::timeout(REGION_LIMIT, asked).await.ok()?.ok()
 }
 
 /// The bucket in memory that goes by a name in this process.
