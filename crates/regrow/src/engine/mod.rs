@@ -6,7 +6,7 @@
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `search`, `keys` | leaves by their key paths, also where these print alike |
 //! | `patterns` | globs that match nothing |
-//! | `room`, `arena` | how much memory there is; memory for what is loaded |
+//! | `arena` | memory for what is loaded |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
@@ -17,8 +17,9 @@
 //! | `bands` | large leaves, cut for reading |
 //! | `overview` | the tree as a table for people |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod arena;
-mod attempts;
 mod background;
 mod bands;
 mod convert;
@@ -30,7 +31,7 @@ mod overview;
 mod patterns;
 mod replace;
 mod report;
-mod room;
+mod retry;
 mod save;
 mod search;
 mod template;

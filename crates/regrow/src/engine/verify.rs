@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::attempts::Attempts;
 use super::bands::{band_elements, for_each_band};
+use super::retry::Retries;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Ahead;
+use crate::formats::CheckFor;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
 use crate::threads::pool;
@@ -63,7 +63,7 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
     let at = path.to_location()?;
-    Attempts::until_unreplaced(|| verify_once(&at, options))
+    Retries::until_unreplaced(|| verify_once(&at, options))
 }
 
 fn verify_once(at: &Location, options: &VerifyOptions) -> Result<VerifyReport> {
@@ -123,7 +123,7 @@ impl Checkpoint {
         let root = KeyPath::root();
         let order = self.reader().read_order();
         // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
-        let is_counted = self.reader().check_ahead(&order, Ahead::Verify, monitor)?;
+        let is_counted = self.reader().check_ahead(&order, CheckFor::Verify, monitor)?;
         let cost = |&leaf: &usize| {
             // A view of a map takes no memory; everything else is decoded piece by piece.
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());

@@ -29,7 +29,7 @@ use std::ffi::OsStr;
 use super::{Format, Loss, LossKind, Reader, Target};
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::formats::Sketch;
+use crate::formats::Preview;
 use crate::location::Location;
 use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
@@ -71,12 +71,12 @@ impl Format for Flax {
         files::is_named_so(name)
     }
 
-    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
-        self.claims_name(name) || files::shows_one_object(sketch)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        self.claims_name(name) || files::shows_one_object(preview)
     }
 
-    fn sketch(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sketch> {
-        Ok(writer::encode(tree, &own_options(options))?.sketch())
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
+        Ok(writer::encode(tree, &own_options(options))?.preview())
     }
 
     fn suffix(&self) -> Option<&'static str> {

@@ -29,7 +29,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Format, Loss, Reader, Sketch, Target};
+use super::{Format, Loss, Preview, Reader, Target};
 use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -71,8 +71,8 @@ impl Format for Npy {
         Form::of_name(name) != Form::Folder
     }
 
-    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
-        reader::is_sketch_of_one(name, sketch)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        reader::is_preview_of_one(name, preview)
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {

@@ -25,7 +25,7 @@
 //! | `base` | data files of an earlier checkpoint that are linked instead of written |
 //! | `digest` | by what the next save knows leaves that rest |
 //! | `checked` | data files whose blocks are checked before they are handed out |
-//! | `passes` | many blocks at once: checked, or read into the caller's memory |
+//! | `block_reads` | many blocks at once: checked, or read into the caller's memory |
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
@@ -39,11 +39,11 @@ use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};
 
 mod base;
+mod block_reads;
 mod checked;
 mod digest;
 mod index;
 pub mod manifest;
-mod passes;
 mod plan;
 mod reader;
 pub mod structure;

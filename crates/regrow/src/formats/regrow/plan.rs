@@ -30,7 +30,7 @@ const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
 /// What is left of a longer one.
 const SHORTENED_LEN_CHARS: usize = 200;
 
-/// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
+/// What is planned for one leaf, beyond what the tree itself says. SmallFiles: there may be a million.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeafPlan {
     /// The dtype that is stored (after a cast).

@@ -35,13 +35,13 @@ use crate::location::Location;
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
-mod beside;
 pub mod build;
 pub mod index;
 pub mod layout;
 mod losses;
 mod metadata;
 mod options;
+mod other_checkpoints;
 mod packed;
 mod parts;
 mod plan;
@@ -73,7 +73,7 @@ impl Format for Safetensors {
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_step_and_item(at, options)?;
-        beside::refuse(at)?;
+        other_checkpoints::refuse(at)?;
         open_as(at, &TreeForm::Kept)
     }
 

@@ -40,6 +40,9 @@
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
+// The row store is live maps of local files, by nature.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use self::layout::{
     METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
 };

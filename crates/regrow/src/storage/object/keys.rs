@@ -12,7 +12,7 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, Span, Store, Suits, Way, missing, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, missing, resolve_range,
 };
 use crate::threads::for_each_parallel;
 
@@ -243,7 +243,7 @@ impl Blob for ObjectBlob {
         self.objects.url(&self.object.key).into()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         read_at_once(&*self.objects, &self.object, offset_bytes, out)
     }
 

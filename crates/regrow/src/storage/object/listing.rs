@@ -216,21 +216,27 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
         };
         let identity = Some(Identity::of_objects(object.tag.text()));
-        let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
-        return Ok(Reading { location: listed(objects, listing, path), identity });
+        let root = folder_key(objects, folder)?;
+        let listing = Listing::of_one(root.clone(), name, object);
+        return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
         let listing = Listing::of(objects, format!("{folder}/"))?;
-        return Ok(Reading { location: listed(objects, listing, Path::new(&folder)), identity });
+        // Under the name of the target: that of the folder is one of unfinished saves.
+        return Ok(Reading {
+            location: listed(objects, listing, folder_key(objects, path)?, path),
+            identity,
+        });
     }
     refuse_uncommitted(objects, &listing)?;
-    Ok(Reading { location: listed(objects, listing, path), identity })
+    let root = listing.prefix().to_owned();
+    Ok(Reading { location: listed(objects, listing, root, path), identity })
 }
 
-fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location {
-    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), listing }), path)
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
 }
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
@@ -247,17 +253,19 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has moved.
+    root: String,
     listing: Listing,
 }
 
 impl ListedStorage {
-    /// What follows the prefix of the listing; `None` for a path outside it.
+    /// What follows the root; `None` for a path outside it.
     fn below(&self, path: &Path) -> Result<Option<String>> {
         let key = key_of(&self.objects, path)?;
-        if format!("{key}/") == self.listing.prefix || key.is_empty() && self.listing.prefix.is_empty() {
+        if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
             return Ok(Some(String::new()));
         }
-        Ok(key.strip_prefix(&self.listing.prefix).map(str::to_owned))
+        Ok(key.strip_prefix(&self.root).map(str::to_owned))
     }
 
     fn unlisted(&self) -> ObjectStorage {
@@ -323,8 +331,11 @@ impl Storage for ListedStorage {
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {
-            let storage =
-                Arc::new(Self { objects: Arc::clone(&self.objects), listing: self.listing.clone() });
+            let storage = Arc::new(Self {
+                objects: Arc::clone(&self.objects),
+                root: self.root.clone(),
+                listing: self.listing.clone(),
+            });
             return Ok(Some(Reading {
                 location: Location::new(storage, path),
                 identity: self.identity(path),

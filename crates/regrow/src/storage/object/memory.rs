@@ -105,6 +105,10 @@ impl Objects for MemoryObjects {
         Ok((objects, folders))
     }
 
+    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>> {
+        Ok(self.list(begins, false)?.0)
+    }
+
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         Ok(self.state().put(key, bytes))
     }

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, is_bookkeeping, marker_bytes, marker_line, nonce,
-    staged_folder,
+    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, is_bookkeeping, marker_bytes,
+    marker_line, nonce, staged_folder,
 };
 use super::sink::ObjectSink;
 use super::{Conditional, Object, Objects, Tag, key_of};
@@ -22,9 +21,6 @@ use crate::monitor::{Monitor, Stage};
 use crate::storage::{Identity, Publication, PublishOptions, Target, no_such_file};
 use crate::store::{Blob, FileWriter};
 use crate::threads::for_each_parallel;
-
-/// A claim whose writer cannot be asked is respected for so long.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Small files are gathered up to so many bytes, and then written at once.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
@@ -128,7 +124,7 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
     let gone = match Claim::parse(&bytes) {
-        Some(claim) if claim.is_of_the_dead() || claim.age() > CLAIM_TIME_MAX => Ok(()),
+        Some(claim) if claim.is_gone() => Ok(()),
         Some(claim) => Err(format!(
             "process {} on {}, since {} s",
             claim.pid,
@@ -190,6 +186,7 @@ pub(super) fn begin(
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         is_over: false,
+        _running: Running::begin(&nonce),
     };
     if *options.kind != Target::Folder {
         new.folder.clear();
@@ -207,6 +204,8 @@ pub(super) fn begin(
         }
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
+            // What cannot be removed now is nobody's checkpoint, and waits for the next save.
+            let _ = sweep(objects, &key);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
         }
@@ -223,6 +222,31 @@ pub(super) fn begin(
             Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
         }
     }
+}
+
+/// Removes what overwrites of a target have left whose writers are gone.
+fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
+    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"))?;
+    let folder_of = |object: &Object| {
+        let name =
+            object.key.get(key.len() + 1..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        format!("{}.{name}", key)
+    };
+    for folder in staged.iter().map(folder_of).collect::<BTreeSet<_>>() {
+        let is_gone = match objects.get(&format!("{folder}/{CLAIM}"))? {
+            Some((claim, _)) => Claim::parse(&claim).is_some_and(|claim| claim.is_gone()),
+            // A claim goes after all else: what has none was never begun by regrow, or is settled.
+            None => false,
+        };
+        if is_gone {
+            let inside =
+                staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());
+            let (claim, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(CLAIM));
+            objects.delete(&others)?;
+            objects.delete(&claim)?;
+        }
+    }
+    Ok(())
 }
 
 /// What is written so far.
@@ -257,6 +281,7 @@ struct NewObjects {
     /// Which process may remove the objects: not a fork's child.
     pid: u32,
     is_over: bool,
+    _running: Running,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {

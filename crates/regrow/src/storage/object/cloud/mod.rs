@@ -395,6 +395,26 @@ impl Bucket {
         Ok(Listing { objects, is_cut })
     }
 
+    /// The objects whose keys begin with this text, which need not end where a name does.
+    pub(crate) fn list_beginning(&self, begins: &str) -> Result<Vec<ObjectInfo>> {
+        let mut objects: Vec<ObjectInfo> = Vec::new();
+        let mut page_token = None;
+        loop {
+            let options = PaginatedListOptions { page_token, ..PaginatedListOptions::default() };
+            let page = self.run(Action::List, begins, 0, |client| async move {
+                let Some(pages) = &client.pages else { return Ok((Vec::new(), None)) };
+                let page = pages.list_paginated(Some(begins), options).await?;
+                Ok((page.result.objects, page.page_token))
+            })?;
+            let (found, next) = page;
+            objects.extend(found.into_iter().map(ObjectInfo::of));
+            match next {
+                Some(next) => page_token = Some(next),
+                None => return Ok(objects),
+            }
+        }
+    }
+
     /// The objects directly in the folder `prefix`, and the folders in it, as whole keys without a slash at the end;
     /// both sorted.
     pub(crate) fn list_level(&self, prefix: &str) -> Result<(Vec<ObjectInfo>, Vec<String>)> {
