@@ -12,12 +12,14 @@
 //! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has threads of its own,
 //! which end when it is dropped.
 //!
-//!     connection    socket  ->  HTTP
-//!     request       first line and headers  ->  Target: op, bucket, key
-//!     fault         Target  ->  Strike, what is to befall it
-//!     service       Target, body  ->  answer            list, xml, text: its formats
-//!     store         objects, uploads, conditions        blob: their bytes
-//!     control       /-/ for clients in other languages
+//! ```text
+//! connection    socket  ->  HTTP
+//! request       first line and headers  ->  Target: op, bucket, key
+//! fault         Target  ->  Strike, what is to befall it
+//! service       Target, body  ->  answer            list, xml, text: its formats
+//! store         objects, uploads, conditions        blob: their bytes
+//! control       /-/ for clients in other languages
+//! ```
 //!
 //! ```
 //! use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
