@@ -1,6 +1,6 @@
 //! The object server as `object_store` sees it, in both of its dialects, and each of its faults.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
