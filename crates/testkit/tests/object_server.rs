@@ -348,18 +348,13 @@ async fn checksums_are_compared() {
     assert!(exchanged(&server, right).starts_with("HTTP/1.1 200"));
 }
 
-/// The answer to a request as it is written, read until the server closes or falls silent.
+/// The answer to a request as it is written, but for a word that the connection ends with it.
 fn exchanged(server: &ObjectServer, request: &str) -> String {
     let mut stream = TcpStream::connect(server.endpoint().trim_start_matches("http://")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let (mut answer, mut buffer) = (Vec::new(), [0_u8; 4096]);
-    while let Ok(len) = stream.read(&mut buffer)
-        && len > 0
-    {
-        answer.extend_from_slice(&buffer[..len]);
-    }
-    String::from_utf8(answer).unwrap()
+    stream.write_all(request.replacen("host: x", "host: x\r\nconnection: close", 1).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]
@@ -377,6 +372,36 @@ fn plain_http_reads() {
     assert!(none.starts_with("HTTP/1.1 404") && none.contains("<Code>NoSuchKey</Code>"), "{none}");
     let none = exchanged(&server, "GET /none/none HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(none.contains("<Code>NoSuchBucket</Code>"), "{none}");
+}
+
+#[test]
+fn the_json_api_of_gcs() {
+    let (server, _) = started(0);
+    let send = |method: &str, path: &str, body: &str| {
+        let length = format!("content-length: {}", body.len());
+        exchanged(&server, &format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n{body}"))
+    };
+    let upload = "/upload/storage/v1/b/bucket/o?uploadType=media&name=a%2Fb&ifGenerationMatch=0";
+    let put = send("POST", upload, "text");
+    let generation = put.split("\"generation\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    assert_eq!(server.get("bucket", "a/b").unwrap(), "text");
+    assert!(send("POST", upload, "more").starts_with("HTTP/1.1 412"));
+    let object = "/storage/v1/b/bucket/o/a%2Fb";
+    let got = send("GET", &format!("{object}?alt=media"), "");
+    assert!(got.contains(&format!("x-goog-generation: {generation}\r\n")) && got.ends_with("text"), "{got}");
+    let same = format!("{object}?alt=media&ifGenerationNotMatch={generation}");
+    assert!(send("GET", &same, "").starts_with("HTTP/1.1 304"));
+    assert!(send("GET", object, "").contains("\"size\":\"4\""));
+    server.put("bucket", "a/c", "");
+    server.put("bucket", "a/d", "");
+    let list = send("GET", "/storage/v1/b/bucket/o?prefix=a/&startOffset=a/b&endOffset=a/d&maxResults=1", "");
+    assert!(list.contains("\"name\":\"a/b\"") && list.contains("\"nextPageToken\""), "{list}");
+    let token = list.split("\"nextPageToken\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let list = send("GET", &format!("/storage/v1/b/bucket/o?endOffset=a/d&pageToken={token}"), "");
+    assert!(list.contains("\"name\":\"a/c\"") && !list.contains("a/d"), "{list}");
+    assert!(send("DELETE", &format!("{object}?ifGenerationMatch=1"), "").starts_with("HTTP/1.1 412"));
+    assert!(send("DELETE", object, "").starts_with("HTTP/1.1 204"));
+    assert!(send("DELETE", object, "").starts_with("HTTP/1.1 404"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! An object store in memory behind a socket: what tests and benchmarks of buckets talk to.
 //!
-//! It speaks HTTP/1.1 on 127.0.0.1 in three dialects at once, each to the client that speaks it: S3 with path-style
-//! addresses, the XML API of GCS, and plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers as
+//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it: S3 with path-style
+//! addresses, the XML API of GCS, what TensorStore needs of its JSON API, and plain `GET` and `HEAD` with ranges for
+//! `http://host/bucket/key`. It answers as
 //! the services do where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
 //! ones), and of a signature only the access key and the region are looked at.
 //!
@@ -35,6 +36,7 @@ mod blob;
 mod connection;
 mod control;
 mod fault;
+mod json;
 mod list;
 mod refusal;
 mod request;
