@@ -132,7 +132,12 @@ impl Bucket {
 
     fn of_url_in(url: &str, options: &StorageOptions, around: &Surroundings) -> Result<(Self, String)> {
         let bad = |what: &str| {
+            // What stands before an @ may be a secret, and so may what follows a ?.
             let shown = url.split(['?', '#']).next().unwrap_or(url);
+            let shown = match (shown.split_once("://"), shown.rsplit_once('@')) {
+                (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://[hidden]@{rest}"),
+                _ => shown.to_owned(),
+            };
             Err(Error::invalid(format!("an address of an object store {what}"))
                 .in_file(shown)
                 .help("s3://bucket/path, gs://bucket/path, az://container/path"))

@@ -179,7 +179,10 @@ pub(super) fn resolve(
         Some(endpoint) if endpoint.starts_with("https://") => false,
         Some(endpoint) => {
             return Err(Error::invalid("the endpoint is no address")
-                .expected("http://host:port or https://host", quoted(endpoint))
+                .expected(
+                    "http://host:port or https://host",
+                    quoted(endpoint.rsplit('@').next().unwrap_or(endpoint)),
+                )
                 .help("http is spoken only to an endpoint that says http://"));
         }
         None => false,
