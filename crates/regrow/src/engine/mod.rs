@@ -26,11 +26,9 @@ mod convert;
 mod keys;
 mod load;
 mod open;
-mod options;
 mod overview;
 mod patterns;
 mod replace;
-mod report;
 mod retry;
 mod save;
 mod search;
@@ -38,6 +36,12 @@ mod template;
 pub mod value;
 mod verify;
 
+pub use crate::options::{
+    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
+    SaveOptions, TemplateLeaf, VerifyOptions,
+};
+pub use crate::report::{Finding, SaveReport, VerifyReport};
+pub use crate::text::format_bytes;
 pub use background::{
     AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,
@@ -45,12 +49,6 @@ pub use background::{
 pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
-pub use options::{
-    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
-    SaveOptions, VerifyOptions,
-};
-pub use overview::{format_bytes, overview};
-pub use report::SaveReport;
+pub use overview::overview;
 pub use save::{save, save_with};
-pub use template::TemplateLeaf;
-pub use verify::{Finding, VerifyReport, verify, verify_with};
+pub use verify::{verify, verify_with};

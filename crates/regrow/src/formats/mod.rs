@@ -13,10 +13,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::array::{Array, ArraySource, Region};
-use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, StepFolder};
 use crate::monitor::Monitor;
+use crate::options::{Layout, OpenOptions, SaveOptions};
+use crate::report::Finding;
 use crate::storage::Publication;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
@@ -35,7 +36,7 @@ pub(crate) mod stream;
 pub(crate) mod suggestions;
 pub mod trak;
 
-pub use crate::storage::Target;
+pub use crate::storage::{Target, UNCOMMITTED_MARK};
 pub use loss::{Loss, LossKind};
 pub use preview::Preview;
 
@@ -51,6 +52,27 @@ pub fn builtin_formats() -> [&'static dyn Format; 8] {
         &equinox::Equinox,
         &flax::Flax,
     ]
+}
+
+impl Layout {
+    /// The layout's name.
+    pub fn name(&self) -> &'static str {
+        self.format().name()
+    }
+
+    /// Who writes it.
+    pub fn format(&self) -> &'static dyn Format {
+        match self {
+            Self::Regrow => &regrow::Regrow,
+            Self::Orbax(_) => &orbax::Orbax,
+            Self::Flax(_) => &flax::Flax,
+            Self::Equinox(_) => &equinox::Equinox,
+            Self::PytreeData(_) => &pytree_data::PytreeData,
+            Self::Trak(_) => &trak::Trak,
+            Self::Safetensors(_) => &safetensors::Safetensors,
+            Self::Npy(_) => &npy::Npy,
+        }
+    }
 }
 
 /// One layout.
@@ -174,9 +196,6 @@ impl ArraySource for Zeros {
         Ok(())
     }
 }
-
-/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
-pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
 
 /// Refuses a folder that is still being written, or whose writer was killed.
 pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {

@@ -27,15 +27,14 @@ use std::ffi::OsStr;
 use super::npy::header::MAGIC;
 use super::npy::read_of;
 use super::{Format, Loss, Preview, Reader, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
 pub mod layout;
-mod options;
 mod order;
 mod plan;
 mod pytree;
@@ -43,8 +42,8 @@ mod reader;
 pub mod trailer;
 pub mod writer;
 
+pub use crate::options::EquinoxOptions;
 pub use file::LeafFile;
-pub use options::EquinoxOptions;
 pub use order::jax_order;
 pub use plan::leaf_info;
 pub use pytree::as_leaf;

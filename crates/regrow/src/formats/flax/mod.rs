@@ -27,10 +27,10 @@
 use std::ffi::OsStr;
 
 use super::{Format, Loss, LossKind, Reader, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::Preview;
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -43,12 +43,11 @@ mod gda;
 pub mod layout;
 mod losses;
 pub mod msgpack;
-mod options;
 mod reader;
 pub(crate) mod steps;
 mod writer;
 
-pub use options::FlaxOptions;
+pub use crate::options::FlaxOptions;
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]

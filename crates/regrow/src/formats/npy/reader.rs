@@ -16,13 +16,13 @@ use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
-use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::regrow::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Preview, Reader};
 use crate::location::{Location, suffix_of};
 use crate::monitor::Monitor;
+use crate::report::Finding;
 use crate::storage::Found;
 use crate::text::counted;
 use crate::threads::pool;

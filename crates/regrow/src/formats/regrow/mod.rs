@@ -31,9 +31,9 @@
 
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};

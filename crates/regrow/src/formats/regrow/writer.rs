@@ -19,7 +19,6 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
-use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::COMMIT_MARKERS;
 use crate::formats::orbax::writer::documents::{
@@ -29,6 +28,7 @@ use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::{write_array, write_array_shown};
 use crate::monitor::Monitor;
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,

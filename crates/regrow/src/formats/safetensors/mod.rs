@@ -29,9 +29,9 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::{Format, Loss, Reader, Target};
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -40,7 +40,6 @@ pub mod index;
 pub mod layout;
 mod losses;
 mod metadata;
-mod options;
 mod other_checkpoints;
 mod packed;
 mod parts;
@@ -49,7 +48,7 @@ mod pytree;
 mod reader;
 mod writer;
 
-pub use options::{ByteSize, SafetensorsOptions};
+pub use crate::options::{ByteSize, SafetensorsOptions};
 pub use pytree::TreeForm;
 pub use reader::{MappedTensor, PrivateMaps};
 pub use writer::FileImage;

@@ -182,5 +182,5 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
 
 /// Where a checkpoint that replaces another is written.
 pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
-    format!("{target}{}-{nonce}", crate::formats::UNCOMMITTED_MARK)
+    format!("{target}{}-{nonce}", crate::storage::UNCOMMITTED_MARK)
 }

@@ -11,8 +11,8 @@
 use super::encode::{Encoded, PlannedArray};
 use super::names::kvstore_key;
 use super::workers::{self, Batch};
-use crate::engine::Compression;
 use crate::error::{Result, ResultExt};
+use crate::options::Compression;
 use crate::storage::Publication;
 
 /// Writes all arrays below `item`, a folder name that ends in `/`, or nothing.

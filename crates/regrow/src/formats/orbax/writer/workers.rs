@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::encode::{IN_MEMORY_MAX_BYTES, PlannedArray};
-use crate::engine::Compression;
 use crate::error::Result;
+use crate::options::Compression;
 use crate::threads::pool;
 
 /// What a worker may hold: the writer's ring of 12 MiB, a chunk and its code.
