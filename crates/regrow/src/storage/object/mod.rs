@@ -6,6 +6,8 @@
 //! | `listing` | what one list has shown: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `target` | which targets may be taken |
+//! | `settle` | the end of an overwrite; what killed writers have left |
 //! | `marker` | the small objects that say what a folder is |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
@@ -52,7 +54,9 @@ mod listing;
 mod marker;
 mod memory;
 mod publish;
+mod settle;
 mod sink;
+mod target;
 
 use listing::Listing;
 pub(crate) use memory::MemoryObjects;
@@ -289,7 +293,7 @@ impl Storage for ObjectStorage {
     }
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        publish::check(&self.objects, target, options).map(drop)
+        target::check(&self.objects, target, options).map(drop)
     }
 
     fn commits_by_marker(&self) -> bool {
