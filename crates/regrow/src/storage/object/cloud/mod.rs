@@ -337,8 +337,9 @@ impl Bucket {
                 ),
                 Err(failure) => failure,
             };
-            if failure.error.kind() != ErrorKind::Corrupt
-                && self.service() == Service::Memory
+            // Not every server says 416 of a range behind the end.
+            if failure.error.kind() == ErrorKind::Io
+                && !failure.may_pass
                 && let Ok(Some(info)) = self.head(key)
                 && info.len_bytes < offset + wanted
             {
