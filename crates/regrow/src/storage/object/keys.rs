@@ -56,7 +56,8 @@ impl ObjectStore {
     fn find(&self, key: &[u8]) -> Result<Option<Object>> {
         if let Some(listing) = &self.listing {
             let found = std::str::from_utf8(key).ok().and_then(|name| listing.object(name));
-            if found.is_some() || listing.is_whole() {
+            let is_known = || std::str::from_utf8(key).is_ok_and(|name| listing.knows(name));
+            if found.is_some() || is_known() {
                 return Ok(found.cloned());
             }
         }

@@ -30,6 +30,8 @@ pub(super) struct Listing {
     objects: BTreeMap<String, Object>,
     /// Whether these are all there are.
     is_whole: bool,
+    /// Names that begin so are all there are.
+    begins: Option<String>,
     /// What has been read of their beginnings.
     beginnings: Arc<Beginnings>,
 }
@@ -46,17 +48,20 @@ impl Listing {
                 below.insert(name, object);
             }
         }
-        Ok(Self { prefix, objects: below, is_whole, beginnings: Arc::default() })
+        Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// A single object, and nothing known of its neighbours.
-    fn of_one(prefix: String, name: String, object: Object) -> Self {
-        Self {
-            prefix,
-            objects: BTreeMap::from([(name, object)]),
-            is_whole: false,
-            beginnings: Arc::default(),
+    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files beside each other.
+    fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
+        let key = format!("{prefix}{name}");
+        let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
+        if !is_whole && listed.iter().all(|object| object.key != key) {
+            listed.extend(objects.head(&key)?);
         }
+        let name_of = |object: &Object| object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+        let below = listed.into_iter().map(|object| (name_of(&object), object)).collect();
+        let begins = is_whole.then(|| name.to_owned());
+        Ok(Self { prefix, objects: below, is_whole: false, begins, beginnings: Arc::default() })
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -91,9 +96,14 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
-    /// Whether the name lies below an object, where nothing is.
-    fn is_below_object(&self, name: &str) -> bool {
-        name.match_indices('/').any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
+    /// Whether nothing can be at a name that the list has not shown: all such names are known, or it lies below an
+    /// object.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.is_whole
+            || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
+            || name
+                .match_indices('/')
+                .any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
     }
 
     fn has_below(&self, folder: &str) -> bool {
@@ -114,7 +124,7 @@ impl Listing {
         }
         let start = format!("{folder}/");
         let prefix = format!("{}{start}", self.prefix);
-        if !self.is_whole {
+        if !self.knows(folder) {
             return Self::of(objects, prefix);
         }
         let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
@@ -124,6 +134,7 @@ impl Listing {
             prefix,
             objects: below.collect(),
             is_whole: true,
+            begins: None,
             beginnings: Arc::clone(&self.beginnings),
         })
     }
@@ -211,13 +222,12 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
     if listing.is_empty() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
-        let found = if name.is_empty() { None } else { objects.head(&key_of(objects, path)?)? };
-        let Some(object) = found else {
+        if name.is_empty() {
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
-        };
-        let identity = Some(Identity::of_objects(object.tag.text()));
+        }
         let root = folder_key(objects, folder)?;
-        let listing = Listing::of_one(root.clone(), name, object);
+        let listing = Listing::of_names(objects, root.clone(), &name)?;
+        let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
         return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
@@ -286,8 +296,7 @@ impl Storage for ListedStorage {
         if name.is_empty() || self.listing.has_below(&name) {
             return Ok(Some(Found::Folder));
         }
-        let is_known = self.listing.is_whole || self.listing.is_below_object(&name);
-        if is_known { Ok(None) } else { self.unlisted().look(path) }
+        if self.listing.knows(&name) { Ok(None) } else { self.unlisted().look(path) }
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {

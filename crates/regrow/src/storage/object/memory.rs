@@ -105,8 +105,8 @@ impl Objects for MemoryObjects {
         Ok((objects, folders))
     }
 
-    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>> {
-        Ok(self.list(begins, false)?.0)
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.list(begins, page)
     }
 
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {

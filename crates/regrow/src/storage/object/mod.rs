@@ -153,8 +153,9 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// The objects right below `prefix`, and the names of the folders there.
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
 
-    /// The objects whose keys begin with this text, which need not end where a name does.
-    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>>;
+    /// The objects whose keys begin with this text, which need not end where a name does. With `page`, only those that
+    /// one request gives, and whether these are all.
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
     /// Writes an object, whatever is there.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;

@@ -59,7 +59,7 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_pr
 
 /// Removes what overwrites of a target have left whose writers are gone.
 pub(super) fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
-    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"))?;
+    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"), false)?.0;
     let folder_of = |object: &Object| {
         let name =
             object.key.get(key.len() + 1..).and_then(|rest| rest.split('/').next()).unwrap_or_default();

@@ -401,8 +401,9 @@ impl Bucket {
         Ok(Listing { objects, is_cut })
     }
 
-    /// The objects whose keys begin with this text, which need not end where a name does.
-    pub(crate) fn list_beginning(&self, begins: &str) -> Result<Vec<ObjectInfo>> {
+    /// The objects whose keys begin with this text, which need not end where a name does; with `page`, those of the first
+    /// page, and whether these are all.
+    pub(crate) fn list_beginning(&self, begins: &str, is_page: bool) -> Result<(Vec<ObjectInfo>, bool)> {
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
         loop {
@@ -415,8 +416,8 @@ impl Bucket {
             let (found, next) = page;
             objects.extend(found.into_iter().map(ObjectInfo::of));
             match next {
-                Some(next) => page_token = Some(next),
-                None => return Ok(objects),
+                Some(next) if !is_page => page_token = Some(next),
+                next => return Ok((objects, next.is_none())),
             }
         }
     }

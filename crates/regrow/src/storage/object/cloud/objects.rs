@@ -64,8 +64,8 @@ impl Objects for Bucket {
         Ok((objects, folders.into_iter().map(name).collect()))
     }
 
-    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>> {
-        self.list_beginning(begins)
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.list_beginning(begins, page)
     }
 
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
