@@ -1,6 +1,7 @@
 //! Bytes from strangers: a cursor that knows its offset, varints, checksums, the limits that every length meets before
 //! it becomes an allocation, and the pages of that.
 
+pub(crate) mod available;
 pub mod checksum;
 pub mod cursor;
 pub(crate) mod glance;

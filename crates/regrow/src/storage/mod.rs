@@ -22,10 +22,15 @@ mod publication;
 
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
-pub use publication::{Publication, PublishOptions, Target};
+pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 
 /// Every kind of storage that this build knows.
-const KINDS: [&StorageKind; 2] = [&local::KIND, &object::MEMORY];
+const KINDS: &[&StorageKind] = &[
+    &local::KIND,
+    &object::MEMORY,
+    #[cfg(feature = "cloud")]
+    &object::cloud::KIND,
+];
 
 /// A kind of storage: the schemes of its URLs, and how a location in it is made.
 #[derive(Debug)]

@@ -51,6 +51,11 @@ impl StorageOptions {
         self.0.is_empty()
     }
 
+    /// The value of a name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
     /// The names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
@@ -66,5 +71,16 @@ impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for StorageOptions {
 impl fmt::Debug for StorageOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_value() {
+        let options = StorageOptions::new().with("secret", "hush").with("endpoint_url", "https://u:hush@h");
+        assert_eq!(format!("{options:?}"), r#"{"endpoint_url", "secret"}"#);
     }
 }

@@ -17,6 +17,9 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
 
+/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
+pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
+
 /// What a checkpoint is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -105,6 +108,11 @@ pub trait Publication: Debug + Send + Sync {
     /// Where the one file of a checkpoint that is a single file can be looked at before the commit; `None` where it
     /// cannot.
     fn staged_file(&self) -> Option<Location> {
+        None
+    }
+
+    /// What the marker of the checkpoint ends in, where one object makes it complete: by this its writer knows it again.
+    fn marker_line(&self) -> Option<String> {
         None
     }
 

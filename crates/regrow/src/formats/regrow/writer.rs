@@ -19,8 +19,8 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
-use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::error::{Error, Result};
+use crate::formats::COMMIT_MARKERS;
 use crate::formats::orbax::writer::documents::{
     self, Document, DocumentSink, LeafEntry, Switches, ValueType,
 };
@@ -28,6 +28,7 @@ use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::{write_array, write_array_shown};
 use crate::monitor::Monitor;
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
@@ -64,7 +65,7 @@ pub(super) fn write_split(
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &heads, options));
         let documents = Task::begin(scope, "regrow-documents", || {
-            let mut small = Small::new(staged);
+            let mut small = SmallFiles::new(staged);
             orbax_documents(plan, options, &mut small).map(|()| small)
         });
         let data_files: Result<Vec<DataFile>> = heads
@@ -244,7 +245,7 @@ fn ocdbt_config() -> OcdbtConfig {
 }
 
 /// Writes files that are read whole, and remembers their checksums.
-struct Small<'a> {
+struct SmallFiles<'a> {
     staged: &'a dyn Publication,
     files: Vec<SmallFile>,
     current: Option<Current>,
@@ -259,7 +260,7 @@ struct Current {
     out: Option<FileWriter>,
 }
 
-impl<'a> Small<'a> {
+impl<'a> SmallFiles<'a> {
     fn new(staged: &'a dyn Publication) -> Self {
         Self { staged, files: Vec::new(), current: None }
     }
@@ -271,7 +272,7 @@ impl<'a> Small<'a> {
     }
 }
 
-impl DocumentSink for Small<'_> {
+impl DocumentSink for SmallFiles<'_> {
     fn begin(&mut self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.current = Some(Current { name, len_bytes: 0, sum: Sum::new(), gathered: Vec::new(), out: None });
@@ -298,6 +299,11 @@ impl DocumentSink for Small<'_> {
     }
 
     fn end(&mut self) -> Result<()> {
+        let is_marker = self.current.as_ref().is_some_and(|file| file.name == COMMIT_MARKERS[0]);
+        if let Some(line) = self.staged.marker_line().filter(|_| is_marker) {
+            // Here, for `regrow.json` has a checksum of the marker too.
+            self.write(line.as_bytes())?;
+        }
         let Some(file) = self.current.take() else { return Ok(()) };
         match file.out {
             Some(out) => drop(out.finish()?),

@@ -12,12 +12,15 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, Span, Store, Suits, Way, missing, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, missing, resolve_range,
 };
 use crate::threads::for_each_parallel;
 
 /// Longer reads are cut into requests of this length, many at once.
 const REQUEST_LEN_BYTES: usize = 8 << 20;
+
+/// What is read to look at a file is no longer than this.
+const LOOK_LEN_MAX_BYTES: usize = 4 << 10;
 
 /// The keys below a folder of a bucket. An object stays the version that was seen first.
 #[derive(Debug, Clone)]
@@ -89,6 +92,11 @@ impl Store for ObjectStore {
             resolve_range(range, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
         if let Some(whole) = self.objects.whole(&object)? {
             return Ok(Some(whole.slice(part.start as usize..part.end as usize)));
+        }
+        if let Some(listing) = &self.listing
+            && let Some(bytes) = listing.beginnings().read(&*self.objects, &object, part.clone())?
+        {
+            return Ok(Some(bytes));
         }
         let mut bytes = work_space(part.end - part.start)?;
         read_at_once(&*self.objects, &object, part.start, &mut bytes)?;
@@ -179,7 +187,14 @@ impl Store for ObjectStore {
     fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let object = self.find(key)?.ok_or_else(|| missing(self.describe(key)))?;
         let span = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
-        resolve_range(span, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        let part =
+            resolve_range(span, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        if let Some(listing) = self.listing.as_ref().filter(|_| out.len() <= LOOK_LEN_MAX_BYTES)
+            && let Some(bytes) = listing.beginnings().read(&*self.objects, &object, part)?
+        {
+            out.copy_from_slice(&bytes);
+            return Ok(());
+        }
         read_at_once(&*self.objects, &object, offset_bytes, out)
     }
 
@@ -228,7 +243,7 @@ impl Blob for ObjectBlob {
         self.objects.url(&self.object.key).into()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         read_at_once(&*self.objects, &self.object, offset_bytes, out)
     }
 
@@ -241,11 +256,11 @@ impl Blob for ObjectBlob {
     }
 
     fn identity(&self) -> Option<Identity> {
-        Some(Identity::of_objects((&self.object.key, &self.object.tag)))
+        Some(Identity::of_objects((&self.object.key, self.object.tag.text())))
     }
 
     fn object(&self) -> Option<(String, Identity)> {
-        Some((self.object.key.clone(), Identity::of_objects(&self.object.tag)))
+        Some((self.object.key.clone(), Identity::of_objects(self.object.tag.text())))
     }
 
     fn suits(&self) -> Suits {

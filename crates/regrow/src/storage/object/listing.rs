@@ -3,15 +3,19 @@
 //! Opening a checkpoint looks at many names: which layouts could this be, which files are there. All of that is answered
 //! from one list, and every object that is read later is read in the version that the list has shown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::marker::{self, CLAIM, MARKER, MOVED};
+use bytes::Bytes;
+
+use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, is_bookkeeping};
 use super::{
     Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
 };
+use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage};
@@ -26,6 +30,8 @@ pub(super) struct Listing {
     objects: BTreeMap<String, Object>,
     /// Whether these are all there are.
     is_whole: bool,
+    /// What has been read of their beginnings.
+    beginnings: Arc<Beginnings>,
 }
 
 impl Listing {
@@ -40,12 +46,17 @@ impl Listing {
                 below.insert(name, object);
             }
         }
-        Ok(Self { prefix, objects: below, is_whole })
+        Ok(Self { prefix, objects: below, is_whole, beginnings: Arc::default() })
     }
 
     /// A single object, and nothing known of its neighbours.
     fn of_one(prefix: String, name: String, object: Object) -> Self {
-        Self { prefix, objects: BTreeMap::from([(name, object)]), is_whole: false }
+        Self {
+            prefix,
+            objects: BTreeMap::from([(name, object)]),
+            is_whole: false,
+            beginnings: Arc::default(),
+        }
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -54,6 +65,11 @@ impl Listing {
 
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// What has been read of the objects' beginnings.
+    pub(super) fn beginnings(&self) -> Arc<Beginnings> {
+        Arc::clone(&self.beginnings)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -70,6 +86,16 @@ impl Listing {
         self.objects.get(name)
     }
 
+    /// Whether a marker says that the checkpoint is complete.
+    pub(super) fn is_marked(&self) -> bool {
+        self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
+    }
+
+    /// Whether the name lies below an object, where nothing is.
+    fn is_below_object(&self, name: &str) -> bool {
+        name.match_indices('/').any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
+    }
+
     fn has_below(&self, folder: &str) -> bool {
         let start = format!("{folder}/");
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
@@ -77,7 +103,7 @@ impl Listing {
 
     /// What tells these versions of these objects from others.
     pub(super) fn identity(&self) -> Option<Identity> {
-        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, &object.tag)).collect();
+        let objects: Vec<_> = self.objects.iter().map(|(name, object)| (name, object.tag.text())).collect();
         (!objects.is_empty()).then(|| Identity::of_objects(objects))
     }
 
@@ -94,7 +120,12 @@ impl Listing {
         let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
         let below = below
             .map(|(name, object)| (name.get(start.len()..).unwrap_or_default().to_owned(), object.clone()));
-        Ok(Self { prefix, objects: below.collect(), is_whole: true })
+        Ok(Self {
+            prefix,
+            objects: below.collect(),
+            is_whole: true,
+            beginnings: Arc::clone(&self.beginnings),
+        })
     }
 
     /// The names right below the folder of that name, which is empty for all of the listing.
@@ -125,7 +156,49 @@ impl Listing {
             found: if is_folder { EntryKind::Folder } else { EntryKind::File },
             is_link: false,
         };
-        Ok(names.into_iter().filter(|(name, _)| !name.is_empty()).map(entry).collect())
+        let is_own = |(name, _): &(String, bool)| !name.is_empty() && !is_bookkeeping(name);
+        Ok(names.into_iter().filter(is_own).map(entry).collect())
+    }
+}
+
+/// The first bytes of a few objects: opening looks at them several times, and each look would be a request.
+#[derive(Debug, Default)]
+pub(super) struct Beginnings(Mutex<VecDeque<(String, Bytes)>>);
+
+impl Beginnings {
+    /// Looks that reach no further are served from here.
+    const LEN_MAX_BYTES: u64 = 64 << 10;
+
+    /// Most objects whose beginning is kept.
+    const KEPT_MAX: usize = 64;
+
+    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by themselves.
+    pub(super) fn read(
+        &self,
+        objects: &dyn Objects,
+        object: &Object,
+        part: Range<u64>,
+    ) -> Result<Option<Bytes>> {
+        if part.end > Self::LEN_MAX_BYTES || part.end > object.len_bytes {
+            return Ok(None);
+        }
+        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept().iter().find(|(key, _)| *key == object.key).map(|(_, bytes)| bytes.clone());
+        let bytes = match found {
+            Some(bytes) => bytes,
+            None => {
+                let mut bytes = work_space(object.len_bytes.min(Self::LEN_MAX_BYTES))?;
+                objects.read(object, 0, &mut bytes)?;
+                let bytes = Bytes::from(bytes);
+                let mut kept = kept();
+                if kept.len() >= Self::KEPT_MAX {
+                    kept.pop_front();
+                }
+                kept.push_back((object.key.clone(), bytes.clone()));
+                bytes
+            }
+        };
+        Ok(Some(bytes.slice(part.start as usize..part.end as usize)))
     }
 }
 
@@ -142,27 +215,33 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
         let Some(object) = found else {
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
         };
-        let identity = Some(Identity::of_objects(&object.tag));
-        let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
-        return Ok(Reading { location: listed(objects, listing, path), identity });
+        let identity = Some(Identity::of_objects(object.tag.text()));
+        let root = folder_key(objects, folder)?;
+        let listing = Listing::of_one(root.clone(), name, object);
+        return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
         let listing = Listing::of(objects, format!("{folder}/"))?;
-        return Ok(Reading { location: listed(objects, listing, Path::new(&folder)), identity });
+        // Under the name of the target: that of the folder is one of unfinished saves.
+        return Ok(Reading {
+            location: listed(objects, listing, folder_key(objects, path)?, path),
+            identity,
+        });
     }
     refuse_uncommitted(objects, &listing)?;
-    Ok(Reading { location: listed(objects, listing, path), identity })
+    let root = listing.prefix().to_owned();
+    Ok(Reading { location: listed(objects, listing, root, path), identity })
 }
 
-fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location {
-    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), listing }), path)
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
 }
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
 fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<()> {
-    if listing.object(CLAIM).is_none() || listing.object(MARKER).is_some() {
+    if listing.object(CLAIM).is_none() || listing.is_marked() {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Uncommitted, "this checkpoint was never committed")
@@ -174,17 +253,19 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has moved.
+    root: String,
     listing: Listing,
 }
 
 impl ListedStorage {
-    /// What follows the prefix of the listing; `None` for a path outside it.
+    /// What follows the root; `None` for a path outside it.
     fn below(&self, path: &Path) -> Result<Option<String>> {
         let key = key_of(&self.objects, path)?;
-        if format!("{key}/") == self.listing.prefix || key.is_empty() && self.listing.prefix.is_empty() {
+        if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
             return Ok(Some(String::new()));
         }
-        Ok(key.strip_prefix(&self.listing.prefix).map(str::to_owned))
+        Ok(key.strip_prefix(&self.root).map(str::to_owned))
     }
 
     fn unlisted(&self) -> ObjectStorage {
@@ -205,7 +286,8 @@ impl Storage for ListedStorage {
         if name.is_empty() || self.listing.has_below(&name) {
             return Ok(Some(Found::Folder));
         }
-        if self.listing.is_whole { Ok(None) } else { self.unlisted().look(path) }
+        let is_known = self.listing.is_whole || self.listing.is_below_object(&name);
+        if is_known { Ok(None) } else { self.unlisted().look(path) }
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
@@ -241,7 +323,7 @@ impl Storage for ListedStorage {
     fn identity(&self, path: &Path) -> Option<Identity> {
         let name = self.below(path).ok()??;
         if let Some(object) = self.listing.object(&name) {
-            return Some(Identity::of_objects(&object.tag));
+            return Some(Identity::of_objects(object.tag.text()));
         }
         self.listing.below(&self.objects, &name).ok()?.identity()
     }
@@ -249,8 +331,11 @@ impl Storage for ListedStorage {
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {
-            let storage =
-                Arc::new(Self { objects: Arc::clone(&self.objects), listing: self.listing.clone() });
+            let storage = Arc::new(Self {
+                objects: Arc::clone(&self.objects),
+                root: self.root.clone(),
+                listing: self.listing.clone(),
+            });
             return Ok(Some(Reading {
                 location: Location::new(storage, path),
                 identity: self.identity(path),

@@ -39,7 +39,7 @@ impl MemoryObjects {
 
     fn bytes_of(&self, object: &Object) -> Result<Bytes> {
         match self.state().objects.get(&object.key) {
-            Some((bytes, found)) if found.tag == object.tag => Ok(bytes.clone()),
+            Some((bytes, found)) if found.tag.is_same(&object.tag) => Ok(bytes.clone()),
             _ => Err(Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
                 .in_file(self.url(&object.key))
                 .help("open the checkpoint again")),
@@ -50,7 +50,7 @@ impl MemoryObjects {
 impl State {
     fn put(&mut self, key: &str, bytes: Bytes) -> Tag {
         self.generation += 1;
-        let tag = Tag { etag: None, version: Some(self.generation.to_string()) };
+        let tag = Tag::new(None, Some(self.generation.to_string()));
         let object = Object {
             key: key.to_owned(),
             len_bytes: bytes.len() as u64,
@@ -103,6 +103,10 @@ impl Objects for MemoryObjects {
             }
         }
         Ok((objects, folders))
+    }
+
+    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>> {
+        Ok(self.list(begins, false)?.0)
     }
 
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {

@@ -9,6 +9,7 @@
 //! | `marker` | the small objects that say what a folder is |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
+//! | `cloud` | S3, Google Cloud Storage, Azure: the feature `cloud` |
 //!
 //! ```text
 //! writing     T/regrow-writing.json                        the claim: who writes, since when, with a nonce
@@ -44,6 +45,8 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::{Store, Suits};
 
+#[cfg(feature = "cloud")]
+pub(super) mod cloud;
 mod keys;
 mod listing;
 mod marker;
@@ -76,11 +79,41 @@ pub(crate) struct Object {
     pub modified: SystemTime,
 }
 
-/// What tells one version of an object from another.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+/// Which content an object has, or had: another content has another tag.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tag {
-    pub etag: Option<String>,
-    pub version: Option<String>,
+    /// In quotes, as HTTP has it.
+    e_tag: Option<String>,
+    /// Version (S3, Azure) or generation (GCS). Listings have none.
+    version: Option<String>,
+}
+
+impl Tag {
+    fn new(e_tag: Option<String>, version: Option<String>) -> Self {
+        // Listings of some stores leave out the quotes.
+        let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
+        Self { e_tag, version }
+    }
+
+    /// Whether both are of the same content, as far as both say.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.e_tag, &other.e_tag, &self.version, &other.version) {
+            (Some(ours), Some(theirs), ..) => ours == theirs,
+            (_, _, Some(ours), Some(theirs)) => ours == theirs,
+            _ => false,
+        }
+    }
+
+    /// What a listing and a look at the object alone agree on.
+    fn text(&self) -> &str {
+        self.e_tag.as_deref().or(self.version.as_deref()).unwrap_or("none")
+    }
+}
+
+impl std::fmt::Display for Tag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.text())
+    }
 }
 
 /// What came of creating or replacing an object under a condition.
@@ -115,6 +148,9 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
     /// The objects right below `prefix`, and the names of the folders there.
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+
+    /// The objects whose keys begin with this text, which need not end where a name does.
+    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>>;
 
     /// Writes an object, whatever is there.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
@@ -241,7 +277,7 @@ impl Storage for ObjectStorage {
             return listing.identity();
         }
         let object = self.objects.head(&key_of(&self.objects, path).ok()?).ok()??;
-        Some(Identity::of_objects(&object.tag))
+        Some(Identity::of_objects(object.tag.text()))
     }
 
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {

@@ -3,25 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, Moved, is_bookkeeping, marker_bytes, nonce, staged_folder};
+use super::marker::{
+    CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, is_bookkeeping, marker_bytes,
+    marker_line, nonce, staged_folder,
+};
 use super::sink::ObjectSink;
 use super::{Conditional, Object, Objects, Tag, key_of};
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
+use crate::storage::UNCOMMITTED_MARK;
 use crate::storage::{Identity, Publication, PublishOptions, Target, no_such_file};
 use crate::store::{Blob, FileWriter};
 use crate::threads::for_each_parallel;
-
-/// A claim whose writer cannot be asked is respected for so long.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Small files are gathered up to so many bytes, and then written at once.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
@@ -119,13 +118,13 @@ fn pair_stays(file: &Location) -> Error {
 /// # Errors
 /// `AlreadyExists` if the writer may still be at it.
 fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Option<Vec<Object>>> {
-    if below.object(MARKER).is_some() || below.object(MOVED).is_some() {
+    if below.is_marked() || below.object(MOVED).is_some() {
         return Ok(None);
     }
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
     let gone = match Claim::parse(&bytes) {
-        Some(claim) if claim.is_of_the_dead() || claim.age() > CLAIM_TIME_MAX => Ok(()),
+        Some(claim) if claim.is_gone() => Ok(()),
         Some(claim) => Err(format!(
             "process {} on {}, since {} s",
             claim.pid,
@@ -151,7 +150,8 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
 
 /// Errs if a folder holds something that is no part of a checkpoint.
 fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
-    let is_marked = CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some());
+    let is_marked =
+        below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
     let is_safetensors = |(name, _): (&str, &Object)| {
         name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
     };
@@ -186,6 +186,7 @@ pub(super) fn begin(
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         is_over: false,
+        _running: Running::begin(&nonce),
     };
     if *options.kind != Target::Folder {
         new.folder.clear();
@@ -203,6 +204,8 @@ pub(super) fn begin(
         }
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
+            // What cannot be removed now is nobody's checkpoint, and waits for the next save.
+            let _ = sweep(objects, &key);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
         }
@@ -221,6 +224,31 @@ pub(super) fn begin(
     }
 }
 
+/// Removes what overwrites of a target have left whose writers are gone.
+fn sweep(objects: &Arc<dyn Objects>, key: &str) -> Result<()> {
+    let staged = objects.list_beginning(&format!("{key}{UNCOMMITTED_MARK}-"))?;
+    let folder_of = |object: &Object| {
+        let name =
+            object.key.get(key.len() + 1..).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+        format!("{}.{name}", key)
+    };
+    for folder in staged.iter().map(folder_of).collect::<BTreeSet<_>>() {
+        let is_gone = match objects.get(&format!("{folder}/{CLAIM}"))? {
+            Some((claim, _)) => Claim::parse(&claim).is_some_and(|claim| claim.is_gone()),
+            // A claim goes after all else: what has none was never begun by regrow, or is settled.
+            None => false,
+        };
+        if is_gone {
+            let inside =
+                staged.iter().filter(|object| folder_of(object) == folder).map(|object| object.key.clone());
+            let (claim, others): (Vec<String>, Vec<String>) = inside.partition(|key| key.ends_with(CLAIM));
+            objects.delete(&others)?;
+            objects.delete(&claim)?;
+        }
+    }
+    Ok(())
+}
+
 /// What is written so far.
 #[derive(Debug, Default)]
 struct State {
@@ -229,8 +257,8 @@ struct State {
     /// Small files that wait to be written at once.
     gathered: Vec<(String, Bytes)>,
     gathered_bytes: usize,
-    /// What the layout writes into the marker, which comes last.
-    marker: Vec<u8>,
+    /// What the layout writes into the marker, which comes last; `None` if it has none.
+    marker: Option<Vec<u8>>,
     names: BTreeSet<String>,
 }
 
@@ -253,6 +281,7 @@ struct NewObjects {
     /// Which process may remove the objects: not a fork's child.
     pid: u32,
     is_over: bool,
+    _running: Running,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -333,8 +362,9 @@ impl NewObjects {
     /// The marker, created if nobody else has done so.
     fn mark(&self, folder: &str) -> Result<()> {
         let text = self.state().marker.clone();
-        let marker = format!("{folder}/{MARKER}");
-        let bytes = marker_bytes(&text, &self.objects.url(folder), &self.nonce);
+        let name = if text.is_some() { MARKER } else { OTHER_MARKER };
+        let marker = format!("{folder}/{name}");
+        let bytes = marker_bytes(&text.unwrap_or_default(), &self.objects.url(folder), &self.nonce);
         match self.objects.create(&marker, bytes)? {
             Conditional::Done(tag) => {
                 self.note(marker, 0, tag);
@@ -396,21 +426,22 @@ fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<L
 fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let (staged, _) = objects.list(&format!("{folder}/"), false)?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
+    let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
     let (markers, files): (Vec<Object>, Vec<Object>) = staged
         .into_iter()
-        .filter(|object| !is_bookkeeping(&name_of(object)))
-        .partition(|object| name_of(object) == MARKER);
+        .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
+        .partition(is_marker);
     let Some(marker) = markers.first() else {
         // Somebody else has settled it.
         return Ok(());
     };
     let (old, _) = objects.list(old_prefix, false)?;
     // Orbax is to see no checkpoint while it is half the one and half the other.
-    objects.delete(&[format!("{key}/{MARKER}")])?;
+    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
     let names: BTreeSet<String> = files.iter().map(name_of).collect();
     let stale = old.into_iter().map(|object| object.key).filter(|old| {
         let name = old.get(old_prefix.len()..).unwrap_or_default();
-        !names.contains(name) && !is_bookkeeping(name)
+        !names.contains(name) && !is_bookkeeping(name) && name != MARKER
     });
     let stale: Vec<String> = stale.collect();
     let threads = objects.suits().requests_max.min(files.len()).max(1);
@@ -422,7 +453,7 @@ fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str)
         |file| objects.copy(file, &format!("{key}/{}", name_of(file))).map(drop),
     )?;
     objects.delete(&stale)?;
-    objects.copy(marker, &format!("{key}/{MARKER}"))?;
+    objects.copy(marker, &format!("{key}/{}", name_of(marker)))?;
     objects.delete(&[format!("{key}/{MOVED}"), format!("{key}/{CLAIM}")])?;
     // The marker goes last: what is left without one is nobody's checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
@@ -442,10 +473,14 @@ impl Publication for NewObjects {
         self.durable
     }
 
+    fn marker_line(&self) -> Option<String> {
+        Some(marker_line(&self.nonce))
+    }
+
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let key = self.take_name(name)?;
         if name == MARKER {
-            self.state().marker = bytes.to_vec();
+            self.state().marker = Some(bytes.to_vec());
             return Ok(());
         }
         let is_full = {
@@ -487,7 +522,7 @@ impl Publication for NewObjects {
         let is_here = source.describe().as_os_str() == self.objects.url(&from).as_str();
         let found = if is_here { self.objects.head(&from)? } else { None };
         let same = |object: &Object| {
-            Identity::of_objects(&object.tag) == identity && object.len_bytes == opened.len_bytes()
+            Identity::of_objects(object.tag.text()) == identity && object.len_bytes == opened.len_bytes()
         };
         let Some(object) = found.filter(same) else { return Ok(false) };
         let key = format!("{}/{name}", self.folder);

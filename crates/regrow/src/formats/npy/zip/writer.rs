@@ -145,7 +145,10 @@ impl ZipWriter {
             let out = &mut self.out;
             match level {
                 Some(_) => out.write(&packed)?,
-                None => drop(pack(None, len_bytes, &fill, &mut |piece| out.write(piece))?),
+                None if pack(None, len_bytes, &fill, &mut |piece| out.write(piece))? != member.crc32 => {
+                    return Err(Error::new(ErrorKind::SourceChanged, "an array changed while it was saved"));
+                }
+                None => {}
             }
         }
         self.out.saved(len_bytes.saturating_sub(member.stored_len_bytes))?;

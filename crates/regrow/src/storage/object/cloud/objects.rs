@@ -1,0 +1,134 @@
+//! A bucket behind the seam.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::upload::Upload;
+use super::{Bucket, Created, Put, PutMode, SCHEMES};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
+use crate::storage::{StorageKind, StorageOptions, Url};
+use crate::store::Suits;
+
+/// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
+pub(in crate::storage) const KIND: StorageKind = StorageKind { schemes: &SCHEMES, locate };
+
+/// Requests at once that keep a network busy, and most that are worth their buffers.
+const REQUESTS_MIN: usize = 16;
+const REQUESTS_MAX: usize = 32;
+
+/// What one page of a listing holds.
+const PAGE_LEN: usize = 1000;
+
+fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
+    let (bucket, key) = Bucket::of_url(url.text, options)?;
+    Ok(Location::new(Arc::new(ObjectStorage::new(Arc::new(bucket))), key))
+}
+
+impl Objects for Bucket {
+    fn url(&self, key: &str) -> String {
+        self.url_of(key)
+    }
+
+    fn head(&self, key: &str) -> Result<Option<Object>> {
+        self.head(key)
+    }
+
+    fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
+        self.get(key, None)
+    }
+
+    fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
+        self.read_range(&object.key, offset_bytes, out, Some(&object.tag)).map_err(|error| {
+            match error.kind() {
+                ErrorKind::NotFound => {
+                    Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
+                        .in_file(self.url_of(&object.key))
+                        .help("open the checkpoint again")
+                }
+                _ => error,
+            }
+        })
+    }
+
+    fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        let listing = self.list(prefix, page.then_some(PAGE_LEN))?;
+        Ok((listing.objects, !listing.is_cut))
+    }
+
+    fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
+        let (objects, folders) = self.list_level(prefix)?;
+        let name = |folder: String| folder.get(prefix.len()..).unwrap_or_default().to_owned();
+        Ok((objects, folders.into_iter().map(name).collect()))
+    }
+
+    fn list_beginning(&self, begins: &str) -> Result<Vec<Object>> {
+        self.list_beginning(begins)
+    }
+
+    fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
+        match self.put(key, bytes, PutMode::Overwrite)? {
+            Put::Done(tag) => Ok(tag),
+            Put::Exists | Put::Conflict => {
+                Err(Error::new(ErrorKind::Io, "the store refuses to replace an object")
+                    .in_file(self.url_of(key)))
+            }
+        }
+    }
+
+    fn create(&self, key: &str, bytes: Bytes) -> Result<Conditional> {
+        Ok(match self.create_settled(key, &bytes)? {
+            Created::Ours(tag) => Conditional::Done(tag),
+            Created::Theirs(bytes, tag) => Conditional::Lost(bytes, tag),
+        })
+    }
+
+    fn delete(&self, keys: &[String]) -> Result<()> {
+        self.delete(keys)
+    }
+
+    fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
+        self.copy(&from.key, to)?;
+        // The copy has no condition: what was copied may have been another version by then.
+        let copied = self.head(to)?.filter(|copied| copied.len_bytes == from.len_bytes);
+        let is_still = self.head(&from.key)?.is_some_and(|found| found.tag.is_same(&from.tag));
+        match copied.filter(|_| is_still) {
+            Some(copied) => Ok(copied.tag),
+            None => {
+                self.delete(&[to.to_owned()])?;
+                Err(Error::new(ErrorKind::Replaced, "an object was replaced while it was copied")
+                    .in_file(self.url_of(&from.key)))
+            }
+        }
+    }
+
+    fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn object::Upload>> {
+        Ok(Box::new(self.upload(key, Some(expected_len_bytes).filter(|&len| len > 0))?))
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
+    }
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Upload")
+    }
+}
+
+impl object::Upload for Upload {
+    fn part_len_bytes(&self) -> usize {
+        self.part_len_bytes()
+    }
+
+    fn part(&mut self, bytes: Bytes) -> Result<()> {
+        self.part(bytes)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Tag> {
+        Self::finish(*self)
+    }
+}

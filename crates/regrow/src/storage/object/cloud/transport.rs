@@ -1,0 +1,357 @@
+//! The HTTP client below `object_store`: time limits that fit the size of a request, and notes on what went wrong.
+//!
+//! `object_store` keeps what it knows about a failed request private. Each operation therefore carries [`Notes`], and
+//! the transport writes down status, error code and message of the last failure, so that [`super::error`] can say what
+//! it means. The notes never hold a header or an address that could carry a secret.
+//!
+//! | request | limit |
+//! |---|---|
+//! | to a metadata service (`169.254.169.254`, ...) | 2 s, two tries: there is none outside a cloud |
+//! | with a body of 64 KiB or more | 30 s and the time it takes at 64 KiB/s |
+//! | any other | 30 s without a byte |
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use object_store::ClientOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, ReqwestConnector,
+};
+
+use super::options::Tuning;
+
+/// Bodies from here on are sent by the client that has no limit on the time without an answer.
+const BULK_LEN_BYTES: usize = 64 << 10;
+/// A metadata service is next door, or not there.
+const METADATA_LIMIT: Duration = Duration::from_secs(2);
+/// Tries of a request to a metadata service.
+const METADATA_TRIES: u32 = 2;
+/// Tries to reach a host that was never reached: a wrong name in an endpoint is told soon.
+const FIRST_CONTACT_TRIES: u32 = 3;
+/// Bytes of an error's body that are looked at.
+const ERROR_BODY_BYTES_MAX: usize = 64 << 10;
+
+tokio::task_local! {
+    /// The notes of the operation that this task is about.
+    static NOTES: Arc<Notes>;
+}
+
+/// What went wrong in one operation, as far as the transport saw it.
+#[derive(Default)]
+pub(super) struct Notes(Mutex<Noted>);
+
+/// The content of [`Notes`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Noted {
+    /// Status of the last answer.
+    pub(super) status: Option<u16>,
+    /// What the last answer that was an error said.
+    pub(super) answer: Answer,
+    /// The last failure without an answer; gone when a later request was answered.
+    pub(super) transport: Option<(HttpErrorKind, String)>,
+    /// Whether `transport` was about a metadata service, which is asked for credentials.
+    pub(super) metadata: bool,
+    /// The region that the store says the bucket is in.
+    pub(super) region: Option<String>,
+    /// Length of the object, from the last answer with a range.
+    pub(super) object_len_bytes: Option<u64>,
+    /// Requests sent.
+    pub(super) requests: u32,
+    /// Requests that failed in a way that may pass.
+    passing: u32,
+    /// Failures to connect.
+    unreached: u32,
+}
+
+/// What a store says about a failure.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Answer {
+    /// For example `NoSuchBucket`.
+    pub(super) code: String,
+    /// The first line of the text for people.
+    pub(super) message: String,
+    /// Clock of the store and of the request, where the store compared them.
+    pub(super) clocks: Option<(String, String)>,
+}
+
+impl Notes {
+    /// Runs `future` with new notes, and returns them with its result.
+    pub(super) async fn scope<F: Future>(future: F) -> (F::Output, Noted) {
+        let notes = Arc::new(Self::default());
+        let output = NOTES.scope(notes.clone(), future).await;
+        let noted = notes.with(|noted| noted.clone());
+        (output, noted)
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Noted) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Noted {
+    /// Whether the same request may succeed later, or may have succeeded unseen.
+    pub(super) fn may_pass(&self) -> bool {
+        if self.transport.is_some() {
+            return !self.metadata;
+        }
+        matches!(self.status, Some(408 | 409 | 429 | 500..=599))
+            || matches!(
+                self.answer.code.as_str(),
+                "SlowDown" | "InternalError" | "RequestTimeout" | "OperationAborted"
+            )
+    }
+
+    /// Whether any request of the operation was answered so, or not at all.
+    pub(super) fn ever_passing(&self) -> bool {
+        self.passing > 0
+    }
+}
+
+/// Counts of one client.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    /// Requests sent, retries and requests for credentials included.
+    pub(super) requests: AtomicU64,
+    /// Whether the store has ever answered.
+    reached: AtomicBool,
+}
+
+/// Makes guarded clients.
+#[derive(Debug, Clone)]
+pub(super) struct Connector {
+    pub(super) tuning: Tuning,
+    pub(super) traffic: Arc<Traffic>,
+    /// Host and port of a metadata service that was set by hand.
+    pub(super) metadata_authority: Option<String>,
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Guarded {
+            connector: self.clone(),
+            options: options.clone().with_timeout_disabled(),
+            prompt: OnceLock::new(),
+            bulk: OnceLock::new(),
+        }))
+    }
+}
+
+/// A client that gives up in time and takes notes. What it wraps is made when it is needed: that reads certificates.
+struct Guarded {
+    connector: Connector,
+    options: ClientOptions,
+    prompt: OnceLock<HttpClient>,
+    bulk: OnceLock<HttpClient>,
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Guarded")
+    }
+}
+
+impl Guarded {
+    fn client(&self, is_bulk: bool) -> Result<&HttpClient, HttpError> {
+        let (slot, options) = match is_bulk {
+            // Its limit would run while the body is sent.
+            true => (&self.bulk, self.options.clone().with_read_timeout_disabled()),
+            false => {
+                (&self.prompt, self.options.clone().with_read_timeout(self.connector.tuning.read_timeout))
+            }
+        };
+        if slot.get().is_none() {
+            let made = ReqwestConnector::default()
+                .connect(&options)
+                .map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
+            let _ = slot.set(made);
+        }
+        slot.get()
+            .ok_or_else(|| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("no HTTP client")))
+    }
+
+    fn is_metadata(&self, request: &HttpRequest) -> bool {
+        matches!(
+            request.uri().host().unwrap_or_default(),
+            "169.254.169.254"
+                | "169.254.170.2"
+                | "169.254.170.23"
+                | "[fd00:ec2::254]"
+                | "metadata.google.internal"
+                | "metadata"
+        ) || self.connector.metadata_authority.is_some()
+            && self.connector.metadata_authority.as_deref()
+                == request.uri().authority().map(|host| host.as_str())
+    }
+
+    async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let tuning = &self.connector.tuning;
+        let traffic = &self.connector.traffic;
+        let is_metadata = self.is_metadata(&request);
+        let body_len = request.body().content_length();
+        let is_bulk = body_len >= BULK_LEN_BYTES;
+        let limit = if is_metadata { METADATA_LIMIT } else { tuning.request_limit(body_len as u64) };
+        let notes = NOTES.try_with(Arc::clone).unwrap_or_default();
+        traffic.requests.fetch_add(1, Ordering::Relaxed);
+        notes.with(|noted| noted.requests += 1);
+
+        let client = self.client(is_bulk)?;
+        let answered = match tokio::time::timeout(limit, client.execute(request)).await {
+            Ok(answered) => answered,
+            Err(_) => Err(HttpError::new(
+                HttpErrorKind::Timeout,
+                std::io::Error::new(
+                    std::io::ErrorKind::TimedOut,
+                    format!("no answer within {} s", limit.as_secs()),
+                ),
+            )),
+        };
+        match answered {
+            Ok(response) => {
+                if !is_metadata {
+                    traffic.reached.store(true, Ordering::Relaxed);
+                }
+                self.note_answer(&notes, response).await
+            }
+            Err(error) => {
+                let text = innermost(&error);
+                let is_unreached = error.kind() == HttpErrorKind::Connect;
+                let (tries, unreached) = notes.with(|noted| {
+                    noted.transport = Some((error.kind(), text.clone()));
+                    noted.metadata = is_metadata;
+                    noted.passing += 1;
+                    noted.unreached += u32::from(is_unreached);
+                    (noted.passing, noted.unreached)
+                });
+                let never = is_unreached && !traffic.reached.load(Ordering::Relaxed);
+                let enough = if is_metadata {
+                    tries >= METADATA_TRIES
+                } else {
+                    never && unreached >= FIRST_CONTACT_TRIES
+                };
+                // An error of this kind is not tried again.
+                let kind = if enough { HttpErrorKind::Unknown } else { error.kind() };
+                Err(HttpError::new(kind, std::io::Error::other(text)))
+            }
+        }
+    }
+
+    async fn note_answer(&self, notes: &Notes, response: HttpResponse) -> Result<HttpResponse, HttpError> {
+        let status = response.status().as_u16();
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let region = header("x-amz-bucket-region").map(str::to_owned);
+        let object_len_bytes =
+            header("content-range").and_then(|range| range.rsplit_once('/')?.1.trim().parse::<u64>().ok());
+        let azure_code = header("x-ms-error-code").map(str::to_owned);
+        notes.with(|noted| {
+            noted.status = Some(status);
+            noted.transport = None;
+            noted.metadata = false;
+            noted.answer = Answer::default();
+            noted.region = region.or(noted.region.take());
+            noted.object_len_bytes = object_len_bytes;
+            noted.passing += u32::from(matches!(status, 408 | 409 | 429 | 500..=599));
+        });
+        if status < 400 && status != 301 {
+            return Ok(response);
+        }
+        let (mut parts, body) = response.into_parts();
+        let body = match tokio::time::timeout(self.connector.tuning.read_timeout, body.bytes()).await {
+            Ok(Ok(body)) => body,
+            _ => bytes::Bytes::new(),
+        };
+        let text = String::from_utf8_lossy(body.get(..ERROR_BODY_BYTES_MAX).unwrap_or(&body)).into_owned();
+        let mut answer = Answer::parse(&text);
+        if answer.code.is_empty() {
+            answer.code = azure_code.unwrap_or_default();
+        }
+        let region = element(&text, "Region").map(str::to_owned).or_else(|| {
+            // AuthorizationHeaderMalformed: the region 'us-east-1' is wrong; expecting 'eu-west-1'
+            let (_, rest) = answer.message.split_once("expecting '")?;
+            Some(rest.split_once('\'')?.0.to_owned())
+        });
+        notes.with(|noted| {
+            noted.answer = answer;
+            noted.region = noted.region.take().or(region);
+        });
+        if notes.with(|noted| noted.answer.code == "RequestTimeout")
+            && let Ok(status) = 408_u16.try_into()
+        {
+            // S3 says 400, which is not tried again, of a body that it waited for too long.
+            parts.status = status;
+        }
+        // Text that is not UTF-8 would become another error on the way up.
+        Ok(HttpResponse::from_parts(parts, bytes::Bytes::from(text).into()))
+    }
+}
+
+impl object_store::client::HttpService for Guarded {
+    // What `async_trait` makes of `async fn call(&self, request)`.
+    fn call<'this, 'call>(
+        &'this self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'call>>
+    where
+        'this: 'call,
+        Self: 'call,
+    {
+        Box::pin(self.send(request))
+    }
+}
+
+impl Answer {
+    /// Reads XML of S3, GCS and Azure, and JSON of token services.
+    fn parse(text: &str) -> Self {
+        let mut answer = Self::default();
+        if let Ok(json) = serde_json::from_str::<serde_json::Value>(text) {
+            let error = &json["error"];
+            let text_of = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+            answer.code = text_of(error)
+                .or_else(|| text_of(&error["status"]))
+                .or_else(|| text_of(&json["Code"]))
+                .unwrap_or_default();
+            answer.message = text_of(&json["error_description"])
+                .or_else(|| text_of(&error["message"]))
+                .or_else(|| text_of(&json["Message"]))
+                .unwrap_or_default();
+        } else {
+            answer.code = element(text, "Code").unwrap_or_default().to_owned();
+            answer.message = element(text, "Message").unwrap_or_default().to_owned();
+            if let (Some(server), Some(request)) = (element(text, "ServerTime"), element(text, "RequestTime"))
+            {
+                answer.clocks = Some((server.to_owned(), request.to_owned()));
+            }
+        }
+        answer.code.truncate(answer.code.floor_char_boundary(80));
+        let line_len = answer.message.find(['\n', '\r']).unwrap_or(answer.message.len());
+        answer.message.truncate(answer.message.floor_char_boundary(line_len.min(300)));
+        answer
+    }
+}
+
+/// The text between `<name>` and `</name>`, at the first place.
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once(&format!("</{name}>"))?.0.trim())
+}
+
+/// The deepest text of an error: that of the operating system, the resolver or the TLS library.
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+/// Whether the store said, to the request of this operation that it just answered, that there is no such bucket.
+pub(super) fn is_bucket_missing() -> bool {
+    NOTES
+        .try_with(|notes| {
+            notes.with(|noted| matches!(noted.answer.code.as_str(), "NoSuchBucket" | "ContainerNotFound"))
+        })
+        .unwrap_or(false)
+}

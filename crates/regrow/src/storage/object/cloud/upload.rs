@@ -1,0 +1,303 @@
+//! An object that is written while it is made.
+//!
+//! ```text
+//! part(bytes) ──> pieces until a part is full ──> up to 8 parts on their way ──> finish: one object
+//! ```
+//!
+//! All parts but the last have one size, which some stores insist on; it is chosen at the start, since no object may have
+//! more than 10 000. Pieces are sent as they are, not copied together. An object that is no longer than one part is a
+//! single put. An upload that is dropped before its end is aborted: nothing of it stays in the store.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::path::Path as StorePath;
+use object_store::{MultipartUpload, ObjectStoreExt, PutPayload};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinSet;
+
+use super::error::{Action, Failure};
+use super::{Bucket, Put, PutMode, Tag, path_of, runtime};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Smallest part: with eight on their way, enough to hide the time an answer takes.
+const PART_LEN_BYTES_MIN: u64 = 8 << 20;
+/// Part of an object whose length is not known.
+const PART_LEN_BYTES_UNKNOWN: u64 = 16 << 20;
+/// Largest number of parts on S3 and GCS.
+const PARTS_MAX: u64 = 10_000;
+/// How long a dropped upload waits until the store has forgotten its parts.
+const ABORT_LIMIT: Duration = Duration::from_secs(20);
+
+/// An object on its way into a bucket. It is there when [`finish`](Self::finish) says so, and not before.
+pub(crate) struct Upload {
+    bucket: Bucket,
+    key: String,
+    path: StorePath,
+    part_len_bytes: usize,
+    /// What is not sent yet.
+    pieces: Vec<Bytes>,
+    pieces_len_bytes: usize,
+    /// Bytes that were given as slices, the end of what is not sent yet.
+    tail: Vec<u8>,
+    written_len_bytes: u64,
+    parts: u64,
+    multipart: Option<Box<dyn MultipartUpload>>,
+    /// Each ends with nothing or with what went wrong.
+    sending: JoinSet<Result<(), Failure>>,
+    /// Parts were lost: only an abort remains.
+    is_broken: bool,
+    is_finished: bool,
+}
+
+impl Upload {
+    pub(super) fn new(bucket: &Bucket, key: &str, expected_len_bytes: Option<u64>) -> Result<Self> {
+        let path = path_of(bucket, key)?;
+        Ok(Self {
+            part_len_bytes: part_len_bytes(expected_len_bytes, bucket.0.settings.tuning.part_len_bytes),
+            bucket: bucket.clone(),
+            key: key.to_owned(),
+            path,
+            pieces: Vec::new(),
+            pieces_len_bytes: 0,
+            tail: Vec::new(),
+            written_len_bytes: 0,
+            parts: 0,
+            multipart: None,
+            sending: JoinSet::new(),
+            is_broken: false,
+            is_finished: false,
+        })
+    }
+
+    /// The length that all parts but the last have. Buffers of this length are sent as they are.
+    pub(crate) fn part_len_bytes(&self) -> usize {
+        self.part_len_bytes
+    }
+
+    /// Adds bytes without copying them. Waits while enough parts are on their way.
+    ///
+    /// # Errors
+    /// What any part before met; the upload is over then.
+    pub(crate) fn part(&mut self, bytes: Bytes) -> Result<()> {
+        self.take_tail();
+        self.push(bytes)
+    }
+
+    /// Adds a copy of `bytes`.
+    ///
+    /// # Errors
+    /// As for [`part`](Self::part).
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes + self.tail.len()).max(1);
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            if self.tail.capacity() == 0 {
+                self.tail.reserve_exact(room.min(bytes.len().max(1 << 20)));
+            }
+            self.tail.extend_from_slice(now);
+            bytes = later;
+            if self.pieces_len_bytes + self.tail.len() >= self.part_len_bytes {
+                self.take_tail();
+                self.push(Bytes::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_tail(&mut self) {
+        if !self.tail.is_empty() {
+            let tail = Bytes::from(std::mem::take(&mut self.tail));
+            self.pieces_len_bytes += tail.len();
+            self.written_len_bytes += tail.len() as u64;
+            self.pieces.push(tail);
+        }
+    }
+
+    fn push(&mut self, mut bytes: Bytes) -> Result<()> {
+        if self.is_broken {
+            return Err(Error::new(ErrorKind::Io, "the upload has failed before")
+                .in_file(self.bucket.url_of(&self.key)));
+        }
+        self.written_len_bytes += bytes.len() as u64;
+        // A part that is exactly full waits: it may be the only one, which needs no multipart upload.
+        while self.pieces_len_bytes + bytes.len() > self.part_len_bytes {
+            let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes);
+            let first = bytes.split_to(room.min(bytes.len()));
+            self.pieces_len_bytes += first.len();
+            if !first.is_empty() {
+                self.pieces.push(first);
+            }
+            self.send()?;
+        }
+        if !bytes.is_empty() {
+            self.pieces_len_bytes += bytes.len();
+            self.pieces.push(bytes);
+        }
+        Ok(())
+    }
+
+    /// Sends off what is collected as the next part.
+    fn send(&mut self) -> Result<()> {
+        let sent = self.try_send();
+        self.is_broken |= sent.is_err();
+        sent
+    }
+
+    fn try_send(&mut self) -> Result<()> {
+        if self.parts == PARTS_MAX {
+            return Err(Error::new(ErrorKind::Limit, "an object has at most 10000 parts")
+                .in_file(self.bucket.url_of(&self.key))
+                .help("give a larger part_size"));
+        }
+        let payload: PutPayload = std::mem::take(&mut self.pieces).into_iter().collect();
+        let len_bytes = std::mem::take(&mut self.pieces_len_bytes) as u64;
+        if self.multipart.is_none() {
+            let path = self.path.clone();
+            let begun = self.bucket.run(Action::Write, &self.key, 0, |client| async move {
+                client.store.put_multipart(&path).await
+            })?;
+            self.multipart = Some(begun);
+        }
+        let in_flight = self.bucket.0.settings.tuning.parts_in_flight;
+        while self.sending.len() >= in_flight {
+            self.wait_for_one()?;
+        }
+        let permit = self.permit(len_bytes)?;
+        let Some(multipart) = &mut self.multipart else {
+            return Err(Error::new(ErrorKind::Internal, "an upload that was not begun"));
+        };
+        let part = multipart.put_part(payload);
+        self.parts += 1;
+        let (bucket, key) = (self.bucket.clone(), self.key.clone());
+        let task = async move {
+            let sent = bucket.limited(Action::Write, key, len_bytes, part).await;
+            drop(permit);
+            sent
+        };
+        self.sending.spawn_on(task, runtime::state()?.handle());
+        Ok(())
+    }
+
+    /// A share of what all uploads of the process may have on their way. Parts that have one are being sent, so it comes.
+    fn permit(&self, len_bytes: u64) -> Result<Option<OwnedSemaphorePermit>> {
+        let state = runtime::state()?;
+        let share = u32::try_from(len_bytes >> 10).unwrap_or(u32::MAX).min(runtime::UPLOAD_BUDGET_KIB);
+        let budget: Arc<_> = state.budget.clone();
+        // The budget is never closed.
+        Ok(state.block_on(budget.acquire_many_owned(share))?.ok())
+    }
+
+    fn wait_for_one(&mut self) -> Result<()> {
+        match runtime::state()?.block_on(self.sending.join_next())? {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(failure))) => Err(failure.error),
+            Some(Err(_)) => Err(Error::new(ErrorKind::Internal, "a task that sends a part ended early")
+                .in_file(self.bucket.url_of(&self.key))),
+        }
+    }
+
+    /// Sends the rest, and makes the object. It is in the store, whole, when this returns.
+    ///
+    /// # Errors
+    /// What any part met. The parts are removed from the store then.
+    pub(crate) fn finish(mut self) -> Result<Tag> {
+        self.take_tail();
+        self.push(Bytes::new())?;
+        let tag = if self.multipart.is_none() {
+            let payload = std::mem::take(&mut self.pieces).into_iter().collect();
+            match self.bucket.try_put(&self.key, payload, PutMode::Overwrite)? {
+                Put::Done(tag) => tag,
+                Put::Exists | Put::Conflict => {
+                    return Err(Error::new(ErrorKind::Io, "the store refuses to replace an object")
+                        .in_file(self.bucket.url_of(&self.key)));
+                }
+            }
+        } else {
+            if self.pieces_len_bytes > 0 {
+                self.send()?;
+            }
+            while !self.sending.is_empty() {
+                self.wait_for_one()?;
+            }
+            self.complete()?
+        };
+        self.is_finished = true;
+        Ok(tag)
+    }
+
+    fn complete(&mut self) -> Result<Tag> {
+        let Some(multipart) = &mut self.multipart else {
+            return Err(Error::new(ErrorKind::Internal, "an upload that was not begun"));
+        };
+        // The store puts the parts together before it answers.
+        let completed =
+            self.bucket.run(Action::Write, &self.key, self.written_len_bytes / 64, |_| async move {
+                multipart.complete().await
+            });
+        let failure = match completed {
+            Ok(put) => return Ok(Tag::from(put)),
+            Err(failure) => failure,
+        };
+        // The first try may have done it, and its answer been lost; a second one finds no upload.
+        if (failure.may_pass || failure.is_upload_gone)
+            && let Ok(Some(found)) = self.bucket.try_head(&self.key)
+            && found.len_bytes == self.written_len_bytes
+        {
+            return Ok(found.tag);
+        }
+        Err(failure.error)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if self.is_finished {
+            return;
+        }
+        let Some(multipart) = &mut self.multipart else { return };
+        let sending = &mut self.sending;
+        // Failing here leaves parts behind that nobody sees; rules of the bucket remove them.
+        if let Ok(state) = runtime::state() {
+            let _ = state.block_on(tokio_timeout(async move {
+                sending.shutdown().await;
+                let _ = multipart.abort().await;
+            }));
+        }
+    }
+}
+
+async fn tokio_timeout(future: impl Future<Output = ()>) {
+    let _ = tokio::time::timeout(ABORT_LIMIT, future).await;
+}
+
+/// The part length for an object: large enough that 10 000 do, in whole MiB.
+fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usize {
+    let least = by_hand.unwrap_or(match expected_len_bytes {
+        Some(_) => PART_LEN_BYTES_MIN,
+        None => PART_LEN_BYTES_UNKNOWN,
+    });
+    let needed = expected_len_bytes.unwrap_or(0).div_ceil(PARTS_MAX);
+    // Some room, in case more comes than was expected.
+    let needed = needed.saturating_add(needed / 20).div_ceil(1 << 20) << 20;
+    usize::try_from(least.max(needed)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_object_needs_more_than_ten_thousand_parts() {
+        assert_eq!(part_len_bytes(Some(1), None), 8 << 20);
+        assert_eq!(part_len_bytes(Some(80 << 30), None), 9 << 20);
+        assert_eq!(part_len_bytes(None, None), 16 << 20);
+        assert_eq!(part_len_bytes(Some(1), Some(5 << 20)), 5 << 20);
+        for len in [1_u64 << 30, 100 << 30, 5 << 40] {
+            let part = part_len_bytes(Some(len), None) as u64;
+            assert!(len.div_ceil(part) <= PARTS_MAX, "{len}: {part}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Pages of a listing, in both versions of S3's protocol; GCS speaks them too.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::refusal::Refusal;
+use super::store::{Listed, Store};
+use super::text::{iso_date, percent_encoded};
+use super::xml::Document;
+
+/// What S3 gives in a page at most, and when nothing is asked.
+pub(super) const PAGE_KEYS_MAX: usize = 1000;
+
+/// A request for a page.
+#[derive(Debug, Default)]
+pub(super) struct Query {
+    pub(super) version_2: bool,
+    pub(super) prefix: String,
+    pub(super) delimiter: String,
+    /// `start-after` of version 2, `marker` of version 1.
+    pub(super) after: String,
+    /// `startOffset` and `endOffset` of GCS's JSON API: the first key, and the one before which the list ends.
+    pub(super) from: String,
+    pub(super) until: Option<String>,
+    pub(super) token: Option<String>,
+    pub(super) keys_max: usize,
+    pub(super) url_encoded: bool,
+}
+
+impl Query {
+    /// Reads the parameters; `page_keys_max` is the server's own bound.
+    pub(super) fn parse(query: &[(String, String)], page_keys_max: usize) -> Result<Self, Refusal> {
+        let mut parsed = Self { keys_max: page_keys_max, ..Self::default() };
+        for (name, value) in query {
+            match name.as_str() {
+                "list-type" => parsed.version_2 = value == "2",
+                "prefix" => parsed.prefix.clone_from(value),
+                "delimiter" => parsed.delimiter.clone_from(value),
+                "start-after" | "marker" => parsed.after.clone_from(value),
+                "startOffset" => parsed.from.clone_from(value),
+                "endOffset" => parsed.until = Some(value.clone()).filter(|until| !until.is_empty()),
+                "continuation-token" | "pageToken" => parsed.token = Some(value.clone()),
+                "max-keys" | "maxResults" => {
+                    let wanted: usize = value.parse().map_err(|_| Refusal::InvalidArgument)?;
+                    parsed.keys_max = wanted.min(page_keys_max);
+                }
+                "encoding-type" => parsed.url_encoded = value == "url",
+                _ => {}
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// One page: objects and common prefixes together count as keys.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    pub(super) objects: Vec<(String, Listed)>,
+    pub(super) prefixes: Vec<String>,
+    /// The last entry of a page that is followed by another.
+    pub(super) last: Option<String>,
+}
+
+impl Page {
+    /// Cuts a page from what the store holds, or held `stale_writes` writes ago.
+    pub(super) fn cut(
+        store: &Store,
+        bucket: &str,
+        query: &Query,
+        stale_writes: usize,
+    ) -> Result<Self, Refusal> {
+        let token = query.token.as_deref().map(token_entry).transpose()?;
+        let after = token.unwrap_or_else(|| query.after.clone());
+        if stale_writes > 0 {
+            let listing = store.listing_before(bucket, stale_writes)?;
+            return Ok(Self::of(&listing, query, &after, Listed::clone));
+        }
+        Ok(Self::of(store.bucket(bucket)?, query, &after, |object| object.listed.clone()))
+    }
+
+    fn of<T>(
+        entries: &BTreeMap<String, T>,
+        query: &Query,
+        after: &str,
+        listed: impl Fn(&T) -> Listed,
+    ) -> Self {
+        let mut page = Self::default();
+        if query.keys_max == 0 {
+            return page;
+        }
+        let first = query.prefix.as_str().max(&query.from);
+        let start = if after < first { Bound::Included(first) } else { Bound::Excluded(after) };
+        // A page that ended with a common prefix is followed by what comes after all of it.
+        let done = (query.token.is_some() || !query.version_2)
+            && !query.delimiter.is_empty()
+            && after.len() > query.prefix.len()
+            && after.starts_with(&query.prefix)
+            && after.ends_with(&query.delimiter);
+        for (key, entry) in entries.range::<str, _>((start, Bound::Unbounded)) {
+            let Some(rest) = key.strip_prefix(&query.prefix) else { break };
+            if query.until.as_ref().is_some_and(|until| key >= until) {
+                break;
+            }
+            if done && key.starts_with(after) {
+                continue;
+            }
+            let place = if query.delimiter.is_empty() { None } else { rest.find(&query.delimiter) };
+            let common = place.map(|at| &key[..query.prefix.len() + at + query.delimiter.len()]);
+            if common.is_some() && common == page.prefixes.last().map(String::as_str) {
+                continue;
+            }
+            if page.objects.len() + page.prefixes.len() == query.keys_max {
+                let last_object = page.objects.last().map(|(key, _)| key);
+                page.last = last_object.max(page.prefixes.last()).cloned();
+                break;
+            }
+            match common {
+                Some(prefix) => page.prefixes.push(prefix.to_owned()),
+                None => page.objects.push((key.clone(), listed(entry))),
+            }
+        }
+        page
+    }
+
+    /// The answer.
+    pub(super) fn document(&self, bucket: &str, query: &Query) -> String {
+        let coded = |text: &str| if query.url_encoded { percent_encoded(text) } else { text.to_owned() };
+        let mut document = Document::new("ListBucketResult");
+        document.element("Name", bucket).element("Prefix", coded(&query.prefix));
+        if !query.delimiter.is_empty() {
+            document.element("Delimiter", coded(&query.delimiter));
+        }
+        if query.version_2 {
+            document.element("KeyCount", self.objects.len() + self.prefixes.len());
+            if let Some(token) = &query.token {
+                document.element("ContinuationToken", token);
+            }
+            if !query.after.is_empty() {
+                document.element("StartAfter", coded(&query.after));
+            }
+            if let Some(last) = &self.last {
+                document.element("NextContinuationToken", token_of(last));
+            }
+        } else {
+            document.element("Marker", coded(&query.after));
+            if let Some(last) = &self.last {
+                document.element("NextMarker", coded(last));
+            }
+        }
+        document.element("MaxKeys", query.keys_max).element("IsTruncated", self.last.is_some());
+        if query.url_encoded {
+            document.element("EncodingType", "url");
+        }
+        for (key, listed) in &self.objects {
+            document.group("Contents", |entry| {
+                entry
+                    .element("Key", coded(key))
+                    .element("LastModified", iso_date(listed.modified))
+                    .element("ETag", &listed.etag)
+                    .element("Size", listed.size_bytes)
+                    .element("StorageClass", "STANDARD");
+            });
+        }
+        for prefix in &self.prefixes {
+            document.group("CommonPrefixes", |entry| _ = entry.element("Prefix", coded(prefix)));
+        }
+        document.finish()
+    }
+}
+
+/// Tokens are opaque: a client that takes them for keys finds nothing.
+pub(super) fn token_of(last: &str) -> String {
+    last.bytes().fold("t".to_owned(), |token, byte| token + &format!("{byte:02x}"))
+}
+
+pub(super) fn token_entry(token: &str) -> Result<String, Refusal> {
+    let hex = token.strip_prefix('t').filter(|hex| hex.is_ascii()).ok_or(Refusal::InvalidToken)?;
+    let bytes: Option<Vec<u8>> =
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()).collect();
+    bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or(Refusal::InvalidToken)
+}

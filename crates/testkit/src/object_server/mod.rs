@@ -1,0 +1,321 @@
+//! An object store in memory behind a socket: what tests and benchmarks of buckets talk to.
+//!
+//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it: S3 with path-style
+//! addresses, the XML API of GCS, what TensorStore needs of its JSON API, and plain `GET` and `HEAD` with ranges for
+//! `http://host/bucket/key`. It answers as
+//! the services do where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
+//! ones), and of a signature only the access key and the region are looked at.
+//!
+//! What distinguishes it from a mock is that it can fail: a schedule of [`Fault`]s drops connections before or after
+//! the write was done, cuts bodies, inverts bytes, delays, and answers with any error. The request log says what a
+//! client really asked for.
+//!
+//! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has threads of its own,
+//! which end when it is dropped.
+//!
+//! ```text
+//! connection    socket  ->  HTTP
+//! request       first line and headers  ->  Target: op, bucket, key
+//! fault         Target  ->  Strike, what is to befall it
+//! service       Target, body  ->  answer            list, xml, text: its formats
+//! store         objects, uploads, conditions        blob: their bytes
+//! control       /-/ for clients in other languages
+//! ```
+//!
+//! ```
+//! use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
+//!
+//! let server = ObjectServer::start()?;
+//! server.create_bucket("bucket");
+//! server.fault(Fault::refuse(Refusal::SlowDown).on(Op::Put).first(2));
+//! println!("{}", server.endpoint());
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod blob;
+mod connection;
+mod control;
+mod fault;
+mod json;
+mod list;
+mod refusal;
+mod request;
+mod service;
+mod store;
+mod text;
+mod xml;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use service::{Settings, Shared, locked};
+use store::{Conditions, etag_of};
+
+pub use fault::{Action, Fault, When};
+pub use refusal::Refusal;
+pub use request::{Op, Request};
+
+/// How a server is set up before it starts.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    port: u16,
+    threads: usize,
+    page_keys_max: usize,
+    settings: Settings,
+}
+
+impl Builder {
+    /// Listens on this port; 0, as at first, stands for any that is free.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// The number of threads that answer; 2 at first.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// Answers S3 requests only when they are signed with this access key: others get `InvalidAccessKeyId`, or
+    /// `AccessDenied` if they are not signed at all. The signature itself is not checked, so there is no secret.
+    pub fn access_key(mut self, access_key: &str) -> Self {
+        self.settings.access_key = Some(access_key.to_owned());
+        self
+    }
+
+    /// Answers GCS requests only when they bear this token.
+    pub fn bearer(mut self, token: &str) -> Self {
+        self.settings.bearer = Some(token.to_owned());
+        self
+    }
+
+    /// Answers a request that is signed for another region with `PermanentRedirect` and the name of this one.
+    pub fn region(mut self, region: &str) -> Self {
+        self.settings.region = Some(region.to_owned());
+        self
+    }
+
+    /// Refuses lists, as buckets do whose policy only grants reads; a missing key then is `AccessDenied`, too.
+    pub fn deny_list(mut self) -> Self {
+        self.settings.list_denied = true;
+        self
+    }
+
+    /// Answers a second completion of a multipart upload like the first instead of with `NoSuchUpload`.
+    pub fn completes_again(mut self) -> Self {
+        self.settings.completes_again = true;
+        self
+    }
+
+    /// The length below which a part may only be the last, 5 MiB at first.
+    pub fn part_bytes_min(mut self, bytes: u64) -> Self {
+        self.settings.part_bytes_min = bytes;
+        self
+    }
+
+    /// The keys of a list's page at most, 1000 at first.
+    pub fn page_keys_max(mut self, keys: usize) -> Self {
+        self.page_keys_max = keys.max(1);
+        self
+    }
+
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// What the system says about the socket or the threads.
+    pub fn start(self) -> io::Result<ObjectServer> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            settings: self.settings,
+            store: Mutex::default(),
+            schedule: Mutex::default(),
+            log: Mutex::default(),
+            latency_us: AtomicU64::new(0),
+            page_keys_max: AtomicUsize::new(self.page_keys_max),
+            in_flight: AtomicUsize::new(0),
+            in_flight_max: AtomicUsize::new(0),
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(self.threads)
+            .thread_name("object-server")
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let accepting = Arc::clone(&shared);
+        // The runtime ends on a thread of its own: one that runs a test of tokio's may not wait for it.
+        let thread = std::thread::Builder::new().name("object-server-main".to_owned()).spawn(move || {
+            runtime.block_on(connection::accept(listener, accepting, stopped));
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        })?;
+        Ok(ObjectServer { address, shared, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// A running server. Dropped, it closes its connections and ends its threads.
+#[derive(Debug)]
+pub struct ObjectServer {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ObjectServer {
+    /// A server with no buckets, for every client, on a free port.
+    ///
+    /// # Errors
+    /// What the system says about the socket or the threads.
+    pub fn start() -> io::Result<Self> {
+        Self::builder().start()
+    }
+
+    /// A server that is set up first.
+    pub fn builder() -> Builder {
+        Builder {
+            port: 0,
+            threads: 2,
+            page_keys_max: list::PAGE_KEYS_MAX,
+            settings: Settings {
+                access_key: None,
+                bearer: None,
+                region: None,
+                list_denied: false,
+                completes_again: false,
+                part_bytes_min: store::PART_BYTES_MIN,
+            },
+        }
+    }
+
+    /// `http://127.0.0.1:` and the port.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Adds a rule to the schedule of faults.
+    pub fn fault(&self, fault: Fault) {
+        locked(&self.shared.schedule).add(fault);
+    }
+
+    /// Puts a schedule in the place of the one in force.
+    pub fn faults(&self, faults: impl IntoIterator<Item = Fault>) {
+        let mut schedule = locked(&self.shared.schedule);
+        schedule.clear();
+        faults.into_iter().for_each(|fault| schedule.add(fault));
+    }
+
+    /// Ends all faults.
+    pub fn clear_faults(&self) {
+        locked(&self.shared.schedule).clear();
+    }
+
+    /// How often each fault struck, in the order of the schedule.
+    pub fn struck(&self) -> Vec<u64> {
+        locked(&self.shared.schedule).struck()
+    }
+
+    /// Every request waits so long before it is looked at.
+    pub fn latency(&self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.shared.latency_us.store(micros, Ordering::Relaxed);
+    }
+
+    /// The keys of a list's page at most, from now on.
+    pub fn page_keys_max(&self, keys: usize) {
+        self.shared.page_keys_max.store(keys.max(1), Ordering::Relaxed);
+    }
+
+    /// The requests since the start or the last [`clear_requests`](Self::clear_requests), in the order of their
+    /// answers.
+    pub fn requests(&self) -> Vec<Request> {
+        locked(&self.shared.log).clone()
+    }
+
+    /// How many requests of this kind there were.
+    pub fn count(&self, op: Op) -> usize {
+        locked(&self.shared.log).iter().filter(|request| request.op == op).count()
+    }
+
+    /// Empties the request log.
+    pub fn clear_requests(&self) {
+        locked(&self.shared.log).clear();
+    }
+
+    /// The most requests that were under way at once, each counted from its headers to those of its answer.
+    pub fn in_flight_max(&self) -> usize {
+        self.shared.in_flight_max.load(Ordering::SeqCst)
+    }
+
+    /// Makes a bucket, if there is none of this name.
+    pub fn create_bucket(&self, bucket: &str) {
+        locked(&self.shared.store).create_bucket(bucket);
+    }
+
+    /// Writes an object past the protocol: no fault, no line in the log. The bucket is made if there is none.
+    pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) {
+        let blob = blob::Blob::from(bytes.into());
+        let etag = etag_of(&blob);
+        let mut store = locked(&self.shared.store);
+        store.create_bucket(bucket);
+        // The bucket is there and no condition is set.
+        _ = store.put(bucket, key, (blob, etag), Vec::new(), &Conditions::default());
+    }
+
+    /// The bytes of an object.
+    pub fn get(&self, bucket: &str, key: &str) -> Option<Bytes> {
+        let object = locked(&self.shared.store).get(bucket, key).ok()?;
+        Some(object.blob.to_bytes())
+    }
+
+    /// The keys of a bucket that begin with `prefix`, in order.
+    pub fn keys(&self, bucket: &str, prefix: &str) -> Vec<String> {
+        let store = locked(&self.shared.store);
+        let keys = store.bucket(bucket).into_iter().flat_map(|objects| objects.keys());
+        keys.filter(|key| key.starts_with(prefix)).cloned().collect()
+    }
+
+    /// Removes an object; says whether there was one.
+    pub fn delete(&self, bucket: &str, key: &str) -> bool {
+        locked(&self.shared.store).delete(bucket, key, &Conditions::default()).unwrap_or(false)
+    }
+
+    /// Inverts a byte of an object, whose ETag stays as it is; says whether there was such an object. `offset` counts
+    /// around the end.
+    pub fn flip_byte(&self, bucket: &str, key: &str, offset: u64) -> bool {
+        locked(&self.shared.store).damage(bucket, key, |blob| blob.with_wrong_byte(offset)).is_ok()
+    }
+
+    /// Cuts an object to `len` bytes, its ETag as it was; says whether there was such an object.
+    pub fn truncate(&self, bucket: &str, key: &str, len: u64) -> bool {
+        locked(&self.shared.store).damage(bucket, key, |blob| blob.slice(0..len)).is_ok()
+    }
+
+    /// How many multipart uploads are neither completed nor aborted.
+    pub fn open_uploads(&self) -> usize {
+        locked(&self.shared.store).uploads().count()
+    }
+}
+
+impl Drop for ObjectServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic, if it had one, was printed.
+            _ = thread.join();
+        }
+    }
+}
