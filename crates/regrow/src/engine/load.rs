@@ -225,7 +225,7 @@ impl Checkpoint {
         let (mut cold, mut cold_memory) = (Vec::<usize>::new(), Arena::default());
         let has_room = LazyCell::new(|| is_available(wanted_bytes));
         let is_mapped = options.mapped || self.is_mapped();
-        let has_views = is_mapped || reader.is_never_rewritten();
+        let has_views = is_mapped || self.has_views();
         // What others may write into is no place for a view: its numbers would change, or fault, with the file.
         let view = |leaf: usize| if has_views { reader.view(leaf) } else { Ok(None) };
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);

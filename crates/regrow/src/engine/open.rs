@@ -16,7 +16,7 @@ use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::monitor::Monitor;
-use crate::storage::{Found, Identity};
+use crate::storage::{Found, Identity, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -112,7 +112,10 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
             };
         }
     }
-    Err(not_a_checkpoint(at))
+    match at.storage().stands_for(at.path()) {
+        Some(path) => open_any(&at.join(path), options),
+        None => Err(not_a_checkpoint(at)),
+    }
 }
 
 impl Checkpoint {
@@ -133,6 +136,7 @@ impl Checkpoint {
         is_mapped: bool,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
+        let at = archive::find(&at)?.unwrap_or(at);
         let mut retries = Retries::begin();
         loop {
             let opening = at.for_reading()?;
@@ -187,6 +191,12 @@ impl Checkpoint {
     /// Whether it was opened for views of whatever is stored raw.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped
+    }
+
+    /// Whether leaves are read as views of maps: it was asked for, or nobody writes into the files.
+    pub(super) fn has_views(&self) -> bool {
+        self.is_mapped()
+            || self.reader().is_never_rewritten() && !self.0.location.storage().is_written_in_place()
     }
 
     /// Where it was opened, as a path or URL.
@@ -387,8 +397,7 @@ impl Checkpoint {
             }
             _ => {
                 let reader = self.reader();
-                let has_views = self.is_mapped() || reader.is_never_rewritten();
-                let bytes = match if has_views { reader.view(leaf)? } else { None } {
+                let bytes = match if self.has_views() { reader.view(leaf)? } else { None } {
                     Some(view) => {
                         reader.check_view(leaf)?;
                         view

@@ -17,7 +17,7 @@ use super::SaveOptions;
 use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, suggestions};
 use crate::location::Location;
-use crate::storage::{Found, Publication};
+use crate::storage::{Found, Publication, archive};
 use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
@@ -44,9 +44,10 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
+/// Errs if the target lies inside an archive, or inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
 /// put a checkpoint into it.
 pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
+    archive::refuse_inside(target)?;
     if options.replace_any_file {
         return Ok(());
     }

@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::Store;
 
+pub(crate) mod archive;
 pub(crate) mod local;
 pub(crate) mod object;
 mod options;
@@ -265,6 +266,16 @@ pub trait Storage: Debug + Send + Sync {
     /// `Uncommitted` if it is being written; what the storage says.
     fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
         Ok(None)
+    }
+
+    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in an archive.
+    fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
+        None
+    }
+
+    /// Whether programs write into files here though the checkpoint is finished, so that a map may change.
+    fn is_written_in_place(&self) -> bool {
+        false
     }
 
     /// Begins a checkpoint at `target`, which is a location in this storage.
