@@ -1,6 +1,6 @@
 //! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of a save holds.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
 
