@@ -362,6 +362,11 @@ pub fn local(path: &Path) -> Result<&Path> {
     Location::parse(path).map(|_| path)
 }
 
+/// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local file system.
+pub fn is_url(path: &Path) -> bool {
+    scheme_of(path).is_some()
+}
+
 /// The scheme of an address, in lower case, and what follows it; `None` for a path.
 fn scheme_of(path: &Path) -> Option<(String, String)> {
     let text = path.to_string_lossy();
