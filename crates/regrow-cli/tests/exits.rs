@@ -229,7 +229,7 @@ fn a_limit_on_file_sizes_is_an_error_and_leaves_nothing() {
 #[test]
 fn addresses_are_refused_by_every_command() {
     let (folder, path) = saved();
-    let address = "gs://bucket/x";
+    let address = "hdfs://bucket/x";
     let commands: [&[&str]; 8] = [
         &["ls", address],
         &["overview", address],
@@ -244,7 +244,7 @@ fn addresses_are_refused_by_every_command() {
         let ended = command().current_dir(folder.path()).args(arguments).output().unwrap();
         let said = String::from_utf8(ended.stderr).unwrap();
         assert_ne!(ended.status.code(), Some(0), "{arguments:?}");
-        assert!(said.contains("scheme gs://"), "{arguments:?}: {said}");
+        assert!(said.contains("scheme hdfs://"), "{arguments:?}: {said}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

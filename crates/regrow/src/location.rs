@@ -156,6 +156,11 @@ impl Location {
         self.at(self.path.join(name))
     }
 
+    /// The path that leads here from `folder`; all of it if it leads elsewhere.
+    pub fn below(&self, folder: &Self) -> &Path {
+        self.path.strip_prefix(&folder.path).unwrap_or(&self.path)
+    }
+
     /// The folder that holds this one; of a bare name, the working folder.
     #[must_use]
     pub fn parent(&self) -> Self {

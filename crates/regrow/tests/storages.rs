@@ -2,62 +2,18 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
+mod common;
+
 use std::path::Path;
 
-use regrow::array::{Array, Dtype, Region, Shape};
+use common::{bytes_of, layouts, tree};
+use regrow::array::Region;
 use regrow::engine::{AsyncOptions, Layout, load, save_async_with};
 use regrow::location::{Location, ToLocation};
-use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{
     ConvertOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, open, open_with, save_with,
     verify,
 };
-
-/// Arrays of several sizes, one of them of several requests' length.
-fn tree(fill: u8) -> Tree<Leaf> {
-    let array = |dtype: Dtype, dims: &[u64]| {
-        let shape = Shape::new(dims.to_vec()).unwrap();
-        let len = shape.len_bytes(dtype).unwrap() as usize;
-        let bytes: Vec<u8> = (0..len).map(|at| (at as u8 & 0x3f) ^ fill).collect();
-        Leaf::array(Array::new(dtype, shape, bytes.into()).unwrap())
-    };
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    build.leaf(Key::dict("bias"), array(Dtype::Float32, &[7])).unwrap();
-    build.leaf(Key::dict("counter"), array(Dtype::Int64, &[])).unwrap();
-    build.leaf(Key::dict("kernel"), array(Dtype::Float32, &[700, 1500])).unwrap();
-    build.leaf(Key::dict("small"), array(Dtype::UInt8, &[3, 5])).unwrap();
-    build.close().unwrap();
-    build.finish().unwrap()
-}
-
-fn bytes_of(tree: &Tree<Leaf>) -> Vec<(String, Vec<u8>)> {
-    let leaf = |(path, leaf): (regrow::tree::KeyPath, &Leaf)| {
-        (path.to_string(), leaf.as_array().unwrap().to_c_order().unwrap().to_vec())
-    };
-    tree.iter().map(leaf).collect()
-}
-
-/// Every layout that lives anywhere, and how the names of its files end.
-fn layouts() -> Vec<(Layout, &'static str)> {
-    let json =
-        |name: &str, options: &str| Layout::from_name(name, serde_json::from_str(options).unwrap()).unwrap();
-    vec![
-        (json("regrow", "null"), ""),
-        (json("orbax", "null"), ""),
-        (json("orbax", r#"{"use_ocdbt": false}"#), ""),
-        (json("orbax", r#"{"use_ocdbt": false, "use_zarr3": true}"#), ""),
-        (json("orbax", r#"{"v1": true}"#), ""),
-        (json("flax", "null"), ".msgpack"),
-        (json("equinox", "null"), ".eqx"),
-        (json("pytree_data", "null"), ""),
-        (json("safetensors", "null"), ".safetensors"),
-        (json("safetensors", r#"{"max_shard_size": 1000000}"#), ""),
-        (json("npy", "null"), ".npz"),
-        (json("npy", r#"{"compress": 1}"#), ".npz"),
-        (json("npy", "null"), ""),
-    ]
-}
 
 /// Storages, each with a place of its own for a test.
 fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
@@ -271,4 +227,60 @@ fn what_is_not_there_is_not_found() {
     let error = open(Path::new("hdfs://host/x")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("memory://"), "{error}");
+}
+
+#[cfg(feature = "cloud")]
+mod requests {
+    use regrow::location::StorageOptions;
+    use regrow_testkit::object_server::{ObjectServer, Op};
+
+    use super::*;
+
+    fn bucket(server: &ObjectServer) -> Location {
+        server.create_bucket("requests");
+        let options = StorageOptions::new()
+            .with("endpoint_url", server.endpoint())
+            .with("region", "us-east-1")
+            .with("key", "test")
+            .with("secret", "testtest");
+        Location::with_options(Path::new("s3://requests/runs"), &options).unwrap()
+    }
+
+    /// What a piece of work asks of the bucket, in order.
+    fn asked(server: &ObjectServer, work: impl FnOnce()) -> Vec<String> {
+        server.clear_requests();
+        work();
+        server.requests().iter().map(|request| format!("{:?} {}", request.op, request.key)).collect()
+    }
+
+    #[test]
+    fn the_default_layout_opens_with_one_list_and_one_read_and_loads_in_few() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
+        assert_eq!(asked(&server, || drop(open(&path).unwrap())), ["List runs/x/", "Get runs/x/regrow.json"]);
+        let checkpoint = open(&path).unwrap();
+        let leaf = checkpoint.find("kernel").unwrap();
+        let slice = Region::new(vec![3, 0], vec![1, 1500]).unwrap();
+        let slicing = asked(&server, || drop(checkpoint.region(leaf, &slice).unwrap()));
+        assert_eq!(slicing, ["Get runs/x/model.safetensors"]);
+        // 4.2 MB in pieces of 4 MiB.
+        let loading = asked(&server, || drop(checkpoint.load(&LoadOptions::default()).unwrap()));
+        assert_eq!(loading, ["Get runs/x/model.safetensors", "Get runs/x/model.safetensors"]);
+    }
+
+    #[test]
+    fn other_layouts_open_with_few_requests_however_many_leaves_they_have() {
+        let server = ObjectServer::start().unwrap();
+        let root = bucket(&server);
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let path = root.join(format!("x{at}{suffix}"));
+            save_with(&path, &tree(1), &options(&layout)).unwrap();
+            let opening = asked(&server, || drop(open(&path).unwrap()));
+            let lists = opening.iter().filter(|request| request.starts_with("List")).count();
+            let most = if layout.name() == "pytree_data" { 30 } else { 11 };
+            assert!(opening.len() <= most, "{} {at}: {opening:?}", layout.name());
+            assert!(lists <= 6 && server.count(Op::Put) == 0, "{} {at}: {opening:?}", layout.name());
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Bytes from strangers: a cursor that knows its offset, varints, checksums, the limits that every length meets before
 //! it becomes an allocation, the pages of that, and the directories of zip archives.
 
+pub(crate) mod available;
 pub mod checksum;
 pub mod cursor;
 pub(crate) mod glance;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::CHECKPOINT_MARKERS;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::formats::UNCOMMITTED_MARK;
+use crate::storage::UNCOMMITTED_MARK;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = ["_sharding", "_strings.json", "commit_success.txt", "checkpoint"];

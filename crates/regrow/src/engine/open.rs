@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
-use super::attempts::Attempts;
 use super::keys;
+use super::retry::Retries;
 use super::search;
 use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
+use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::monitor::Monitor;
 use crate::storage::{Found, Identity, archive};
@@ -137,7 +137,7 @@ impl Checkpoint {
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
         let at = archive::find(&at)?.unwrap_or(at);
-        let mut attempts = Attempts::begin();
+        let mut retries = Retries::begin();
         loop {
             let opening = at.for_reading()?;
             let before = opening.identity.or_else(|| identity(&opening.location));
@@ -155,7 +155,7 @@ impl Checkpoint {
                 Err(_) => identity(&at) != before || self::place(&at) != place,
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
-            if !is_replaced || !attempts.another() {
+            if !is_replaced || !retries.another() {
                 return opened;
             }
         }
@@ -471,7 +471,7 @@ fn not_a_checkpoint(at: &Location) -> Error {
         }
         Err(_) => "a file of another kind".to_owned(),
     };
-    error.expected(looked_for, found).help(nearby::checkpoints_in(at).unwrap_or_else(|| {
+    error.expected(looked_for, found).help(suggestions::checkpoints_in(at).unwrap_or_else(|| {
         "name the folder that holds these files, or the folder of steps above it".to_owned()
     }))
 }

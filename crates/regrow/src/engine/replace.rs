@@ -15,7 +15,7 @@
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, nearby};
+use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, suggestions};
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
 use crate::tree::{Leaf, Tree};
@@ -32,7 +32,7 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         Some(Found::Folder | Found::Other(_)) => 0,
     };
     let is_recognised = || builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
-    if len_bytes == 0 || nearby::is_named_like_one(at.name()) || is_recognised() {
+    if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());
     }
     Err(Error::invalid("the target is a file, but no checkpoint")
@@ -58,7 +58,7 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
         // In a bucket every look is a request, and every checkpoint folder has the marker.
         let marker = match folder.commits_by_marker() {
             true => Some(COMMIT_MARKERS[0]).filter(|marker| folder.join(marker).is_file()),
-            false => nearby::marker_in(&folder),
+            false => suggestions::marker_in(&folder),
         };
         if let Some(marker) = marker {
             return Err(Error::invalid("the target lies inside a checkpoint")
@@ -102,8 +102,9 @@ pub(super) fn check_name_ahead(
     if options.replace_any_file || format.claims_name(target.name()) {
         return Ok(());
     }
-    let sketch = format.sketch(tree, options)?;
-    let found = builtin_formats().into_iter().find(|format| format.recognise_sketch(target.name(), &sketch));
+    let preview = format.preview(tree, options)?;
+    let found =
+        builtin_formats().into_iter().find(|format| format.recognise_preview(target.name(), &preview));
     must_be(format, found, target)
 }
 

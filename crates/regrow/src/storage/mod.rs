@@ -23,7 +23,7 @@ mod publication;
 
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
-pub use publication::{Publication, PublishOptions, Target};
+pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 
 /// Every kind of storage that this build knows.
 const KINDS: &[&StorageKind] = &[

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::attempts::Attempts;
+use super::retry::Retries;
 use super::save::check_save;
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
@@ -105,7 +105,7 @@ pub fn convert(
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
     let (source, target) = (source.to_location()?, target.to_location()?);
-    Attempts::until_unreplaced(|| {
+    Retries::until_unreplaced(|| {
         super::open_with(&source, &options.open)?.plan_convert(options)?.run(&target, options)
     })
 }

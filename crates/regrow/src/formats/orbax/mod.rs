@@ -32,9 +32,9 @@
 use std::borrow::Cow;
 
 use super::{Format, Loss, Reader};
-use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 

@@ -25,25 +25,25 @@
 //! | `base` | data files of an earlier checkpoint that are linked instead of written |
 //! | `digest` | by what the next save knows leaves that rest |
 //! | `checked` | data files whose blocks are checked before they are handed out |
-//! | `passes` | many blocks at once: checked, or read into the caller's memory |
+//! | `block_reads` | many blocks at once: checked, or read into the caller's memory |
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};
 
 mod base;
+mod block_reads;
 mod checked;
 mod digest;
 mod index;
 pub mod manifest;
-mod passes;
 mod plan;
 mod reader;
 pub mod structure;

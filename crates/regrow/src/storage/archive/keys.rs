@@ -14,7 +14,7 @@ use crate::bytes::limits::work_space;
 use crate::error::{Error, Result, ResultExt};
 use crate::storage::{Document, Storage};
 use crate::store::{
-    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, Located, Scratch, Span, Store, Suits, Way,
+    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span, Store, Suits,
     missing, resolve_range,
 };
 
@@ -56,7 +56,7 @@ impl ArchiveStore {
     pub(super) fn beginning(&self, key: &[u8], len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         let mut bytes = work_space(blob.len_bytes.min(len_max_bytes))?;
-        blob.read(0, &mut bytes, Way::Cached)?;
+        blob.read(0, &mut bytes, ReadPath::Cached)?;
         Ok(Some(bytes))
     }
 
@@ -72,7 +72,7 @@ impl ArchiveStore {
         let mut piece = work_space(PIECE_LEN_BYTES)?;
         while let left @ 1.. = blob.len_bytes - bytes.len() as u64 {
             let piece = piece.get_mut(..left.min(PIECE_LEN_BYTES) as usize).unwrap_or_default();
-            blob.read(bytes.len() as u64, piece, Way::Streamed)?;
+            blob.read(bytes.len() as u64, piece, ReadPath::Streamed)?;
             glance.look(piece).in_file(&blob.name)?;
             bytes.extend_from_slice(piece);
         }
@@ -85,7 +85,7 @@ impl Store for ArchiveStore {
         let Some(blob) = self.find(key)? else { return Ok(None) };
         let part = resolve_range(range, blob.len_bytes).in_file(&blob.name)?;
         let mut bytes = work_space(part.end - part.start)?;
-        blob.read(part.start, &mut bytes, Way::Cached)?;
+        blob.read(part.start, &mut bytes, ReadPath::Cached)?;
         Ok(Some(bytes.into()))
     }
 
@@ -103,8 +103,8 @@ impl Store for ArchiveStore {
             let len = (part.end - at).min(FETCH_LEN_MAX_BYTES);
             let is_local = self.storage.file.local_path().is_ok();
             let (way, step) = match blob.is_cached(at, len) && is_local {
-                true => (Way::Cached, CACHED_LEN_BYTES),
-                false => (Way::Direct, len),
+                true => (ReadPath::Cached, CACHED_LEN_BYTES),
+                false => (ReadPath::Direct, len),
             };
             let end = at + len;
             while at < end {
@@ -162,7 +162,7 @@ impl Store for ArchiveStore {
     }
 
     fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        self.need(key)?.read(offset_bytes, out, Way::Cached)
+        self.need(key)?.read(offset_bytes, out, ReadPath::Cached)
     }
 
     fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
@@ -223,7 +223,7 @@ impl Blob for MemberBlob {
         self.name.clone()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()> {
         self.archive.blob.read(self.place(offset_bytes, out.len())?, out, way)
     }
 
@@ -231,7 +231,7 @@ impl Blob for MemberBlob {
         &self,
         offset_bytes: u64,
         len: usize,
-        way: Way,
+        way: ReadPath,
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         self.archive.blob.fetch(self.place(offset_bytes, len)?, len, way, scratch)

@@ -2,7 +2,7 @@
 
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::store::{Blob, Way};
+use crate::store::{Blob, ReadPath};
 
 /// First length of the window.
 const LEN_MIN_BYTES: u64 = 16 << 10;
@@ -50,7 +50,7 @@ impl<'a> Window<'a> {
             let len_bytes = len_bytes.max(self.next_len_bytes).min(self.len_bytes() - offset_bytes);
             self.bytes = work_space(len_bytes)?;
             self.at = offset_bytes;
-            let read = self.blob.read(offset_bytes, &mut self.bytes, Way::Cached);
+            let read = self.blob.read(offset_bytes, &mut self.bytes, ReadPath::Cached);
             if read.is_err() {
                 self.bytes.clear();
             }

@@ -11,7 +11,7 @@ use super::index::{BehindHeader, Index, Member, Place, Value, clean};
 use crate::bytes::limits::work_space;
 use crate::bytes::zip::{Method, read_headers};
 use crate::error::{Error, Result};
-use crate::store::{Blob, Way};
+use crate::store::{Blob, ReadPath};
 
 /// How an archive begins: with a member, or with its end if there is none.
 const BEGINNINGS: [&[u8]; 2] = [b"PK\x03\x04", b"PK\x05\x06"];
@@ -80,6 +80,6 @@ impl BehindHeader {
 
 fn read(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
     let mut bytes = work_space(len_bytes)?;
-    blob.read(offset_bytes, &mut bytes, Way::Cached)?;
+    blob.read(offset_bytes, &mut bytes, ReadPath::Cached)?;
     Ok(bytes.into())
 }

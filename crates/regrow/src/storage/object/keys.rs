@@ -12,12 +12,15 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, Span, Store, Suits, Way, missing, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, missing, resolve_range,
 };
 use crate::threads::for_each_parallel;
 
 /// Longer reads are cut into requests of this length, many at once.
 const REQUEST_LEN_BYTES: usize = 8 << 20;
+
+/// What is read to look at a file is no longer than this.
+const LOOK_LEN_MAX_BYTES: usize = 4 << 10;
 
 /// The keys below a folder of a bucket. An object stays the version that was seen first.
 #[derive(Debug, Clone)]
@@ -53,7 +56,8 @@ impl ObjectStore {
     fn find(&self, key: &[u8]) -> Result<Option<Object>> {
         if let Some(listing) = &self.listing {
             let found = std::str::from_utf8(key).ok().and_then(|name| listing.object(name));
-            if found.is_some() || listing.is_whole() {
+            let is_known = || std::str::from_utf8(key).is_ok_and(|name| listing.knows(name));
+            if found.is_some() || is_known() {
                 return Ok(found.cloned());
             }
         }
@@ -89,6 +93,11 @@ impl Store for ObjectStore {
             resolve_range(range, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
         if let Some(whole) = self.objects.whole(&object)? {
             return Ok(Some(whole.slice(part.start as usize..part.end as usize)));
+        }
+        if let Some(listing) = &self.listing
+            && let Some(bytes) = listing.beginnings().read(&*self.objects, &object, part.clone())?
+        {
+            return Ok(Some(bytes));
         }
         let mut bytes = work_space(part.end - part.start)?;
         read_at_once(&*self.objects, &object, part.start, &mut bytes)?;
@@ -179,7 +188,14 @@ impl Store for ObjectStore {
     fn read_into(&self, key: &[u8], offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let object = self.find(key)?.ok_or_else(|| missing(self.describe(key)))?;
         let span = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
-        resolve_range(span, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        let part =
+            resolve_range(span, object.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        if let Some(listing) = self.listing.as_ref().filter(|_| out.len() <= LOOK_LEN_MAX_BYTES)
+            && let Some(bytes) = listing.beginnings().read(&*self.objects, &object, part)?
+        {
+            out.copy_from_slice(&bytes);
+            return Ok(());
+        }
         read_at_once(&*self.objects, &object, offset_bytes, out)
     }
 
@@ -228,7 +244,7 @@ impl Blob for ObjectBlob {
         self.objects.url(&self.object.key).into()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         read_at_once(&*self.objects, &self.object, offset_bytes, out)
     }
 

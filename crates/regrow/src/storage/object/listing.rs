@@ -3,15 +3,19 @@
 //! Opening a checkpoint looks at many names: which layouts could this be, which files are there. All of that is answered
 //! from one list, and every object that is read later is read in the version that the list has shown.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
 
 use super::marker::{self, CLAIM, MARKER, MOVED, OTHER_MARKER, is_bookkeeping};
 use super::{
     Object, ObjectStorage, Objects, Publication, PublishOptions, folder_key, key_of, keys, no_folder, split,
 };
+use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage};
@@ -26,6 +30,10 @@ pub(super) struct Listing {
     objects: BTreeMap<String, Object>,
     /// Whether these are all there are.
     is_whole: bool,
+    /// Names that begin so are all there are.
+    begins: Option<String>,
+    /// What has been read of their beginnings.
+    beginnings: Arc<Beginnings>,
 }
 
 impl Listing {
@@ -40,12 +48,20 @@ impl Listing {
                 below.insert(name, object);
             }
         }
-        Ok(Self { prefix, objects: below, is_whole })
+        Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// A single object, and nothing known of its neighbours.
-    fn of_one(prefix: String, name: String, object: Object) -> Self {
-        Self { prefix, objects: BTreeMap::from([(name, object)]), is_whole: false }
+    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files beside each other.
+    fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
+        let key = format!("{prefix}{name}");
+        let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
+        if !is_whole && listed.iter().all(|object| object.key != key) {
+            listed.extend(objects.head(&key)?);
+        }
+        let name_of = |object: &Object| object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+        let below = listed.into_iter().map(|object| (name_of(&object), object)).collect();
+        let begins = is_whole.then(|| name.to_owned());
+        Ok(Self { prefix, objects: below, is_whole: false, begins, beginnings: Arc::default() })
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -54,6 +70,11 @@ impl Listing {
 
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty()
+    }
+
+    /// What has been read of the objects' beginnings.
+    pub(super) fn beginnings(&self) -> Arc<Beginnings> {
+        Arc::clone(&self.beginnings)
     }
 
     pub(super) fn is_whole(&self) -> bool {
@@ -75,6 +96,16 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
+    /// Whether nothing can be at a name that the list has not shown: all such names are known, or it lies below an
+    /// object.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.is_whole
+            || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
+            || name
+                .match_indices('/')
+                .any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
+    }
+
     fn has_below(&self, folder: &str) -> bool {
         let start = format!("{folder}/");
         self.objects.range(start.clone()..).next().is_some_and(|(name, _)| name.starts_with(&start))
@@ -93,13 +124,19 @@ impl Listing {
         }
         let start = format!("{folder}/");
         let prefix = format!("{}{start}", self.prefix);
-        if !self.is_whole {
+        if !self.knows(folder) {
             return Self::of(objects, prefix);
         }
         let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
         let below = below
             .map(|(name, object)| (name.get(start.len()..).unwrap_or_default().to_owned(), object.clone()));
-        Ok(Self { prefix, objects: below.collect(), is_whole: true })
+        Ok(Self {
+            prefix,
+            objects: below.collect(),
+            is_whole: true,
+            begins: None,
+            beginnings: Arc::clone(&self.beginnings),
+        })
     }
 
     /// The names right below the folder of that name, which is empty for all of the listing.
@@ -135,6 +172,47 @@ impl Listing {
     }
 }
 
+/// The first bytes of a few objects: opening looks at them several times, and each look would be a request.
+#[derive(Debug, Default)]
+pub(super) struct Beginnings(Mutex<VecDeque<(String, Bytes)>>);
+
+impl Beginnings {
+    /// Looks that reach no further are served from here.
+    const LEN_MAX_BYTES: u64 = 64 << 10;
+
+    /// Most objects whose beginning is kept.
+    const KEPT_MAX: usize = 64;
+
+    /// Bytes of an object, if they lie at its beginning; `None` if they are to be read by themselves.
+    pub(super) fn read(
+        &self,
+        objects: &dyn Objects,
+        object: &Object,
+        part: Range<u64>,
+    ) -> Result<Option<Bytes>> {
+        if part.end > Self::LEN_MAX_BYTES || part.end > object.len_bytes {
+            return Ok(None);
+        }
+        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = kept().iter().find(|(key, _)| *key == object.key).map(|(_, bytes)| bytes.clone());
+        let bytes = match found {
+            Some(bytes) => bytes,
+            None => {
+                let mut bytes = work_space(object.len_bytes.min(Self::LEN_MAX_BYTES))?;
+                objects.read(object, 0, &mut bytes)?;
+                let bytes = Bytes::from(bytes);
+                let mut kept = kept();
+                if kept.len() >= Self::KEPT_MAX {
+                    kept.pop_front();
+                }
+                kept.push_back((object.key.clone(), bytes.clone()));
+                bytes
+            }
+        };
+        Ok(Some(bytes.slice(part.start as usize..part.end as usize)))
+    }
+}
+
 /// How the checkpoint at a path is read: from one list, and from where it has moved to.
 ///
 /// # Errors
@@ -144,26 +222,31 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
     if listing.is_empty() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
-        let found = if name.is_empty() { None } else { objects.head(&key_of(objects, path)?)? };
-        let Some(object) = found else {
+        if name.is_empty() {
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
-        };
-        let identity = Some(Identity::of_objects(object.tag.text()));
-        let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
-        return Ok(Reading { location: listed(objects, listing, path), identity });
+        }
+        let root = folder_key(objects, folder)?;
+        let listing = Listing::of_names(objects, root.clone(), &name)?;
+        let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
+        return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
         let listing = Listing::of(objects, format!("{folder}/"))?;
-        return Ok(Reading { location: listed(objects, listing, Path::new(&folder)), identity });
+        // Under the name of the target: that of the folder is one of unfinished saves.
+        return Ok(Reading {
+            location: listed(objects, listing, folder_key(objects, path)?, path),
+            identity,
+        });
     }
     refuse_uncommitted(objects, &listing)?;
-    Ok(Reading { location: listed(objects, listing, path), identity })
+    let root = listing.prefix().to_owned();
+    Ok(Reading { location: listed(objects, listing, root, path), identity })
 }
 
-fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location {
-    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), listing }), path)
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
 }
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
@@ -180,17 +263,19 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has moved.
+    root: String,
     listing: Listing,
 }
 
 impl ListedStorage {
-    /// What follows the prefix of the listing; `None` for a path outside it.
+    /// What follows the root; `None` for a path outside it.
     fn below(&self, path: &Path) -> Result<Option<String>> {
         let key = key_of(&self.objects, path)?;
-        if format!("{key}/") == self.listing.prefix || key.is_empty() && self.listing.prefix.is_empty() {
+        if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
             return Ok(Some(String::new()));
         }
-        Ok(key.strip_prefix(&self.listing.prefix).map(str::to_owned))
+        Ok(key.strip_prefix(&self.root).map(str::to_owned))
     }
 
     fn unlisted(&self) -> ObjectStorage {
@@ -211,7 +296,7 @@ impl Storage for ListedStorage {
         if name.is_empty() || self.listing.has_below(&name) {
             return Ok(Some(Found::Folder));
         }
-        if self.listing.is_whole { Ok(None) } else { self.unlisted().look(path) }
+        if self.listing.knows(&name) { Ok(None) } else { self.unlisted().look(path) }
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
@@ -255,8 +340,11 @@ impl Storage for ListedStorage {
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {
-            let storage =
-                Arc::new(Self { objects: Arc::clone(&self.objects), listing: self.listing.clone() });
+            let storage = Arc::new(Self {
+                objects: Arc::clone(&self.objects),
+                root: self.root.clone(),
+                listing: self.listing.clone(),
+            });
             return Ok(Some(Reading {
                 location: Location::new(storage, path),
                 identity: self.identity(path),

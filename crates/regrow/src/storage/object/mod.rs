@@ -6,6 +6,8 @@
 //! | `listing` | what one list has shown: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `target` | which targets may be taken |
+//! | `settle` | the end of an overwrite; what killed writers have left |
 //! | `marker` | the small objects that say what a folder is |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
@@ -52,7 +54,9 @@ mod listing;
 mod marker;
 mod memory;
 mod publish;
+mod settle;
 mod sink;
+mod target;
 
 use listing::Listing;
 pub(crate) use memory::MemoryObjects;
@@ -148,6 +152,10 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
     /// The objects right below `prefix`, and the names of the folders there.
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+
+    /// The objects whose keys begin with this text, which need not end where a name does. With `page`, only those that
+    /// one request gives, and whether these are all.
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
     /// Writes an object, whatever is there.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
@@ -286,7 +294,7 @@ impl Storage for ObjectStorage {
     }
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        publish::check(&self.objects, target, options).map(drop)
+        target::check(&self.objects, target, options).map(drop)
     }
 
     fn commits_by_marker(&self) -> bool {

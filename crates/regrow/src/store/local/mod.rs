@@ -53,7 +53,7 @@ pub use direct::DirectWriter;
 pub use map::{Access, PrivateMap, advise};
 use reader::DirectReader;
 pub(crate) use reader::FETCH_LEN_MAX_BYTES;
-pub use reader::{Scratch, Way};
+pub use reader::{ReadPath, Scratch};
 pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
 use files::{OpenFile, OpenFiles, is_absent};

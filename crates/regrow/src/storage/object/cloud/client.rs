@@ -35,11 +35,11 @@ impl Client {
     /// Speaks to nobody yet, but reads the files that credentials are in.
     pub(super) fn new(settings: &Settings) -> Result<Self> {
         let traffic = Arc::new(Traffic::default());
-        let metadata_host = ["aws_metadata_endpoint", "azure_msi_endpoint"].iter().find_map(|key| {
+        let metadata_authority = ["aws_metadata_endpoint", "azure_msi_endpoint"].iter().find_map(|key| {
             let (_, rest) = settings.config.get(*key)?.split_once("://")?;
-            Some(rest.split(['/', ':']).next()?.to_owned())
+            Some(rest.split('/').next()?.to_owned())
         });
-        let connector = Connector { tuning: settings.tuning, traffic: traffic.clone(), metadata_host };
+        let connector = Connector { tuning: settings.tuning, traffic: traffic.clone(), metadata_authority };
         let (store, pages): (Arc<dyn ObjectStore>, Arc<dyn PaginatedListStore>) = match settings.service {
             Service::Memory => return Ok(Self::in_memory()),
             Service::S3 => {

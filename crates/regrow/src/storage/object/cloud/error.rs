@@ -279,8 +279,14 @@ fn by_variant(cannot: &str, noted: &Noted, error: &object_store::Error) -> Told 
             format!("an object store name that cannot be used: {source}"),
         )
         .help("names without empty, . and .. segments can"),
-        _ if !noted.answer.message.is_empty() || !noted.answer.code.is_empty() => {
-            Told::new(ErrorKind::Io, format!("{cannot}: the store refuses{}", in_brackets(noted)))
+        _ if noted.status.is_some_and(|status| status >= 300) => {
+            let told = Told::new(ErrorKind::Io, format!("{cannot}: the store refuses{}", in_brackets(noted)));
+            match noted.answer.code.is_empty() {
+                true => {
+                    told.help("the answer is not that of an object store: check the endpoint and the proxy")
+                }
+                false => told.help("the words are the store's own; check endpoint and storage options"),
+            }
         }
         _ => match http_error(error) {
             Some(http) => {

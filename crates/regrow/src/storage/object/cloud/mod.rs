@@ -21,15 +21,14 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::list::PaginatedListOptions;
 use object_store::path::Path as StorePath;
 use object_store::{
-    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, PutResult,
-    UpdateVersion,
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutPayload, PutResult, UpdateVersion,
 };
 
 use self::client::Client;
@@ -66,8 +65,6 @@ pub(crate) const SCHEMES: [&str; 10] =
 const PAGE_KEYS: usize = 1000;
 /// Tries of a deletion: that of many keys is no request that the layer below tries again.
 const DELETE_TRIES: u32 = 3;
-/// How long a store is asked where a bucket is.
-const REGION_LIMIT: Duration = Duration::from_secs(5);
 
 /// One bucket (or container) of an object store, with how to reach it. Cheap to clone; `Debug` shows no secret.
 #[derive(Clone)]
@@ -135,7 +132,12 @@ impl Bucket {
 
     fn of_url_in(url: &str, options: &StorageOptions, around: &Surroundings) -> Result<(Self, String)> {
         let bad = |what: &str| {
+            // What stands before an @ may be a secret, and so may what follows a ?.
             let shown = url.split(['?', '#']).next().unwrap_or(url);
+            let shown = match (shown.split_once("://"), shown.rsplit_once('@')) {
+                (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://[hidden]@{rest}"),
+                _ => shown.to_owned(),
+            };
             Err(Error::invalid(format!("an address of an object store {what}"))
                 .in_file(shown)
                 .help("s3://bucket/path, gs://bucket/path, az://container/path"))
@@ -316,7 +318,7 @@ impl Bucket {
         }
         let until = Instant::now() + self.0.settings.tuning.operation_limit(wanted);
         let mut reading = Reading { out, filled: 0, tag: if_match.cloned() };
-        for round in 0.. {
+        loop {
             let before = reading.filled;
             let left = (reading.out.len() - before) as u64;
             let (reading_now, path) = (&mut reading, &path);
@@ -335,25 +337,19 @@ impl Bucket {
                 ),
                 Err(failure) => failure,
             };
-            if failure.error.kind() != ErrorKind::Corrupt
-                && self.service() == Service::Memory
+            // Not every server says 416 of a range behind the end.
+            if failure.error.kind() == ErrorKind::Io
+                && !failure.may_pass
                 && let Ok(Some(info)) = self.head(key)
                 && info.len_bytes < offset + wanted
             {
                 return Err(too_short(info.len_bytes));
             }
             // Without progress, the layers below have tried enough.
-            let goes_on =
-                reading.filled > before || (round == 0 && failure.may_pass && before == 0 && wanted == left);
-            if !failure.may_pass
-                || !goes_on
-                || Instant::now() >= until
-                || (round > 0 && reading.filled == before)
-            {
+            if !failure.may_pass || reading.filled == before || Instant::now() >= until {
                 return Err(failure.error);
             }
         }
-        Ok(())
     }
 
     fn replaced(&self, key: &str) -> Error {
@@ -369,7 +365,7 @@ impl Bucket {
         let limit = limit.unwrap_or(usize::MAX);
         let mut objects: Vec<ObjectInfo> = Vec::new();
         let mut page_token = None;
-        loop {
+        let has_more = loop {
             // One more than asked for says whether there are more.
             let missing = limit.saturating_add(1).saturating_sub(objects.len());
             let max_keys = Some(missing.clamp(1, PAGE_KEYS));
@@ -395,14 +391,35 @@ impl Bucket {
             );
             match next {
                 Some(next) if objects.len() <= limit => page_token = Some(next),
-                _ => break,
+                next => break next.is_some(),
             }
-        }
+        };
         objects.sort_unstable_by(|a, b| a.key.as_bytes().cmp(b.key.as_bytes()));
         without_markers(&mut objects);
-        let is_cut = objects.len() > limit;
+        let is_cut = has_more || objects.len() > limit;
         objects.truncate(limit);
         Ok(Listing { objects, is_cut })
+    }
+
+    /// The objects whose keys begin with this text, which need not end where a name does; with `page`, those of the first
+    /// page, and whether these are all.
+    pub(crate) fn list_beginning(&self, begins: &str, is_page: bool) -> Result<(Vec<ObjectInfo>, bool)> {
+        let mut objects: Vec<ObjectInfo> = Vec::new();
+        let mut page_token = None;
+        loop {
+            let options = PaginatedListOptions { page_token, ..PaginatedListOptions::default() };
+            let page = self.run(Action::List, begins, 0, |client| async move {
+                let Some(pages) = &client.pages else { return Ok((Vec::new(), None)) };
+                let page = pages.list_paginated(Some(begins), options).await?;
+                Ok((page.result.objects, page.page_token))
+            })?;
+            let (found, next) = page;
+            objects.extend(found.into_iter().map(ObjectInfo::of));
+            match next {
+                Some(next) if !is_page => page_token = Some(next),
+                next => return Ok((objects, next.is_none())),
+            }
+        }
     }
 
     /// The objects directly in the folder `prefix`, and the folders in it, as whole keys without a slash at the end;
@@ -569,7 +586,7 @@ impl Bucket {
             if settings.service == Service::S3
                 && settings.endpoint().is_none()
                 && !settings.config.contains_key("aws_region")
-                && let Some(region) = state.block_on(region_of(&settings.bucket))?
+                && let Some(region) = state.region(&settings.bucket)?
             {
                 settings.config.insert("aws_region".to_owned(), region);
             }
@@ -670,13 +687,6 @@ async fn fill(
         reading.filled += len;
     }
     Ok(if reading.filled == reading.out.len() { Filled::All } else { Filled::BrokeOff })
-}
-
-/// The region that S3 says a bucket is in; `None` if it does not say so soon.
-async fn region_of(bucket: &str) -> Option<String> {
-    let options = ClientOptions::new().with_timeout(REGION_LIMIT).with_connect_timeout(REGION_LIMIT);
-    let asked = object_store::aws::resolve_bucket_region(bucket, &options);
-    tokio::time::timeout(REGION_LIMIT, asked).await.ok()?.ok()
 }
 
 /// The bucket in memory that goes by a name in this process.

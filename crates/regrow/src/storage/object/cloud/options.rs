@@ -10,7 +10,6 @@
 //! secret key, session token) are taken from one of them, never from two.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,28 +20,6 @@ use object_store::gcp::GoogleConfigKey;
 use super::credentials;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::StorageOptions;
-
-/// Names whose values `Debug` shows, as [`canonical`] spells them.
-const OPEN: [&str; 18] = [
-    "account_name",
-    "anon",
-    "checksum",
-    "connect_timeout",
-    "endpoint",
-    "imdsv1_fallback",
-    "max_concurrency",
-    "max_retries",
-    "part_size",
-    "profile",
-    "project",
-    "read_timeout",
-    "region",
-    "request_payer",
-    "retry_timeout",
-    "use_emulator",
-    "virtual_hosted_style_request",
-    "allow_http",
-];
 
 /// Which cloud, or which of its dialects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -202,7 +179,10 @@ pub(super) fn resolve(
         Some(endpoint) if endpoint.starts_with("https://") => false,
         Some(endpoint) => {
             return Err(Error::invalid("the endpoint is no address")
-                .expected("http://host:port or https://host", quoted(endpoint))
+                .expected(
+                    "http://host:port or https://host",
+                    quoted(endpoint.rsplit('@').next().unwrap_or(endpoint)),
+                )
                 .help("http is spoken only to an endpoint that says http://"));
         }
         None => false,
@@ -737,4 +717,128 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn around(vars: &[(&str, &str)]) -> Surroundings {
+        Surroundings {
+            vars: vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            home: None,
+        }
+    }
+
+    fn s3(options: &[(&str, &str)], vars: &[(&str, &str)]) -> Result<Settings> {
+        resolve(Service::S3, "b", None, &options.iter().copied().collect(), &around(vars))
+    }
+
+    fn get<'a>(settings: &'a Settings, key: &str) -> Option<&'a str> {
+        settings.config.get(key).map(String::as_str)
+    }
+
+    #[test]
+    fn spellings_of_fsspec_and_of_the_cloud_mean_the_same() {
+        let fsspec = s3(
+            &[
+                ("key", "k"),
+                ("secret", "s"),
+                ("token", "t"),
+                ("client_kwargs.endpoint_url", "http://h:1"),
+                ("client_kwargs.region_name", "r"),
+                ("requester_pays", "True"),
+            ],
+            &[],
+        )
+        .unwrap();
+        let cloud = s3(
+            &[
+                ("aws_access_key_id", "k"),
+                ("aws_secret_access_key", "s"),
+                ("AWS_SESSION_TOKEN", "t"),
+                ("endpoint", "http://h:1"),
+                ("region", "r"),
+                ("aws_request_payer", "true"),
+            ],
+            &[],
+        )
+        .unwrap();
+        assert_eq!(fsspec.config, cloud.config);
+        assert_eq!(fsspec.identity(), cloud.identity());
+        assert!(fsspec.is_http);
+        assert_eq!(get(&fsspec, "aws_access_key_id"), Some("k"));
+        let both = s3(&[("key", "k"), ("access_key_id", "other")], &[]).err().unwrap();
+        assert!(both.to_string().contains("mean the same and differ"), "{both}");
+    }
+
+    #[test]
+    fn keys_come_from_one_place() {
+        let vars = [
+            ("AWS_ACCESS_KEY_ID", "env"),
+            ("AWS_SECRET_ACCESS_KEY", "env-secret"),
+            ("AWS_SESSION_TOKEN", "env-token"),
+            ("AWS_DEFAULT_REGION", "eu-west-1"),
+            ("AWS_ENDPOINT_URL", "https://e"),
+            ("AWS_ENDPOINT_URL_S3", "https://e3"),
+            ("AWS_READ_TIMEOUT", "nonsense"),
+        ];
+        let env = s3(&[], &vars).unwrap();
+        assert_eq!(get(&env, "aws_session_token"), Some("env-token"));
+        assert_eq!(get(&env, "aws_region"), Some("eu-west-1"));
+        assert_eq!(env.endpoint(), Some("https://e3"));
+        assert!(env.secrets.contains(&"env-secret".to_owned()));
+        let given = s3(&[("key", "k"), ("secret", "s"), ("endpoint_url", "https://mine")], &vars).unwrap();
+        assert_eq!(get(&given, "aws_session_token"), None);
+        assert_eq!(given.endpoint(), Some("https://mine"));
+        let anon = s3(&[("anon", "true")], &vars).unwrap();
+        assert_eq!(get(&anon, "aws_access_key_id"), None);
+        assert_eq!(get(&anon, "aws_skip_signature"), Some("true"));
+    }
+
+    #[test]
+    fn names_that_are_not_known_are_refused_with_those_near() {
+        let error = s3(&[("secrte", "x")], &[]).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.help_text().unwrap().contains("secret"), "{error}");
+        let error = s3(&[("account_name", "x")], &[]).err().unwrap();
+        assert!(error.to_string().contains("no storage option of S3"), "{error}");
+        let error = s3(&[("endpoint", "localhost:9000")], &[]).err().unwrap();
+        assert!(error.to_string().contains("http://host:port"), "{error}");
+    }
+
+    #[test]
+    fn tokens_of_gcsfs_are_understood() {
+        let gcs = |token: &str, vars: &[(&str, &str)]| {
+            let options = StorageOptions::new().with("token", token).with("project", "p");
+            resolve(Service::Gcs, "b", None, &options, &around(vars)).unwrap()
+        };
+        assert_eq!(get(&gcs("anon", &[]), "google_skip_signature"), Some("true"));
+        assert_eq!(get(&gcs("ya29.x", &[]), "google_bearer_token"), Some("ya29.x"));
+        assert_eq!(get(&gcs("/k.json", &[]), "google_application_credentials"), Some("/k.json"));
+        let json = "{\"gcs_base_url\": \"http://127.0.0.1:1\", \"private_key\": \"abcdef\"}";
+        let settings = gcs(json, &[]);
+        assert!(settings.is_http && settings.secrets.contains(&"abcdef".to_owned()));
+        let emulator = resolve(
+            Service::Gcs,
+            "b",
+            None,
+            &StorageOptions::new(),
+            &around(&[("STORAGE_EMULATOR_HOST", "localhost:4443")]),
+        )
+        .unwrap();
+        assert_eq!(emulator.endpoint(), Some("http://localhost:4443"));
+        assert_eq!(get(&emulator, "google_skip_signature"), Some("true"));
+    }
+
+    #[test]
+    fn a_connection_string_is_taken_apart() {
+        let options = StorageOptions::new().with(
+            "connection_string",
+            "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5+/==;EndpointSuffix=core.windows.net",
+        );
+        let settings = resolve(Service::Azure, "c", None, &options, &around(&[])).unwrap();
+        assert_eq!(get(&settings, "azure_storage_account_key"), Some("a2V5+/=="));
+        assert_eq!(settings.endpoint(), Some("https://acc.blob.core.windows.net"));
+    }
 }

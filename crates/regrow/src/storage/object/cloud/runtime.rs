@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use object_store::ClientOptions;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
 
@@ -21,11 +22,16 @@ const WORKERS: usize = 2;
 /// Parts of all uploads of this process that may be on their way at once, in KiB.
 pub(super) const UPLOAD_BUDGET_KIB: u32 = 512 << 10;
 
+/// How long S3 is asked where a bucket is.
+const REGION_LIMIT: Duration = Duration::from_secs(5);
+
 /// What one process has: a runtime, its clients, and the budget that uploads share.
 pub(super) struct State {
     process: u32,
     runtime: Runtime,
     clients: Mutex<HashMap<Arc<str>, Arc<Client>>>,
+    /// Of buckets on AWS whose region nobody gave.
+    regions: Mutex<HashMap<String, Option<String>>>,
     /// In KiB.
     pub(super) budget: Arc<Semaphore>,
 }
@@ -61,6 +67,7 @@ pub(super) fn state() -> Result<&'static State> {
         process,
         runtime,
         clients: Mutex::default(),
+        regions: Mutex::default(),
         budget: Arc::new(Semaphore::new(UPLOAD_BUDGET_KIB as usize)),
     });
     let made: *mut State = Box::leak(made);
@@ -101,6 +108,22 @@ impl State {
                 .join()
                 .map_err(|_| Error::new(ErrorKind::Internal, "a request to an object store panicked"))
         })
+    }
+
+    /// The region that S3 says a bucket is in; `None` if it does not say so soon. Asked once.
+    pub(super) fn region(&self, bucket: &str) -> Result<Option<String>> {
+        let known =
+            |state: &Self| state.regions.lock().unwrap_or_else(PoisonError::into_inner).get(bucket).cloned();
+        if let Some(region) = known(self) {
+            return Ok(region);
+        }
+        let region = self.block_on(async {
+            let options = ClientOptions::new().with_timeout(REGION_LIMIT).with_connect_timeout(REGION_LIMIT);
+            let asked = object_store::aws::resolve_bucket_region(bucket, &options);
+            tokio::time::timeout(REGION_LIMIT, asked).await.ok()?.ok()
+        })?;
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket.to_owned(), region.clone());
+        Ok(region)
     }
 
     /// Where tasks are spawned.

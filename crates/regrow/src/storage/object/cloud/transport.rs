@@ -125,8 +125,8 @@ pub(super) struct Traffic {
 pub(super) struct Connector {
     pub(super) tuning: Tuning,
     pub(super) traffic: Arc<Traffic>,
-    /// The host of a metadata service that was set by hand.
-    pub(super) metadata_host: Option<String>,
+    /// Host and port of a metadata service that was set by hand.
+    pub(super) metadata_authority: Option<String>,
 }
 
 impl HttpConnector for Connector {
@@ -173,23 +173,24 @@ impl Guarded {
             .ok_or_else(|| HttpError::new(HttpErrorKind::Unknown, std::io::Error::other("no HTTP client")))
     }
 
-    fn is_metadata(&self, host: &str) -> bool {
+    fn is_metadata(&self, request: &HttpRequest) -> bool {
         matches!(
-            host,
+            request.uri().host().unwrap_or_default(),
             "169.254.169.254"
                 | "169.254.170.2"
                 | "169.254.170.23"
                 | "[fd00:ec2::254]"
                 | "metadata.google.internal"
                 | "metadata"
-        ) || self.connector.metadata_host.as_deref() == Some(host)
+        ) || self.connector.metadata_authority.is_some()
+            && self.connector.metadata_authority.as_deref()
+                == request.uri().authority().map(|host| host.as_str())
     }
 
     async fn send(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let tuning = &self.connector.tuning;
         let traffic = &self.connector.traffic;
-        let host = request.uri().host().unwrap_or_default().to_owned();
-        let is_metadata = self.is_metadata(&host);
+        let is_metadata = self.is_metadata(&request);
         let body_len = request.body().content_length();
         let is_bulk = body_len >= BULK_LEN_BYTES;
         let limit = if is_metadata { METADATA_LIMIT } else { tuning.request_limit(body_len as u64) };
@@ -257,7 +258,7 @@ impl Guarded {
         if status < 400 && status != 301 {
             return Ok(response);
         }
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         let body = match tokio::time::timeout(self.connector.tuning.read_timeout, body.bytes()).await {
             Ok(Ok(body)) => body,
             _ => bytes::Bytes::new(),
@@ -276,6 +277,12 @@ impl Guarded {
             noted.answer = answer;
             noted.region = noted.region.take().or(region);
         });
+        if notes.with(|noted| noted.answer.code == "RequestTimeout")
+            && let Ok(status) = 408_u16.try_into()
+        {
+            // S3 says 400, which is not tried again, of a body that it waited for too long.
+            parts.status = status;
+        }
         // Text that is not UTF-8 would become another error on the way up.
         Ok(HttpResponse::from_parts(parts, bytes::Bytes::from(text).into()))
     }

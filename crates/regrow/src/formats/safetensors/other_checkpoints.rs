@@ -8,7 +8,7 @@
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::MANIFEST_SUFFIX;
-use crate::formats::{Format, nearby, pytree_data};
+use crate::formats::{Format, pytree_data, suggestions};
 use crate::location::Location;
 use crate::storage::Entry;
 
@@ -58,7 +58,7 @@ fn is_of_another(file: &Location, name: &str) -> Result<bool> {
         return Ok(false);
     }
     let is_manifest = name.ends_with(MANIFEST_SUFFIX) && pytree_data::PytreeData.recognise(file)?;
-    Ok(is_manifest || nearby::is_named_like_one(file.name()))
+    Ok(is_manifest || suggestions::is_named_like_one(file.name()))
 }
 
 fn some(mut names: Vec<String>) -> String {
