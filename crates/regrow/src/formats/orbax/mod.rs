@@ -78,7 +78,8 @@ impl Format for Orbax {
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
         }
-        if !matches!(found, detect::Found::Steps(_)) {
+        // Of steps each has a marker of its own; arrays without metadata are nobody's checkpoint.
+        if !matches!(found, detect::Found::Steps(_) | detect::Found::BareArrays) {
             super::refuse_unmarked(at)?;
         }
         if let Some((step, about)) = reader::regrow_step(&found, at, options)? {

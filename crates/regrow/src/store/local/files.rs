@@ -95,7 +95,7 @@ impl OpenFile {
             Ok((true, file)) => Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() })),
             Ok((false, _)) => Ok(None),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io("cannot open", &place.describe(), error)),
+            Err(error) => Err(Error::io("cannot open", place.describe(), error)),
         }
     }
 

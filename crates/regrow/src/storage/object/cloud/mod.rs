@@ -19,9 +19,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+#[cfg(test)]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -54,7 +55,9 @@ mod upload;
 
 pub(in crate::storage) use objects::KIND;
 pub(crate) use options::Service;
-pub(crate) use settle::{Created, Replaced};
+pub(crate) use settle::Created;
+#[cfg(test)]
+pub(crate) use settle::Replaced;
 pub(crate) use upload::Upload;
 
 /// Schemes of [`Bucket::of_url`].
@@ -184,6 +187,7 @@ impl Bucket {
     }
 
     /// A bucket in memory that nobody else has.
+    #[cfg(test)]
     pub(crate) fn in_memory() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("private-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -204,17 +208,13 @@ impl Bucket {
         self.0.settings.service
     }
 
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        &self.0.settings.bucket
-    }
-
     /// The address of a key, for errors and reports; of the bucket itself for an empty key.
     pub(crate) fn url_of(&self, key: &str) -> String {
         format!("{}/{key}", self.0.root)
     }
 
     /// Requests that this process has sent to the bucket, with those that were tried again.
+    #[cfg(test)]
     pub(crate) fn requests(&self) -> u64 {
         self.client().map_or(0, |client| client.traffic.requests.load(Ordering::Relaxed))
     }

@@ -90,6 +90,7 @@ impl Upload {
     ///
     /// # Errors
     /// As for [`part`](Self::part).
+    #[cfg(test)]
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes + self.tail.len()).max(1);
