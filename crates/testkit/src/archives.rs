@@ -174,6 +174,24 @@ pub fn zip_of(members: &[ZipMember<'_>]) -> Vec<u8> {
 
 /// The checksum of zip files.
 pub fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, &byte| (0..8).fold(crc ^ u32::from(byte), |crc, _| step(crc)))
+    const TABLE: [u32; 256] = table();
+    !bytes.iter().fold(!0, |crc, &byte| {
+        let at = usize::from(crc.to_le_bytes()[0] ^ byte);
+        TABLE.get(at).copied().unwrap_or_default() ^ crc >> 8
+    })
+}
+
+const fn table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut at = 0;
+    while at < table.len() {
+        let (mut crc, mut bit) = (at as u32, 0);
+        while bit < 8 {
+            crc = if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+            bit += 1;
+        }
+        table[at] = crc;
+        at += 1;
+    }
+    table
 }
