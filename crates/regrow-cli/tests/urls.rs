@@ -1,6 +1,5 @@
 //! URLs and the options of their storages, on every command.
 
-
 #[cfg(test)]
 mod common;
 
