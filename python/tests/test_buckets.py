@@ -168,10 +168,9 @@ def test_regrow_reads_what_tensorstore_wrote_into_the_bucket(
     endpoint: str, options: dict[str, str], credentials: None
 ) -> None:
     kernel = tree()["params"]["kernel"]
-    base = kvstore(endpoint, "ours/a/")
     spec = {
         "driver": "zarr3",
-        "kvstore": {"driver": "ocdbt", "base": base, "path": "kernel/"},
+        "kvstore": kvstore(endpoint, "ours/a/kernel/"),
         "metadata": {"shape": list(kernel.shape), "data_type": "float32"},
     }
     ts.open(spec, create=True).result().write(kernel).result()
