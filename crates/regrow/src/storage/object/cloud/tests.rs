@@ -635,7 +635,10 @@ fn an_upload_in_parts_is_one_object_or_nothing() {
                 *aborts += 1;
                 Reply::Say(204, &[], Vec::new())
             }
-            ("HEAD", _) => Reply::Say(200, TAG, vec![0; whole.unwrap_or(0)]),
+            ("HEAD", _) => match whole {
+                Some(len) => Reply::Say(200, TAG, vec![0; *len]),
+                None => Reply::Say(404, &[], Vec::new()),
+            },
             _ => Reply::Say(500, &[], Vec::new()),
         }
     });
