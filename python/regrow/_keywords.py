@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
-from ._errors import UnknownKeywordError
+from ._errors import InvalidArgumentError
 from ._handlers import LeafRegistry
 from ._location import StrPath
 from ._options import OrbaxOptions
@@ -252,6 +252,10 @@ _LOAD_DEFAULTS: LoadOptions = {
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class UnknownKeywordError(InvalidArgumentError, TypeError):
+    """A function was given a keyword that it does not take. Also a `TypeError`, as Python itself raises."""
 
 
 class Keywords:

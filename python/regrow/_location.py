@@ -301,7 +301,7 @@ def _of_obstore(store: Any, path: str) -> _Taken:
         return _Taken(os.path.join(os.fsdecode(store.prefix or "/"), _below(path)), {})
     if kind not in _OBSTORE:
         raise _not_readable(
-            f"a {kind} of {_package(store)} cannot be taken over",
+            f"{kind} of {_package(store)}: this store cannot be taken over",
             "it takes an S3Store, GCSStore, AzureStore or LocalStore; for checkpoints in memory give memory://name/x",
         )
     scheme, bucket_option = _OBSTORE[kind]
@@ -339,7 +339,7 @@ def _of_fsspec(fs: Any, path: str) -> _Taken:
     protocols = fs.protocol if isinstance(fs.protocol, (tuple, list)) else (fs.protocol,)
     if _FSSPEC_ELSEWHERE.intersection(protocols):
         raise _not_readable(
-            f"what is in a {type(fs).__name__} of {_package(fs)}, only fsspec can reach",
+            f"{type(fs).__name__} of {_package(fs)}: only fsspec itself can reach what is in it",
             "give the path or URL of a disk or bucket; for checkpoints in memory give memory://name/x",
         )
     text = fs.unstrip_protocol(path)

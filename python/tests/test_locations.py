@@ -507,9 +507,9 @@ def test_a_local_store_of_obstore(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("store", "what"),
     [
-        (store_of("MemoryStore"), "a MemoryStore of obstore cannot be taken over"),
-        (store_of("HTTPStore", url="https://h/x"), "a HTTPStore of obstore cannot be taken over"),
-        (object(), "a object of builtins cannot be taken over"),
+        (store_of("MemoryStore"), "MemoryStore of obstore: this store cannot be taken over"),
+        (store_of("HTTPStore", url="https://h/x"), "HTTPStore of obstore: this store cannot be taken over"),
+        (object(), "object of builtins: this store cannot be taken over"),
         (store_of("S3Store", config={}, prefix=None, credential_provider=lambda: None), "credentials from Python code"),
         (
             store_of("S3Store", config={}, prefix=None, client_options={"default_headers": {"x": SECRET}}),
@@ -543,7 +543,7 @@ def test_file_systems_of_fsspec() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "simplecache", "zip"])
 def test_file_systems_that_only_fsspec_can_reach(kind: str) -> None:
-    with pytest.raises(regrow.UnsupportedError, match="only fsspec can reach"):
+    with pytest.raises(regrow.UnsupportedError, match="SomeFileSystem of fsspec: only fsspec itself can reach"):
         regrow.Location.from_fsspec(fs_of("SomeFileSystem", kind), "x")
 
 
@@ -555,5 +555,5 @@ def test_fsspec_itself(tmp_path: Path) -> None:
     local = fsspec.filesystem("file", auto_mkdir=True)
     regrow.save(regrow.Location.from_fsspec(local, f"{tmp_path}/x"), a_tree())
     assert_same(regrow.load(regrow.Location.from_fsspec(DirFileSystem(str(tmp_path), local), "x"), a_tree()), a_tree())
-    with pytest.raises(regrow.UnsupportedError, match="a MemoryFileSystem of fsspec"):
+    with pytest.raises(regrow.UnsupportedError, match="MemoryFileSystem of fsspec"):
         regrow.Location.from_fsspec(fsspec.filesystem("memory"), "/x")
