@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 import os
 import pickle
@@ -291,7 +290,6 @@ def test_a_universal_path_brings_its_options() -> None:
     assert regrow.Location(path) == regrow.Location("memory://b/x", key="K", client_kwargs={"endpoint_url": "E"})
 
 
-@pytest.mark.skipif(importlib.util.find_spec("etils") is None, reason="etils is not installed")
 def test_epath() -> None:
     from etils import epath
 
@@ -547,7 +545,6 @@ def test_file_systems_that_only_fsspec_can_reach(kind: str) -> None:
         regrow.Location.from_fsspec(fs_of("SomeFileSystem", kind), "x")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("fsspec") is None, reason="fsspec is not installed")
 def test_fsspec_itself(tmp_path: Path) -> None:
     import fsspec
     from fsspec.implementations.dirfs import DirFileSystem

@@ -359,12 +359,12 @@ pub(crate) fn suffix_of(name: &OsStr) -> Option<String> {
     Some(Path::new(name).extension()?.to_str()?.to_ascii_lowercase())
 }
 
-/// The path itself, if it is one of the local file system.
+/// The path that a path or a `file://` URL names, for what only the local file system can do.
 ///
 /// # Errors
-/// `Unsupported` for a URL.
-pub fn local(path: &Path) -> Result<&Path> {
-    Location::parse(path).map(|_| path)
+/// `Unsupported` for any other URL, also of a storage that this build knows.
+pub fn local(path: &Path) -> Result<PathBuf> {
+    Location::parse(path)?.local_path().map(Path::to_owned)
 }
 
 /// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local file system.
@@ -402,6 +402,15 @@ mod tests {
         }
         let file = Location::parse(Path::new("file:///home/x")).unwrap();
         assert_eq!(file.local_path().unwrap(), Path::new("/home/x"));
+    }
+
+    #[test]
+    fn what_is_local_by_nature_takes_no_other_storage() {
+        assert_eq!(local(Path::new("file:///home/x")).unwrap(), Path::new("/home/x"));
+        assert_eq!(local(Path::new("./gs:/x")).unwrap(), Path::new("./gs:/x"));
+        for url in ["memory://bucket/x", "s3://bucket/x", "hdfs://host/x"] {
+            assert_eq!(local(Path::new(url)).unwrap_err().kind(), ErrorKind::Unsupported, "{url}");
+        }
     }
 
     #[test]
