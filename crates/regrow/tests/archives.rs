@@ -102,7 +102,8 @@ fn every_layout_is_read_where_it_lies() {
 fn steps_are_found_inside() {
     let folder = tempfile::tempdir().unwrap();
     for (step, fill) in [(1, 1), (2, 2), (10, 3)] {
-        save_with(folder.path().join(format!("runs/{step}")), &small_tree(fill), &SaveOptions::default()).unwrap();
+        save_with(folder.path().join(format!("runs/{step}")), &small_tree(fill), &SaveOptions::default())
+            .unwrap();
     }
     for (pack, kind) in KINDS {
         for (top, names) in [("", ["runs", "runs/2"]), ("runs", ["", "2"])] {
@@ -112,10 +113,14 @@ fn steps_are_found_inside() {
                 for at in [file.join(names[0]), file.clone()] {
                     let newest = open(&at).unwrap();
                     assert_eq!(newest.description().steps, [1, 2, 10]);
-                    assert!(bytes_of(&newest.load(&LoadOptions::default()).unwrap()) == bytes_of(&small_tree(3)));
+                    assert!(
+                        bytes_of(&newest.load(&LoadOptions::default()).unwrap()) == bytes_of(&small_tree(3))
+                    );
                     let second = OpenOptions { step: Some(2), ..OpenOptions::default() };
                     let second = open_with(&at, &second).unwrap();
-                    assert!(bytes_of(&second.load(&LoadOptions::default()).unwrap()) == bytes_of(&small_tree(2)));
+                    assert!(
+                        bytes_of(&second.load(&LoadOptions::default()).unwrap()) == bytes_of(&small_tree(2))
+                    );
                 }
                 for name in [names[1], "2"] {
                     assert!(bytes_of(&load(file.join(name)).unwrap()) == bytes_of(&small_tree(2)));
