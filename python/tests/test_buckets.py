@@ -1,4 +1,4 @@
-"""Buckets through a server that others wrote (moto): what regrow saves there, boto3, TensorStore and Orbax read, and back."""
+"""Buckets through a server of others (moto): what regrow saves there, boto3, TensorStore and Orbax read, and back."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-import regrow
 import safetensors.numpy
 import tensorstore as ts
 from botocore.config import Config
+
+import regrow
 
 SECRET = "a-secret-nobody-may-see"
 
@@ -116,7 +117,8 @@ def test_slices_async_saves_and_overwrites(options: dict[str, str], s3: Any) -> 
     regrow.save(url, tree(2.0), overwrite=True, storage_options=options)
     assert same(regrow.load(url, storage_options=options), tree(2.0))
     assert not [key for key in keys(s3, "use/") if "tmp" in key or "regrow-" in key]
-    based = regrow.save("s3://runs/use/step_2", tree(2.0), base=regrow.Location(url, **options), storage_options=options)
+    base = regrow.Location(url, **options)
+    based = regrow.save("s3://runs/use/step_2", tree(2.0), base=base, storage_options=options)
     assert based.reused_bytes > 0
     for key in keys(s3, "use/step_1/"):
         s3.delete_object(Bucket="runs", Key=key)
@@ -166,10 +168,9 @@ def test_regrow_reads_what_tensorstore_wrote_into_the_bucket(
     endpoint: str, options: dict[str, str], credentials: None
 ) -> None:
     kernel = tree()["params"]["kernel"]
-    base = kvstore(endpoint, "ours/a/")
     spec = {
         "driver": "zarr3",
-        "kvstore": {"driver": "ocdbt", "base": base, "path": "kernel/"},
+        "kvstore": kvstore(endpoint, "ours/a/kernel/"),
         "metadata": {"shape": list(kernel.shape), "data_type": "float32"},
     }
     ts.open(spec, create=True).result().write(kernel).result()

@@ -23,6 +23,7 @@ use cmd::{
     verify::Verify,
 };
 use exit::{Exit, Failure};
+use regrow::location::{Location, is_url};
 use regrow::text::printable_lines;
 use regrow::{Checkpoint, Error, Monitor, OpenOptions};
 
@@ -64,6 +65,17 @@ pub struct Globals {
     /// No progress bar, even on a terminal.
     #[arg(long, global = true)]
     no_progress: bool,
+    /// How to reach the storage of a URL: `endpoint_url=http://localhost:9000`, `anon=true`. Can be given several times.
+    /// Others on this machine can see what is on a command line: secrets are better in the environment.
+    #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    storage_options: Vec<(String, String)>,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a storage option has the form NAME=VALUE".to_owned()),
+    }
 }
 
 impl Globals {
@@ -83,9 +95,28 @@ impl Globals {
         }
     }
 
+    /// What a path or a URL names. The storage options are for URLs.
+    fn locate(&self, path: &Path) -> Result<Location, Error> {
+        match is_url(path) {
+            true => Location::with_options(path, &self.storage_options.iter().cloned().collect()),
+            false => Location::parse(path),
+        }
+    }
+
+    /// Errs if there are storage options and no URL that they could be for.
+    fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
+        match self.storage_options.first() {
+            Some((name, _)) if !paths.iter().any(|path| is_url(path)) => {
+                Err(Error::invalid(format!("the storage option {name:?} is for URLs, and there is none"))
+                    .help("leave it out, or give a URL such as s3://bucket/path"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Opens a checkpoint, and says on stderr what is missing of it.
     fn open(&self, path: &Path) -> Result<Checkpoint, Error> {
-        let checkpoint = regrow::open_with(path, &self.open_options())?;
+        let checkpoint = regrow::open_with(self.locate(path)?, &self.open_options())?;
         for warning in &checkpoint.description().warnings {
             out::warn(&format!("warning: {}: {warning}", path.display()));
         }
@@ -102,6 +133,21 @@ enum Command {
     Convert(Convert),
     Demo(Demo),
     Completions(Completions),
+}
+
+impl Command {
+    /// The paths and URLs that it was given.
+    fn paths(&self) -> Vec<&Path> {
+        match self {
+            Self::Ls(ls) => vec![ls.path()],
+            Self::Overview(overview) => vec![overview.path()],
+            Self::Cat(cat) => vec![cat.path()],
+            Self::Verify(verify) => verify.paths(),
+            Self::Convert(convert) => convert.paths(),
+            Self::Demo(demo) => demo.paths(),
+            Self::Completions(_) => Vec::new(),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -134,6 +180,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Exit, Failure> {
     let mut out = out::stdout();
+    cli.globals.check_storage_options(&cli.command.paths()).map_err(Failure::Usage)?;
     let exit = match &cli.command {
         Command::Ls(ls) => ls.run(&cli.globals, &mut out),
         Command::Overview(overview) => overview.run(&cli.globals, &mut out),

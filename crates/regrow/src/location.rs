@@ -172,9 +172,14 @@ impl Location {
     }
 
     /// The folders that hold this one, the nearest first.
-    pub fn folders_above(&self) -> Vec<Self> {
-        let absolute = self.storage.absolute(&self.path);
-        absolute.ancestors().skip(1).map(|folder| self.at(folder)).collect()
+    pub fn folders_above(&self) -> impl Iterator<Item = Self> + '_ {
+        let above = |path: &PathBuf| path.parent().map(Path::to_owned);
+        std::iter::successors(above(&self.storage.absolute(&self.path)), above).map(|folder| self.at(folder))
+    }
+
+    /// The first of these names under which a value lies in the folder.
+    pub fn first_file(&self, names: &[&'static str]) -> Option<&'static str> {
+        self.storage.first_file(&self.path, names)
     }
 
     /// Another name in the same folder.
@@ -392,6 +397,11 @@ pub(crate) fn suffix_of(name: &OsStr) -> Option<String> {
 /// `Unsupported` for a URL.
 pub fn local(path: &Path) -> Result<&Path> {
     Location::parse(path).map(|_| path)
+}
+
+/// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local file system.
+pub fn is_url(path: &Path) -> bool {
+    scheme_of(path).is_some()
 }
 
 /// The scheme of an address, in lower case, and what follows it; `None` for a path.

@@ -1,7 +1,7 @@
 //! Every layout inside archives: what was saved to a folder and packed is read where it lies, and nothing is missed that
 //! was damaged or cut off.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

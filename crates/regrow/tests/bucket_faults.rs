@@ -1,6 +1,6 @@
 //! Saves, overwrites and loads through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
 #![cfg(feature = "cloud")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! Every layout in every storage: what is saved there comes back, bit for bit, and each promise of a save holds.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 
@@ -282,5 +282,63 @@ mod requests {
             assert!(opening.len() <= most, "{} {at}: {opening:?}", layout.name());
             assert!(lists <= 6 && server.count(Op::Put) == 0, "{} {at}: {opening:?}", layout.name());
         }
+    }
+
+    #[test]
+    fn a_save_that_was_killed_is_seen_also_where_a_list_is_cut() {
+        let server = ObjectServer::builder().page_keys_max(3).start().unwrap();
+        let root = bucket(&server);
+        let layout = Layout::from_name("orbax", serde_json::json!({"use_ocdbt": false})).unwrap();
+        let path = root.join("x");
+        save_with(&path, &tree(1), &options(&layout)).unwrap();
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+        let overwrite = SaveOptions { overwrite: true, ..options(&layout) };
+        save_with(&path, &tree(2), &overwrite).unwrap();
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(2)));
+        // As a killed writer leaves it.
+        server.delete("requests", "runs/x/commit_success.txt");
+        server.put(
+            "requests",
+            "runs/x/regrow-writing.json",
+            r#"{"nonce":"1","host":"other","pid":1,"since":1}"#,
+        );
+        assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::Uncommitted);
+        save_with(&path, &tree(3), &options(&layout)).unwrap();
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(3)));
+    }
+
+    #[test]
+    fn a_writer_that_lives_is_not_disturbed() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let claim = format!(r#"{{"nonce":"1","host":"other","pid":1,"since":{since}}}"#);
+        server.put("requests", "runs/x/regrow-writing.json", claim);
+        server.put("requests", "runs/x/model.safetensors", "half");
+        let overwrite = SaveOptions { overwrite: true, ..SaveOptions::default() };
+        for options in [SaveOptions::default(), overwrite] {
+            let error = save_with(&path, &tree(1), &options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+            assert!(error.to_string().contains("under way"), "{error}");
+        }
+        assert_eq!(server.keys("requests", "runs/x/").len(), 2, "nothing has changed");
+        assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::Uncommitted);
+    }
+
+    #[test]
+    fn two_writers_of_one_place_are_told_apart() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        let saves: Vec<_> = std::thread::scope(|scope| {
+            let save = |fill| {
+                let path = path.clone();
+                scope.spawn(move || (fill, save_with(&path, &tree(fill), &SaveOptions::default())))
+            };
+            let threads: Vec<_> = (1..5).map(save).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let won: Vec<u8> = saves.iter().filter(|(_, saved)| saved.is_ok()).map(|(fill, _)| *fill).collect();
+        assert_eq!(won.len(), 1, "{saves:?}");
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(won[0])));
     }
 }

@@ -1,7 +1,7 @@
 //! `regrow cat`: the values of one leaf, or of a slice of it.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use regrow::array::{Array, Region};
@@ -36,6 +36,10 @@ pub struct Cat {
 }
 
 impl Cat {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let checkpoint = globals.open(&self.path)?;
         let (leaf, slice) = self.find(&checkpoint)?;

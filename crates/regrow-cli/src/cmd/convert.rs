@@ -1,12 +1,12 @@
 //! `regrow convert`: from any layout to any other.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use regrow::array::Dtype;
 use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
-use regrow::location::ToLocation;
+use regrow::location::Location;
 use regrow::monitor::StageReport;
 use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::{LeafInfo, PathPattern};
@@ -73,15 +73,20 @@ pub struct Convert {
 }
 
 impl Convert {
+    pub fn paths(&self) -> Vec<&Path> {
+        [&self.source, &self.target].into_iter().chain(&self.base).map(PathBuf::as_path).collect()
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         // Whatever is wrong with an option is wrong usage, also what the engine calls unsupported.
         let mut options = self.convert_options(globals).map_err(Failure::Usage)?;
-        let checkpoint = regrow::open_with(&self.source, &options.open)?;
+        let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
+        let checkpoint = regrow::open_with(&source, &options.open)?;
         if self.dry_run {
             let planned = checkpoint.plan_convert(&options);
-            let checked = planned.and_then(|plan| plan.check(&self.target, &options).map(|()| plan));
+            let checked = planned.and_then(|plan| plan.check(&target, &options).map(|()| plan));
             let plan = match checked {
-                Err(error) => return self.refused(error, globals),
+                Err(error) => return self.refused(error, &source, globals),
                 Ok(plan) => plan,
             };
             let fits = self.lossy || plan.is_lossless();
@@ -95,10 +100,10 @@ impl Convert {
         drop(checkpoint);
         let (bar, monitor) = globals.bar("converting");
         options.save.monitor = monitor;
-        let report = regrow::convert(&self.source, &self.target, &options);
+        let report = regrow::convert(&source, &target, &options);
         drop(bar);
         let report = match report {
-            Err(error) => return self.refused(error, globals),
+            Err(error) => return self.refused(error, &source, globals),
             Ok(report) => report,
         };
         if globals.json {
@@ -136,9 +141,9 @@ impl Convert {
     }
 
     /// How a refusal ends, on a dry run as on a run.
-    fn refused(&self, error: Error, globals: &Globals) -> Result<Exit, Failure> {
+    fn refused(&self, error: Error, source: &Location, globals: &Globals) -> Result<Exit, Failure> {
         // The source itself was opened before: what it has not is a leaf that a glob asks for.
-        if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*self.source) {
+        if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*source.describe()) {
             return Err(Failure::Usage(error));
         }
         if error.kind() != ErrorKind::Unsupported || self.lossy {
@@ -178,7 +183,7 @@ impl Convert {
             overwrite: self.overwrite,
             not_durable: self.no_sync,
             cast: casts?,
-            base: self.base.as_ref().map(ToLocation::to_location).transpose()?,
+            base: self.base.as_deref().map(|base| globals.locate(base)).transpose()?,
             ..SaveOptions::default()
         };
         let only: Result<Vec<PathPattern>, Error> =

@@ -32,13 +32,18 @@ pub struct Demo {
 }
 
 impl Demo {
+    pub fn paths(&self) -> Vec<&Path> {
+        self.keep.iter().map(PathBuf::as_path).collect()
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let temporary;
-        let folder = match &self.keep {
+        let kept = self.keep.as_deref().map(|folder| globals.locate(folder)).transpose()?;
+        let folder = match &kept {
             Some(folder) => {
-                regrow::location::local(folder)?;
+                let folder = folder.local_path()?;
                 fs::create_dir(folder).map_err(|error| cannot("cannot create the folder", folder, error))?;
-                folder.as_path()
+                folder
             }
             None => {
                 temporary = tempfile::Builder::new()

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use regrow::text::counted;
 use regrow::tree::{KeyPath, LeafInfo, PathPattern};
@@ -31,6 +31,10 @@ pub struct Ls {
 }
 
 impl Ls {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let patterns =
             self.globs.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>()?;

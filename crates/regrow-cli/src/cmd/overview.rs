@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use regrow::Checkpoint;
 use regrow::text::{counted, printable};
@@ -28,6 +28,10 @@ pub struct Overview {
 }
 
 impl Overview {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let checkpoint = globals.open(&self.path)?;
         let summary = Summary::of(&checkpoint);

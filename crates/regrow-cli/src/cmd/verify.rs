@@ -1,7 +1,7 @@
 //! `regrow verify`: everything read once, everything that is wrong.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use regrow::text::{counted, printable};
 use regrow::{ErrorKind, VerifyOptions, VerifyReport};
@@ -23,13 +23,17 @@ pub struct Verify {
 }
 
 impl Verify {
+    pub fn paths(&self) -> Vec<&Path> {
+        self.paths.iter().map(PathBuf::as_path).collect()
+    }
+
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let mut worst = Exit::Fine;
         let mut results = Vec::new();
         for path in &self.paths {
             let (bar, monitor) = globals.bar("verifying");
-            let verified =
-                regrow::verify_with(path, &VerifyOptions { open: globals.open_options(), monitor });
+            let options = VerifyOptions { open: globals.open_options(), monitor };
+            let verified = globals.locate(path).and_then(|at| regrow::verify_with(at, &options));
             drop(bar);
             let exit = match verified {
                 Ok(report) => {
@@ -63,7 +67,7 @@ impl Verify {
     }
 }
 
-fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) -> std::io::Result<()> {
+fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::Result<()> {
     let leaves = counted(report.leaf_count, "leaf", "leaves");
     let read = out::size(report.checked_bytes);
     if report.findings.is_empty() {
@@ -84,12 +88,12 @@ fn print(out: &mut impl Write, path: &std::path::Path, report: &VerifyReport) ->
 }
 
 /// Flushed at once, so that verdicts and the findings on stderr keep their order.
-fn verdict_line(out: &mut impl Write, path: &std::path::Path, verdict: &str) -> std::io::Result<()> {
+fn verdict_line(out: &mut impl Write, path: &Path, verdict: &str) -> std::io::Result<()> {
     writeln!(out, "{}: {verdict}", printable(&path.to_string_lossy()))?;
     out.flush()
 }
 
-fn as_json(path: &std::path::Path, report: &VerifyReport) -> Value {
+fn as_json(path: &Path, report: &VerifyReport) -> Value {
     let findings: Vec<Value> =
         report.findings.iter().map(|finding| exit::error_json(&finding.error)).collect();
     json!({

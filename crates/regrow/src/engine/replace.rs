@@ -51,7 +51,7 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
     if options.replace_any_file {
         return Ok(());
     }
-    for folder in target.folders_above().into_iter().take(FOLDERS_ABOVE_MAX) {
+    for folder in target.folders_above().take(FOLDERS_ABOVE_MAX) {
         if folder.name_text().contains(UNCOMMITTED_MARK) {
             break;
         }

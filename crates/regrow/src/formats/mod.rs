@@ -86,19 +86,20 @@ pub trait Format: Debug + Sync {
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, at: &Location) -> Result<bool>;
 
-    /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
-    /// programs give to files of their own.
+    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other programs use for their own
+    /// files does not.
     fn claims_name(&self, _name: &OsStr) -> bool {
         false
     }
 
-    /// [`recognise`](Self::recognise) of a file of one name that has not been written yet.
+    /// Whether a file of this name and beginning, which has not been written yet, would be [recognised](Self::recognise).
     fn recognise_preview(&self, name: &OsStr, _sketch: &Preview) -> bool {
         self.claims_name(name)
     }
 
-    /// What of a single file of `tree` is looked at by those who recognise files by what is in them: nothing, for a
-    /// layout of which nobody takes one by its content alone.
+    /// The beginning of the file that [`write`](Self::write) would make of `tree`, without its array data. A dry run shows
+    /// it to all layouts to see which of them would recognise the file. Layouts whose files are recognised by their names
+    /// alone give nothing.
     ///
     /// # Errors
     /// Those of [`check`](Self::check).
@@ -106,8 +107,8 @@ pub trait Format: Debug + Sync {
         Ok(Preview::default())
     }
 
-    /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a
-    /// save refuses another name where nothing would tell.
+    /// How the names of this layout's files end, if files of other names are recognised by their content: a save refuses
+    /// another name when the content would not tell.
     fn suffix(&self) -> Option<&'static str> {
         None
     }

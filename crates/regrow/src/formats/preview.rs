@@ -1,4 +1,5 @@
-//! A file that has not been written: as much of it as layouts look at to recognise one, for a dry run to look at too.
+//! A preview of a file: what stands before and between its array data. A dry run needs it to know which layout would
+//! recognise the file.
 
 /// The bytes of a file in front of and between its array data, which stands as zeros and takes no memory.
 #[derive(Debug, Clone, Default)]

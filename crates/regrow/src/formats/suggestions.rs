@@ -35,8 +35,7 @@ pub(crate) fn is_named_like_one(name: &OsStr) -> bool {
 
 /// The marker of a checkpoint in `folder`, if it is one that has any.
 pub(crate) fn marker_in(folder: &Location) -> Option<&'static str> {
-    let store = folder.store();
-    CHECKPOINT_MARKERS.into_iter().find(|marker| matches!(store.len_bytes(marker.as_bytes()), Ok(Some(_))))
+    folder.first_file(&CHECKPOINT_MARKERS)
 }
 
 /// The nearest first, by name; one more than are shown.

@@ -231,6 +231,13 @@ pub trait Storage: Debug + Send + Sync {
         matches!(self.look(path), Ok(Some(_)))
     }
 
+    /// The first of these names under which a value lies in a folder.
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        let is_file =
+            |name: &&&str| matches!(self.look(&folder.join(name)), Ok(Some(found)) if found.is_file());
+        names.iter().find(is_file).copied()
+    }
+
     /// The names in a folder, in no order.
     ///
     /// # Errors

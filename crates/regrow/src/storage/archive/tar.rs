@@ -209,7 +209,10 @@ fn refuse_global(bytes: &[u8]) -> Result<()> {
     })
 }
 
-fn for_each_record(mut bytes: &[u8], each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+/// Takes the name and the value of a record.
+type TakeRecord<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
+fn for_each_record(mut bytes: &[u8], each: &mut TakeRecord<'_>) -> Result<()> {
     while !bytes.is_empty() {
         let space = bytes.iter().position(|&byte| byte == b' ').ok_or_else(bad_pax)?;
         let len = bytes.get(..space).and_then(|text| digits(text, 10)).ok_or_else(bad_pax)?;

@@ -51,6 +51,21 @@ impl Listing {
         Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
+    /// One look at the folder of a checkpoint. What says whether it is one is asked for where the list was cut before it.
+    pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
+        let mut listing = Self::of(objects, prefix)?;
+        if !listing.is_whole {
+            for name in [CLAIM, MARKER, OTHER_MARKER, MOVED] {
+                let found = match listing.objects.contains_key(name) {
+                    true => None,
+                    false => objects.head(&format!("{}{name}", listing.prefix))?,
+                };
+                listing.objects.extend(found.map(|object| (name.to_owned(), object)));
+            }
+        }
+        Ok(listing)
+    }
+
     /// What has a name in the folder `prefix` that begins with `name`: a single object, or files beside each other.
     fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
         let key = format!("{prefix}{name}");
@@ -218,7 +233,7 @@ impl Beginnings {
 /// # Errors
 /// `Uncommitted` if it is being written; what the bucket says.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
-    let listing = Listing::of(objects, folder_key(objects, path)?)?;
+    let listing = Listing::of_checkpoint(objects, folder_key(objects, path)?)?;
     if listing.is_empty() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));

@@ -63,7 +63,7 @@ pub(super) fn check(
         }
         _ => objects.head(&key)?,
     };
-    let below = Listing::of(objects, format!("{key}/"))?;
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     match (options.kind, single.is_some(), below.is_empty()) {
         (_, false, true) => Ok(Before::Nothing),
         (Target::File, true, _) if options.overwrite => {

@@ -1,0 +1,43 @@
+//! URLs and the options of their storages, on every command.
+
+#[cfg(test)]
+mod common;
+
+use common::{regrow, saved, text};
+
+#[test]
+fn a_file_url_is_a_path_in_every_command() {
+    let (folder, path) = saved();
+    let url = |name: &str| format!("file://{}", text(&folder.path().join(name)));
+    let (source, target) = (url("step_1"), url("new"));
+    assert_eq!(regrow(["ls", &source]).stdout, regrow(["ls", text(&path)]).stdout);
+    assert_eq!(regrow(["overview", &source]).code, 0);
+    assert_eq!(regrow(["cat", &source, "step"]).stdout, "7\n");
+    let run = regrow(["verify", &source]);
+    assert!(run.code == 0 && run.stdout.contains("sound"), "{run:?}");
+    let run = regrow(["convert", &source, &target]);
+    assert!(run.code == 0 && folder.path().join("new/regrow.json").is_file(), "{run:?}");
+    let run = regrow(["convert", &source, &url("newer"), "--only", "no/such"]);
+    assert_eq!(run.code, 2, "{run:?}");
+}
+
+#[test]
+fn storage_options_are_for_urls() {
+    let (_folder, path) = saved();
+    // Options that nobody looks at would be a mistake that nobody sees.
+    for arguments in [&["ls", text(&path)][..], &["verify", text(&path)], &["completions", "bash"]] {
+        let run = regrow(arguments.iter().copied().chain(["--storage-option", "anon=true"]));
+        assert!(run.code == 2 && run.stderr.contains("\"anon\""), "{arguments:?}: {run:?}");
+    }
+    let run = regrow(["ls", "memory://urls/x", "--storage-option", "anon=true", "--storage-option", "a=b=c"]);
+    assert!(run.code == 3 && run.stderr.contains("memory://urls/x"), "{run:?}");
+    let run = regrow(["convert", text(&path), "memory://urls/x", "--storage-option", "anon=true"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    for wrong in ["", "anon", "=x"] {
+        let run = regrow(["ls", "memory://urls/x", "--storage-option", wrong]);
+        assert_eq!(run.code, 2, "{wrong}: {run:?}");
+    }
+    // A value may be a secret, and is in no message.
+    let run = regrow(["ls", text(&path), "--storage-option", "secret=hunter2"]);
+    assert!(!run.stderr.contains("hunter2"), "{run:?}");
+}
