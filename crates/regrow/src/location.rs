@@ -8,6 +8,8 @@
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
 //! | `file:///data/x` | the same |
 //! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
+//! | `https://host/x`, `http://host/x` | a URL of a web server; what follows a `%` is decoded |
+//! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system, which opening takes for `y` in the archive |
 //! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
 
 use std::ffi::{OsStr, OsString};
