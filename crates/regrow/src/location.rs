@@ -8,25 +8,31 @@
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
 //! | `file:///data/x` | the same |
 //! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
+//! | `https://host/x`, `http://host/x` | a URL of a web server; what follows a `%` is decoded |
+//! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system, which opening takes for `y` in the archive |
 //! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::storage::StorageOptions;
 use crate::storage::local::LocalDisk;
-use crate::storage::{Document, Entry, Found, Identity, Reading, Storage, Url};
+use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage, Url};
 use crate::store::Store;
+use crate::threads::for_each_parallel;
 
 /// Schemes that are taken for one with a single slash, too.
 const SCHEMES: [&str; 26] = [
     "abfs", "abfss", "adl", "az", "azure", "dbfs", "file", "ftp", "gcs", "gs", "hdfs", "hf", "http", "https",
     "memory", "oci", "oss", "r2", "s3", "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs", "webdav",
 ];
+
+/// Names that are looked for at once.
+const LOOKS_AT_ONCE_MAX: usize = 16;
 
 /// A place where a checkpoint is or will be. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -244,6 +250,34 @@ impl Location {
         self.storage.entries(&self.path)
     }
 
+    /// Whether there are lists of what is in a folder.
+    pub fn has_listings(&self) -> bool {
+        self.storage.has_listings()
+    }
+
+    /// Which of these names are in the folder: for storages that have no lists.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(crate) fn those_there(&self, names: &[&str]) -> Result<Vec<Entry>> {
+        let found = Mutex::new(Vec::new());
+        let look = |&name: &&str| {
+            let kind = match self.join(name).look()? {
+                Some(Found::File { .. }) => EntryKind::File,
+                Some(Found::Folder) => EntryKind::Folder,
+                Some(Found::Other(_)) => EntryKind::Other,
+                None => return Ok(()),
+            };
+            let entry = Entry { name: name.into(), found: kind, is_link: false };
+            found.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+            Ok(())
+        };
+        for_each_parallel(names.len().min(LOOKS_AT_ONCE_MAX), names, u64::MAX, |_| 0, look)?;
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
     /// The keys below the folder, which is found by its path whenever one is opened.
     pub fn store(&self) -> Arc<dyn Store> {
         self.storage.store(&self.path)
@@ -391,6 +425,8 @@ mod tests {
     fn addresses_are_refused_by_name() {
         for (address, scheme) in [
             ("gs:/bucket/x", "gs://"),
+            ("ftp://host/x", "ftp://"),
+            #[cfg(not(feature = "cloud"))]
             ("https://host/x", "https://"),
             ("git+ssh://host/x", "git+ssh://"),
             ("my-store.v2://x", "my-store.v2://"),

@@ -91,7 +91,16 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         Ok(None) if PytreeData.recognise(at)? => false,
         Ok(None) => {
             let source = std::io::Error::from_raw_os_error(2);
-            let missing = || Error::io("cannot open the checkpoint", at, source);
+            let missing = || {
+                let error = Error::io("cannot open the checkpoint", at, source);
+                match at.has_listings() {
+                    true => error,
+                    false => error.help(
+                        "without lists of files only a checkpoint's own address opens: its folder (with regrow.json, \
+                         _METADATA, model.safetensors or its index in it), a file, or a path in an archive",
+                    ),
+                }
+            };
             return Err(pytree_data::unfinished(at).unwrap_or_else(missing));
         }
         Err(error) => return Err(pytree_data::unfinished(at).unwrap_or(error)),

@@ -16,6 +16,8 @@ use crate::location::Location;
 use crate::store::Store;
 
 pub(crate) mod archive;
+#[cfg(feature = "cloud")]
+mod http;
 pub(crate) mod local;
 pub(crate) mod object;
 mod options;
@@ -31,6 +33,8 @@ const KINDS: &[&StorageKind] = &[
     &object::MEMORY,
     #[cfg(feature = "cloud")]
     &object::cloud::KIND,
+    #[cfg(feature = "cloud")]
+    &http::KIND,
 ];
 
 /// A kind of storage: the schemes of its URLs, and how a location in it is made.
@@ -239,6 +243,11 @@ pub trait Storage: Debug + Send + Sync {
     /// # Errors
     /// What the storage says; an error if there is no folder.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
+
+    /// Whether [`entries`](Self::entries) are to be had. Where they are not, only names that somebody knows are found.
+    fn has_listings(&self) -> bool {
+        true
+    }
 
     /// The keys below a folder, found by its path whenever one is opened; the folder need not exist.
     fn store(&self, folder: &Path) -> Arc<dyn Store>;

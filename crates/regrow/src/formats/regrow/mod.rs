@@ -126,7 +126,8 @@ pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<L
         let name = entry.name.to_string_lossy();
         name.starts_with("model") && name.ends_with(".safetensors")
     };
-    Ok((is_said || folder.entries()?.iter().any(is_data_file)).then_some(file))
+    let is_lost = is_said || folder.has_listings() && folder.entries()?.iter().any(is_data_file);
+    Ok(is_lost.then_some(file))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

@@ -24,7 +24,7 @@ const SHOWN_MAX: usize = 5;
 /// # Errors
 /// `NotACheckpoint` with the names of both; what the file system says.
 pub(super) fn refuse(at: &Location) -> Result<()> {
-    if !at.is_folder() {
+    if !at.has_listings() || !at.is_folder() {
         return Ok(());
     }
     let mut files = at.entries()?;

@@ -24,7 +24,7 @@ const LOOK_LEN_MAX_BYTES: usize = 4 << 10;
 
 /// The keys below a folder of a bucket. An object stays the version that was seen first.
 #[derive(Debug, Clone)]
-pub(super) struct ObjectStore {
+pub(in crate::storage) struct ObjectStore {
     objects: Arc<dyn Objects>,
     prefix: Result<String, Arc<str>>,
     listing: Option<Arc<Listing>>,
@@ -34,9 +34,15 @@ pub(super) struct ObjectStore {
 
 impl ObjectStore {
     /// A folder of which nothing is known.
-    pub(super) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
+    pub(in crate::storage) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
         let prefix = folder_key(&objects, folder).map_err(|error| Arc::from(error.what()));
         Self { objects, prefix, listing: None, known: Arc::default() }
+    }
+
+    /// Another folder, of which the same is known.
+    pub(in crate::storage) fn in_folder(&self, folder: &Path) -> Self {
+        let prefix = folder_key(&self.objects, folder).map_err(|error| Arc::from(error.what()));
+        Self { prefix, listing: None, ..self.clone() }
     }
 
     /// A folder of which one list is known.
@@ -222,7 +228,11 @@ fn read_at_once(objects: &dyn Objects, object: &Object, offset_bytes: u64, out: 
 }
 
 /// The first bytes of a key, at most so many.
-pub(super) fn read_beginning(store: &dyn Store, name: &str, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+pub(in crate::storage) fn read_beginning(
+    store: &dyn Store,
+    name: &str,
+    len_max_bytes: u64,
+) -> Result<Option<Vec<u8>>> {
     let Some(len_bytes) = store.len_bytes(name.as_bytes())? else { return Ok(None) };
     let span = ByteRange::Span { offset_bytes: 0, len_bytes: len_bytes.min(len_max_bytes) };
     Ok(store.get(name.as_bytes(), span)?.map(Into::into))

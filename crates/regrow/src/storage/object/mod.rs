@@ -49,7 +49,7 @@ use crate::store::{Store, Suits};
 
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
-mod keys;
+pub(super) mod keys;
 mod listing;
 mod marker;
 mod memory;
@@ -93,10 +93,16 @@ pub(crate) struct Tag {
 }
 
 impl Tag {
-    fn new(e_tag: Option<String>, version: Option<String>) -> Self {
+    pub(super) fn new(e_tag: Option<String>, version: Option<String>) -> Self {
         // Listings of some stores leave out the quotes.
         let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
         Self { e_tag, version }
+    }
+
+    /// The entity tag, in quotes.
+    #[cfg(feature = "cloud")]
+    pub(super) fn e_tag(&self) -> Option<&str> {
+        self.e_tag.as_deref()
     }
 
     /// Whether both are of the same content, as far as both say.

@@ -46,7 +46,7 @@ mod credentials;
 mod error;
 mod objects;
 mod options;
-mod runtime;
+pub(in crate::storage) mod runtime;
 mod settle;
 #[cfg(test)]
 mod tests;
