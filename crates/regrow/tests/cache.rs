@@ -122,23 +122,6 @@ fn what_was_replaced_is_read_anew() {
 }
 
 #[test]
-fn two_servers_share_no_blocks() {
-    let (setting, other) = (Setting::new(), Setting::new());
-    for (server, fill) in [(&setting.server, 1), (&other.server, 2)] {
-        save_with(bucket(server).join("x"), &tree(fill), &SaveOptions::default()).unwrap();
-        // The same names, lengths and tags on both.
-        for key in server.keys("bucket", "") {
-            let len = server.get("bucket", &key).unwrap().len();
-            assert!(len < 5 << 20);
-        }
-    }
-    for (server, fill) in [(&setting.server, 1), (&other.server, 2)] {
-        let loaded = load(bucket(server).join("x").cached(&setting.cache())).unwrap();
-        assert!(bytes_of(&loaded) == bytes_of(&tree(fill)));
-    }
-}
-
-#[test]
 fn damage_to_any_block_is_found_and_mended() {
     let setting = Setting::new();
     let path = setting.root.join("x.npz");
@@ -212,25 +195,35 @@ fn the_bound_holds_and_the_oldest_go_first() {
         let held = setting.blocks_len_bytes();
         assert!(held <= bound && held > bound / 2, "{held} of {bound}");
     }
-    // A small object that was read long ago goes before one that was read now.
-    fs::remove_dir_all(setting.folder.path().join("cache")).unwrap();
-    let [old, new] = ["old", "new"].map(|name| setting.root.join(name));
-    for path in [&old, &new] {
-        setting.server.put("bucket", &format!("runs/{}/a.npy", path.name_text()), &b"x"[..]);
-        let folder = path.cached(&cache()).opened().unwrap();
-        folder.get(b"a.npy", regrow::store::ByteRange::Full).unwrap();
+}
+
+#[test]
+fn what_was_not_used_for_the_longest_time_goes_first() {
+    let setting = Setting::new();
+    let store = setting.root.cached(&setting.cache().with_len_max_bytes(900 << 10)).store();
+    let read = |name: &str| {
+        let key = format!("runs/{name}");
+        setting.server.put("bucket", &key, name.repeat(256 << 10));
+        let bytes = store.get(name.as_bytes(), regrow::store::ByteRange::Full).unwrap().unwrap();
+        assert!(bytes.iter().all(|&byte| byte == name.as_bytes()[0]));
+    };
+    let held = || -> std::collections::BTreeMap<u8, PathBuf> {
+        setting.blocks().into_iter().map(|path| (fs::read(&path).unwrap()[64], path)).collect()
+    };
+    for name in ["a", "b", "c"] {
+        read(name);
     }
-    let blocks = setting.blocks();
-    assert_eq!(blocks.len(), 2);
-    let old_block =
-        blocks.iter().min_by_key(|path| fs::metadata(path).unwrap().modified().unwrap()).unwrap().clone();
-    let hour_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
-    fs::File::options().append(true).open(&old_block).unwrap().set_modified(hour_ago).unwrap();
-    // Use makes it young.
-    let folder = old.cached(&cache()).opened().unwrap();
-    folder.get(b"a.npy", regrow::store::ByteRange::Full).unwrap();
-    let used = fs::metadata(&old_block).unwrap().modified().unwrap();
-    assert!(used.elapsed().unwrap().as_secs() < 60);
+    let hours_ago = |hours: u64| std::time::SystemTime::now() - std::time::Duration::from_secs(3600 * hours);
+    for (name, hours) in [(b'a', 2), (b'b', 3), (b'c', 1)] {
+        let file = fs::File::options().append(true).open(&held()[&name]).unwrap();
+        file.set_modified(hours_ago(hours)).unwrap();
+    }
+    read("d");
+    assert_eq!(held().into_keys().collect::<Vec<_>>(), *b"acd");
+    // Use makes a block young.
+    read("a");
+    read("e");
+    assert_eq!(held().into_keys().collect::<Vec<_>>(), *b"ade");
 }
 
 #[test]

@@ -145,3 +145,30 @@ pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Resul
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_tells_blocks_apart_is_in_their_names() {
+        let sources = [
+            ("s3 bucket", "x/y", "\"1\"", 10),
+            ("s3 other", "x/y", "\"1\"", 10),
+            ("s3 bucket", "x/z", "\"1\"", 10),
+            ("s3 bucket", "x/y", "\"2\"", 10),
+            ("s3 bucket", "x/y", "\"1\"", 11),
+            // The same letters, cut elsewhere.
+            ("s3 bucketx", "/y", "\"1\"", 10),
+            ("s3 bucket", "x/y\"", "1\"", 10),
+        ];
+        let mut names = Vec::new();
+        for (storage, key, tag, len_bytes) in sources {
+            let source = Source { storage, key, tag, len_bytes };
+            names.extend([0, 1].map(|position| Identity::of(&source, position).path(Path::new("/cache"))));
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 2 * sources.len());
+    }
+}

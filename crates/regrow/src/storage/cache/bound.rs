@@ -50,7 +50,11 @@ impl Bound {
             }
         };
         let fits = |held: u64| held.saturating_add(len_bytes) <= self.len_max_bytes;
-        let held = if fits(held) || len_bytes > self.len_max_bytes { held } else { self.remove_oldest(held) };
+        let held = if fits(held) || len_bytes > self.len_max_bytes {
+            held
+        } else {
+            self.remove_oldest(held, len_bytes)
+        };
         state.len_bytes = Some(held);
         fits(held)
     }
@@ -64,12 +68,12 @@ impl Bound {
 
     /// Removes what was not used for the longest time, and gives what is left. One process does it at a time; the others
     /// keep nothing meanwhile.
-    fn remove_oldest(&self, held: u64) -> u64 {
+    fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
         let Ok(lock) = self.lock() else { return held };
         let mut blocks = blocks(&self.folder);
         blocks.sort_by_key(|block| block.used);
         let mut left: u64 = blocks.iter().map(|block| block.len_bytes).sum();
-        let wanted = self.len_max_bytes - self.len_max_bytes / FREE_PARTS;
+        let wanted = self.len_max_bytes.saturating_sub(len_bytes.max(self.len_max_bytes / FREE_PARTS));
         for block in blocks {
             if left <= wanted {
                 break;
