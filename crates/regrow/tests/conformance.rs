@@ -2,23 +2,30 @@
 //! answer; never a panic, a hang or a huge allocation.
 //!
 //! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes in it. Every
-//! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small.
+//! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small. All of that happens on
+//! a local disk, in memory and in a bucket behind a server, and what a reader says must be the same everywhere.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::formats::builtin_formats;
-use regrow::location::Location;
+use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
-use regrow_testkit::{copy_folder, damages, fixtures};
+use regrow_testkit::{damages, fixtures};
 
-/// Damages of each kind to each file.
+/// Damages of each kind to each file, on a local disk and in memory.
 const EACH_MAX: usize = 96;
+
+/// The same in a bucket behind a server, where each takes a few requests.
+#[cfg(feature = "cloud")]
+const EACH_MAX_IN_BUCKET: usize = 2;
 
 /// Address space beyond what the process has when a test begins: what a reader may take at once.
 const MEMORY_MAX_BYTES: u64 = 512 << 20;
@@ -28,6 +35,8 @@ const READ_MAX_BYTES: u64 = 64 << 20;
 
 /// From here on an allocation beyond the limit fails, in this process.
 fn limit_memory() {
+    #[cfg(feature = "cloud")]
+    std::sync::LazyLock::force(&SERVER);
     let pages: u64 =
         fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
     let limit = pages * 4096 + MEMORY_MAX_BYTES;
@@ -35,20 +44,29 @@ fn limit_memory() {
     rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
 }
 
-/// Opens, lists, reads and verifies; an error must speak.
-fn exercise(path: &Path, what: &str) {
-    let checkpoint = match regrow::open(path) {
-        Ok(checkpoint) => checkpoint,
-        Err(error) => return check_error(&error, what),
-    };
-    read_all(&checkpoint, what);
-    match checkpoint.verify() {
-        Ok(report) => report.findings.iter().for_each(|finding| check_error(&finding.error, what)),
-        Err(error) => check_error(&error, what),
+/// Opens, lists, reads and verifies; an error must speak. Gives what came of each, in short.
+fn exercise(path: &Location, what: &str) -> Vec<String> {
+    let mut outcomes = Vec::new();
+    match regrow::open(path) {
+        Ok(checkpoint) => {
+            outcomes.push(checkpoint.description().layout.to_owned());
+            read_all(&checkpoint, what, &mut outcomes);
+            match checkpoint.verify() {
+                Ok(report) => {
+                    report
+                        .findings
+                        .iter()
+                        .for_each(|finding| outcomes.push(check_error(&finding.error, what)));
+                }
+                Err(error) => outcomes.push(check_error(&error, what)),
+            }
+        }
+        Err(error) => outcomes.push(check_error(&error, what)),
     }
+    outcomes
 }
 
-fn read_all(checkpoint: &Checkpoint, what: &str) {
+fn read_all(checkpoint: &Checkpoint, what: &str, outcomes: &mut Vec<String>) {
     for (leaf, info) in checkpoint.tree().leaves().iter().enumerate() {
         if info.len_bytes() > READ_MAX_BYTES {
             continue;
@@ -58,52 +76,100 @@ fn read_all(checkpoint: &Checkpoint, what: &str) {
                 if let Some(array) = read.as_array() {
                     let bytes = array.to_c_order().unwrap();
                     assert_eq!(bytes.len() as u64, info.len_bytes(), "{what}: leaf {leaf}");
+                    outcomes.push(format!("{leaf}: {:?}", blake3::hash(&bytes)));
                 }
             }
-            Err(error) => check_error(&error, what),
+            Err(error) => outcomes.push(check_error(&error, what)),
         }
     }
 }
 
-fn check_error(error: &regrow::Error, what: &str) {
+/// An error has words and a place. Gives its kind.
+fn check_error(error: &regrow::Error, what: &str) -> String {
     let text = error.to_string();
     let place = error.place();
     assert!(!error.what().is_empty(), "{what}: an error without a word");
     assert!(place.file.is_some() || place.leaf.is_some(), "{what}: an error without a place: {text}");
     assert!(text.len() < 64 << 10, "{what}: an error of {} bytes", text.len());
+    format!("{:?}", error.kind())
 }
 
-/// Damages every file of the checkpoint at `source` (a file, a folder, or a stem of siblings), one at a time.
-fn damage_all(source: &Path, layout: &str) {
+type Place = (Location, usize, Option<tempfile::TempDir>);
+
+/// Where the damaged checkpoints are, and how many damages of each kind there are to be.
+fn places() -> Vec<Place> {
     let folder = tempfile::tempdir().unwrap();
-    let name = source.file_name().unwrap();
-    let target = folder.path().join(name);
-    let files = if source.is_dir() {
-        copy_folder(source, &target).unwrap();
-        files_below(&target)
-    } else {
-        siblings(source)
-            .iter()
-            .map(|file| {
-                let to = folder.path().join(file.file_name().unwrap());
-                fs::copy(file, &to).unwrap();
-                to
-            })
-            .collect()
-    };
-    exercise(&target, &format!("{layout} {}", source.display()));
-    for file in files {
-        let original = fs::read(&file).unwrap();
-        let shown = file.strip_prefix(folder.path()).unwrap().display().to_string();
-        for damage in damages(&original, EACH_MAX) {
-            // A fresh file: a map of the last one must not see its bytes change.
-            fs::remove_file(&file).unwrap();
-            fs::write(&file, &damage.bytes).unwrap();
-            exercise(&target, &format!("{layout} {shown}, {}", damage.what));
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let memory = format!("memory://conformance{number}/runs").to_location().unwrap();
+    let mut places = vec![(Location::local(folder.path()), EACH_MAX, Some(folder)), (memory, EACH_MAX, None)];
+    places.extend(bucket(number).map(|bucket| (bucket, EACH_MAX_IN_BUCKET, None)));
+    places
+}
+
+/// A bucket of the test kit's server.
+#[cfg(feature = "cloud")]
+fn bucket(number: usize) -> Option<Location> {
+    use regrow::location::StorageOptions;
+
+    let options = StorageOptions::new()
+        .with("endpoint_url", SERVER.endpoint())
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest");
+    let name = format!("conformance{number}");
+    SERVER.create_bucket(&name);
+    Some(Location::with_options(Path::new(&format!("s3://{name}/runs")), &options).unwrap())
+}
+
+#[cfg(feature = "cloud")]
+static SERVER: std::sync::LazyLock<regrow_testkit::object_server::ObjectServer> =
+    std::sync::LazyLock::new(|| regrow_testkit::object_server::ObjectServer::start().unwrap());
+
+#[cfg(not(feature = "cloud"))]
+fn bucket(_number: usize) -> Option<Location> {
+    None
+}
+
+/// Damages every file of the checkpoint at `source` (a file, a folder, or a stem of siblings), one at a time, in every
+/// storage. What comes of it must be the same in each.
+fn damage_all(source: &Path, layout: &str) {
+    damage_all_at(places(), source, layout);
+}
+
+fn damage_all_at(places: Vec<Place>, source: &Path, layout: &str) {
+    let folder = source.parent().unwrap();
+    let files = if source.is_dir() { files_below(source) } else { siblings(source) };
+    let name_of = |file: &Path| file.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+    let mut all: BTreeMap<String, (String, Vec<String>)> = BTreeMap::new();
+    for (root, each_max, _folder) in places {
+        let (target, store) = (root.join(source.file_name().unwrap()), root.store());
+        let mut run = |what: String| {
+            let outcomes = exercise(&target, &format!("{layout} {target} {what}"));
+            // Where there is no rename, this file is the commit.
+            if what.ends_with("commit_success.txt removed") && root.commits_by_marker() {
+                return assert_eq!(outcomes, ["Uncommitted"], "{layout} {target} {what}");
+            }
+            let (first, expected) =
+                all.entry(what.clone()).or_insert_with(|| (target.to_string(), outcomes.clone()));
+            assert_eq!(outcomes, *expected, "{layout} {what}: at {target}, and before that at {first}");
+        };
+        for file in &files {
+            store.put(name_of(file).as_bytes(), fs::read(file).unwrap().into()).unwrap();
         }
-        fs::remove_file(&file).unwrap();
-        exercise(&target, &format!("{layout} {shown} removed"));
-        fs::write(&file, &original).unwrap();
+        run("whole".to_owned());
+        for file in &files {
+            let (name, original) = (name_of(file), fs::read(file).unwrap());
+            for damage in damages(&original, each_max) {
+                // A fresh file: a map of the last one must not see its bytes change.
+                store.delete(name.as_bytes()).unwrap();
+                store.put(name.as_bytes(), damage.bytes.into()).unwrap();
+                run(format!("{name}, {}", damage.what));
+            }
+            store.delete(name.as_bytes()).unwrap();
+            run(format!("{name} removed"));
+            store.put(name.as_bytes(), original.into()).unwrap();
+        }
     }
 }
 
@@ -249,7 +315,9 @@ fn npy() {
 #[test]
 fn trak() {
     limit_memory();
-    damage_all(&fixtures().join("trak/half_two_models"), "trak");
+    // These stores are on local disks alone.
+    let places = places().into_iter().take(1).collect();
+    damage_all_at(places, &fixtures().join("trak/half_two_models"), "trak");
 }
 
 #[test]
@@ -298,7 +366,7 @@ fn files_of_another_layout_are_refused_by_every_reader() {
             }
             match format.open(&Location::local(sample), &OpenOptions::default()) {
                 Ok(reader) => assert!(reader.tree().len() <= 64, "{what}"),
-                Err(error) => check_error(&error, &what),
+                Err(error) => drop(check_error(&error, &what)),
             }
         }
     }
