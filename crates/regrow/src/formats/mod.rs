@@ -33,6 +33,7 @@ pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
 pub(crate) mod stream;
+pub mod structure;
 pub(crate) mod suggestions;
 pub mod trak;
 

@@ -18,7 +18,7 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::equinox::trailer::TRAILER_MAGIC;
-use crate::formats::regrow::structure::Regrown;
+use crate::formats::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Preview, Reader};
 use crate::location::{Location, suffix_of};
 use crate::monitor::Monitor;

@@ -13,7 +13,7 @@ use crate::bytes::python_literal::{Literal, LiteralOptions, parse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::descr::Descr;
 use crate::formats::refusals::Refusals;
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 

@@ -8,7 +8,7 @@ use crate::array::{Dtype, Shape};
 use crate::bytes::python_literal::Literal;
 use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// A pytree whose leaves have been found.
