@@ -22,19 +22,24 @@ use crate::error::Result;
 use crate::storage::Document;
 
 mod blob;
+mod blocks;
+mod buffer;
 mod file_writer;
 pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
 mod prefix;
+mod scratch;
 
-pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, Suits};
+pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
 pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
+pub(crate) use blocks::BlockChecksums;
 pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
-pub use local::{Access, DirectWriter, LocalStore, PrivateMap, ReadPath, Scratch, advise};
+pub use local::{Access, DirectWriter, LocalStore, PrivateMap, advise};
 pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
+pub use scratch::Scratch;
 
 /// Which bytes of a value are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,8 +29,7 @@ use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::formats::structure::Structure;
 
-/// First bytes. For ever.
-pub const TRAILER_MAGIC: [u8; 8] = *b"\xffregrow\n";
+pub use crate::formats::npy::header::TRAILER_MAGIC;
 
 /// Last bytes. For ever.
 pub const TRAILER_END: [u8; 8] = *b"\nworger\xff";

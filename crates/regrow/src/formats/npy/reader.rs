@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::header::{Header, MAGIC, PREFIX_LEN_BYTES};
+use super::header::{Header, MAGIC, PREFIX_LEN_BYTES, TRAILER_MAGIC};
 use super::names::SUFFIX;
 use super::pytree::{self, Content, Item, Placed, Unreadable};
 use super::record::Record;
@@ -17,7 +17,6 @@ use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::structure::Regrown;
 use crate::formats::{BARE_HELP, Description, Preview, Reader};
 use crate::location::{Location, suffix_of};

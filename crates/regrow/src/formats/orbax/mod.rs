@@ -17,9 +17,10 @@
 //! | file | is |
 //! |---|---|
 //! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, both ways |
-//! | `json_text` | JSON as Python writes it |
+//! | `entry` | a leaf or an empty container in `_METADATA` |
+//! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
-//! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
+//! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `reader` | all of it together |
@@ -43,6 +44,7 @@ mod arrays;
 mod bare;
 pub mod checkpoint_metadata;
 mod detect;
+pub mod entry;
 mod files;
 mod items;
 pub(crate) mod json_text;
@@ -50,12 +52,15 @@ mod legacy;
 mod losses;
 pub mod metadata;
 pub(crate) mod metadata_text;
+mod opened;
+pub(crate) mod python_repr;
 mod pytree;
 mod reader;
 pub mod rich;
 pub mod sharding;
 mod slot;
 pub mod steps;
+mod stored_array;
 pub mod strings;
 mod structure;
 pub(crate) mod writer;

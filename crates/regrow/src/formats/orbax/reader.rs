@@ -15,7 +15,7 @@ use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, I
 use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
 use super::items::{self, Item};
-use super::pytree::Opened;
+use super::opened::Opened;
 use super::slot::{Slot, Source, graft, leaf_path};
 use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{bare, json_text, legacy};

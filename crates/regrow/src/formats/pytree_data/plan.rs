@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::PytreeDataOptions;
-use super::manifest::{Entry, Extra, about, parse_dtype, parse_path, path_text};
-use super::tree::{identity, key_of, literals_of};
+use super::manifest::{Entry, Extra, parse_dtype, parse_path};
+use super::paths::{about, identity, key_of, literals_of, path_text};
 use crate::array::{Array, Dtype, Shape};
 use crate::bytes::python_literal::{Literal, LiteralOptions, parse};
 use crate::error::{Error, ErrorKind, Result};

@@ -34,7 +34,8 @@ use object_store::{
 
 use self::client::Client;
 use self::error::{Action, Failure};
-use self::options::{Settings, Surroundings};
+use self::options::Settings;
+use self::surroundings::Surroundings;
 use self::transport::Notes;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -48,6 +49,7 @@ mod objects;
 mod options;
 mod runtime;
 mod settle;
+mod surroundings;
 #[cfg(test)]
 mod tests;
 mod transport;

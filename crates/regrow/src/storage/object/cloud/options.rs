@@ -18,6 +18,7 @@ use object_store::azure::AzureConfigKey;
 use object_store::gcp::GoogleConfigKey;
 
 use super::credentials;
+use super::surroundings::Surroundings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::StorageOptions;
 
@@ -117,28 +118,6 @@ impl Settings {
             .iter()
             .find_map(|key| self.config.get(*key))
             .map(String::as_str)
-    }
-}
-
-/// What surrounds the process: its environment and its home folder. Tests make their own.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Surroundings {
-    pub(super) vars: BTreeMap<String, String>,
-    pub(super) home: Option<PathBuf>,
-}
-
-impl Surroundings {
-    /// Those of this process.
-    pub(super) fn of_process() -> Self {
-        let vars = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(_, value)| !value.is_empty())
-            .collect();
-        Self { vars, home: std::env::home_dir() }
-    }
-
-    pub(super) fn var(&self, name: &str) -> Option<&str> {
-        self.vars.get(name).map(String::as_str)
     }
 }
 
