@@ -23,7 +23,7 @@
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
-//! | `reader` | all of it together |
+//! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
@@ -52,6 +52,7 @@ mod legacy;
 mod losses;
 pub mod metadata;
 pub(crate) mod metadata_text;
+mod open;
 mod opened;
 pub(crate) mod python_repr;
 mod pytree;
@@ -90,12 +91,12 @@ impl Format for Orbax {
         if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && is_orbax() {
             super::refuse_unmarked(at)?;
         }
-        if let Some((step, about)) = reader::regrow_step(&found, at, options)? {
+        if let Some((step, about)) = open::regrow_step(&found, at, options)? {
             // A step in regrow's own layout has checksums, which Orbax' files alone have not.
             let item = OpenOptions { step: None, ..options.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
-        Ok(Box::new(reader::open(found, at, options)?))
+        Ok(Box::new(open::open(found, at, options)?))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
