@@ -1,9 +1,10 @@
 //! Kvstores: keys to byte values. A file system, memory, a prefix of another store, an OCDBT database.
 //!
-//! Stores know nothing of trees or arrays. Keys are bytes (OCDBT's may be any; a file system refuses those
-//! that are no safe relative path). Values are shared slices: a map, a buffer, a part of either.
+//! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths in a file system. Values
+//! are shared slices of a map or a buffer.
 //!
-//! A [`Storage`](crate::storage::Storage) is a place of many folders, each of which opens as a store; a [`Blob`] is one opened value.
+//! A [`Storage`](crate::storage::Storage) is a place of many folders; each folder opens as a store. A [`Blob`] is one opened
+//! value.
 //!
 //! | store | keys are |
 //! |---|---|

@@ -2,8 +2,10 @@
 //!
 //! Nobody is trusted to say what changed. A leaf is unchanged if the base has one of its name, dtype and shape with
 //! the same bytes: they are compared piece by piece, up to the first that differs, so a leaf that changed costs one
-//! piece. Where the base knows a [digest](DataFile::blake3) of a file, the tree's own leaves are hashed instead, and
+//! piece. Where the base knows a digest of a file ([`DataFile::blake3`]), the tree's own leaves are hashed instead, and
 //! the base is not read at all.
+//!
+//! [`DataFile::blake3`]: super::super::manifest::DataFile::blake3
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
