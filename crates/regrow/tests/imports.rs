@@ -8,9 +8,12 @@
 //! A folder's `mod.rs` may use its files and be used by them: it says what they have in common. What a `mod.rs` names
 //! again (`pub use file::Name`) counts as an import of that file. Tests may import what they like.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 /// The folders that keep the rule, below `src`.
 const FOLDERS: [&str; 5] = ["formats", "engine", "storage", "commit", "store"];
@@ -191,7 +194,7 @@ fn resolved(
     again: &BTreeMap<&Module, BTreeMap<String, Module>>,
 ) -> Option<Module> {
     let mut here = at.clone();
-    let is_own = |here: &Module, name: &String| texts.contains_key(&[&here[..], &[name.clone()]].concat());
+    let is_own = |here: &Module, name: &String| texts.contains_key(&[&here[..], from_ref(name)].concat());
     let first = path.first()?;
     if !matches!(first.as_str(), "crate" | "super" | "self") && !is_own(&here, first) {
         return None;
