@@ -1,5 +1,5 @@
 //! The sizes regrow refuses to go beyond, whatever a file says. Each is far above what real checkpoints hold. Each keeps
-//! a hostile file from turning a few bytes into gigabytes of memory. Memory below a limit comes from [`allocate`], which
+//! a hostile file from turning a few bytes into gigabytes of memory. Memory below a limit comes from `allocate`, which
 //! gives an error if the system has none.
 //!
 //! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:

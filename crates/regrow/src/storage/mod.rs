@@ -1,7 +1,7 @@
 //! What every kind of place for checkpoints can do, whether it is a disk, memory or a bucket.
 //!
 //! A [`Storage`] says what is at a path, lists a folder, and opens a folder as a [`Store`] of keys. Everywhere a path is names
-//! with slashes between them. Other modules use a [`Location`](crate::location::Location): a storage and a path in it.
+//! with slashes between them. Other modules use a [`Location`]: a storage and a path in it.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -201,7 +201,7 @@ impl Document<'_> {
     }
 }
 
-/// A place for checkpoints. Implementors provide the least; [`Location`](crate::location::Location) has the comfort.
+/// A place for checkpoints. Implementors provide the least; [`Location`] has the comfort.
 pub trait Storage: Debug + Send + Sync {
     /// What a person would call the path: a path, a URL.
     fn describe(&self, path: &Path) -> PathBuf;
