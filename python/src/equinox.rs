@@ -21,7 +21,7 @@ use regrow::formats::equinox::writer::{Contents, RecordOut, write};
 use regrow::formats::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
 use regrow::formats::npy::descr::Descr;
 use regrow::formats::npy::header::Header;
-use regrow::formats::regrow::structure::Structure;
+use regrow::formats::structure::Structure;
 use regrow::location::ToLocation;
 use regrow::tree::{LeafKind, Tree};
 use regrow::{Error, Result};

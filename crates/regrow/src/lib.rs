@@ -27,11 +27,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Modules: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
-//! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
-//! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it,
-//! [`text`] makes names fit for people, [`location`] says which paths are local, and [`commit`] is the only place that
-//! renames.
+//! | module | holds |
+//! |---|---|
+//! | [`engine`] | what users call: open, save, load, verify, convert |
+//! | [`options`], [`report`], [`monitor`] | what a caller may ask for; what a call tells; progress and stopping |
+//! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays without the types of their elements |
+//! | [`formats`] | the layouts, a folder each |
+//! | [`zarr`], [`codec`] | arrays as chunks and back |
+//! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
+//! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
+//! | [`commit`] | a save on a local disk; the only module that renames |
+//! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
 
 pub mod array;
 pub mod bytes;

@@ -1,4 +1,4 @@
-//! How much memory there is left: a load takes no more of it than leaves the machine in peace.
+//! How much memory is left: a load takes only so much that the machine keeps enough for the rest.
 
 use std::fs;
 

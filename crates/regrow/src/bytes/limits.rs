@@ -1,8 +1,8 @@
-//! The sizes regrow refuses to go beyond, whatever a file says. Each stands far above what real checkpoints
-//! hold; each keeps a hostile file from turning a few bytes into gigabytes of memory. What
-//! is below them is asked of the system by [`allocate`], which may refuse it, too.
+//! The sizes regrow refuses to go beyond, whatever a file says. Each is far above what real checkpoints hold. Each keeps
+//! a hostile file from turning a few bytes into gigabytes of memory. Memory below a limit comes from `allocate`, which
+//! gives an error if the system has none.
 //!
-//! Below a limit, opening takes what the content is worth and not what a file claims:
+//! Below a limit, opening takes as much memory as the content needs, not as much as a file claims:
 //!
 //! | file | what it takes while it is opened |
 //! |---|---|

@@ -1,10 +1,17 @@
 //! The pages of fresh memory, made many in one call instead of one by one as they are touched.
 //!
-//! That takes longer than to read what goes there: 1 GiB with one thread 0.57 s one by one, 0.38 s many in a call, 0.2 s
-//! as large pages. For a large page the system may move others out of the way, which can take seconds for a gigabyte: so
-//! they are asked for one at a time, and for a while no more once one was slow to come.
+//! To make pages takes longer than to read what goes there:
 //!
-//! | who | makes |
+//! | 1 GiB of pages, one thread | takes |
+//! |---|---|
+//! | one by one, as they are touched | 0.57 s |
+//! | many in a call | 0.38 s |
+//! | as large pages | 0.2 s |
+//!
+//! But for a large page the system may first move others out of the way, which can take seconds for a gigabyte. So large
+//! pages are asked for one at a time; after one that was slow to come, no more are asked for, for a while.
+//!
+//! | type | makes |
 //! |---|---|
 //! | [`Pages`] | all of them, front to back, on a thread of its own while others fill them |
 //! | [`FreshPages`] | the next few, for whoever fills them |

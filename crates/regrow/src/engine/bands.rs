@@ -1,8 +1,10 @@
 //! Large leaves, cut into bands that are read one at a time.
 //!
-//! A band is a run of elements in C order, so that bands follow each other in any destination. It is a whole number
-//! of chunks high along the first axis that has any length, so that no chunk is decoded for two bands; what is stored
-//! raw can be cut anywhere. Chunks that reach across all rows make a band of all rows: then memory is that of the leaf.
+//! A band is a run of elements in C order, so bands follow each other in any destination.
+//!
+//! - A leaf that is stored raw can be cut anywhere.
+//! - A leaf in chunks is cut between them, along the first axis that is longer than one, so that no chunk is decoded
+//!   twice. If a chunk reaches across all rows, so does the band: then the whole leaf is in memory.
 
 use crate::array::{Region, for_each_box};
 use crate::error::Result;

@@ -1,7 +1,8 @@
-//! A text for every leaf that means it and no other.
+//! A text for every leaf that names this leaf and no other.
 //!
-//! A printed key path is such a text nearly always. `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` have two leaves that
-//! print alike: those go by their stored names, and where these are taken too, by key paths that quote every key.
+//! Nearly always that is the printed key path. But `{"a": {"b": x}, "a/b": y}` and `{1: x, "1": y}` each have two leaves
+//! whose key paths print alike. Such leaves go by their stored names; if those are taken as well, by key paths that quote
+//! every key.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::{Discriminant, discriminant};

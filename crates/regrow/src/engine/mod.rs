@@ -2,20 +2,19 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `options` | what a caller may ask for |
-//! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
-//! | `search`, `keys` | leaves by their key paths, also where these print alike |
-//! | `patterns` | globs that match nothing |
-//! | `arena` | memory for what is loaded |
-//! | `load` | selection, template, casts; views of the map or parallel reads |
+//! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; begins anew if it is replaced meanwhile |
+//! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
+//! | `patterns` | refuses globs that match nothing |
+//! | `load`, `template` | selection, casts; views of the map or parallel reads; restoring into a template |
+//! | `arena`, `bands` | memory for what is loaded; large leaves, cut for reading |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
-//! | `save` | stages, lets the format write, commits |
+//! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
 //! | `background` | saves while the caller goes on |
-//! | `report` | what a save took, and where its time went |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `verify` | reads everything once and reports all that is wrong |
-//! | `bands` | large leaves, cut for reading |
 //! | `overview` | the tree as a table for people |
+//!
+//! What a caller may ask for is in [`options`](crate::options), what a save tells in [`report`](crate::report).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,4 +1,4 @@
-//! Patterns that match nothing: a mistake of whoever wrote them, told before anything is read or written.
+//! Patterns that match nothing. They are a mistake, and an error before anything is read or written.
 
 use std::collections::HashSet;
 

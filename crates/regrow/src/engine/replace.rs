@@ -1,6 +1,6 @@
-//! What an overwrite may cost: a file goes only if a checkpoint file is what it is, or was meant to be.
+//! Which files an overwrite may replace: checkpoints, and what was meant to be one.
 //!
-//! Folders are [`commit`](crate::commit)'s to judge, by the markers in them. A file has none, so it is looked at:
+//! Of folders [`commit`](crate::commit) decides, by the markers in them. A file has no marker, so it is looked at:
 //!
 //! | the file | is replaced |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | is recognised by what is in it | yes |
 //! | is anything else | no |
 //!
-//! Of files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the suffixes.
+//! For files beside each other (`x.data`, `x.manifest`) the name is enough: the caller chose the suffixes.
 //!
-//! Nothing is saved inside a checkpoint folder, new or not: it would be no part of that checkpoint, and go with it.
+//! Nothing is saved inside the folder of another checkpoint: it would be removed with that checkpoint.
 
 use super::SaveOptions;
 use crate::error::{Error, Result};

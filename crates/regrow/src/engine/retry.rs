@@ -1,4 +1,4 @@
-//! How long an open or a load begins anew because the checkpoint is being replaced under it.
+//! Beginning anew: an open or a load whose checkpoint is replaced meanwhile tries again, for a while.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! One leaf by its printed key path, without an index of the tree.
 //!
-//! An index costs some allocations a leaf. Whoever opens a checkpoint of a million leaves to look at one of them goes
-//! through the nodes instead, once: below a node whose text does not fit, keys are not even looked at.
+//! An index costs some allocations a leaf, which is too much for one look into a checkpoint of a million leaves. So the
+//! nodes are gone through once. Below a node whose text does not fit, keys are not even looked at.
 
 use std::borrow::Cow;
 

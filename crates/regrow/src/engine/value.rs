@@ -1,4 +1,4 @@
-//! Loading into Rust values: the tree is loaded as ever, then the type that is asked for regrows from it.
+//! Loading into Rust values: first the tree is loaded, then a value of the type that is asked for is made from it.
 
 use super::{Checkpoint, LoadOptions};
 use crate::error::{Result, ResultExt};

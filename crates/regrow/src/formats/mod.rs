@@ -1,8 +1,9 @@
-//! The layouts, a folder each on one floor plan (`mod` the story, `layout` the bytes, `reader`, `writer`),
-//! and the one list of them.
+//! The layouts: the one list of them, and a folder for each.
 //!
-//! Formats know bytes: they turn a folder into a tree of [`LeafInfo`] and leaves into byte ranges of files.
-//! Threads, budgets and templates are the engine's; renaming is [`commit`](crate::commit)'s.
+//! The folders are built alike: `mod` tells the story, `layout` has the bytes, `reader` and `writer` the two directions.
+//!
+//! A format turns a folder into a tree of [`LeafInfo`], and says in which bytes of which file a leaf lies. It has no
+//! threads, budgets or templates: those are the engine's. It renames nothing: [`commit`](crate::commit) does.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -33,6 +34,7 @@ pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
 pub(crate) mod stream;
+pub mod structure;
 pub(crate) mod suggestions;
 pub mod trak;
 

@@ -1,7 +1,7 @@
-//! The seam below locations: what every kind of place for checkpoints can do, whether a disk, memory or a bucket.
+//! What every kind of place for checkpoints can do, whether it is a disk, memory or a bucket.
 //!
-//! A [`Storage`] answers what is at a path, lists a folder, and opens a folder as a [`Store`] of keys. Paths are made of
-//! names between slashes, everywhere. [`Location`](crate::location::Location) is the comfort above it.
+//! A [`Storage`] says what is at a path, lists a folder, and opens a folder as a [`Store`] of keys. Everywhere a path is names
+//! with slashes between them. Other modules use a [`Location`]: a storage and a path in it.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -207,7 +207,7 @@ impl Document<'_> {
     }
 }
 
-/// A place for checkpoints. Implementors provide the least; [`Location`](crate::location::Location) has the comfort.
+/// A place for checkpoints. Implementors provide the least; [`Location`] has the comfort.
 pub trait Storage: Debug + Send + Sync {
     /// What a person would call the path: a path, a URL.
     fn describe(&self, path: &Path) -> PathBuf;

@@ -11,9 +11,21 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::{ReadPath, Scratch};
+use super::Scratch;
+use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES};
 use crate::error::{Error, Result};
 use crate::storage::Identity;
+
+/// How bytes are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadPath {
+    /// Through the page cache, and nothing but what is asked for.
+    Cached,
+    /// Through the page cache, front to back: what follows is read ahead.
+    Streamed,
+    /// Past the page cache, where the file system can.
+    Direct,
+}
 
 /// An opened value. It stays the value that was opened, whatever its name leads to later.
 pub trait Blob: Debug + Send + Sync {
@@ -86,8 +98,8 @@ pub struct Suits {
     pub requests_max: usize,
 }
 
-/// Longest [`fetch`](Blob::fetch).
-pub const FETCH_LEN_MAX_BYTES: u64 = super::local::FETCH_LEN_MAX_BYTES;
+/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a buffer.
+pub const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
 
 /// From here on a read past the cache is worth a request of its own; less is read through it, at once.
 pub(crate) const LONG_LEN_MIN_BYTES: u64 = 256 << 10;

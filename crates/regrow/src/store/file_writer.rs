@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use super::local::BLOCK_LEN_BYTES;
+use super::blocks::BLOCK_LEN_BYTES;
 use crate::error::{Error, Result};
 
 /// How to write a file.

@@ -1,9 +1,10 @@
 //! Kvstores: keys to byte values. A file system, memory, a prefix of another store, an OCDBT database.
 //!
-//! Stores know nothing of trees or arrays. Keys are bytes (OCDBT's may be any; a file system refuses those
-//! that are no safe relative path). Values are shared slices: a map, a buffer, a part of either.
+//! Stores know nothing of trees or arrays. Keys are bytes: any bytes in OCDBT, safe relative paths in a file system. Values
+//! are shared slices of a map or a buffer.
 //!
-//! A [`Storage`](crate::storage::Storage) is a place of many folders, each of which opens as a store; a [`Blob`] is one opened value.
+//! A [`Storage`](crate::storage::Storage) is a place of many folders; each folder opens as a store. A [`Blob`] is one opened
+//! value.
 //!
 //! | store | keys are |
 //! |---|---|
@@ -22,19 +23,24 @@ use crate::error::Result;
 use crate::storage::Document;
 
 mod blob;
+mod blocks;
+mod buffer;
 mod file_writer;
 pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
 mod prefix;
+mod scratch;
 
-pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, Suits};
+pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
 pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
+pub(crate) use blocks::BlockChecksums;
 pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
-pub use local::{Access, DirectWriter, LocalStore, PrivateMap, ReadPath, Scratch, advise};
+pub use local::{Access, DirectWriter, LocalStore, PrivateMap, advise};
 pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
+pub use scratch::Scratch;
 
 /// Which bytes of a value are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

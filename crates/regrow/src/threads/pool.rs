@@ -6,11 +6,11 @@
 //!   └──────────────── the cost is given back when the result is consumed ───┘
 //! ```
 //!
-//! An item is admitted when its cost fits into what is left of the budget; one that is larger than the whole
-//! budget is admitted alone. Where the system starts fewer threads, those do it all; where it starts none, the calling
-//! thread does. Threads live within one call, so nothing of them is left for a fork to break.
+//! An item is admitted when its cost fits into what is left of the budget. One that is larger than the whole budget is
+//! admitted alone. If the system starts fewer threads, those do all the work; if it starts none, the calling thread does.
+//! Threads live within one call, so a fork between calls breaks nothing.
 //!
-//! An item passes two queues (about 1 us): small ones are better handed over in batches.
+//! An item passes two queues, which takes about 1 us: hand small ones over in batches.
 
 use std::any::Any;
 use std::collections::BTreeMap;

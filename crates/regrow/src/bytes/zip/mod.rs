@@ -7,14 +7,17 @@
 //! | end: counts, offset, comment |      found from the back
 //! ```
 //!
-//! A zip reader of our own, because a stored member is then a slice of the map like any other raw leaf, and because
-//! every length meets the file before it is believed: members lie in order and never overlap (one that does is a
-//! zip bomb), none grows by more than deflate can ([`DEFLATE_RATIO_MAX`]), names are data and never paths. No
-//! checksum covers a name, so the local header and the directory have to agree on it.
-//! Encryption, several disks and other methods are refused.
+//! This is a zip reader of our own for two reasons. A stored member becomes a slice of the map, like any other raw leaf. And
+//! no length is believed before it has been compared with the file:
 //!
-//! [`read_directory`] reads the header of every member as well; [`read_headers`] leaves those for when a member is
-//! wanted, which a bucket is grateful for.
+//! - members lie in order and never overlap: those that do are a zip bomb;
+//! - no member grows by more than deflate can ([`DEFLATE_RATIO_MAX`]);
+//! - the local header and the directory agree on each name, since no checksum covers it;
+//! - names are data, never paths;
+//! - encryption, several disks and other methods are refused.
+//!
+//! [`read_directory`] reads the header of every member as well. [`read_headers`] leaves each header until its member is
+//! wanted, which saves requests to a bucket.
 //!
 //! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
 

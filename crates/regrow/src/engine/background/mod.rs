@@ -16,9 +16,9 @@
 //! **Saves of one saver run one after the other**, in the order of their calls. There is no thread while there is
 //! nothing to save.
 //!
-//! **Failures cannot be missed.** Whoever waits for a save is told. A failure that nobody waited for is the error of
-//! the next [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait); one that is still unseen when the saver is
-//! dropped goes to standard error. Dropping a saver waits for its saves.
+//! **Failures cannot be missed.** Who waits for a save gets its error. If nobody waits, the next
+//! [`save`](AsyncSaver::save) or [`wait`](AsyncSaver::wait) gives it. If nobody has seen it when the saver is dropped, it
+//! goes to standard error. Dropping a saver waits for its saves.
 //!
 //! **Fork.** The thread stays with the parent, and so do its saves: in a child every call on the saver or its handles
 //! says so, and nothing waits or locks. A saver that the child makes for itself works.

@@ -1,4 +1,4 @@
-//! What the target layout makes of each leaf: as it is, as what comes nearest, or not at all.
+//! What becomes of each leaf in the target layout: it stays as it is, becomes the nearest thing, or is left out.
 
 use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};

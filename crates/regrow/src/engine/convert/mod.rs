@@ -5,11 +5,12 @@
 //!      --> write: the target's writer pulls pieces of each leaf through the transformations --> commit
 //! ```
 //!
-//! Nothing is written before the plan is whole and accepted: the target's own writer looks at it first, as it does on
-//! a dry run ([`ConvertPlan::check`]). Memory is a band of the leaf that is being written,
-//! whatever the size of the checkpoint; a source that was compressed in one piece is decoded in one piece. With a
-//! base, leaves are compared before they are written, a band for each thread within the budget: what is not linked
-//! is read a second time.
+//! Nothing is written before the plan is whole, and the target's own writer has accepted it. A dry run ends there
+//! ([`ConvertPlan::check`]).
+//!
+//! Memory is a band of the leaf that is being written, however large the checkpoint is. A source that was compressed in one
+//! piece is decoded in one piece. With a base, all leaves are compared before one is written, a band for each thread within
+//! the budget; a leaf that is not linked is then read a second time.
 
 use std::sync::Arc;
 

@@ -1,9 +1,11 @@
 //! New key paths for leaves, and the tree that they make.
 //!
-//! A rule is a regular expression over the whole printed key path and what takes its place; the first rule that
-//! matches a leaf decides. `None` and empty containers go by the same rules as leaves: nothing vanishes because
-//! something else has come to its place. Containers that keep all their children stay what they are; one that gets or loses a
-//! child becomes a dict of texts.
+//! A rule has a regular expression and a new path: `params/(.*)/kernel=$1/weight`. The expression has to match the whole
+//! printed key path. The first rule that matches a leaf decides.
+//!
+//! `None` and empty containers are renamed like leaves, and nothing may be renamed to the place of another: so nothing
+//! vanishes. A container that keeps all its children stays what it is; one that gets or loses a child becomes a dict of
+//! texts.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Which leaves are chosen, and whether every rule has something to do.
 //!
-//! A pattern that matches nothing, or only what it cannot change, is a mistake of whoever wrote it: one error names
-//! them all, before anything is read.
+//! A pattern that matches nothing, or only what it cannot change, is a mistake. One error names all such patterns, before
+//! anything is read.
 
 use super::rename::{self, Item, Part};
 use super::{ConvertOptions, rename::rename};

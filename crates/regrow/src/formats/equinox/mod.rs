@@ -24,7 +24,7 @@
 
 use std::ffi::OsStr;
 
-use super::npy::header::MAGIC;
+use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
 use super::{Format, Loss, Preview, Reader, Target};
 use crate::error::{Error, Result};
@@ -141,8 +141,8 @@ fn shows_records(read_at: impl Fn(u64, u64) -> Result<Vec<u8>>) -> Result<bool> 
         return Ok(true);
     }
     let Some(end) = layout::first_record_end(&start) else { return Ok(false) };
-    let next = read_at(end, trailer::TRAILER_MAGIC.len() as u64)?;
-    Ok(next.starts_with(&MAGIC) || next == trailer::TRAILER_MAGIC)
+    let next = read_at(end, TRAILER_MAGIC.len() as u64)?;
+    Ok(next.starts_with(&MAGIC) || next == TRAILER_MAGIC)
 }
 
 #[cfg(test)]

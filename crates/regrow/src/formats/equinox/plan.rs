@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
 use crate::formats::npy::header::Header;
 use crate::formats::refusals::Refusals;
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 use crate::formats::{Loss, LossKind};
 use crate::options::{Compression, SaveOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};

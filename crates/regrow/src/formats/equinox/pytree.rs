@@ -10,7 +10,7 @@ use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
 use crate::formats::npy::header::Header;
 use crate::formats::npy::record::Record as Elements;
-use crate::formats::regrow::structure::Regrown;
+use crate::formats::structure::Regrown;
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// Where the data of a leaf lies.

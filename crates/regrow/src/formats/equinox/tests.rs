@@ -131,7 +131,7 @@ fn without_a_trailer_the_leaves_come_back_in_jax_order() {
     // One file is the beginning of the other: what Equinox reads is the same.
     let (short, long) = (std::fs::read(&path).unwrap(), std::fs::read(&trailed.1).unwrap());
     assert_eq!(short, long[..short.len()]);
-    assert!(long[short.len()..].starts_with(&trailer::TRAILER_MAGIC));
+    assert!(long[short.len()..].starts_with(&TRAILER_MAGIC));
 }
 
 #[test]

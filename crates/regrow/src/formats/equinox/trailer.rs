@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! {"version":1,
-//!  "structure":{...}                  the exact pytree, see formats/regrow/structure.rs
+//!  "structure":{...}                  the exact pytree, see formats/structure
 //!  "records":[0,null,1]               for each leaf, in that pytree's order, its record
 //!  "offsets":[0,148]                  where each record begins, from the first one on
 //!  "block_len_bytes":4194304,
@@ -27,10 +27,9 @@ use serde_json::Value;
 use crate::bytes::Cursor;
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 
-/// First bytes. For ever.
-pub const TRAILER_MAGIC: [u8; 8] = *b"\xffregrow\n";
+pub use crate::formats::npy::header::TRAILER_MAGIC;
 
 /// Last bytes. For ever.
 pub const TRAILER_END: [u8; 8] = *b"\nworger\xff";

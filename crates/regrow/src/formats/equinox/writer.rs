@@ -4,12 +4,12 @@
 
 use serde_json::Value;
 
-use super::trailer::{BLOCK_LEN_BYTES, TRAILER_MAGIC, Trailer};
+use super::trailer::{BLOCK_LEN_BYTES, Trailer};
 use crate::array::Array;
 use crate::bytes::checksum::{BlockSums, Crc32c, crc32c};
 use crate::error::{Error, Result};
 use crate::formats::Preview;
-use crate::formats::npy::header::Header;
+use crate::formats::npy::header::{Header, TRAILER_MAGIC};
 use crate::formats::orbax::json_text::to_python_json;
 use crate::storage::Publication;
 use crate::store::FileWriter;

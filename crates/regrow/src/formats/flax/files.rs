@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::msgpack::{begins_one_object, begins_tree, is_one_object};
-use super::steps::split;
+use super::step_names::{PREFIX, split};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
 use crate::formats::Preview;
@@ -34,7 +34,7 @@ pub(super) fn is_flax_file(at: &Location) -> bool {
 /// Whether a file is named like one of these.
 pub(super) fn is_named_so(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let is_step = split(&name).is_some_and(|(prefix, _)| prefix == "checkpoint_");
+    let is_step = split(&name).is_some_and(|(prefix, _)| prefix == PREFIX);
     name.ends_with(ENDING) || is_step
 }
 

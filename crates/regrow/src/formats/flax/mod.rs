@@ -8,14 +8,14 @@
 //! What Flax writes has passed through its *state dicts*: lists and tuples are maps `"0"`, `"1"`, …, named tuples
 //! and dataclasses maps of their fields. So a file tells dicts and leaves, and never what the dicts were.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | [`msgpack`] | bytes to tokens, each with its place |
 //! | [`encode`] | values to bytes; sizes first, array data last |
 //! | [`layout`] | Flax' extensions, and arrays in chunks |
 //! | `dtypes` | names of dtypes, both ways |
 //! | `decode` | an object to a pytree |
-//! | `files`, `steps`, `gda` | single files, folders of steps, arrays of several processes |
+//! | `files`, `steps`, `step_names`, `gda` | single files, folders of steps, the names in them, arrays of several processes |
 //! | `reader` | all of it as a checkpoint |
 //! | `writer`, `convert`, `losses` | a pytree to a file, and what that loses |
 //!
@@ -44,6 +44,7 @@ pub mod layout;
 mod losses;
 pub mod msgpack;
 mod reader;
+mod step_names;
 pub(crate) mod steps;
 mod writer;
 

@@ -23,6 +23,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// First six bytes of every npy file.
 pub const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
+/// First bytes of what regrow puts behind several records: then a file is not one array but a stream of leaves, which
+/// is [`equinox`](crate::formats::equinox)'s. For ever.
+pub const TRAILER_MAGIC: [u8; 8] = *b"\xffregrow\n";
+
 /// As many bytes say how long the whole header is; no npy file is shorter.
 pub const PREFIX_LEN_BYTES: usize = MAGIC.len() + 2 + size_of::<u32>();
 

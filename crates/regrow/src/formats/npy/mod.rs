@@ -37,6 +37,7 @@ use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod descr;
+mod detect;
 pub mod header;
 mod losses;
 mod names;
@@ -51,7 +52,7 @@ mod writer;
 mod zip;
 
 pub use crate::options::{Form, NpyOptions};
-pub(super) use reader::read_of;
+pub(super) use detect::read_of;
 
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
 #[derive(Debug)]
@@ -63,7 +64,7 @@ impl Format for Npy {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        reader::is_one(at)
+        detect::is_one(at)
     }
 
     fn claims_name(&self, name: &OsStr) -> bool {
@@ -71,7 +72,7 @@ impl Format for Npy {
     }
 
     fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
-        reader::is_preview_of_one(name, preview)
+        detect::is_preview_of_one(name, preview)
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {

@@ -8,7 +8,7 @@ use super::source::Stored;
 use super::zip::Method;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::regrow::structure::Regrown;
+use crate::formats::structure::Regrown;
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::zip::Crc32;
 use crate::error::{Error, Result};
-use crate::formats::regrow::structure::{Regrown, Structure};
+use crate::formats::structure::{Regrown, Structure};
 
 /// The file in a folder, and the name of the member that is not listed.
 pub(super) const FILE_NAME: &str = "regrow-structure.json";

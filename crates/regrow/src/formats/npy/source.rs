@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::record::Record;
-use super::zip::{Crc32, Inflater, Method};
+use super::zip::{Crc32, Inflater, Method, bad_crc};
 use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
@@ -387,10 +387,4 @@ impl Files {
             .in_file(self.describe(file))
             .help("open the checkpoint again")
     }
-}
-
-pub(super) fn bad_crc(expected: u32, found: u32) -> Error {
-    Error::corrupt("a member of a zip archive fails its CRC-32")
-        .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
-        .help("copy the file again, or load the other leaves")
 }

@@ -7,8 +7,9 @@
 //! Source: orbax' `legacy` readers.
 
 use super::arrays::{Arrays, DOCUMENTS};
-use super::metadata::{Entry, KeyType, TreeMetadata};
-use super::pytree::Opened;
+use super::entry::{Entry, KeyType};
+use super::metadata::TreeMetadata;
+use super::opened::Opened;
 use super::steps::TMP_MARK;
 use super::structure;
 use crate::commit::CHECKPOINT_MARKERS;

@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use super::arrays::{Arrays, MANIFEST_FILE};
-use super::pytree::Opened;
+use super::opened::Opened;
 use super::slot::{Slot, Source};
 use super::steps::AGGREGATE_FILE;
 use crate::error::{Error, Result, ResultExt};

@@ -17,71 +17,18 @@
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::entry::{Entry, KeyType, ValueMetadata};
 use super::json_text;
-use super::metadata_text::{PathText, tuple_repr};
+use super::metadata_text::PathText;
 use super::rich::RichNode;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the file.
 pub const METADATA_FILE: &str = "_METADATA";
-
-/// What kind of container a key steps into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum KeyType {
-    /// A list, a tuple, or a custom node registered without keys.
-    Sequence = 1,
-    /// A dict, or anything with attributes.
-    Dict = 2,
-}
-
-/// The members of `value_metadata`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ValueMetadata {
-    /// `jax.Array`, `np.ndarray`, `scalar`, `string`, `None`, `Dict`, `List`, `Tuple`, `NamedTuple`, `placeholder`, …
-    pub value_type: String,
-    /// No stored array: an empty container, or (before 2024) a leaf that lies in the msgpack file `checkpoint`.
-    #[serde(default)]
-    pub skip_deserialize: bool,
-    /// Shape of one piece as it was written; of `jax.Array` only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub write_shape: Option<Vec<u64>>,
-}
-
-/// A leaf or an empty container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The key path; empty for a pytree that is one leaf.
-    pub keys: Vec<(KeyType, String)>,
-    /// What lies there.
-    pub value_type: String,
-    /// See [`ValueMetadata::skip_deserialize`].
-    pub skip_deserialize: bool,
-    /// See [`ValueMetadata::write_shape`].
-    pub write_shape: Option<Vec<u64>>,
-}
-
-impl Entry {
-    /// The name its data is stored under: the keys with dots between them, nothing escaped.
-    pub fn param_name(&self) -> String {
-        let mut name = String::with_capacity(self.keys.iter().map(|(_, key)| key.len() + 1).sum());
-        for (i, (_, key)) in self.keys.iter().enumerate() {
-            if i > 0 {
-                name.push('.');
-            }
-            name.push_str(key);
-        }
-        name
-    }
-
-    /// The key path as its member name in the document: Python's `repr` of a tuple of strings.
-    pub fn repr(&self) -> String {
-        tuple_repr(self.keys.iter().map(|(_, key)| key.as_str()))
-    }
-}
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -309,23 +256,6 @@ mod tests {
             }
         }
         assert!(same >= 40 && all > same, "{same} of {all}");
-    }
-
-    #[test]
-    fn quotes_as_python_does() {
-        for (keys, repr) in [
-            (&[][..], "()"),
-            (&["a"], "('a',)"),
-            (&["a", "0"], "('a', '0')"),
-            (&["it's"], "(\"it's\",)"),
-            (&["'\""], "('\\'\"',)"),
-            (&["\n\t\r\\\u{7f}\u{1b}"], "('\\n\\t\\r\\\\\\x7f\\x1b',)"),
-            (&["中é\u{301}"], "('中é\u{301}',)"),
-            (&["\u{a0}\u{200b}\u{e000}\u{10ffff}"], "('\\xa0\\u200b\\ue000\\U0010ffff',)"),
-            (&["\u{301}"], "('\u{301}',)"),
-        ] {
-            assert_eq!(tuple_repr(keys.iter().copied()), repr);
-        }
     }
 
     #[test]

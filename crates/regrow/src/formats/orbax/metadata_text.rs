@@ -5,11 +5,9 @@
 //!  ^ repr             ^ keys             both grow by a piece a key on the way down, and shrink on the way up
 //! ```
 
-use std::fmt::{self, Write as _};
-
+use super::entry::KeyType;
 use super::json_text::push_python_text;
-use super::metadata::KeyType;
-use crate::text::is_printable_in_python;
+use super::python_repr::push_repr_in_json;
 
 /// A key path as it stands in an entry; a step down appends to it, a step up cuts it off.
 #[derive(Debug, Default)]
@@ -80,60 +78,4 @@ pub(crate) fn push_shape(out: &mut Vec<u8>, shape: &[u64]) {
         let _ = write!(out, "{}{dim}", if axis > 0 { ", " } else { "" });
     }
     out.push(b']');
-}
-
-/// Appends Python's `repr` of a string, as it stands inside a JSON string.
-fn push_repr_in_json(out: &mut Vec<u8>, text: &str) {
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'\'' | b'"' | b'\\')) {
-        out.push(b'\'');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'\'');
-        return;
-    }
-    let mut repr = String::new();
-    push_repr(&mut repr, text);
-    let mut quoted = Vec::new();
-    push_python_text(&mut quoted, &repr);
-    out.extend_from_slice(quoted.get(1..quoted.len() - 1).unwrap_or_default());
-}
-
-/// Python's `repr` of a tuple of strings: `()`, `('a',)`, `('a', 'b')`.
-pub fn tuple_repr<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
-    let mut out = String::from("(");
-    let mut count = 0;
-    for key in keys {
-        if count > 0 {
-            out.push_str(", ");
-        }
-        push_repr(&mut out, key);
-        count += 1;
-    }
-    if count == 1 {
-        out.push(',');
-    }
-    out.push(')');
-    out
-}
-
-/// Python's `repr` of a string: single quotes unless only they occur in it; what is not printable as escapes.
-fn push_repr(out: &mut String, text: &str) {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.push(quote);
-    for c in text.chars() {
-        let code = u32::from(c);
-        // Writing to a String cannot fail.
-        let _: fmt::Result = match c {
-            '\\' => out.write_str("\\\\"),
-            '\n' => out.write_str("\\n"),
-            '\r' => out.write_str("\\r"),
-            '\t' => out.write_str("\\t"),
-            _ if c == quote => write!(out, "\\{c}"),
-            ' '..='~' => out.write_char(c),
-            _ if is_printable_in_python(c) => out.write_char(c),
-            _ if code <= 0xff => write!(out, "\\x{code:02x}"),
-            _ if code <= 0xffff => write!(out, "\\u{code:04x}"),
-            _ => write!(out, "\\U{code:08x}"),
-        };
-    }
-    out.push(quote);
 }

@@ -17,12 +17,13 @@
 //! | file | is |
 //! |---|---|
 //! | `metadata`, `rich`, `strings`, `sharding`, `array_metadatas`, `checkpoint_metadata` | the JSON documents, both ways |
-//! | `json_text` | JSON as Python writes it |
+//! | `entry` | a leaf or an empty container in `_METADATA` |
+//! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
-//! | `structure`, `pytree`, `arrays`, `slot` | from the documents to a tree of leaves |
+//! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
-//! | `reader` | all of it together |
+//! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
 //! | `writer` | the same forms, written: a folder of modules |
 //!
 //! Opening costs one pass over the metadata and the database's index, and one look-up a leaf; no array data is read.
@@ -43,6 +44,7 @@ mod arrays;
 mod bare;
 pub mod checkpoint_metadata;
 mod detect;
+pub mod entry;
 mod files;
 mod items;
 pub(crate) mod json_text;
@@ -50,12 +52,16 @@ mod legacy;
 mod losses;
 pub mod metadata;
 pub(crate) mod metadata_text;
+mod open;
+mod opened;
+pub(crate) mod python_repr;
 mod pytree;
 mod reader;
 pub mod rich;
 pub mod sharding;
 mod slot;
 pub mod steps;
+mod stored_array;
 pub mod strings;
 mod structure;
 pub(crate) mod writer;
@@ -85,12 +91,12 @@ impl Format for Orbax {
         if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && is_orbax() {
             super::refuse_unmarked(at)?;
         }
-        if let Some((step, about)) = reader::regrow_step(&found, at, options)? {
+        if let Some((step, about)) = open::regrow_step(&found, at, options)? {
             // A step in regrow's own layout has checksums, which Orbax' files alone have not.
             let item = OpenOptions { step: None, ..options.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
-        Ok(Box::new(reader::open(found, at, options)?))
+        Ok(Box::new(open::open(found, at, options)?))
     }
 
     fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {

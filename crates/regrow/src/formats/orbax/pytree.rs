@@ -17,8 +17,10 @@ use serde_json::Value;
 
 use super::array_metadatas::{self, ARRAY_METADATAS_FOLDER};
 use super::arrays::{Arrays, MANIFEST_FILE};
+use super::entry::Entry;
 use super::files::{list, read_small};
-use super::metadata::{Entry, METADATA_FILE, TreeMetadata};
+use super::metadata::{METADATA_FILE, TreeMetadata};
+use super::opened::Opened;
 use super::sharding::{SHARDING_FILE, Shardings};
 use super::slot::Slot;
 use super::steps::AGGREGATE_FILE;
@@ -28,39 +30,8 @@ use crate::array::Shape;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow;
 use crate::location::Location;
-use crate::tree::{LeafKind, Tree};
+use crate::tree::LeafKind;
 use crate::zarr::Missing;
-
-/// An opened pytree.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub tree: Tree<Slot>,
-    pub custom_metadata: Option<Value>,
-    /// How it is stored, in words.
-    pub variant: String,
-    pub notes: Vec<String>,
-    /// What is missing of it, though it can be read.
-    pub warnings: Vec<String>,
-    /// The folder of its database, if it has one.
-    pub database: Option<Location>,
-    /// The `regrow.json` that regrow wrote beside it, if that is gone.
-    pub lost_manifest: Option<Location>,
-}
-
-impl Opened {
-    /// A tree of which there is nothing more to say.
-    pub fn new(tree: Tree<Slot>, variant: &str) -> Self {
-        Self {
-            tree,
-            custom_metadata: None,
-            variant: variant.to_owned(),
-            notes: Vec::new(),
-            warnings: Vec::new(),
-            database: None,
-            lost_manifest: None,
-        }
-    }
-}
 
 /// Opens the pytree in `folder`.
 ///

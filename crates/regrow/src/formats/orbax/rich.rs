@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
-use super::metadata::ValueMetadata;
+use super::entry::ValueMetadata;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Most containers inside each other: a named tuple takes three levels of JSON, and JSON readers stop at 128.

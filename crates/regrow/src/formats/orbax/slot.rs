@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::arrays::StoredArray;
-
+use super::stored_array::StoredArray;
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::decode::{Data, Decoded};

@@ -11,7 +11,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::metadata::{Entry, KeyType, TreeMetadata};
+use super::entry::{Entry, KeyType};
+use super::metadata::TreeMetadata;
 use super::rich::RichNode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{Key, KeyPath, NodeKind, Tree, TreeBuilder};

@@ -1,6 +1,7 @@
 //! What a manifest says of its data file, checked before any of the data is touched.
 
-use super::manifest::{BLOCK_LEN_BYTES, Entry, about, path_text};
+use super::manifest::{BLOCK_LEN_BYTES, Entry};
+use super::paths::{about, path_text};
 use crate::error::{Error, Result};
 
 /// Checks every entry against itself and against the length of the data file.

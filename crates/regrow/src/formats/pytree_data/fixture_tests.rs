@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::manifest::{Manifest, path_text};
+use super::manifest::Manifest;
+use super::paths::path_text;
 use super::*;
 use crate::array::{Array, Dtype, Shape};
 use crate::bytes::python_literal::Literal;

@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::descr::Descr;
 use crate::text::counted;
 
+use super::paths::about;
 use super::pprint::pprint;
 
 /// Longest manifest: a million arrays take about 200 MB.
@@ -335,16 +336,6 @@ fn set_extra(items: &mut [Literal], extra: &Extra, sum: u32) {
     first.retain(|member| !is_extra(member));
     // Where the order of the keys has its place: before 'shape'.
     first.insert(first.len().saturating_sub(1), (text(EXTRA_KEY), Literal::Dict(members)));
-}
-
-/// A path as a tuple of Python: how errors name it, and the name that a leaf is stored under.
-pub(super) fn path_text(path: &[Literal]) -> String {
-    Literal::Tuple(path.to_vec()).repr()
-}
-
-/// Says which array an error is about.
-pub(super) fn about(error: Error, path: &[Literal]) -> Error {
-    error.at_leaf(&crate::tree::KeyPath::from_iter(path.iter().map(super::tree::key_of)))
 }
 
 fn at_entry(error: Error, at: usize) -> Error {

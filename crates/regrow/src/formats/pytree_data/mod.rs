@@ -18,6 +18,7 @@
 //! |---|---|
 //! | `files` | which two files a path means |
 //! | `manifest`, `pprint` | text to entries and back |
+//! | `paths` | an entry's path as a key path and back |
 //! | `check` | entries against the data file |
 //! | `tree` | entries to a pytree |
 //! | `plan`, `writer` | a pytree to both files |
@@ -40,6 +41,7 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 mod check;
 mod files;
 mod manifest;
+mod paths;
 mod plan;
 mod pprint;
 mod reader;
@@ -133,7 +135,7 @@ pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
         data.check_all()?;
     }
     let arrays = data.entries.iter().map(|entry| ArrayEntry {
-        path: manifest::path_text(&entry.path),
+        path: paths::path_text(&entry.path),
         dtype: entry.descr.text(),
         shape: entry.shape.dims().to_vec(),
         offset_bytes: entry.offset_bytes,
@@ -142,7 +144,7 @@ pub fn entries_of(files: &Files, verify: bool) -> Result<Entries> {
     Ok(Entries {
         data: data.path(),
         arrays: arrays.collect(),
-        empty: empty.iter().map(|path| manifest::path_text(path)).collect(),
+        empty: empty.iter().map(|path| paths::path_text(path)).collect(),
     })
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::PytreeDataOptions;
-use super::manifest::{Entry, Extra, about, parse_dtype, parse_path, path_text};
-use super::tree::{identity, key_of, literals_of};
+use super::manifest::{Entry, Extra, parse_dtype, parse_path};
+use super::paths::{about, identity, key_of, literals_of, path_text};
 use crate::array::{Array, Dtype, Shape};
 use crate::bytes::python_literal::{Literal, LiteralOptions, parse};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::npy::descr::Descr;
 use crate::formats::refusals::Refusals;
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 use crate::formats::{Loss, LossKind};
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 

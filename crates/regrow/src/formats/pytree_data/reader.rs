@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use super::check::check_ranges;
 use super::files::Files;
-use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest, about};
+use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest};
+use super::paths::about;
 use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
 use crate::bytes::checksum::{Crc32c, crc32c};

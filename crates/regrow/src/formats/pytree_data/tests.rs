@@ -452,7 +452,7 @@ proptest! {
         let leaves: Vec<&Vec<String>> =
             paths.iter().filter(|path| !paths.iter().any(|other| other.len() > path.len() && other.starts_with(path))).collect();
         let texts: Vec<String> = leaves.iter().map(|path| {
-            manifest::path_text(&path.iter().cloned().map(crate::bytes::python_literal::Literal::Str).collect::<Vec<_>>())
+            paths::path_text(&path.iter().cloned().map(crate::bytes::python_literal::Literal::Str).collect::<Vec<_>>())
         }).collect();
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::List).unwrap();

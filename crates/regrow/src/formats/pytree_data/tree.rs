@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::manifest::{Entry, Manifest, about, path_text};
+use super::manifest::{Entry, Manifest};
+use super::paths::{about, identity, key_of, literals_of, path_text};
 use crate::array::{Dtype, Shape};
 use crate::bytes::python_literal::Literal;
 use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
-use crate::formats::regrow::structure::Structure;
-use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
+use crate::formats::structure::Structure;
+use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// A pytree whose leaves have been found.
 #[derive(Debug)]
@@ -40,42 +41,6 @@ pub(super) fn place(manifest: &Manifest) -> Result<Placed> {
 pub(super) fn check_paths(manifest: &Manifest) -> Result<()> {
     let empty = manifest.extra.as_ref().map(|extra| extra.empty.as_slice()).unwrap_or_default();
     Branches::of(&manifest.entries, empty).map(drop)
-}
-
-/// The key that a path's literal is. Python has keys that a [`Key`] has not: those go by their `repr`.
-pub(super) fn key_of(literal: &Literal) -> Key {
-    match literal {
-        Literal::Str(text) => Key::dict(text.as_str()),
-        Literal::Int(number) => match i64::try_from(*number) {
-            Ok(number) => Key::DictInt(number),
-            Err(_) => Key::dict(number.to_string()),
-        },
-        other => Key::dict(other.repr()),
-    }
-}
-
-/// The literals of a key path: what a load by the original finds as keys.
-pub(super) fn literals_of(path: &KeyPath) -> Vec<Literal> {
-    let literal = |key: &Key| match key {
-        Key::Dict(text) | Key::Attr(text) => Literal::Str(text.to_string()),
-        Key::DictInt(number) => Literal::Int((*number).into()),
-        Key::Index(at) => Literal::Int(*at as i128),
-    };
-    path.keys().iter().map(literal).collect()
-}
-
-/// What Python takes for the same key has the same text: `1`, `True`, `1.0` and `1+0j` are one.
-pub(super) fn identity(key: &Literal) -> String {
-    match key {
-        Literal::Bool(value) => u8::from(*value).to_string(),
-        Literal::Float(value) if value.fract() == 0.0 => {
-            let digits = format!("{value:.0}");
-            if digits == "-0" { "0".to_owned() } else { digits }
-        }
-        Literal::Complex(re, im) if *im == 0.0 => identity(&Literal::Float(*re)),
-        Literal::Tuple(keys) => format!("({})", keys.iter().map(identity).collect::<Vec<_>>().join(",")),
-        other => other.repr(),
-    }
 }
 
 /// How an entry's array looks to the engine.

@@ -3,6 +3,7 @@
 use super::PytreeDataOptions;
 use super::files::DATA_SUFFIX;
 use super::manifest::{BLOCK_LEN_BYTES, Manifest};
+use super::paths::about;
 use super::plan::Plan;
 use crate::array::Array;
 use crate::bytes::checksum::BlockSums;
@@ -36,8 +37,8 @@ pub(super) fn write(tree: &Tree<Leaf>, staged: &dyn Publication, options: &Pytre
     let mut entries = Vec::with_capacity(arrays.len());
     for mut planned in arrays {
         pad_to(&mut out, planned.entry.offset_bytes)?;
-        let sums = write_array(&mut out, &planned.array)
-            .map_err(|error| super::manifest::about(error, &planned.entry.path))?;
+        let sums =
+            write_array(&mut out, &planned.array).map_err(|error| about(error, &planned.entry.path))?;
         planned.entry.crc32c = extra.is_some().then_some(sums);
         entries.push(planned.entry);
     }

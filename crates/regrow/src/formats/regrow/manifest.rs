@@ -19,9 +19,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::structure::Structure;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::error::{Error, Result};
+use crate::formats::structure::Structure;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "regrow.json";

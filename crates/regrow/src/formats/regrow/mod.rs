@@ -17,17 +17,13 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`structure`] | the exact pytree in column form |
 //! | [`manifest`] | `regrow.json` |
-//! | `plan` | names, order and offsets of a save |
-//! | `index` | what the database says of raw leaves |
-//! | `writer`, `reader` | the two directions |
-//! | `base` | data files of an earlier checkpoint that are linked instead of written |
-//! | `digest` | by what the next save knows leaves that rest |
+//! | `save` | a save, in four stages: plan, reuse, place, write |
+//! | `reader` | the way back |
 //! | `checked` | data files whose blocks are checked before they are handed out |
 //! | `block_reads` | many blocks at once: checked, or read into the caller's memory |
 //!
-//! Source: `docs/formats/regrow-layout.md`.
+//! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
@@ -38,16 +34,11 @@ use crate::storage::Publication;
 use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};
 
-mod base;
 mod block_reads;
 mod checked;
-mod digest;
-mod index;
 pub mod manifest;
-mod plan;
 mod reader;
-pub mod structure;
-mod writer;
+mod save;
 
 /// The default layout.
 #[derive(Debug)]
@@ -76,11 +67,11 @@ impl Format for Regrow {
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
-        writer::check(tree, options)
+        save::check(tree, options)
     }
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options)
+        save::save(tree, staged, options)
     }
 }
 

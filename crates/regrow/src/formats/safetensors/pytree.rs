@@ -7,7 +7,7 @@ use super::layout::{F4, Tensor, can_be_packed, stored_as};
 use super::packed::F4_BITS;
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::regrow::structure::Regrown;
+use crate::formats::structure::Regrown;
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 /// Most dicts that names are cut into: one name can be a million of them.

@@ -16,7 +16,7 @@ use super::pytree::{self, Placed, Stored, TreeForm};
 use crate::array::{Region, Shape, copy_region};
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
-use crate::formats::regrow::structure::Structure;
+use crate::formats::structure::Structure;
 use crate::formats::{Description, Reader};
 use crate::location::Location;
 use crate::store::{ByteRange, MemoryStore, PrivateMap, Store};
@@ -366,7 +366,7 @@ fn read_header(store: &dyn Store, name: &OsStr) -> Result<(Header, u64)> {
     Ok((Header::parse(&json, file_len_bytes)?, file_len_bytes))
 }
 
-fn regrow(structure: &str) -> Result<crate::formats::regrow::structure::Regrown> {
+fn regrow(structure: &str) -> Result<crate::formats::structure::Regrown> {
     Structure::from_json(structure)?.regrow()
 }
 

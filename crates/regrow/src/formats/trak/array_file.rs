@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 
-use super::check;
+use super::finite::is_finite;
 use super::layout::ArraySpec;
 use super::lost_writes::LostWrites;
 use crate::bytes::limits::work_space;
@@ -189,11 +189,11 @@ impl ArrayFile {
     /// The first of `rows` whose values, in `data`, hold NaN or an infinity.
     pub fn first_non_finite(&self, rows: &[u64], data: &[u8]) -> Option<u64> {
         let (dtype, row_len) = (self.spec.dtype, self.row_len_bytes() as usize);
-        if row_len == 0 || check::is_finite(data, dtype) {
+        if row_len == 0 || is_finite(data, dtype) {
             return None;
         }
         let values = rows.iter().zip(data.chunks_exact(row_len));
-        values.filter(|(_, bytes)| !check::is_finite(bytes, dtype)).map(|(&row, _)| row).next()
+        values.filter(|(_, bytes)| !is_finite(bytes, dtype)).map(|(&row, _)| row).next()
     }
 
     /// Reads whole rows from `first` on, as many as `out` holds.

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use super::array_file::ArrayFile;
 use super::catalog::{Catalog, Fault, Subject, model_folders, names_in};
 use super::documents::{Experiment, ModelFlags};
+use super::finite::is_finite;
 use super::layout::{
     ARRAY_SUFFIX, ArraySpec, EXPERIMENTS_FILE, ExperimentName, METADATA_FILE, Parameters, SCORES_FOLDER,
     TrainArray, id_file, model_file,
 };
 use super::store::is_there;
-use crate::array::Dtype;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::Finding;
@@ -21,8 +21,6 @@ use crate::text::counted;
 
 /// Bytes of an array that are looked at together.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
-/// Numbers that are all looked at, whatever the first ones say.
-const PIECE_NUMBERS: usize = 1 << 12;
 /// Rows named in one note.
 const NAMED_MAX: usize = 10;
 
@@ -475,22 +473,4 @@ fn for_each_row(array: &ArrayFile, mut each: impl FnMut(u64, &[u8])) -> Result<(
 
 fn is_all_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
-}
-
-/// Whether all exponents are below the one that stands for infinity and NaN.
-pub(super) fn is_finite(bytes: &[u8], dtype: Dtype) -> bool {
-    match dtype {
-        Dtype::Float16 => {
-            all(bytes.as_chunks::<2>().0, |number| u16::from_le_bytes(number) & 0x7c00 != 0x7c00)
-        }
-        _ => all(bytes.as_chunks::<4>().0, |number| u32::from_le_bytes(number) & 0x7f80_0000 != 0x7f80_0000),
-    }
-}
-
-/// As `Iterator::all`, but each piece is looked at to its end: without an early exit, processors check many numbers at
-/// once.
-fn all<const N: usize>(numbers: &[[u8; N]], is_sound: impl Fn([u8; N]) -> bool) -> bool {
-    numbers
-        .chunks(PIECE_NUMBERS)
-        .all(|piece| piece.iter().fold(true, |so_far, number| so_far & is_sound(*number)))
 }

@@ -34,7 +34,7 @@
 //! | [`catalog`] | what a folder says of itself |
 //! | [`store`] | [`TrakStore`]: registering, flags |
 //! | [`experiments`] | [`TrakStore`]: targets and scores |
-//! | `check` | contradictions |
+//! | `check`, `finite` | contradictions; numbers that are none |
 //! | [`mod@repair`] | the way out of them |
 //! | `reader`, `writer` | the store as a checkpoint |
 //!
@@ -58,6 +58,7 @@ pub mod catalog;
 mod check;
 pub mod documents;
 pub mod experiments;
+mod finite;
 pub mod layout;
 mod lost_writes;
 mod reader;

@@ -7,8 +7,9 @@
 //! | `s3://bucket/runs.tar/step_100` | the same of an archive in another storage |
 //! | `/data/all.zip/runs.tar/step_100` | the same of an archive in an archive |
 //!
-//! The name ends in `.tar` or `.zip`, in any case. A folder of that name is a folder, and a file that does not begin as an
-//! archive is read as a checkpoint itself. Where all of an archive lies in one folder, that need not be named.
+//! The name ends in `.tar` or `.zip`, in upper or lower case. A folder of such a name is just a folder. A file of such a name
+//! that does not begin like an archive is read as a checkpoint itself. If everything in an archive lies in one folder, that
+//! folder need not be named.
 //!
 //! ```text
 //! | header | regrow.json | header | model.safetensors | ...  the archive: one value in the storage that it lies in
@@ -23,9 +24,9 @@
 //! | `window` | many small reads as few long ones |
 //! | `keys` | a folder in an archive as a [`Store`], a member as a [`Blob`](crate::store::Blob) |
 //!
-//! The index is read once, when a checkpoint is opened; of a tar that is a look at each member's header, of a zip one at
-//! its end. The archive stays the one that was opened. What is inside is checked as it would be outside: by the
-//! checksums of its layout.
+//! The index is read once, when a checkpoint is opened: the header of each member of a tar, the directory at the end of a zip.
+//! The archive stays the one that was opened. A checkpoint inside is checked as it would be outside, by the checksums of its
+//! layout.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

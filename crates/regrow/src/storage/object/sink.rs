@@ -8,7 +8,7 @@ use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::monitor::Monitor;
-use crate::store::local::BlockChecksums;
+use crate::store::BlockChecksums;
 use crate::store::{FileSink, WrittenFile};
 
 /// Pieces that are filled by the caller are at most this long.

@@ -27,12 +27,12 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
-use super::blocks::{BLOCK_LEN_BYTES, BlockChecksums};
-use super::buffer::{Buffer, RING_LEN, SMALL_LEN_BYTES};
 use super::output::{Output, reserve};
 use super::watch::Watch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Monitor;
+use crate::store::blocks::{BLOCK_LEN_BYTES, BlockChecksums};
+use crate::store::buffer::{Buffer, RING_LEN, SMALL_LEN_BYTES};
 use crate::store::{FileSink, WriteOptions, WrittenFile};
 
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.

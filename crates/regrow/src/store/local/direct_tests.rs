@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use super::super::buffer::ALIGN_BYTES;
 use super::super::output::{Mode, set_direct};
 use super::*;
 use crate::bytes::checksum::crc32c;
+use crate::store::buffer::ALIGN_BYTES;
 
 const MIB: usize = 1 << 20;
 

@@ -16,10 +16,12 @@ use rustix::fs::OFlags;
 
 use super::folder::FilePlace;
 use super::map::{PrivateMap, map_file};
-use super::reader::{DirectReader, ReadPath, Scratch};
+use super::reader::DirectReader;
+use super::regular::is_absent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
-    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, resolve_range,
+    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch,
+    resolve_range,
 };
 
 /// Files that one store keeps open.
@@ -219,12 +221,6 @@ impl OpenFile {
 
 fn has_no_maps(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
-}
-
-/// Whether the error only says that there is no such file.
-pub(super) fn is_absent(error: &io::Error) -> bool {
-    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
-    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
 }
 
 // The store adds the file's name.

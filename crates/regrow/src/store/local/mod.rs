@@ -10,7 +10,7 @@
 //! | `reader` | `DirectReader`: a large file by offset, through the page cache or past it |
 //! | `map` | maps of whole files, read-only or private, and advice on reading them |
 //! | `direct` | [`DirectWriter`]: one large file, front to back, by direct I/O |
-//! | `buffer`, `blocks`, `output` | the writer's aligned memory, its block checksums, its file |
+//! | `output` | the writer's file |
 //! | `watch` | where the writer's time goes |
 //! | `folders` | safe keys, making and syncing folders |
 //!
@@ -35,8 +35,6 @@ use super::{Blob, ByteRange, Located, Span, Store, missing};
 use crate::error::{Error, Result};
 use crate::storage::Document;
 
-mod blocks;
-mod buffer;
 mod direct;
 mod files;
 mod folder;
@@ -48,17 +46,15 @@ pub(crate) mod regular;
 mod watch;
 mod whole;
 
-pub(crate) use blocks::{BLOCK_LEN_BYTES, BlockChecksums};
 pub use direct::DirectWriter;
 pub use map::{Access, PrivateMap, advise};
 use reader::DirectReader;
-pub(crate) use reader::FETCH_LEN_MAX_BYTES;
-pub use reader::{ReadPath, Scratch};
 pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
-use files::{OpenFile, OpenFiles, is_absent};
+use files::{OpenFile, OpenFiles};
 use folder::{FilePlace, Folder};
 use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
+use regular::is_absent;
 
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
 ///

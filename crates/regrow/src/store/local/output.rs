@@ -10,8 +10,8 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use super::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
 use crate::monitor::Monitor;
+use crate::store::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
 
 /// The file, and how it takes its bytes.
 pub(super) struct Output {

@@ -25,31 +25,13 @@ use bytes::Bytes;
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES, Buffer, FREE_LEN_MAX};
-use super::files::is_absent;
 use super::folder::FilePlace;
 use super::map::{Residency, map_file};
-use crate::bytes::pages::zeroed;
+use super::regular::is_absent;
 use crate::error::{Error, Result};
 use crate::storage::Identity;
-use crate::store::{Blob, Suits};
-
-/// Reads of up to so many bytes are not worth a buffer of the ring.
-const HEAP_LEN_MAX_BYTES: usize = 128 << 10;
-
-/// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a buffer.
-pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
-
-/// How bytes are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadPath {
-    /// Through the page cache, and nothing but what is asked for.
-    Cached,
-    /// Through the page cache, front to back: what follows is read ahead.
-    Streamed,
-    /// Past the page cache, where the file system can.
-    Direct,
-}
+use crate::store::buffer::ALIGN_BYTES;
+use crate::store::{Blob, ReadPath, Scratch, Suits};
 
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
@@ -224,53 +206,6 @@ impl Blob for DirectReader {
     /// A disk has the next request while the last one's bytes are checked.
     fn suits(&self) -> Suits {
         Suits { requests_min: 3, requests_max: Scratch::KEPT_MAX }
-    }
-}
-
-/// Memory for reads of any length up to [`FETCH_LEN_MAX_BYTES`], which goes back to the ring when it
-/// is dropped.
-#[derive(Debug, Default)]
-pub struct Scratch(Option<Buffer>);
-
-impl Scratch {
-    /// So many are kept warm for the next use.
-    pub(crate) const KEPT_MAX: usize = FREE_LEN_MAX;
-
-    fn bytes(&self) -> &[u8] {
-        self.0.as_ref().map(Buffer::bytes).unwrap_or_default()
-    }
-
-    /// `len` bytes, of a buffer for direct I/O only if they are many.
-    pub(crate) fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
-        if self.0.is_none() || self.bytes().len() < len {
-            if len > HEAP_LEN_MAX_BYTES {
-                return self.aligned(len);
-            }
-            let heap = zeroed(len as u64).ok_or(io::ErrorKind::OutOfMemory)?;
-            self.0 = Some(Buffer::Small(heap.into_boxed_slice()));
-        }
-        self.first(len)
-    }
-
-    /// `len` bytes that direct I/O can use.
-    fn aligned(&mut self, len: usize) -> io::Result<&mut [u8]> {
-        if !matches!(self.0, Some(Buffer::Aligned(_))) {
-            self.0 = Some(Buffer::aligned()?);
-        }
-        self.first(len)
-    }
-
-    fn first(&mut self, len: usize) -> io::Result<&mut [u8]> {
-        let room = self.0.as_mut().and_then(|memory| memory.bytes_mut().get_mut(..len));
-        room.ok_or_else(|| io::ErrorKind::InvalidInput.into())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Some(memory) = self.0.take() {
-            memory.give_back();
-        }
     }
 }
 

@@ -64,6 +64,12 @@ fn not_regular(path: &Path, kind: FileType) -> Error {
         .expected("a regular file", name_of(kind))
 }
 
+/// Whether the error only says that there is no such file.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | InvalidFilename)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

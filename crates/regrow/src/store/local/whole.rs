@@ -6,8 +6,9 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::files::{OpenFile, is_absent};
+use super::files::OpenFile;
 use super::folder::{FilePlace, Folder};
+use super::regular::is_absent;
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::ByteRange;

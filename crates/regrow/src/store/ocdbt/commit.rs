@@ -17,12 +17,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Located, Store};
 
 use super::arity::Arity;
+use super::entries::EntryValue;
 use super::manifest::{Manifest, newest_numbered};
 use super::node::NodeRef;
 use super::reader::OcdbtStore;
 use super::rule::Rule;
 use super::versions::{Version, VersionChild, VersionContent, VersionNode};
-use super::writer::{EntryValue, NodeSink, now_ns, random_data_file_name};
+use super::writer::{NodeSink, now_ns, random_data_file_name};
 
 /// Adds a version: the newest one with `changes` made to it, where `None` removes a key. Of changes to
 /// one key the last one counts.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::writer::EntryValue;
+use bytes::Bytes;
 
 /// Entries in strictly rising order of their keys.
 pub(crate) trait Entries: Sync {
@@ -17,6 +17,24 @@ pub(crate) trait Entries: Sync {
 
     /// The value of entry `at`.
     fn value(&self, at: usize) -> ValueRef<'_>;
+}
+
+/// A value handed to [`write_database`](super::write_database).
+#[derive(Debug, Clone)]
+pub enum EntryValue {
+    /// Put inside the node.
+    Inline(Bytes),
+    /// A byte range of a file: `base` + `relative` is its path below the database.
+    Indirect {
+        /// First part of the path (`ocdbt.process_0/`, often empty).
+        base: Arc<[u8]>,
+        /// The rest of the path (`d/<hex>`, `model.safetensors`).
+        relative: Arc<[u8]>,
+        /// First byte.
+        offset_bytes: u64,
+        /// Number of bytes.
+        len_bytes: u64,
+    },
 }
 
 /// An [`EntryValue`] that lies elsewhere.

@@ -11,10 +11,11 @@
 //! d/<32 hex digits>                  | values ... | B+tree leaves ... | interior nodes ... | root |
 //! ```
 //!
-//! Manifests and nodes carry a crc32c, and so do keys and small values, which lie inside them. Larger values
-//! are byte ranges of data files without a checksum: what they hold is for their own format to verify. Names
-//! of data files are arbitrary relative paths; one database may point into another below it, as the parent
-//! that Orbax merges points into `ocdbt.process_*`.
+//! Manifests and nodes carry a crc32c. It covers keys and small values, too, which lie inside them. Larger values are byte
+//! ranges of data files, without a checksum: the format of the value has to verify it.
+//!
+//! The name of a data file is any relative path, so one database may point into another below it. Orbax does that:
+//! each process writes a database in `ocdbt.process_*`, and the merged one points into them.
 //!
 //! | module | is about |
 //! |---|---|
@@ -56,6 +57,7 @@ mod tests;
 pub use check::check;
 pub use commit::commit_version;
 pub use config::OcdbtConfig;
+pub use entries::EntryValue;
 pub(crate) use entries::{Entries, ValueRef};
 pub(crate) use manifest::MANIFEST_KEY;
 pub(crate) use node::KEY_LEN_MAX_BYTES;
@@ -63,4 +65,4 @@ pub use reader::OcdbtStore;
 pub use rule::Rule;
 pub use versions::Version;
 pub(crate) use writer::write_sorted;
-pub use writer::{Database, EntryValue, random_data_file_name, write_database};
+pub use writer::{Database, random_data_file_name, write_database};

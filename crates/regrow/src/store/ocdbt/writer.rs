@@ -11,14 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-
 use crate::bytes::varint::write_varint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::threads::pool;
 
 use super::config::OcdbtConfig;
-use super::entries::{Entries, SortedEntries, ValueRef};
+use super::entries::{Entries, EntryValue, SortedEntries, ValueRef};
 use super::envelope::{Structure, seal};
 use super::manifest::Manifest;
 use super::node::{INLINE_LEN_MAX_BYTES, KEY_LEN_MAX_BYTES, NodeRef, Stats, write_stats};
@@ -35,24 +33,6 @@ const NODES_IN_WORK_BYTES: u64 = 8 << 20;
 
 /// An interior node with a single child would add a level for nothing.
 const CHILDREN_MIN: usize = 2;
-
-/// A value handed to [`write_database`].
-#[derive(Debug, Clone)]
-pub enum EntryValue {
-    /// Put inside the node.
-    Inline(Bytes),
-    /// A byte range of a file: `base` + `relative` is its path below the database.
-    Indirect {
-        /// First part of the path (`ocdbt.process_0/`, often empty).
-        base: Arc<[u8]>,
-        /// The rest of the path (`d/<hex>`, `model.safetensors`).
-        relative: Arc<[u8]>,
-        /// First byte.
-        offset_bytes: u64,
-        /// Number of bytes.
-        len_bytes: u64,
-    },
-}
 
 /// A database as bytes.
 #[derive(Debug, Clone)]

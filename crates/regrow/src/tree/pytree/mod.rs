@@ -18,17 +18,17 @@
 //! | `HashMap`, `BTreeMap` with text or integer keys | a dict, in the order of its keys |
 //! | a derived struct, tuple struct, enum | a dataclass, a tuple, a dict of one variant: see [the derive](derive@crate::Pytree) |
 //!
-//! **Loading** goes by the text of keys, so that a dict that Orbax or Flax wrote regrows a struct, and a dict of
-//! `"0"`, `"1"` a tuple or list. All that is missing, too much, or of another shape or dtype comes as one error,
-//! with key paths. A number that has no width of its own (Python's) or is a whole number is taken where the field
-//! can hold its exact value; arrays must have the dtype of their field, unless a [`Fit`] asks for casts.
+//! **Loading** compares the text of keys. So a dict that Orbax or Flax wrote regrows a struct, and a dict of `"0"`, `"1"` a
+//! tuple or a list. All that is missing, too much, or of another shape or dtype is one error, with key paths. An array must
+//! have the dtype of its field, unless a [`Fit`] asks for casts. A whole number, or a number of Python, which has no width,
+//! is taken if the field can hold its exact value.
 //!
-//! **Cost.** A save copies the data of each leaf once, into the tree that is written: for the time of the save a
-//! model takes its memory twice. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared instead and cost nothing.
-//! A load reads raw leaves straight from the map into the fields (one copy; `Bytes` and `Array` none: they are
-//! views of it); compressed ones are held decoded until the value is complete.
+//! **Cost.** A save copies the data of each leaf once, into the tree that is written. So a model takes its memory twice while
+//! it is saved. `Arc<[T]>`, `ArcArray`, `Bytes` and `Array` are shared instead and cost nothing. A load copies raw leaves once,
+//! from the map into the fields; `Bytes` and `Array` are views of the map. Compressed leaves are held decoded until the value
+//! is complete.
 //!
-//! | room | holds |
+//! | module | holds |
 //! |---|---|
 //! | `node_ref` | [`NodeRef`]: a node of a tree, its children by text or position |
 //! | `restore` | [`Restore`]: where a load is, and every difference it has met; [`Fit`] |

@@ -106,7 +106,7 @@ impl Inflater {
             return Err(self.corrupt("bytes are left over after a deflated member of a zip archive"));
         }
         if found != self.crc32 {
-            return Err(super::super::source::bad_crc(self.crc32, found));
+            return Err(super::bad_crc(self.crc32, found));
         }
         Ok(())
     }

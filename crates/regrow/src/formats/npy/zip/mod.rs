@@ -12,6 +12,7 @@ use crate::bytes::zip::{
     CENTRAL, END, END64, END64_LEN_BYTES, END64_LOCATOR, EXTRA_ZIP64, FLAG_UTF8, LOCAL, LOCAL_LEN_BYTES,
 };
 pub(super) use crate::bytes::zip::{Directory, Method, beginning_len_bytes, begins_member, read_directory};
+use crate::error::Error;
 
 /// Extra field of padding that aligns the data, as Android's zipalign writes it.
 const EXTRA_ALIGNMENT: u16 = 0xd935;
@@ -41,6 +42,13 @@ impl std::fmt::Debug for Crc32 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Crc32({:08x})", self.value())
     }
+}
+
+/// What is said of a member whose bytes are not those that were packed.
+pub(super) fn bad_crc(expected: u32, found: u32) -> Error {
+    Error::corrupt("a member of a zip archive fails its CRC-32")
+        .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
+        .help("copy the file again, or load the other leaves")
 }
 
 #[cfg(test)]

@@ -23,8 +23,10 @@ use crate::formats::orbax::array_metadatas::{self, ARRAY_METADATAS_FOLDER, proce
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_PYTREE_HANDLER,
 };
-use crate::formats::orbax::metadata::{KeyType, METADATA_FILE, TreeMetadata, ValueMetadata, equal_key_paths};
-use crate::formats::orbax::metadata_text::{PathText, tuple_repr};
+use crate::formats::orbax::entry::{KeyType, ValueMetadata};
+use crate::formats::orbax::metadata::{METADATA_FILE, TreeMetadata, equal_key_paths};
+use crate::formats::orbax::metadata_text::PathText;
+use crate::formats::orbax::python_repr::tuple_repr;
 use crate::formats::orbax::rich::{RICH_DEPTH_MAX, RichNode};
 use crate::formats::orbax::sharding::{self, SHARDING_FILE};
 use crate::formats::orbax::strings::{STRINGS_FILE, Strings};

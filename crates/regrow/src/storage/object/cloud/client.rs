@@ -11,7 +11,7 @@ use object_store::list::PaginatedListStore;
 use object_store::memory::InMemory;
 use object_store::{BackoffConfig, Certificate, ClientOptions, HeaderValue, ObjectStore, RetryConfig};
 
-use super::options::{Service, Settings};
+use super::settings::{Service, Settings};
 use super::transport::{Connector, Traffic, innermost};
 use crate::error::{Error, ErrorKind, Result};
 

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::options::Surroundings;
+use super::surroundings::Surroundings;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A file of settings is a few KB; more than this is some other file.

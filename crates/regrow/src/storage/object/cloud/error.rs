@@ -5,7 +5,7 @@
 
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::options::{Service, Settings};
+use super::settings::{Service, Settings};
 use super::transport::{Noted, innermost};
 use crate::error::{Error, ErrorKind};
 

@@ -2,13 +2,18 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
+use super::list::Listing;
+use super::surroundings::Surroundings;
 use super::*;
+use crate::storage::StorageOptions;
 
 const SECRET: &str = "wJalrXUtnFEMI-K7MDENG-bPxRfiCYSECRET";
 const TOKEN: &str = "FwoGZXIvYXdzSESSIONTOKEN";

@@ -22,7 +22,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, ReqwestConnector,
 };
 
-use super::options::Tuning;
+use super::settings::Tuning;
 
 /// Bodies from here on are sent by the client that has no limit on the time without an answer.
 const BULK_LEN_BYTES: usize = 64 << 10;

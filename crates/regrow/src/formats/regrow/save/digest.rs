@@ -4,7 +4,7 @@
 //! [keeps](crate::array::ArraySource::kept_len_bytes) what it decoded last would be decoded by each of the two for
 //! itself: it is hashed by the writer, on its way into the file.
 
-use super::manifest::DataFile;
+use super::super::manifest::DataFile;
 use super::plan::Plan;
 use crate::bytes::checksum::BlockSums;
 use crate::error::Result;

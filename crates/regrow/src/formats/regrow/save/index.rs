@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::manifest::LeafPlace;
+use super::super::manifest::LeafPlace;
+use super::super::{stored_dtype, zarr_key};
 use super::plan::Plan;
-use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Shape};
 use crate::error::Result;
 use crate::store::ocdbt::{Entries, EntryValue, ValueRef};

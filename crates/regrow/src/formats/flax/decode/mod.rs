@@ -1,0 +1,186 @@
+//! An object to a pytree: maps to dicts, arrays to leaves that know where their data lies.
+//!
+//! One pass over the file's bytes, which are never copied: after it the place of every leaf is known. What is read
+//! is what Flax writes, nothing that merely looks like it: a key twice, `-1` in a shape, a NumPy scalar with axes
+//! or chunks of several dtypes are errors, with the offset and the key path.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `mod` | containers and their keys |
+//! | `leaves` | numbers, text, arrays |
+//! | `chunked` | an array that Flax has cut into chunks, which is a map |
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::layout::CHUNKED_KEY;
+use super::msgpack::{DEPTH_MAX, Scanner, Token, too_deep};
+use crate::error::{Error, Result};
+use crate::tree::{Key, KeyPath, LeafInfo, NodeKind, Tree, TreeBuilder};
+
+mod chunked;
+mod leaves;
+#[cfg(test)]
+mod tests;
+
+/// A leaf of a decoded object.
+#[derive(Debug)]
+pub(crate) struct Decoded {
+    /// What is known of it.
+    pub info: LeafInfo,
+    /// Its data.
+    pub data: Data,
+}
+
+/// Where the data of a leaf is.
+#[derive(Debug)]
+pub(crate) enum Data {
+    /// In C order, in one piece of the file or in several.
+    Pieces(Vec<Bytes>),
+    /// Text.
+    Text(Arc<str>),
+    /// Nowhere: an extension that is not Flax'.
+    Absent,
+}
+
+/// Reads one object that must fill `bytes`.
+///
+/// # Errors
+/// `Corrupt`, `Unsupported` or `Limit`, with leaf and offset.
+pub(crate) fn decode(bytes: &Bytes) -> Result<Tree<Decoded>> {
+    let mut decoder = Decoder {
+        bytes,
+        scanner: Scanner::new(bytes),
+        path: KeyPath::root(),
+        open: Vec::new(),
+        open_lists: 0,
+        build: TreeBuilder::new(),
+    };
+    match decoder.object() {
+        Ok(()) => decoder.build.finish(),
+        Err(error) if decoder.path.is_root() => Err(error),
+        Err(error) => Err(error.at_leaf(&decoder.path)),
+    }
+}
+
+/// A container that is being read.
+struct Open {
+    left: usize,
+    /// Keys so far, of a map; `None` for an array.
+    keys: Option<HashSet<Key>>,
+    next_index: usize,
+}
+
+struct Decoder<'a> {
+    bytes: &'a Bytes,
+    scanner: Scanner<'a>,
+    /// Of the value that is being read; stays at the place of an error.
+    path: KeyPath,
+    open: Vec<Open>,
+    /// Arrays among `open`: below one there are no chunks.
+    open_lists: usize,
+    build: TreeBuilder<Decoded>,
+}
+
+impl Decoder<'_> {
+    fn object(&mut self) -> Result<()> {
+        self.value(Key::Index(0))?;
+        while let Some(open) = self.open.last_mut() {
+            if open.left == 0 {
+                if open.keys.is_none() {
+                    self.open_lists -= 1;
+                }
+                self.open.pop();
+                self.build.close()?;
+                self.path.pop();
+                continue;
+            }
+            open.left -= 1;
+            let key = match &open.keys {
+                None => {
+                    open.next_index += 1;
+                    Key::Index(open.next_index - 1)
+                }
+                Some(_) => self.key()?,
+            };
+            self.path.push(key.clone());
+            self.value(key)?;
+        }
+        self.scanner.finish("the msgpack object")
+    }
+
+    fn key(&mut self) -> Result<Key> {
+        let at = self.scanner.offset_bytes();
+        let key = match self.scanner.next()? {
+            Token::Str(range) => Key::dict(self.scanner.text(&range)?),
+            Token::Int(number) => Key::DictInt(number),
+            Token::Array(_) | Token::Map(_) => {
+                return Err(Error::corrupt("a key is an array or a map").at_byte(at));
+            }
+            _ => {
+                return Err(Error::unsupported("a key is neither text nor an integer")
+                    .at_byte(at)
+                    .help("read the file with regrow.flax.msgpack_restore, which keeps keys of every kind"));
+            }
+        };
+        if let Some(keys) = self.open.last_mut().and_then(|open| open.keys.as_mut())
+            && !keys.insert(key.clone())
+        {
+            self.path.push(key);
+            return Err(Error::corrupt("a key is there twice").at_byte(at).help(
+                "Flax would take the last one without a word; regrow.flax.msgpack_restore does the same",
+            ));
+        }
+        if key.text() == CHUNKED_KEY && self.open_lists == 0 {
+            return Err(Error::corrupt("the key that marks an array in chunks is not the first of its map")
+                .at_byte(at));
+        }
+        Ok(key)
+    }
+
+    /// Reads a value up to its first child.
+    fn value(&mut self, key: Key) -> Result<()> {
+        let at = self.scanner.offset_bytes();
+        match self.scanner.next()? {
+            Token::Map(count) => {
+                if self.is_chunked(count) {
+                    let leaf = self.chunked(count, at)?;
+                    return self.leaf(key, leaf);
+                }
+                self.enter(key, NodeKind::Dict, count, at)
+            }
+            Token::Array(count) => self.enter(key, NodeKind::List, count, at),
+            Token::Nil => {
+                self.build.open(key, NodeKind::None)?;
+                self.build.close()?;
+                self.path.pop();
+                Ok(())
+            }
+            token => {
+                let leaf = self.scalar(token)?;
+                self.leaf(key, leaf)
+            }
+        }
+    }
+
+    fn enter(&mut self, key: Key, kind: NodeKind, count: usize, at: u64) -> Result<()> {
+        if self.open.len() >= DEPTH_MAX {
+            return Err(too_deep().at_byte(at));
+        }
+        let keys = (kind == NodeKind::Dict).then(HashSet::new);
+        if keys.is_none() {
+            self.open_lists += 1;
+        }
+        self.build.open(key, kind)?;
+        self.open.push(Open { left: count, keys, next_index: 0 });
+        Ok(())
+    }
+
+    fn leaf(&mut self, key: Key, leaf: Decoded) -> Result<()> {
+        self.build.leaf(key, leaf)?;
+        self.path.pop();
+        Ok(())
+    }
+}

@@ -1,0 +1,303 @@
+//! Opening: from a location to a tree of leaves.
+//!
+//! A folder of steps leads to a step, a step to its items, items to one tree:
+//!
+//! ```text
+//! root ── step ── default                          the tree of that item
+//!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
+//! ```
+
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
+use super::detect::{Found, detect, not_a_checkpoint};
+use super::files::{Listed, read_small, some_names};
+use super::items::{self, Item};
+use super::opened::Opened;
+use super::reader::OrbaxReader;
+use super::slot::{Slot, Source, graft};
+use super::steps::{self, Step, Steps, TMP_MARK};
+use super::{bare, json_text, legacy};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::regrow::{self, Regrow};
+use crate::formats::{Description, Format};
+use crate::location::{Location, StepFolder};
+use crate::options::OpenOptions;
+use crate::text::counted;
+use crate::tree::{Key, NodeKind, Tree, TreeBuilder};
+
+/// While it exists, the item it names counts as deleted (v1).
+const DELETION_FILE: &str = "_CHECKPOINT_DELETION";
+
+/// A tree, and the databases it came from.
+struct Parts {
+    tree: Tree<Slot>,
+    databases: Vec<Location>,
+    lost: Vec<Location>,
+}
+
+/// Opens what is at a location, which is `found`.
+///
+/// # Errors
+/// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
+/// an item that is not there.
+pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<OrbaxReader> {
+    let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
+    let mut step_folder = None;
+    let parts = match found {
+        Found::Steps(steps) => {
+            let step = steps.pick(options.step, at)?;
+            describe_steps(&mut description, &steps, step);
+            let folder = step_folder.insert(StepFolder::at(&step.folder));
+            let reading = step.folder.for_reading()?.location;
+            let found = detect(&reading);
+            let parts = found.and_then(|found| open_one(&reading, options, &mut description, found));
+            let parts = parts.map_err(|error| folder.blame(error))?;
+            if description.custom_metadata.is_none() {
+                description.custom_metadata = steps::root_metadata(at)?;
+            }
+            parts
+        }
+        found => {
+            if let Some(step) = options.step {
+                let own = at.name().to_str().and_then(steps::step_number);
+                if own != Some(step) {
+                    return Err(Error::new(ErrorKind::NotFound, format!("there is no step {step}"))
+                        .in_file(at)
+                        .help("this is one checkpoint, not a folder of steps; leave the step out"));
+                }
+            }
+            open_one(at, options, &mut description, found)?
+        }
+    };
+    let mut sources = Vec::with_capacity(parts.tree.len());
+    let tree = parts.tree.map(|slot| {
+        sources.push(slot.source);
+        slot.info
+    });
+    if sources.iter().any(|source| matches!(source, Source::Zarr(_))) {
+        description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
+    }
+    let Parts { databases, lost, .. } = parts;
+    Ok(OrbaxReader { description, tree, sources, databases, lost, step_folder })
+}
+
+/// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
+pub(super) fn regrow_step(
+    found: &Found,
+    at: &Location,
+    options: &OpenOptions,
+) -> Result<Option<(Location, Description)>> {
+    let Found::Steps(steps) = found else { return Ok(None) };
+    let step = steps.pick(options.step, at)?;
+    let folder = step.folder.for_reading()?.location;
+    if !Regrow.recognise(&folder)? {
+        return Ok(None);
+    }
+    let mut description = Description::default();
+    describe_steps(&mut description, steps, step);
+    Ok(Some((folder, description)))
+}
+
+fn describe_steps(description: &mut Description, steps: &Steps, step: &Step) {
+    description.step = Some(step.number);
+    description.steps = steps.committed.iter().map(|step| step.number).collect();
+    description.notes.extend(steps.notes.iter().cloned());
+    let unfinished = steps.uncommitted.len();
+    if unfinished > 0 {
+        let names = steps.uncommitted.join(", ");
+        description.notes.push(format!(
+            "{}: {names}",
+            counted(unfinished, "step was never committed", "steps were never committed")
+        ));
+    }
+}
+
+/// Opens a checkpoint that is no folder of steps.
+fn open_one(
+    at: &Location,
+    options: &OpenOptions,
+    description: &mut Description,
+    found: Found,
+) -> Result<Parts> {
+    match found {
+        Found::One(item, about) => {
+            refuse_item(options, at)?;
+            let parts = take(item.open(at)?, description);
+            note_custom(description, &about);
+            Ok(parts)
+        }
+        Found::Items(listed, about) => {
+            let parts = open_items(at, options, description, &listed, &about)?;
+            note_custom(description, &about);
+            Ok(parts)
+        }
+        Found::BareArrays => {
+            refuse_item(options, at)?;
+            Ok(take(bare::open(at)?, description))
+        }
+        Found::MsgpackFile => {
+            refuse_item(options, at)?;
+            Ok(take(legacy::open_aggregate(&at.parent())?, description))
+        }
+        Found::Steps(_) | Found::FlaxSteps => {
+            Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
+        }
+        Found::Nothing(listed) => Err(not_a_checkpoint(at, &listed)),
+    }
+}
+
+fn open_items(
+    at: &Location,
+    options: &OpenOptions,
+    description: &mut Description,
+    listed: &[Listed],
+    about: &CheckpointMetadata,
+) -> Result<Parts> {
+    let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
+    let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
+    let mut found: Vec<(String, Item)> = Vec::new();
+    for entry in listed.iter().filter(|entry| entry.is_dir) {
+        if entry.name.contains(TMP_MARK) && !entry.is_link {
+            description.notes.push(format!("the item {} was never committed", entry.name));
+        } else if deleted.as_ref() == Some(&entry.name) {
+            description.notes.push(format!("the item {} is being deleted", entry.name));
+        } else {
+            let item = items::look(&at.join(&entry.name), &entry.name, about.item_handlers.of(&entry.name))?;
+            description.items.push((entry.name.clone(), item.kind()));
+            found.push((entry.name.clone(), item));
+        }
+    }
+    if has_file(steps::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
+        description
+            .notes
+            .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));
+    }
+    if let ItemHandlers::Many(handlers) = &about.item_handlers {
+        let is_there = |name: &String| listed.iter().any(|entry| entry.is_dir && entry.name == *name);
+        for (name, _) in handlers.iter().filter(|(name, _)| !is_there(name)) {
+            description.warnings.push(format!("the item {name} is listed but its folder is missing"));
+        }
+    }
+    for (name, item) in &found {
+        if let (Item::Metrics(file), None) = (item, &description.metrics) {
+            description.metrics = Some(items::read_metrics(&at.join(name), file)?);
+        }
+    }
+    if let Some(wanted) = &options.item {
+        let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
+            let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no item {wanted:?}"))
+                .in_file(at)
+                .help(format!("the items are: {}", names.join(", "))));
+        };
+        return Ok(take(item.open(&at.join(name))?, description));
+    }
+    let mut data =
+        found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
+    let Some((name, item)) = data.next() else {
+        let has_metrics = found.iter().any(|(_, item)| matches!(item, Item::Metrics(_)));
+        let is_lost = |(name, _): &(String, Option<String>)| !found.iter().any(|(found, _)| found == name);
+        match &about.item_handlers {
+            // Items of other kinds may be all that was saved; those that are gone may have been more.
+            ItemHandlers::Many(handlers) if handlers.iter().any(is_lost) => {
+                return Err(Error::corrupt("the items of this checkpoint are gone")
+                    .in_file(at)
+                    .expected(
+                        format_args!("the folders that {CHECKPOINT_METADATA_FILE} lists"),
+                        some_names(listed),
+                    )
+                    .help("copy the checkpoint again, all of it"));
+            }
+            ItemHandlers::Many(_) if !found.is_empty() => {}
+            _ if has_metrics => {}
+            _ => return Err(not_a_checkpoint(at, listed)),
+        }
+        return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() });
+    };
+    let first = take(item.open(&at.join(name))?, description);
+    if data.peek().is_none() {
+        return Ok(first);
+    }
+    let mut custom = serde_json::Map::new();
+    note_item(&mut custom, name, description);
+    let (mut trees, mut databases, mut lost) =
+        (vec![(name.clone(), first.tree)], first.databases, first.lost);
+    for (name, item) in data {
+        let parts = take(item.open(&at.join(name))?, description);
+        note_item(&mut custom, name, description);
+        trees.push((name.clone(), parts.tree));
+        databases.extend(parts.databases);
+        lost.extend(parts.lost);
+    }
+    // Several items may each have metadata of the user's: then it stands under their names.
+    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+    Ok(Parts { tree: dict_of(trees)?, databases, lost })
+}
+
+fn note_item(
+    custom: &mut serde_json::Map<String, serde_json::Value>,
+    name: &str,
+    description: &mut Description,
+) {
+    if let Some(value) = description.custom_metadata.take() {
+        custom.insert(name.to_owned(), value);
+    }
+}
+
+fn dict_of(trees: Vec<(String, Tree<Slot>)>) -> Result<Tree<Slot>> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict)?;
+    for (name, tree) in trees {
+        graft(&mut build, Key::dict(name), tree)?;
+    }
+    build.close()?;
+    build.finish()
+}
+
+/// Puts what an opened part says of itself into the description.
+fn take(opened: Opened, description: &mut Description) -> Parts {
+    if opened.custom_metadata.is_some() {
+        description.custom_metadata = opened.custom_metadata;
+    }
+    if !description.variant.split("; ").any(|variant| variant == opened.variant) {
+        if !description.variant.is_empty() {
+            description.variant.push_str("; ");
+        }
+        description.variant.push_str(&opened.variant);
+    }
+    description.notes.extend(opened.notes);
+    description.warnings.extend(opened.warnings);
+    if opened.lost_manifest.is_some() {
+        description.warnings.push(regrow::MANIFEST_LOST.to_owned());
+    }
+    Parts {
+        tree: opened.tree,
+        databases: opened.database.into_iter().collect(),
+        lost: opened.lost_manifest.into_iter().collect(),
+    }
+}
+
+/// The checkpoint's own metadata counts where the pytree has none.
+fn note_custom(description: &mut Description, about: &CheckpointMetadata) {
+    if description.custom_metadata.is_none() && !about.custom_metadata.is_empty() {
+        description.custom_metadata = Some(about.custom_metadata.clone().into());
+    }
+    if description.metrics.is_none() && !about.metrics.is_empty() {
+        description.metrics = Some(about.metrics.clone().into());
+    }
+}
+
+fn refuse_item(options: &OpenOptions, at: &Location) -> Result<()> {
+    match &options.item {
+        None => Ok(()),
+        Some(item) => Err(Error::new(ErrorKind::NotFound, format!("there is no item {item:?}"))
+            .in_file(at)
+            .help("this checkpoint has no items; leave the item out")),
+    }
+}
+
+fn deleted_item(at: &Location) -> Result<Option<String>> {
+    let file = at.join(DELETION_FILE);
+    let Some(bytes) = read_small(&file)? else { return Ok(None) };
+    let record: serde_json::Value = json_text::parse(&bytes).in_file(&file)?;
+    Ok(record.get("checkpointable_name").and_then(serde_json::Value::as_str).map(str::to_owned))
+}

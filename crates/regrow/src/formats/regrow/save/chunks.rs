@@ -1,0 +1,152 @@
+//! Compressed leaves: zstd chunks in one data file of their own, encoded by several threads.
+
+use std::sync::Arc;
+
+use super::super::manifest::{DataFile, LeafPlace};
+use super::super::{stored_dtype, zarr_key};
+use super::data_file::data_file;
+use super::plan::Plan;
+use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
+use crate::bytes::checksum::crc32c;
+use crate::bytes::limits::work_space;
+use crate::error::Result;
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
+use crate::storage::Publication;
+use crate::store::ocdbt::{EntryValue, random_data_file_name};
+use crate::threads::pool;
+use crate::tree::LeafData;
+use crate::zarr::ArrayMeta;
+
+/// Chunks of compressed leaves are at most this large: small enough to decode in parallel and within a budget.
+const CHUNK_LEN_MAX_BYTES: u64 = 8 << 20;
+
+/// One chunk of a compressed leaf, before it is encoded.
+struct ChunkTask<'a> {
+    array: &'a Array,
+    leaf: usize,
+    dtype: Dtype,
+    meta: &'a ArrayMeta,
+    index: Vec<u64>,
+    region: Region,
+}
+
+/// Writes the compressed leaves as zstd chunks into one data file; adds their entries.
+pub(super) fn write_chunks(
+    plan: &Plan<'_>,
+    level: i32,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+    entries: &mut Vec<(Vec<u8>, EntryValue)>,
+) -> Result<Option<DataFile>> {
+    let mut arrays = Vec::new();
+    for (leaf, (planned, source)) in plan.leaves.iter().zip(plan.tree.leaves()).enumerate() {
+        let (LeafPlace::Chunks, LeafData::Array(array)) = (planned.place, &source.data) else { continue };
+        let dtype = stored_dtype(planned.dtype);
+        let chunk = chunk_shape(array.shape(), planned.dtype)?;
+        let meta = ArrayMeta::v3(array.shape().clone(), dtype, chunk, Compression::Zstd(level))
+            .map_err(|error| error.at_leaf(&plan.path(leaf)))?;
+        arrays.push((leaf, planned.dtype, array, meta));
+    }
+    if arrays.is_empty() {
+        return Ok(None);
+    }
+    let name = random_data_file_name()?;
+    let mut out = staged.writer(&name, 0, 0)?;
+    let (base, relative): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(&b""[..]), Arc::from(name.as_bytes()));
+    for (leaf, _, _, meta) in &arrays {
+        let key = zarr_key(plan.name(*leaf), meta.metadata_key()).into_bytes();
+        entries.push((key, EntryValue::Inline(meta.to_json().into())));
+    }
+    let tasks = arrays.iter().flat_map(|(leaf, dtype, array, meta)| {
+        meta.chunk_indices(&Region::whole(meta.shape())).map(move |(index, region)| ChunkTask {
+            array,
+            leaf: *leaf,
+            dtype: *dtype,
+            meta,
+            index,
+            region,
+        })
+    });
+    let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+    // A chunk is held raw and encoded at the same time.
+    let cost = |task: &ChunkTask<'_>| {
+        2 * task.meta.chunk_shape().len_bytes(task.meta.dtype()).unwrap_or(u64::MAX / 2)
+    };
+    pool::map_ordered(
+        pool::thread_count(),
+        tasks,
+        budget_bytes,
+        cost,
+        |task| {
+            let encoded =
+                chunk_bytes(&task).and_then(|chunk| Ok((task.meta.encode_chunk(&chunk)?, chunk.len())));
+            let (encoded, len_bytes) = encoded.map_err(|error| error.at_leaf(&plan.path(task.leaf)))?;
+            let saved = len_bytes.saturating_sub(encoded.len()) as u64;
+            Ok((zarr_key(plan.name(task.leaf), &task.meta.chunk_key(&task.index)), encoded, saved))
+        },
+        |(key, encoded, saved)| {
+            let offset_bytes = out.offset_bytes();
+            out.write(&encoded)?;
+            out.saved(saved)?;
+            let (base, relative, len_bytes) = (base.clone(), relative.clone(), encoded.len() as u64);
+            entries
+                .push((key.into_bytes(), EntryValue::Indirect { base, relative, offset_bytes, len_bytes }));
+            Ok(())
+        },
+    )?;
+    Ok(Some(data_file(name, 0, crc32c(b""), out.finish()?)))
+}
+
+/// One chunk in C order, cast, zeros beyond the array's edge.
+fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
+    let array = task.array;
+    let to = task.dtype;
+    let inside = task.region.shape();
+    let mut part = work_space(inside.len_bytes(array.dtype())?)?;
+    array.copy_region_c_order(&task.region, &mut part)?;
+    if array.dtype() != to {
+        let mut cast = work_space(inside.len_bytes(to)?)?;
+        cast_bytes(&part, array.dtype(), to, &mut cast)?;
+        part = cast;
+    }
+    let chunk_shape = task.meta.chunk_shape();
+    if inside == *chunk_shape {
+        return Ok(part);
+    }
+    let mut chunk = work_space(chunk_shape.len_bytes(to)?)?;
+    let origin = vec![0; inside.rank()];
+    copy_region(to.size_bytes(), &part, &inside, &Region::whole(&inside), &mut chunk, chunk_shape, &origin)?;
+    Ok(chunk)
+}
+
+/// The chunk shape of a compressed leaf: leading axes are cut until a chunk is small enough.
+fn chunk_shape(shape: &Shape, dtype: Dtype) -> Result<Shape> {
+    let mut dims: Vec<u64> = shape.dims().to_vec();
+    for axis in 0..dims.len() {
+        let len = dims.iter().product::<u64>().saturating_mul(dtype.size_bytes() as u64);
+        if len <= CHUNK_LEN_MAX_BYTES {
+            break;
+        }
+        let below: u64 =
+            dims.iter().skip(axis + 1).product::<u64>().saturating_mul(dtype.size_bytes() as u64);
+        if let Some(dim) = dims.get_mut(axis) {
+            *dim = (CHUNK_LEN_MAX_BYTES / below.max(1)).clamp(1, *dim);
+        }
+    }
+    Shape::new(dims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_stay_small_and_inside() {
+        for dims in [vec![1, 1 << 30], vec![1 << 20, 1 << 10], vec![3, 5], vec![7, 1 << 24, 2], vec![]] {
+            let shape = Shape::new(dims.clone()).unwrap();
+            let chunk = chunk_shape(&shape, Dtype::Float32).unwrap();
+            assert!(chunk.len_bytes(Dtype::Float32).unwrap() <= CHUNK_LEN_MAX_BYTES, "{chunk}");
+            assert!(chunk.dims().iter().zip(&dims).all(|(c, d)| *c >= 1 && c <= d), "{chunk}");
+        }
+    }
+}

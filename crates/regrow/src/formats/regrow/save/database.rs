@@ -1,0 +1,56 @@
+//! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of compressed ones are written.
+
+use super::index::RawEntries;
+use super::place::PlacedFile;
+use super::plan::Plan;
+use crate::error::Result;
+use crate::options::{Compression, SaveOptions};
+use crate::store::ocdbt::{
+    Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
+};
+
+/// What a node of the database aims at, decoded.
+const NODE_LEN_BYTES: u32 = 2 << 20;
+
+/// The OCDBT database, or what goes into it as long as something is missing.
+pub(super) enum Index {
+    /// Chunks of compressed leaves are still to come.
+    Entries(Vec<(Vec<u8>, EntryValue)>),
+    /// Name of the node file, and the database.
+    Database(String, Database),
+    /// A tree without array data has none.
+    Nothing,
+}
+
+impl Index {
+    pub fn new(plan: &Plan<'_>, files: &[PlacedFile], options: &SaveOptions) -> Result<Self> {
+        let entries = RawEntries::new(plan, files.iter().map(|file| file.name.as_str()))?;
+        if matches!(options.compression, Some(Compression::Zstd(_))) {
+            return Ok(Self::Entries(entries.to_vec()));
+        }
+        if !entries.are_in_order() {
+            return Self::of_all(entries.to_vec());
+        }
+        if entries.count() == 0 {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_sorted(&ocdbt_config(), &entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
+    }
+
+    pub fn of_all(entries: Vec<(Vec<u8>, EntryValue)>) -> Result<Self> {
+        if entries.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        let node_file = random_data_file_name()?;
+        let database = write_database(&ocdbt_config(), entries, &node_file, 0)?;
+        Ok(Self::Database(node_file, database))
+    }
+}
+
+/// As Orbax has it, but in nodes of a size that several threads can work at: one of 100 MB, as Orbax writes, would
+/// be encoded by one thread, and whoever reads a key reads all of its node.
+fn ocdbt_config() -> OcdbtConfig {
+    OcdbtConfig { max_decoded_node_bytes: NODE_LEN_BYTES, zstd_level: Some(1), ..OcdbtConfig::orbax() }
+}

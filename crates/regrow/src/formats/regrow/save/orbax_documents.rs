@@ -1,0 +1,52 @@
+//! What Orbax is told of the leaves, and its documents about them.
+
+use super::plan::Plan;
+use crate::array::{Array, Dtype};
+use crate::error::Result;
+use crate::formats::orbax::writer::documents::{self, DocumentSink, LeafEntry, Switches, ValueType};
+use crate::options::SaveOptions;
+use crate::tree::{Leaf, LeafKind};
+
+/// What Orbax reads beside the arrays.
+pub(super) fn orbax_documents(
+    plan: &Plan<'_>,
+    options: &SaveOptions,
+    sink: &mut dyn DocumentSink,
+) -> Result<()> {
+    let switches = Switches {
+        use_ocdbt: true,
+        use_zarr3: true,
+        rich_types: false,
+        write_sharding: true,
+        write_array_metadatas: true,
+        v1: false,
+        beside_regrow_json: true,
+        custom_metadata: options.custom_metadata.as_ref(),
+    };
+    documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf), switches, sink)
+}
+
+fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize) -> LeafEntry<'p> {
+    let value_type =
+        plan.leaf(at).map_or(ValueType::Placeholder, |(planned, leaf)| orbax_value_type(leaf, planned.dtype));
+    let array = plan.tree.leaves().get(at).and_then(Leaf::as_array);
+    let shape = array.map(Array::shape).filter(|_| value_type == ValueType::JaxArray);
+    LeafEntry {
+        name: plan.name(at),
+        path: plan.orbax_path(at),
+        value_type,
+        write_shape: shape,
+        chunk_shape: shape,
+    }
+}
+
+/// What Orbax is told a leaf is: the nearest thing that it can restore.
+fn orbax_value_type(leaf: &Leaf, dtype: Dtype) -> ValueType {
+    if leaf.kind.is_array() && !Plan::has_elements(leaf) {
+        return ValueType::None;
+    }
+    match leaf.kind {
+        LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => ValueType::NumpyArray,
+        _ => ValueType::of_leaf(&leaf.kind),
+    }
+}

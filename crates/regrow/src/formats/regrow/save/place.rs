@@ -1,0 +1,67 @@
+//! The third stage of a save: every file gets its name and its header, and every raw leaf its offset.
+
+use super::super::manifest::LeafPlace;
+use super::header::{header_bytes, structure_in_header};
+use super::plan::Plan;
+use super::reuse::{Origin, Reused};
+use crate::error::Result;
+
+/// All that is known before a byte is written.
+pub(super) struct Placed<'t> {
+    /// The leaves, each with its place.
+    pub plan: Plan<'t>,
+    /// The safetensors files.
+    pub files: Vec<PlacedFile>,
+}
+
+/// A safetensors file, ready to be written or linked.
+pub(super) struct PlacedFile {
+    /// What it is called.
+    pub name: String,
+    /// What stands before its data.
+    pub head: Vec<u8>,
+    /// Its leaves, in the order of their bytes.
+    pub leaves: Vec<u32>,
+    /// Length of the whole file.
+    pub len_bytes: u64,
+    /// Where its bytes come from.
+    pub origin: Origin,
+}
+
+/// Places what was reused and what is written.
+///
+/// # Errors
+/// `InvalidArgument` or `Limit` for a leaf or a header that safetensors cannot hold.
+pub(super) fn place(reused: Reused<'_>) -> Result<Placed<'_>> {
+    let Reused { mut plan, files } = reused;
+    let count = files.len();
+    let mut placed = Vec::with_capacity(count);
+    for (at, file) in files.into_iter().enumerate() {
+        // The first file has the structure, so that it regrows its tree alone.
+        let structure = structure_in_header(&plan.structure).filter(|_| at == 0);
+        let head = header_bytes(&plan, &file.leaves, structure)?;
+        let len_bytes = place_leaves(&mut plan, at, &file.leaves, head.len() as u64);
+        let name = file_name(at, count);
+        placed.push(PlacedFile { name, head, leaves: file.leaves, len_bytes, origin: file.origin });
+    }
+    Ok(Placed { plan, files: placed })
+}
+
+/// Gives the leaves of one file their offsets, the first at `data_offset`; returns the byte after the last.
+fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u64) -> u64 {
+    let mut at = data_offset;
+    for &leaf in leaves {
+        if let Some(leaf) = plan.leaves.get_mut(leaf as usize) {
+            leaf.place = LeafPlace::Raw { file, offset_bytes: at };
+            at += leaf.len_bytes;
+        }
+    }
+    at
+}
+
+fn file_name(file: usize, count: usize) -> String {
+    match count {
+        1 => "model.safetensors".to_owned(),
+        _ => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
+    }
+}

@@ -1,0 +1,234 @@
+//! The first stage of a save: what every leaf becomes, and what cannot be saved.
+//!
+//! A leaf gets its name, the dtype it is stored with, and a kind of place: raw in a safetensors file, as compressed
+//! chunks, or none. Which file and which offset, later stages say.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::super::manifest::LeafPlace;
+use super::super::stored_dtype;
+use super::names::Names;
+use crate::array::{Array, Dtype, Shape};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::structure::{LeafColumns, Structure};
+use crate::options::{Compression, SaveOptions};
+use crate::text::counted;
+use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
+
+/// Leaves below this size are not worth compressing.
+const COMPRESS_LEN_MIN_BYTES: u64 = 1024;
+
+/// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeafPlan {
+    /// The dtype that is stored (after a cast).
+    pub dtype: Dtype,
+    /// Bytes of the leaf as it is stored; for text those of its UTF-8.
+    pub len_bytes: u64,
+    /// Raw in the safetensors file, as chunks in the database, or without data.
+    pub place: LeafPlace,
+}
+
+/// What every leaf becomes.
+#[derive(Debug)]
+pub(super) struct Plan<'t> {
+    /// What is saved.
+    pub tree: &'t Tree<Leaf>,
+    /// In flatten order.
+    pub leaves: Vec<LeafPlan>,
+    /// The exact pytree, as text: it stands in two files.
+    pub structure: String,
+    names: Names,
+    by_name: Vec<u32>,
+}
+
+impl<'t> Plan<'t> {
+    /// Plans the save of `tree`. Raw leaves have no offset yet: it hangs on the lengths of headers, which later stages
+    /// know.
+    ///
+    /// # Errors
+    /// `Unsupported` with all leaves that cannot be stored; with `strict_orbax` also those that Orbax could not
+    /// read back as they are.
+    pub fn new(tree: &'t Tree<Leaf>, options: &SaveOptions) -> Result<Self> {
+        if let Some(path) = tree.first_equal_keys() {
+            return Err(Error::new(
+                ErrorKind::NameCollision,
+                "two children of one container have the same key",
+            )
+            .at_leaf(&path));
+        }
+        if u32::try_from(tree.len()).is_err() {
+            return Err(Error::new(ErrorKind::Limit, "the tree has too many leaves")
+                .expected(format_args!("at most {}", u32::MAX), tree.len())
+                .help("save it as several checkpoints"));
+        }
+        let (names, by_name) = Names::new(tree);
+        // Patterns look at key paths, which are made for them alone.
+        let casts = (!options.cast.is_empty()).then(|| {
+            let to = |path: &KeyPath| options.cast.iter().find(|(pattern, _)| pattern.matches(path));
+            tree.iter().map(|(path, _)| to(&path).map(|(_, to)| *to)).collect::<Vec<_>>()
+        });
+        let compressed = matches!(options.compression, Some(Compression::Zstd(_)));
+        let mut leaves = Vec::with_capacity(tree.len());
+        for (at, leaf) in tree.leaves().iter().enumerate() {
+            let cast = casts.as_ref().and_then(|casts| casts.get(at).copied().flatten());
+            let dtype = match &leaf.data {
+                LeafData::Array(array) => {
+                    cast.filter(|_| leaf.kind.is_castable()).unwrap_or_else(|| array.dtype())
+                }
+                LeafData::Text(_) | LeafData::Absent => Dtype::UInt8,
+            };
+            let len_bytes = match &leaf.data {
+                LeafData::Array(array) => array.shape().len_bytes(dtype)?,
+                LeafData::Text(text) => text.len() as u64,
+                LeafData::Absent => 1,
+            };
+            let place = match (&leaf.data, compressed && len_bytes >= COMPRESS_LEN_MIN_BYTES) {
+                (LeafData::Array(_), true) => LeafPlace::Chunks,
+                (LeafData::Array(_), false) => LeafPlace::Raw { file: 0, offset_bytes: 0 },
+                _ => LeafPlace::Nowhere,
+            };
+            leaves.push(LeafPlan { dtype, len_bytes, place });
+        }
+        let mut plan = Self { tree, leaves, structure: String::new(), names, by_name };
+        plan.refuse(options)?;
+        plan.structure = plan.structure_json()?;
+        Ok(plan)
+    }
+
+    fn refuse(&self, options: &SaveOptions) -> Result<()> {
+        let mut refused = Vec::new();
+        for (at, leaf) in self.tree.leaves().iter().enumerate() {
+            if let LeafKind::Unknown(name) = &leaf.kind {
+                refused.push(format!("{}: a leaf of the unknown type {name:?}", self.path(at)));
+            }
+            if options.strict_orbax
+                && let Some(why) = self.beyond_orbax(at, leaf)
+            {
+                refused.push(format!("{}: {why}", self.path(at)));
+            }
+        }
+        if refused.is_empty() {
+            return Ok(());
+        }
+        let list = refused.join("\n    ");
+        Err(Error::unsupported(format!(
+            "{} cannot be saved like this:\n    {list}",
+            counted(refused.len(), "leaf", "leaves")
+        ))
+        .help("leave these leaves out, convert them, or save without strict_orbax"))
+    }
+
+    /// The key path of a leaf, for messages.
+    pub fn path(&self, leaf: usize) -> KeyPath {
+        self.tree.path_of(leaf)
+    }
+
+    /// The key path that Orbax is told, where that is not the leaf's own.
+    pub fn orbax_path(&self, leaf: usize) -> Option<&KeyPath> {
+        self.names.told_path(leaf)
+    }
+
+    /// The name under which Orbax, safetensors and the database know a leaf.
+    pub fn name(&self, leaf: usize) -> &str {
+        self.names.get(leaf)
+    }
+
+    /// The same, if it is not the joined key path.
+    pub fn other_name(&self, leaf: usize) -> Option<&str> {
+        self.names.other(leaf)
+    }
+
+    /// All leaves, in the order of their names.
+    pub fn by_name(&self) -> &[u32] {
+        &self.by_name
+    }
+
+    /// A leaf with what is planned for it.
+    pub fn leaf(&self, leaf: usize) -> Option<(&LeafPlan, &'t Leaf)> {
+        self.leaves.get(leaf).zip(self.tree.leaves().get(leaf))
+    }
+
+    /// The array of a leaf as it is stored, which is after a cast; `None` for a leaf without one.
+    pub fn stored_array(&self, leaf: usize) -> Option<Result<Cow<'t, Array>>> {
+        let (planned, leaf) = self.leaf(leaf)?;
+        let array = leaf.as_array()?;
+        Some(match array.dtype() == planned.dtype {
+            true => Ok(Cow::Borrowed(array)),
+            false => array.cast(planned.dtype).map(Cow::Owned),
+        })
+    }
+
+    /// Whether zarr gets an array for it: everything with elements.
+    pub fn has_elements(leaf: &Leaf) -> bool {
+        leaf.kind.is_array() && !leaf.as_array().is_some_and(|array| array.shape().is_empty())
+    }
+
+    fn structure_json<'p>(&'p self) -> Result<String> {
+        let tree: &'p Tree<Leaf> = self.tree;
+        let columns = |at: usize, leaf: &'p Leaf| {
+            let Leaf { kind, data, sharding } = leaf;
+            let (shape, text) = match data {
+                LeafData::Array(array) => (array.shape().clone(), Arc::default()),
+                LeafData::Text(text) => {
+                    (Shape::new(vec![text.len() as u64]).unwrap_or_default(), text.clone())
+                }
+                LeafData::Absent => (Shape::scalar(), Arc::default()),
+            };
+            let dtype = self.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
+            LeafColumns { kind, dtype, shape, text, name: self.other_name(at), sharding: sharding.as_deref() }
+        };
+        Structure::of_columns(tree, columns)?.to_json()
+    }
+
+    /// Why Orbax would not read this leaf back as it is, if so.
+    fn beyond_orbax(&self, at: usize, leaf: &Leaf) -> Option<String> {
+        let dtype = self.leaves.get(at).map_or(Dtype::UInt8, |leaf| leaf.dtype);
+        if self.orbax_path(at).is_some_and(|told| told.join(".") != self.path(at).join(".")) {
+            return Some(format!(
+                "its name collides or cannot be said in Orbax; it would become {:?}",
+                self.name(at)
+            ));
+        }
+        if leaf.kind.is_array() && !Self::has_elements(leaf) {
+            return Some("Orbax has no arrays of size zero".to_owned());
+        }
+        if leaf.kind.is_array() && stored_dtype(dtype) != dtype {
+            return Some(format!("Orbax has no dtype {dtype}"));
+        }
+        match &leaf.kind {
+            LeafKind::NumpyOther(dtype) => Some(format!("Orbax has no dtype {dtype}")),
+            LeafKind::Bytes => Some("Orbax has no bytes leaves".to_owned()),
+            LeafKind::NumpyScalar => Some("Orbax gives a NumPy scalar back as a Python number".to_owned()),
+            LeafKind::Scalar if matches!(dtype, Dtype::Complex64 | Dtype::Complex128) => {
+                Some("it would become an array to Orbax".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Key;
+
+    #[test]
+    fn equal_keys_are_refused_where_they_stand() {
+        let leaf = || Leaf::array(Array::new(Dtype::UInt8, Shape::scalar(), vec![0].into()).unwrap());
+        let mut build = crate::tree::TreeBuilder::new();
+        build.open(Key::Index(0), crate::tree::NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.open(Key::dict("a"), crate::tree::NodeKind::Dict).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.leaf(Key::DictInt(1), leaf()).unwrap();
+        build.leaf(Key::dict("1"), leaf()).unwrap();
+        build.leaf(Key::dict("x"), leaf()).unwrap();
+        build.close().unwrap();
+        build.close().unwrap();
+        let error = Plan::new(&build.finish().unwrap(), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NameCollision);
+        assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "a/x");
+    }
+}

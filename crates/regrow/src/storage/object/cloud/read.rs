@@ -1,0 +1,224 @@
+//! Reading: what the store knows of an object, all of it, or a range.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::path::Path as StorePath;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+
+use super::error::{self, Action, Failure};
+use super::{Bucket, ObjectInfo, Tag, path_of, transport};
+use crate::error::{Error, ErrorKind, Result};
+
+impl Bucket {
+    /// What the store knows of an object; `None` if it is not there.
+    ///
+    /// # Errors
+    /// Those of the store; every method has them.
+    pub(crate) fn head(&self, key: &str) -> Result<Option<ObjectInfo>> {
+        let failure = match self.try_head(key) {
+            Ok(found) => return Ok(found),
+            Err(failure) => failure,
+        };
+        if failure.is_mute {
+            // The answer to a HEAD has no body: why it failed is told by a GET.
+            let path = path_of(self, key)?;
+            let why = self.run(Action::Look, key, 0, |client| async move {
+                client.store.get_range(&path, 0..1).await.map(drop)
+            });
+            if let Err(why) = why
+                && why.error.kind() != ErrorKind::NotFound
+            {
+                return Err(why.error);
+            }
+        }
+        Err(failure.error)
+    }
+
+    pub(super) fn try_head(&self, key: &str) -> Result<Option<ObjectInfo>, Failure> {
+        let path = path_of(self, key).map_err(Failure::certain)?;
+        let found = self.run(Action::Look, key, 0, |client| async move {
+            unless_missing(client.store.head(&path).await)
+        })?;
+        Ok(found.map(ObjectInfo::of))
+    }
+
+    /// A whole object of modest size; `None` if it is not there.
+    ///
+    /// # Errors
+    /// `Replaced` if it is not the one that `if_match` says.
+    pub(crate) fn get(&self, key: &str, if_match: Option<&Tag>) -> Result<Option<(Bytes, ObjectInfo)>> {
+        Ok(self.try_get(key, if_match)?)
+    }
+
+    pub(super) fn try_get(
+        &self,
+        key: &str,
+        if_match: Option<&Tag>,
+    ) -> Result<Option<(Bytes, ObjectInfo)>, Failure> {
+        let path = path_of(self, key).map_err(Failure::certain)?;
+        let found = self.run(Action::Read, key, 0, |client| async move {
+            let options =
+                GetOptions { if_match: if_match.and_then(|tag| tag.e_tag.clone()), ..GetOptions::default() };
+            let Some(got) = unless_missing(client.store.get_opts(&path, options).await)? else {
+                return Ok(None);
+            };
+            let meta = got.meta.clone();
+            Ok(Some((got.bytes().await?, meta)))
+        })?;
+        let Some((bytes, meta)) = found else { return Ok(None) };
+        let info = ObjectInfo::of(meta);
+        if let Some(tag) = if_match
+            && !tag.is_same(&info.tag)
+        {
+            return Err(Failure::certain(self.replaced(key)));
+        }
+        if bytes.len() as u64 != info.len_bytes {
+            let error = Error::new(ErrorKind::Io, "the store sent another number of bytes than it said")
+                .in_file(self.url_of(key))
+                .expected(info.len_bytes, bytes.len());
+            return Err(Failure::passing(error));
+        }
+        Ok(Some((bytes, info)))
+    }
+
+    /// Fills `out` from byte `offset` on, straight from the body. A body that breaks off is continued where it ended,
+    /// of the same object.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the one of `if_match`.
+    pub(crate) fn read_range(
+        &self,
+        key: &str,
+        offset: u64,
+        out: &mut [u8],
+        if_match: Option<&Tag>,
+    ) -> Result<()> {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let path = path_of(self, key)?;
+        let wanted = out.len() as u64;
+        let too_short = |len: u64| {
+            Error::corrupt("the object is too short")
+                .in_file(self.url_of(key))
+                .at_byte(offset)
+                .expected(
+                    format_args!("{wanted} bytes from there on"),
+                    format_args!("an object of {len} bytes"),
+                )
+                .help("the object was cut short, or replaced by another: copy it again")
+        };
+        if offset.checked_add(wanted).is_none() {
+            return Err(too_short(u64::MAX));
+        }
+        let until = Instant::now() + self.0.settings.tuning.operation_limit(wanted);
+        let mut reading = Reading { out, filled: 0, tag: if_match.cloned() };
+        loop {
+            let before = reading.filled;
+            let left = (reading.out.len() - before) as u64;
+            let (reading_now, path) = (&mut reading, &path);
+            let outcome = self.run(Action::Read, key, left, |client| async move {
+                fill(&*client.store, path, offset, reading_now).await
+            });
+            let failure = match outcome {
+                Ok(Filled::All) => return Ok(()),
+                Ok(Filled::Replaced) => return Err(self.replaced(key)),
+                Ok(Filled::TooShort(len)) => return Err(too_short(len)),
+                Ok(Filled::BrokeOff) => Failure::passing(
+                    Error::new(ErrorKind::Io, "cannot read an object: the answer broke off")
+                        .in_file(self.url_of(key))
+                        .at_byte(offset + reading.filled as u64)
+                        .help("look at the network, and try again"),
+                ),
+                Err(failure) => failure,
+            };
+            // Not every server says 416 of a range behind the end.
+            if failure.error.kind() == ErrorKind::Io
+                && !failure.may_pass
+                && let Ok(Some(info)) = self.head(key)
+                && info.len_bytes < offset + wanted
+            {
+                return Err(too_short(info.len_bytes));
+            }
+            // Without progress, the layers below have tried enough.
+            if !failure.may_pass || reading.filled == before || Instant::now() >= until {
+                return Err(failure.error);
+            }
+        }
+    }
+
+    fn replaced(&self, key: &str) -> Error {
+        Error::new(ErrorKind::Replaced, "the object was replaced by another")
+            .in_file(self.url_of(key))
+            .help("open the checkpoint again")
+    }
+}
+
+/// A range that is being read, perhaps in several answers.
+struct Reading<'a> {
+    out: &'a mut [u8],
+    filled: usize,
+    /// All answers must be of this object.
+    tag: Option<Tag>,
+}
+
+enum Filled {
+    All,
+    BrokeOff,
+    Replaced,
+    TooShort(u64),
+}
+
+/// Reads on from where `reading` is.
+async fn fill(
+    store: &dyn ObjectStore,
+    path: &StorePath,
+    offset: u64,
+    reading: &mut Reading<'_>,
+) -> object_store::Result<Filled> {
+    let end = offset + reading.out.len() as u64;
+    let options = GetOptions {
+        range: Some(GetRange::Bounded(offset + reading.filled as u64..end)),
+        if_match: reading.tag.as_ref().and_then(|tag| tag.e_tag.clone()),
+        ..GetOptions::default()
+    };
+    let got = match store.get_opts(path, options).await {
+        Err(error) if error::is_precondition(&error) => return Ok(Filled::Replaced),
+        got => got?,
+    };
+    let tag = Tag::new(got.meta.e_tag.clone(), got.meta.version.clone());
+    // Not every server knows conditions.
+    match &reading.tag {
+        Some(wanted) if !wanted.is_same(&tag) => return Ok(Filled::Replaced),
+        Some(_) => {}
+        None => reading.tag = Some(tag),
+    }
+    if got.range.end < end {
+        return Ok(Filled::TooShort(got.meta.size));
+    }
+    let mut body = got.into_stream();
+    while let Some(chunk) = body.next().await {
+        let chunk = match chunk {
+            Err(error) if error::is_precondition(&error) => return Ok(Filled::Replaced),
+            chunk => chunk?,
+        };
+        let room = reading.out.get_mut(reading.filled..).unwrap_or_default();
+        let len = chunk.len().min(room.len());
+        if let (Some(to), Some(from)) = (room.get_mut(..len), chunk.get(..len)) {
+            to.copy_from_slice(from);
+        }
+        reading.filled += len;
+    }
+    Ok(if reading.filled == reading.out.len() { Filled::All } else { Filled::BrokeOff })
+}
+
+/// A missing object is `None`. A missing bucket becomes an error all the same: it is in the notes.
+fn unless_missing<T>(result: object_store::Result<T>) -> object_store::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(object_store::Error::NotFound { .. }) if !transport::is_bucket_missing() => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,26 @@
+//! What surrounds the process: its environment and its home folder.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What surrounds the process: its environment and its home folder. Tests make their own.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Surroundings {
+    pub(super) vars: BTreeMap<String, String>,
+    pub(super) home: Option<PathBuf>,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(super) fn of_process() -> Self {
+        let vars = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(_, value)| !value.is_empty())
+            .collect();
+        Self { vars, home: std::env::home_dir() }
+    }
+
+    pub(super) fn var(&self, name: &str) -> Option<&str> {
+        self.vars.get(name).map(String::as_str)
+    }
+}
