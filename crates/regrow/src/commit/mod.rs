@@ -25,11 +25,12 @@
 //! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
 //! (0.4 ms each against one flush).
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -43,18 +44,24 @@ mod belongs;
 mod leftovers;
 mod link;
 mod new_file;
+mod remove;
 mod rename;
 mod siblings;
 mod target;
+mod transfer;
 
+pub(crate) use belongs::strangers_in;
 pub(crate) use new_file::{NewFile, sweep_new_files};
 
 pub(crate) use leftovers::{Begun, begun};
 use leftovers::{Lock, OwnFolder, lock, remove, replaced_path, sweep};
+pub(crate) use remove::{remove_checkpoint, remove_files, remove_unfinished, stock};
 use rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
 pub(crate) use siblings::{is_under_way, where_is};
 pub use target::CHECKPOINT_MARKERS;
+pub(crate) use target::refuse_strangers;
 use target::{check_name, check_target, no_name, resolve};
+pub(crate) use transfer::LocalTransfer;
 
 /// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
@@ -69,6 +76,8 @@ const TRIES: usize = 64;
 #[derive(Debug)]
 pub struct Staged {
     own: OwnFolder,
+    /// Where the files are written: the temporary folder, or one in it.
+    data: PathBuf,
     kind: Kind,
     /// As the caller gave it, and as an absolute path.
     target: Location,
@@ -88,6 +97,8 @@ pub struct Staged {
     /// Which process may remove the folder: not a fork's child.
     pid: u32,
     committed: bool,
+    /// Whether what was written stays when this is dropped uncommitted.
+    stays: AtomicBool,
     monitor: Monitor,
 }
 
@@ -176,6 +187,17 @@ impl Staged {
     }
 
     fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
+        Self::begin_in(OwnFolder::make, kind, target, suffixes, overwrite)
+    }
+
+    /// Begins in a temporary folder that `own_folder` gives for a folder, a name in it, and whether it is to be private.
+    fn begin_in(
+        own_folder: fn(&Path, &OsStr, bool) -> Result<OwnFolder>,
+        kind: Kind,
+        target: &Path,
+        suffixes: &[String],
+        overwrite: bool,
+    ) -> Result<Self> {
         // Of files beside each other the stem itself may be anything: it is not touched.
         let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -198,8 +220,9 @@ impl Staged {
         targets.iter().try_for_each(|target| check_target(kind, target, overwrite)).map_err(undo)?;
         let found_mode =
             targets.iter().find_map(|target| Some(fs::symlink_metadata(target).ok()?.permissions().mode()));
-        let own = OwnFolder::make(parent, name, found_mode.is_some()).map_err(undo)?;
+        let own = own_folder(parent, name, found_mode.is_some()).map_err(undo)?;
         Ok(Self {
+            data: own.path.clone(),
             own,
             kind,
             target: Location::local(target),
@@ -214,6 +237,7 @@ impl Staged {
             linked_bytes: AtomicU64::new(0),
             pid: std::process::id(),
             committed: false,
+            stays: AtomicBool::new(false),
             monitor: Monitor::new(),
         })
     }
@@ -288,7 +312,7 @@ impl Staged {
 
     /// Where to write the one file of a checkpoint that is a single file.
     pub fn single_file(&self) -> PathBuf {
-        self.own.path.join(self.absolute.file_name().unwrap_or_default())
+        self.data.join(self.absolute.file_name().unwrap_or_default())
     }
 
     /// A [`DirectWriter`] of the file number `at` of a checkpoint of several beside each other, as durable as the
@@ -397,6 +421,9 @@ impl Staged {
         if let Some(old) = replaced {
             remove(&old);
         }
+        if self.data != self.own.path {
+            remove(&self.own.path);
+        }
         synced
     }
 
@@ -429,7 +456,7 @@ impl Staged {
         let target = &self.absolute;
         let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
         let source = match self.kind {
-            Kind::Folder => self.own.path.clone(),
+            Kind::Folder => self.data.clone(),
             Kind::File | Kind::Siblings => self.single_file(),
         };
         let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
@@ -470,7 +497,7 @@ impl Staged {
     }
 
     fn replace_folder(&self) -> io::Result<Option<PathBuf>> {
-        if exchange(&self.own.path, &self.absolute)? {
+        if exchange(&self.data, &self.absolute)? {
             return Ok(Some(self.own.path.clone()));
         }
         let (Some(parent), Some(name)) = (self.absolute.parent(), self.absolute.file_name()) else {
@@ -479,7 +506,7 @@ impl Staged {
         let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
         // Held so that nobody takes it for a leftover while it lies aside.
         let _lock: Lock = lock(&self.absolute)?;
-        replace_in_two_steps(&self.own.path, &self.absolute, &aside)?;
+        replace_in_two_steps(&self.data, &self.absolute, &aside)?;
         Ok(Some(aside))
     }
 
@@ -594,7 +621,7 @@ fn folder_len_bytes(folder: &Path) -> Result<u64> {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.committed && self.pid == std::process::id() {
+        if !self.committed && !self.stays.load(Ordering::Relaxed) && self.pid == std::process::id() {
             remove(&self.own.path);
             remove_made(&self.made_parents);
         }

@@ -13,6 +13,9 @@
 //! | `background` | saves while the caller goes on |
 //! | `report` | what a save took, and where its time went |
 //! | `convert` | from any layout to any other, a leaf at a time |
+//! | `copy` | a checkpoint to another place, byte for byte |
+//! | `remove` | one checkpoint, or what a save has left |
+//! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `bands` | large leaves, cut for reading |
 //! | `overview` | the tree as a table for people |
@@ -22,12 +25,15 @@ mod attempts;
 mod background;
 mod bands;
 mod convert;
+mod copy;
 mod keys;
+mod list;
 mod load;
 mod open;
 mod options;
 mod overview;
 mod patterns;
+mod remove;
 mod replace;
 mod report;
 mod room;
@@ -42,6 +48,8 @@ pub use background::{
     WhenBusy, save_async, save_async_with,
 };
 pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
+pub use copy::{CopyOptions, CopyReport, copy};
+pub use list::{Listed, ListedState, list};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use options::{
@@ -49,6 +57,7 @@ pub use options::{
     SaveOptions, VerifyOptions,
 };
 pub use overview::{format_bytes, overview};
+pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use report::SaveReport;
 pub use save::{save, save_with};
 pub use template::TemplateLeaf;

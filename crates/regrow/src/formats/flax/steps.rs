@@ -27,7 +27,7 @@ const PREFIX: &str = "checkpoint_";
 const UNFINISHED: &str = "tmp";
 
 /// What follows the name of a step in the name of the folder with its arrays of several processes.
-pub(super) const ARRAYS_SUFFIX: &str = "_gda";
+pub(crate) const ARRAYS_SUFFIX: &str = "_gda";
 
 /// Names that make a folder Orbax'.
 const ORBAX_MARKS: [&str; 3] = ["checkpoint", "_METADATA", "manifest.ocdbt"];
@@ -178,7 +178,7 @@ fn names(folder: &Location) -> Result<Vec<Name>> {
 }
 
 /// Prefix and step of a name.
-pub(super) fn split(name: &str) -> Option<(&str, f64)> {
+pub(crate) fn split(name: &str) -> Option<(&str, f64)> {
     if let Some(step) = name.strip_prefix(PREFIX).and_then(number) {
         return Some((PREFIX, step));
     }

@@ -40,12 +40,8 @@ pub(super) enum Before {
     Old(Listing),
 }
 
-/// Errs unless the target may be taken; what is there.
-pub(super) fn check(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    options: PublishOptions<'_>,
-) -> Result<Before> {
+/// The key of a target whose name is one for a checkpoint.
+pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
     let key = key_of(objects, target.path())?;
     if key.is_empty() {
         return Err(Error::invalid("a bucket itself is no checkpoint")
@@ -59,11 +55,23 @@ pub(super) fn check(
         .in_file(target)
         .help("no reader would open it; choose another name"));
     }
-    let exists = || {
-        Error::new(ErrorKind::AlreadyExists, "the target exists already")
-            .in_file(target)
-            .help("choose another path, or ask for it to be replaced (`overwrite`)")
-    };
+    Ok(key)
+}
+
+pub(super) fn exists_already(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        .in_file(target)
+        .help("choose another path, or ask for it to be replaced (`overwrite`)")
+}
+
+/// Errs unless the target may be taken; what is there.
+pub(super) fn check(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Before> {
+    let key = check_name(objects, target)?;
+    let exists = || exists_already(target);
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     let single = match options.kind {
@@ -109,7 +117,7 @@ pub(super) fn check(
     }
 }
 
-fn pair_stays(file: &Location) -> Error {
+pub(super) fn pair_stays(file: &Location) -> Error {
     Error::unsupported(
         "files beside each other cannot be replaced in a bucket without a moment of neither or both",
     )
@@ -127,7 +135,14 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     }
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
-    let gone = match Claim::parse(&bytes) {
+    check_gone(target, Claim::parse(&bytes).as_ref())?;
+    let (all, _) = objects.list(below.prefix(), false)?;
+    Ok(Some(all))
+}
+
+/// Errs if the writer of a claim may still be at it.
+pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
+    let gone = match claim {
         Some(claim) if claim.is_of_the_dead() || claim.age() > CLAIM_TIME_MAX => Ok(()),
         Some(claim) => Err(format!(
             "process {} on {}, since {} s",
@@ -138,10 +153,7 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
         None => Err("nobody that can be read".to_owned()),
     };
     match gone {
-        Ok(()) => {
-            let (all, _) = objects.list(below.prefix(), false)?;
-            Ok(Some(all))
-        }
+        Ok(()) => Ok(()),
         Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
             .in_file(target)
             .expected("no other writer", writer)
@@ -153,18 +165,20 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
 }
 
 /// Errs if a folder holds something that is no part of a checkpoint.
-fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
+pub(super) fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
     let is_marked =
         below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
-    let is_safetensors = |(name, _): (&str, &Object)| {
-        name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
-    };
-    if is_marked || below.objects().all(is_safetensors) {
+    if is_marked || below.objects().all(|(name, _)| is_of_safetensors(name)) {
         return Ok(());
     }
     Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
         .in_file(target)
         .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.
+pub(super) fn is_of_safetensors(name: &str) -> bool {
+    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
 }
 
 /// Begins a checkpoint.
@@ -389,7 +403,7 @@ impl NewObjects {
 }
 
 /// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
-fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
+pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
     let folder = super::marker::moved_to(objects, pointer)?;
     settle(objects, key, &folder, old.prefix())?;
@@ -398,7 +412,7 @@ fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<L
 
 /// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or the marker at `key`
 /// leads to the whole of it.
-fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
+pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let (staged, _) = objects.list(&format!("{folder}/"), false)?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
     let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
