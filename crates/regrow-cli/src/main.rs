@@ -1,4 +1,4 @@
-//! The `regrow` command: look into checkpoints, verify them, see a demonstration.
+//! The `regrow` command: look into checkpoints, verify, convert, copy and remove them, see a demonstration.
 //!
 //! A command is a file in [`cmd`] that calls the library. Data goes to stdout through [`out`], reports go to
 //! stderr, and [`exit`] says which number a failure ends with.
@@ -19,8 +19,8 @@ mod values;
 
 use bar::Bar;
 use cmd::{
-    cat::Cat, completions::Completions, convert::Convert, demo::Demo, ls::Ls, overview::Overview,
-    verify::Verify,
+    cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, ls::Ls, overview::Overview,
+    rm::Rm, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::location::{Location, is_url};
@@ -31,7 +31,7 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
 slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
 
-/// Look into pytree checkpoints, verify them, convert them, see what regrow does.
+/// Look into pytree checkpoints, verify, convert, copy and remove them, see what regrow does.
 ///
 /// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
 /// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
@@ -103,6 +103,17 @@ impl Globals {
         }
     }
 
+    /// Errs if a step or an item is asked for where a whole checkpoint is meant.
+    fn refuse_step_and_item(&self) -> Result<(), Failure> {
+        match (self.step, &self.item) {
+            (None, None) => Ok(()),
+            _ => Err(Failure::Usage(
+                Error::invalid("this is for whole checkpoints: --step and --item have no meaning here")
+                    .help("give the path of the step itself"),
+            )),
+        }
+    }
+
     /// Errs if there are storage options and no URL that they could be for.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
         match self.storage_options.first() {
@@ -131,6 +142,8 @@ enum Command {
     Cat(Cat),
     Verify(Verify),
     Convert(Convert),
+    Cp(Cp),
+    Rm(Rm),
     Demo(Demo),
     Completions(Completions),
 }
@@ -144,6 +157,8 @@ impl Command {
             Self::Cat(cat) => vec![cat.path()],
             Self::Verify(verify) => verify.paths(),
             Self::Convert(convert) => convert.paths(),
+            Self::Cp(cp) => cp.paths(),
+            Self::Rm(rm) => vec![rm.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Completions(_) => Vec::new(),
         }
@@ -187,6 +202,8 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Command::Cat(cat) => cat.run(&cli.globals, &mut out),
         Command::Verify(verify) => verify.run(&cli.globals, &mut out),
         Command::Convert(convert) => convert.run(&cli.globals, &mut out),
+        Command::Cp(cp) => cp.run(&cli.globals, &mut out),
+        Command::Rm(rm) => rm.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Completions(completions) => completions.run(&mut out),
     }?;
