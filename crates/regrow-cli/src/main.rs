@@ -114,8 +114,17 @@ impl Globals {
         }
     }
 
-    /// Errs if there are storage options and no URL that they could be for.
+    /// Errs if there are storage options and no URL that they could be for, or some that would be passed over.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
+        // Of those on both sides of the command's name, clap gives only the later ones.
+        let given = std::env::args_os()
+            .take_while(|argument| argument != "--")
+            .filter(|argument| argument.as_encoded_bytes().starts_with(b"--storage-option"))
+            .count();
+        if given > self.storage_options.len() {
+            return Err(Error::invalid("there are storage options before the command and after it")
+                .help("give all of them after it"));
+        }
         match self.storage_options.first() {
             Some((name, _)) if !paths.iter().any(|path| is_url(path)) => {
                 Err(Error::invalid(format!("the storage option {name:?} is for URLs, and there is none"))

@@ -194,6 +194,39 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
 }
 
 #[test]
+fn what_is_left_and_is_the_checkpoint_itself_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Location::local(folder.path());
+    let names_it = |path: &Location| remove(path, &unfinished(true));
+    // As an overwrite leaves it that is killed between two renames.
+    for by_its_own_name in [false, true] {
+        let aside = "x.orbax-checkpoint-tmp-replaced-12-0123456789abcdef";
+        save(&root.join("x"), &Layout::Regrow);
+        fs::rename(folder.path().join("x"), folder.path().join(aside)).unwrap();
+        let error = names_it(&root.join(if by_its_own_name { aside } else { "x" })).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(verify(root.join("x")).unwrap().is_ok());
+        remove(root.join("x"), &plain()).unwrap();
+    }
+    // And in a bucket, where the pointer names the folder.
+    let root = "memory://remove-moved/runs".to_location().unwrap();
+    save(&root.join("s"), &Layout::Regrow);
+    let (old, staged) = (root.join("x"), root.join("x.orbax-checkpoint-tmp-copy"));
+    old.store().put(b"model.safetensors", "x".into()).unwrap();
+    for key in root.join("s").store().list(b"").unwrap() {
+        let bytes = root.join("s").store().get(&key, regrow::store::ByteRange::Full).unwrap().unwrap();
+        staged.store().put(&key, bytes).unwrap();
+    }
+    let pointer = r#"{"nonce":"copy","folder":"runs/x.orbax-checkpoint-tmp-copy"}"#;
+    old.store().put(b"regrow-moved.json", pointer.into()).unwrap();
+    assert!(verify(&old).unwrap().is_ok());
+    let error = names_it(&staged).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(verify(&old).unwrap().is_ok());
+    assert!(!names(&root).iter().any(|name| name.contains("tmp")), "{:?}", names(&root));
+}
+
+#[test]
 fn in_a_bucket_the_claim_says_whose_it_is() {
     let root = "memory://remove-claims/runs".to_location().unwrap();
     let path = root.join("x");

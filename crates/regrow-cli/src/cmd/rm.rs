@@ -41,7 +41,7 @@ impl Rm {
         let at = globals.locate(&self.path)?;
         if !self.yes && !self.is_wanted(&at)? {
             out::warn("nothing was removed");
-            return Ok(Exit::WrongUsage);
+            return Ok(Exit::Fine);
         }
         let options = RemoveOptions { unfinished: self.unfinished, force: self.force };
         let report = regrow::remove(at, &options)?;

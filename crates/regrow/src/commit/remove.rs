@@ -1,5 +1,7 @@
 //! Removing what is on a local disk: a checkpoint, or what a save or a copy has left.
 
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -68,9 +70,18 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
     }
     let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
-    if !is_temporary {
-        // What dead writers have left, of which some is to be put back rather than removed.
-        sweep(parent, name);
+    // What dead writers have left, of which some is to be put back rather than removed.
+    let target = match is_temporary {
+        true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
+        false => name.to_owned(),
+    };
+    let put_back = put_back_by_sweep(parent, &target);
+    if put_back {
+        return Err(Error::invalid(
+            "what was left is the checkpoint itself, whose writer died just before it had its name",
+        )
+        .in_file(parent.join(&target))
+        .help("it has its name now: look at it, and remove it as a checkpoint if it is to go"));
     }
     for (folder, stock) in left.iter().zip(stocks) {
         let Some((found, modified)) = stock else {
@@ -82,12 +93,27 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
             Ok(Lock::Theirs) if force => remove_all(folder)?,
             Ok(_) => return Err(may_live(folder, modified)),
             // The sweep has removed it.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !is_temporary => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io("cannot remove", folder, error)),
         }
         removed.merge(found);
     }
     Ok(removed)
+}
+
+/// Removes what dead writers of `target` have left; whether that gave back a name that nothing had.
+fn put_back_by_sweep(parent: &Path, target: &OsStr) -> bool {
+    let names = || -> BTreeSet<OsString> {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        entries.filter(|entry| !entry.to_string_lossy().contains(UNCOMMITTED_MARK)).collect()
+    };
+    let before = names();
+    sweep(parent, target);
+    names().iter().any(|name| !before.contains(name) && starts_with(name, target))
+}
+
+fn starts_with(name: &OsStr, beginning: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(beginning.as_encoded_bytes())
 }
 
 /// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.

@@ -185,7 +185,7 @@ fn stays(error: Error, options: &CopyOptions) -> Error {
 }
 
 fn check_apart(source: &Location, target: &Location) -> Result<()> {
-    if source.leads_to(target) {
+    if source.leads_to(target) || source.is_same(target) {
         return Err(Error::invalid("the source and the target are the same").in_file(target));
     }
     refuse_target_inside(source, target)?;

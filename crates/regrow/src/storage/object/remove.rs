@@ -100,6 +100,10 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     if key.is_empty() {
         return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
     }
+    if let Some((target, _)) = key.split_once(UNCOMMITTED_MARK) {
+        // An overwrite whose writer died at the end has its checkpoint there.
+        settle_moved(objects, target, Listing::of(objects, format!("{target}/"))?)?;
+    }
     let mut removed = None;
     let mut take = |all: Vec<Object>| -> Result<()> {
         removed.get_or_insert_with(Removed::default).merge(delete_all(objects, all)?);
