@@ -48,9 +48,11 @@ from ._errors import (
 if TYPE_CHECKING:
     from ._async import AsyncSave, AsyncSaver, Blocked, save_async
     from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
-    from ._checkpoint import StrPath as StrPath
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from ._keywords import ConvertOptions, LoadOptions, SaveOptions
+    from ._location import Location
+    from ._location import StrPath as StrPath
     from ._nodes import Node, PrngKey, UnknownLeaf
     from ._open import load, open, overview, verify
     from ._options import OrbaxOptions
@@ -67,6 +69,7 @@ __all__ = [
     "Blocked",
     "CancelledError",
     "Checkpoint",
+    "ConvertOptions",
     "ConvertPlan",
     "ConvertReport",
     "CorruptError",
@@ -83,6 +86,8 @@ __all__ = [
     "LeafRegistry",
     "LeafTypeError",
     "LimitError",
+    "LoadOptions",
+    "Location",
     "Loss",
     "MismatchError",
     "NameCollisionError",
@@ -96,6 +101,7 @@ __all__ = [
     "PrngKey",
     "RegrowError",
     "ReplacedError",
+    "SaveOptions",
     "SaveReport",
     "SourceChangedError",
     "StageReport",
@@ -118,9 +124,11 @@ __all__ = [
 # all that is above. There the names that their annotations use are real, for `typing.get_type_hints`.
 _HOMES = {
     "_async": ("AsyncSave", "AsyncSaver", "Blocked", "save_async"),
-    "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "StrPath", "VerifyReport"),
+    "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
+    "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
+    "_location": ("Location", "StrPath"),
     "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
     "_open": ("load", "open", "overview", "verify"),
     "_options": ("OrbaxOptions",),

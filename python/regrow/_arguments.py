@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,14 +38,6 @@ def count(name: str, value: Any) -> int | None:
     if number is None or not 0 <= number < 2**63:
         raise wrong(name, value, "an integer between 0 and 2**63 - 1, or None")
     return number
-
-
-def path(name: str, value: Any) -> str:
-    """A path as text."""
-    try:
-        return os.fsdecode(value)
-    except TypeError:
-        raise wrong(name, value, "a path: str, bytes or os.PathLike") from None
 
 
 def text(name: str, value: Any) -> str | None:

@@ -10,20 +10,22 @@ import time
 import weakref
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 from . import _arguments, _native, _options
-from ._checkpoint import StrPath
 from ._errors import CancelledError, RegrowError
-from ._handlers import LeafRegistry
+from ._keywords import SAVE, SaveOptions
 from ._leaves import to_native
-from ._options import OrbaxOptions
+from ._location import StrPath, places, shown
 from ._report import SaveReport
 from ._text import printable
 from ._tree import flatten
 
 WhenBusy = Literal["wait", "skip", "queue"]
 CopyLeaves = Literal["mutable", "all", "nothing"]
+
+_OWN = ("when_busy", "copy", "check_source")
+"""Keywords of saves in the background alone."""
 
 
 class Blocked(NamedTuple):
@@ -122,6 +124,7 @@ class AsyncSaver:
         _savers.add(self)
         _wait_at_exit()
 
+    @SAVE.documented
     def save(
         self,
         path: StrPath,
@@ -130,45 +133,30 @@ class AsyncSaver:
         when_busy: WhenBusy = "wait",
         copy: CopyLeaves = "mutable",
         check_source: bool = False,
-        layout: str = "regrow",
-        overwrite: bool = False,
-        durable: bool = True,
-        cast: Any = None,
-        compression: Any = None,
-        metadata: Any = None,
-        strict_orbax: bool = False,
-        base: StrPath | None = None,
-        budget: int | None = None,
-        orbax: OrbaxOptions | None = None,
-        handlers: LeafRegistry | None = None,
-        **options: Any,
+        **options: Unpack[SaveOptions],
     ) -> AsyncSave:
-        """As `regrow.save_async`, with this saver."""
+        """As `regrow.save_async`, with this saver.
+
+        Args:
+            path: As in `regrow.save_async`, like all that is not named here.
+            **options: The keywords of `SaveOptions`.
+        """
         began = time.perf_counter()
-        target = _arguments.path("path", path)
+        given = SAVE.chosen("save", options, _OWN)
+        at = places(given["storage_options"], path=path, base=given["base"])
         _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
         _arguments.choice("copy", copy, get_args(CopyLeaves))
         check_source = _arguments.flag("check_source", check_source)
         if when_busy == "skip" and self._native.is_busy():
-            return AsyncSave(target, None)
-        save_options = _options.save_options(
-            layout=layout,
-            overwrite=overwrite,
-            durable=durable,
-            cast=cast,
-            compression=compression,
-            metadata=metadata,
-            strict_orbax=strict_orbax,
-            base=base,
-            budget=budget,
-            orbax=orbax,
-            options=options,
-        )
-        flat = flatten(tree, _arguments.handlers(handlers), layout=layout)
+            return AsyncSave(shown(at["path"]), None)
+        save_options = _options.of_write(given, at.get("base"))
+        flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
         leaves = to_native(flat)
         seconds = time.perf_counter() - began
-        handle = self._native.save(target, flat.structure, leaves, save_options, when_busy, copy, check_source, seconds)
-        return AsyncSave(target, handle)
+        handle = self._native.save(
+            at["path"], flat.structure, leaves, save_options, when_busy, copy, check_source, seconds
+        )
+        return AsyncSave(shown(at["path"]), handle)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until nothing is left to save.
@@ -197,6 +185,7 @@ class AsyncSaver:
         self.wait()
 
 
+@SAVE.documented
 def save_async(
     path: StrPath,
     tree: Any,
@@ -204,18 +193,7 @@ def save_async(
     when_busy: WhenBusy = "wait",
     copy: CopyLeaves = "mutable",
     check_source: bool = False,
-    layout: str = "regrow",
-    overwrite: bool = False,
-    durable: bool = True,
-    cast: Any = None,
-    compression: Any = None,
-    metadata: Any = None,
-    strict_orbax: bool = False,
-    base: StrPath | None = None,
-    budget: int | None = None,
-    orbax: OrbaxOptions | None = None,
-    handlers: LeafRegistry | None = None,
-    **options: Any,
+    **options: Unpack[SaveOptions],
 ) -> AsyncSave:
     """Saves a pytree in the background: returns as soon as the snapshot is taken.
 
@@ -225,7 +203,7 @@ def save_async(
     into memory that the next snapshot uses again, so the first one is the slowest.
 
     Args:
-        path: As in `save`, like all that is not named here.
+        path: As in `save`.
         tree: As in `save`; it may change as soon as this has returned.
         when_busy: What to do while an earlier save is running: ``"wait"`` for it, ``"skip"`` this one, or ``"queue"``
             it with its snapshot (8 at most wait, then the call does).
@@ -233,31 +211,15 @@ def save_async(
             done. ``"all"`` keeps JAX free to donate.
         check_source: For finding a bug: hash what is saved now and again before the commit; a leaf that was changed
             in between is a `SourceChangedError` that names it, and nothing is saved.
+        **options: The keywords of `SaveOptions`.
 
     Raises:
         RegrowError: why an earlier save failed, if nobody was told; then nothing is saved now.
         AlreadyExistsError: if `path` is there and `overwrite` was not given.
         LeafTypeError: for a leaf or key that no checkpoint can hold. Other failures are for the handle to say.
     """
-    return _default_saver().save(
-        path,
-        tree,
-        when_busy=when_busy,
-        copy=copy,
-        check_source=check_source,
-        layout=layout,
-        overwrite=overwrite,
-        durable=durable,
-        cast=cast,
-        compression=compression,
-        metadata=metadata,
-        strict_orbax=strict_orbax,
-        base=base,
-        budget=budget,
-        orbax=orbax,
-        handlers=handlers,
-        **options,
-    )
+    SAVE.chosen("save_async", options, _OWN)
+    return _default_saver().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
 
 
 # ---- the saver behind save_async, and the end of the program -------------------------------------------------

@@ -6,25 +6,22 @@ import functools
 import itertools
 import json
 import operator
-import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from . import _arguments, _native, _options
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
-from ._handlers import LeafRegistry
+from ._keywords import LOAD, LoadOptions
 from ._leaves import DTYPE_NUMBERS, DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
 from ._like import Template, shardings_by_leaf, without_template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
 from ._text import counted, printable
 from ._tree import flatten, path_text, unflatten
-
-StrPath = str | os.PathLike[str]
 
 FIRST_PATHS = 256
 """Key paths that are told without an index of all."""
@@ -347,26 +344,20 @@ class Checkpoint(Mapping[str, Leaf]):
         with Watch(progress, "verifying") as watch:
             return VerifyReport.from_native(self._native.verify(watch))
 
-    def load(
-        self,
-        like: Any = None,
-        *,
-        only: str | Iterable[str] | None = None,
-        cast: Any = None,
-        partial: bool = False,
-        out: Any = None,
-        verify: bool = True,
-        mmap: bool = False,
-        shardings: Any = None,
-        budget: int | None = None,
-        handlers: LeafRegistry | None = None,
-        progress: Progress = None,
-    ) -> Any:
-        """Loads all of it, or a selection; see `regrow.load`."""
-        selected, casts = _arguments.patterns(only), _options.casts(cast)
-        budget, handlers = _arguments.count("budget", budget), _arguments.handlers(handlers)
-        partial, verify = _arguments.flag("partial", partial), _arguments.flag("verify", verify)
-        mmap = _arguments.flag("mmap", mmap)
+    @LOAD.documented
+    def load(self, like: Any = None, **options: Unpack[LoadOptions]) -> Any:
+        """Loads all of it, or a selection; see `regrow.load`.
+
+        Args:
+            like: A template, as for `regrow.load`.
+            **options: The keywords of `LoadOptions`.
+        """
+        given = LOAD.chosen("load", options, ["like"])
+        out, shardings, progress = given["out"], given["shardings"], given["progress"]
+        selected, casts = _arguments.patterns(given["only"]), _options.casts(given["cast"])
+        budget, handlers = _arguments.count("budget", given["budget"]), _arguments.handlers(given["handlers"])
+        partial, verify = _arguments.flag("partial", given["partial"]), _arguments.flag("verify", given["verify"])
+        mmap = _arguments.flag("mmap", given["mmap"])
         if out is not None:
             if like is not None or shardings is not None:
                 raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 from . import _arguments, _native, _options
-from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError
-from ._options import OrbaxOptions
-from ._progress import Progress, Watch
+from ._keywords import CONVERT, ConvertOptions
+from ._location import StrPath, places
+from ._progress import Watch
 from ._report import SaveReport
 
 
@@ -76,84 +76,19 @@ class ConvertReport(NamedTuple):
 
 @overload
 def convert(
-    source: StrPath,
-    target: StrPath,
-    *,
-    dry_run: Literal[True],
-    layout: str = ...,
-    only: str | Iterable[str] | None = ...,
-    rename: Mapping[str, str] | None = ...,
-    cast: Any = ...,
-    transpose: Mapping[str, Sequence[int]] | None = ...,
-    reshape: Mapping[str, Sequence[int]] | None = ...,
-    lossy: bool = ...,
-    overwrite: bool = ...,
-    durable: bool = ...,
-    compression: Any = ...,
-    metadata: Any = ...,
-    base: StrPath | None = ...,
-    step: int | None = ...,
-    item: str | None = ...,
-    strict: bool = ...,
-    bare: bool = ...,
-    progress: Progress = ...,
-    orbax: OrbaxOptions | None = ...,
-    **options: Any,
+    source: StrPath, target: StrPath, *, dry_run: Literal[True], **options: Unpack[ConvertOptions]
 ) -> ConvertPlan: ...
 
 
 @overload
 def convert(
-    source: StrPath,
-    target: StrPath,
-    *,
-    dry_run: Literal[False] = ...,
-    layout: str = ...,
-    only: str | Iterable[str] | None = ...,
-    rename: Mapping[str, str] | None = ...,
-    cast: Any = ...,
-    transpose: Mapping[str, Sequence[int]] | None = ...,
-    reshape: Mapping[str, Sequence[int]] | None = ...,
-    lossy: bool = ...,
-    overwrite: bool = ...,
-    durable: bool = ...,
-    compression: Any = ...,
-    metadata: Any = ...,
-    base: StrPath | None = ...,
-    step: int | None = ...,
-    item: str | None = ...,
-    strict: bool = ...,
-    bare: bool = ...,
-    progress: Progress = ...,
-    orbax: OrbaxOptions | None = ...,
-    **options: Any,
+    source: StrPath, target: StrPath, *, dry_run: Literal[False] = ..., **options: Unpack[ConvertOptions]
 ) -> ConvertReport: ...
 
 
+@CONVERT.documented
 def convert(
-    source: StrPath,
-    target: StrPath,
-    *,
-    dry_run: bool = False,
-    layout: str = "regrow",
-    only: str | Iterable[str] | None = None,
-    rename: Mapping[str, str] | None = None,
-    cast: Any = None,
-    transpose: Mapping[str, Sequence[int]] | None = None,
-    reshape: Mapping[str, Sequence[int]] | None = None,
-    lossy: bool = False,
-    overwrite: bool = False,
-    durable: bool = True,
-    compression: Any = None,
-    metadata: Any = None,
-    base: StrPath | None = None,
-    step: int | None = None,
-    item: str | None = None,
-    strict: bool = False,
-    bare: bool = False,
-    progress: Progress = None,
-    orbax: OrbaxOptions | None = None,
-    **options: Any,
+    source: StrPath, target: StrPath, *, dry_run: bool = False, **options: Unpack[ConvertOptions]
 ) -> ConvertReport | ConvertPlan:
     """Converts the checkpoint at `source`, of any layout, into one at `target`.
 
@@ -164,27 +99,7 @@ def convert(
         target: What to make.
         dry_run: Write nothing, and give what would become of each leaf. What `target` would refuse even with `lossy`
             (names that it cannot hold, a target that is there already) is raised as it would be.
-        layout: The layout to write; see `save`. Further keywords are its options.
-        only: A glob or globs over the key paths of the source; others are left out, `None` and empty containers too.
-        rename: Regular expressions over whole key paths, and what takes their place (``$1`` is what the first group
-            has matched); the first that matches a leaf decides. ``{"params/(.*)/kernel": "$1/weight"}``.
-        cast: A dtype for all arrays, or a dict of globs.
-        transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
-        reshape: Globs, and the new shape, after the transpose; one extent may be -1.
-        lossy: Convert also what the target cannot hold as it is; the report lists it.
-        overwrite: Replace a checkpoint that is there.
-        durable: Sync to disk before returning.
-        compression: As for `save`.
-        metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
-        base: An earlier checkpoint, as for `save`: data files in which nothing changed since are hard-linked instead of
-            written. What is compared is read twice, unless its file is linked.
-        step: The step of a folder of steps; the newest if `None`.
-        item: The item of a checkpoint of several.
-        strict: Refuse a source that has lost files, also if it can still be read; otherwise `losses` has a note of it.
-        bare: Convert the arrays of `source` alone, as `load` gives them.
-        progress: As for `save`.
-        orbax: Options of ``layout="orbax"``.
-        **options: Options of the layout.
+        **options: The keywords of `ConvertOptions`.
 
     Returns:
         A `ConvertReport`; with `dry_run` a `ConvertPlan`.
@@ -195,37 +110,28 @@ def convert(
         InvalidArgumentError: for rules that cannot be followed, or change nothing.
         NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
-    save = _options.save_options(
-        layout=layout,
-        overwrite=overwrite,
-        durable=durable,
-        cast=cast,
-        compression=compression,
-        metadata=metadata,
-        base=base,
-        orbax=orbax,
-        options=options,
-    )
+    given = CONVERT.chosen("convert", options, ["dry_run"])
+    at = places(given["storage_options"], source=source, target=target, base=given["base"])
+    save = _options.of_write(given, at.get("base"))
     rules = (
-        _arguments.count("step", step),
-        _arguments.text("item", item),
-        _arguments.flag("strict", strict),
-        _arguments.flag("bare", bare),
-        _arguments.patterns(only),
-        _renames(rename),
-        _numbers("transpose", transpose, minimum=0),
-        _numbers("reshape", reshape, minimum=-1),
-        _arguments.flag("lossy", lossy),
+        _arguments.count("step", given["step"]),
+        _arguments.text("item", given["item"]),
+        _arguments.flag("strict", given["strict"]),
+        _arguments.flag("bare", given["bare"]),
+        _arguments.patterns(given["only"]),
+        _renames(given["rename"]),
+        _numbers("transpose", given["transpose"], minimum=0),
+        _numbers("reshape", given["reshape"], minimum=-1),
+        _arguments.flag("lossy", given["lossy"]),
     )
-    source, target = _arguments.path("source", source), _arguments.path("target", target)
     if _arguments.flag("dry_run", dry_run):
-        leaves, losses = _native.plan_convert(source, target, save, rules)
+        leaves, losses = _native.plan_convert(at["source"], at["target"], save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],
         )
-    with Watch(progress, "converting") as watch:
-        columns, losses = _native.convert(source, target, save, rules, watch)
+    with Watch(given["progress"], "converting") as watch:
+        columns, losses = _native.convert(at["source"], at["target"], save, rules, watch)
     report = SaveReport.from_native(columns)
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
 

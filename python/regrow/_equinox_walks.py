@@ -28,6 +28,7 @@ from ._equinox_likes import (
 )
 from ._equinox_pytrees import IsLeaf, Path, flatten_with_path, imported
 from ._equinox_records import MAGIC, Options, is_trailer, read_record, to_record, write_record
+from ._location import place
 from ._nodes import PrngKey
 
 Call = Callable[[Any, Any], Any]
@@ -40,7 +41,7 @@ def path_of(path_or_file: Any) -> pathlib.Path | None:
     """The path of a file, by Equinox' rule for suffixes; `None` for a file object."""
     if not isinstance(path_or_file, (str, os.PathLike)):
         return None
-    path = pathlib.Path(os.fsdecode(path_or_file))
+    path = pathlib.Path(_native.local_path(place("path_or_file", path_or_file)))
     return path.with_suffix(".eqx") if path.suffix == "" else path
 
 

@@ -27,6 +27,20 @@ _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
 
 @final
+class Location:
+    """A storage with its options, and a path in it. Whatever takes a path as `_Place` takes one."""
+
+    def __new__(cls, path: str, options: Sequence[tuple[str, str]]) -> Location: ...
+    def __fspath__(self) -> str:
+        """The path or URL, without the options."""
+
+    @property
+    def local_path(self) -> str | None:
+        """The path, if it is one of the local file system."""
+
+_Place = str | Location
+
+@final
 class Structure:
     """The nodes of a tree, without its leaves."""
 
@@ -74,7 +88,7 @@ def template_leaves(
 ) -> tuple[TemplateLeaves, dict[int, Any]]:
     """What the leaves of a template want; of those that are no plain arrays also what `wanted` says, by number."""
 
-def save(path: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
+def save(path: _Place, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...], watch: _Watch) -> _Saved:
     """Saves a tree; gives path, stored bytes, number of leaves, bytes of data, seconds, stages, I/O path, reused bytes.
 
     `watch`: whether this thread gets signals, and what to call with the bytes done and the bytes in all. Where it does,
@@ -88,7 +102,7 @@ class AsyncSaver:
     def __new__(cls) -> AsyncSaver: ...
     def save(
         self,
-        path: str,
+        path: _Place,
         structure: Structure,
         leaves: _LeavesIn,
         options: tuple[Any, ...],
@@ -127,30 +141,30 @@ class SaveHandle:
         """The report; `None` if that takes longer than `timeout` seconds."""
 
 def plan_convert(
-    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...]
+    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:
     """Gives what would become of each leaf, and what the target cannot hold; raises what `convert` would refuse."""
 
 def convert(
-    source: str, target: str, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
+    source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
 
-def open(path: str, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
+def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
 def verify(
-    path: str, step: int | None, item: str | None, bare: bool, watch: _Watch
+    path: _Place, step: int | None, item: str | None, bare: bool, watch: _Watch
 ) -> tuple[list[_Finding], int, int, bool, list[str]]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def literal(text: str) -> Any:
     """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's compiler."""
 
-def safetensors_open(path: str, separator: str | None) -> Checkpoint:
+def safetensors_open(path: _Place, separator: str | None) -> Checkpoint:
     """Opens a safetensors file as a flat dict, or with a separator as dicts in each other."""
 
-def safetensors_open_mapped(path: str) -> tuple[Checkpoint, _Maps | None]:
+def safetensors_open_mapped(path: _Place) -> tuple[Checkpoint, _Maps | None]:
     """Opens a safetensors file as a flat dict, with its files as private maps; for each leaf the number of its map,
     first byte and length in bytes. No maps where the file system has none."""
 
@@ -193,8 +207,8 @@ def msgpack_unpack(data: Buffer) -> Any:
         ValueError: ``regrow._msgpack.MsgpackError``, with the offset and the key path of what is wrong.
     """
 
-def local_path(path: str) -> None:
-    """Raises for an address with a scheme, such as ``gs://bucket/x``."""
+def local_path(path: _Place) -> str:
+    """The local path that a path or URL names; raises for another storage than the local file system."""
 
 def pytree_manifest(stem: str, manifest_suffix: str) -> str:
     """Where the manifest of a stem is: under its name, unless a save was killed before it had it."""

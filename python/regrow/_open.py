@@ -4,37 +4,31 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, Unpack
 
 from . import _arguments, _native
 from ._attempts import attempts
-from ._checkpoint import Checkpoint, StrPath, VerifyReport
+from ._checkpoint import Checkpoint, VerifyReport
 from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
-from ._handlers import LeafRegistry
+from ._keywords import LOAD, LoadOptions
+from ._location import Place, StrPath, local_path, place, shown
 from ._progress import Progress, Watch
 
 T = TypeVar("T")
 
 
+@LOAD.documented
 def load(
     path: StrPath,
     like: Any = None,
     *,
-    only: str | Iterable[str] | None = None,
-    cast: Any = None,
-    partial: bool = False,
-    out: Any = None,
-    verify: bool = True,
-    mmap: bool = False,
     step: int | None = None,
     item: str | None = None,
     strict: bool = False,
     bare: bool = False,
-    shardings: Any = None,
-    budget: int | None = None,
-    handlers: LeafRegistry | None = None,
-    progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Unpack[LoadOptions],
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
 
@@ -47,26 +41,13 @@ def load(
         path: A checkpoint, or a folder of steps.
         like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
             with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
-        only: Globs over key paths: ``"params/**"``. Others vanish from dicts and become ``...`` in sequences; with
-            `like` they stay as they are there. A glob that matches nothing is an error.
-        cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf.
-        partial: With `like`: leave out what it lacks, instead of an error.
-        out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
-            into as they are and checked on the way: after an error their contents are unspecified.
-        verify: Check data against checksums before handing it out.
-        mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
-            to begin with, and memory that the system can take back. Also of files that other programs write in place
-            (npy, npz, safetensors, eqx, msgpack, data): when one of them does, views change with the file, and where
-            it has become shorter, reading them ends the program with SIGBUS.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.
         bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
             their names, of an Equinox file the records in their order. For those whose pytree is damaged.
-        shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
-        budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
-        handlers: Who restores leaves of your own types; without, they come back as what they are made of.
-        progress: As for `save`.
+        storage_options: How to reach the storage of a URL, as for `save`.
+        **options: The keywords of `LoadOptions`.
 
     Raises:
         MismatchError: if the template differs, with every difference.
@@ -74,53 +55,49 @@ def load(
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    options = {
-        "only": only,
-        "cast": cast,
-        "partial": partial,
-        "out": out,
-        "verify": verify,
-        "mmap": mmap,
-        "shardings": shardings,
-        "budget": budget,
-        "handlers": handlers,
-        "progress": progress,
-    }
+    LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options"])
+    at = place("path", path, storage_options)
     warned: list[str] = []
 
     def read() -> Any:
-        opened = _open(path, step, item, strict=strict, bare=bare)
+        opened = _open(at, step, item, strict=strict, bare=bare)
         warned[:] = opened.warnings
         return Checkpoint(opened).load(like, **options)
 
     try:
-        return _until_unreplaced(path, read)
+        return _until_unreplaced(at, read)
     finally:
         # Once, however often it was opened, and of the one that was read.
         _warn(path, warned)
 
 
-def _until_unreplaced(path: StrPath, read: Callable[[], T]) -> T:
+def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:
     """What ``read`` gives; asked again if the checkpoint was replaced meanwhile: the new one is as good an answer."""
     for is_last in attempts():
-        before = _identity(_arguments.path("path", path))
+        before = _identity(at)
         try:
             return read()
         except RegrowError as error:
-            is_replaced = isinstance(error, ReplacedError) or _identity(path) != before
+            is_replaced = isinstance(error, ReplacedError) or _identity(at) != before
             if is_last or not is_replaced:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _identity(path: StrPath) -> tuple[int, int, int] | None:
-    """Which folder it is; the time tells apart two that were given the same inode one after the other."""
+def _identity(at: Place) -> tuple[int, int, int] | None:
+    """Which folder it is; the time tells apart two that were given the same inode one after the other.
+
+    Of another storage than the local file system the engine alone says that something was replaced.
+    """
+    path = local_path(at)
+    if path is None:
+        return None
     try:
         status = os.stat(path)
     except OSError:
         try:
             # A pytree's data and manifest go by a name that neither of them has.
-            status = os.stat(os.fsdecode(path) + ".manifest")
+            status = os.stat(f"{path}.manifest")
         except OSError:
             return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
@@ -134,6 +111,7 @@ def open(
     strict: bool = False,
     bare: bool = False,
     mmap: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
 
@@ -145,11 +123,12 @@ def open(
             otherwise that is an `IncompleteCheckpointWarning`.
         bare: As for `load`.
         mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
+        storage_options: As for `load`.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    opened = _open(path, step, item, strict=strict, bare=bare, mmap=mmap)
+    opened = _open(place("path", path, storage_options), step, item, strict=strict, bare=bare, mmap=mmap)
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 
@@ -161,6 +140,7 @@ def verify(
     item: str | None = None,
     bare: bool = False,
     progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> VerifyReport:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
@@ -170,14 +150,16 @@ def verify(
         item: The item of a checkpoint of several; all of them if `None`.
         bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         progress: As for `save`.
+        storage_options: As for `load`.
 
     Raises:
         RegrowError: only if the checkpoint cannot be opened at all.
     """
+    at = place("path", path, storage_options)
     with Watch(progress, "verifying") as watch:
         return VerifyReport.from_native(
             _native.verify(
-                _arguments.path("path", path),
+                at,
                 _arguments.count("step", step),
                 _arguments.text("item", item),
                 _arguments.flag("bare", bare),
@@ -187,7 +169,13 @@ def verify(
 
 
 def overview(
-    path: StrPath, *, step: int | None = None, item: str | None = None, strict: bool = False, bare: bool = False
+    path: StrPath,
+    *,
+    step: int | None = None,
+    item: str | None = None,
+    strict: bool = False,
+    bare: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> str:
     """The leaves as a table: key path, dtype, shape, bytes; then the totals.
 
@@ -197,14 +185,15 @@ def overview(
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.
         bare: As for `load`.
+        storage_options: As for `load`.
     """
-    opened = _open(path, step, item, strict=strict, bare=bare)
+    opened = _open(place("path", path, storage_options), step, item, strict=strict, bare=bare)
     _warn(path, opened.warnings)
     return opened.overview()
 
 
 def _open(
-    path: StrPath,
+    at: Place,
     step: int | None = None,
     item: str | None = None,
     *,
@@ -214,7 +203,7 @@ def _open(
 ) -> _native.Checkpoint:
     """Opens without a word: who calls it passes the warnings on."""
     return _native.open(
-        _arguments.path("path", path),
+        at,
         _arguments.count("step", step),
         _arguments.text("item", item),
         _arguments.flag("strict", strict),
@@ -226,4 +215,4 @@ def _open(
 def _warn(path: StrPath, told: Iterable[str]) -> None:
     """Warns at the line that called the function of this module that calls this."""
     for warning in told:
-        warnings.warn(f"{os.fsdecode(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)
+        warnings.warn(f"{shown(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=3)

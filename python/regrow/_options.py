@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import numpy as np
 
 from . import _arguments, _native
 from ._errors import InvalidArgumentError
+from ._location import Place
 
 CHUNKING = ("chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape")
 
@@ -65,7 +65,37 @@ class OrbaxOptions:
         return out | {"shard_axes": self.shard_axes or (), "per_leaf": per_leaf}
 
 
-ORBAX_NAMES = frozenset(field.name for field in fields(OrbaxOptions))
+LAYOUT_OPTIONS = {
+    "regrow": frozenset[str](),
+    "orbax": frozenset(field.name for field in fields(OrbaxOptions)),
+    "flax": frozenset({"sort_keys", "integer_keys", "max_chunk_size"}),
+    "equinox": frozenset({"hyperparameters", "trailer", "strict_upstream", "prng_keys"}),
+    "pytree_data": frozenset(
+        {"byte_align", "native_dtypes", "extra_keys", "manifest", "data_suffix", "manifest_suffix", "paths", "empty"}
+    ),
+    "trak": frozenset[str](),
+    "safetensors": frozenset({"separator", "structure", "align", "max_shard_size", "one_file"}),
+    "npy": frozenset({"form", "compress", "separator", "named_dtypes", "structure"}),
+}
+"""The options of each layout that are keywords of a save."""
+
+
+def of_write(given: Mapping[str, Any], base: Place | None) -> tuple[Any, ...]:
+    """What the engine wants to know of a save or a conversion, from its keywords."""
+    names = frozenset().union(*LAYOUT_OPTIONS.values())
+    return save_options(
+        layout=given["layout"],
+        overwrite=given["overwrite"],
+        durable=given["durable"],
+        cast=given["cast"],
+        compression=given["compression"],
+        metadata=given["metadata"],
+        strict_orbax=given.get("strict_orbax", False),
+        base=base,
+        budget=given.get("budget"),
+        orbax=given["orbax"],
+        options={name: value for name, value in given.items() if name in names},
+    )
 
 
 def save_options(
@@ -78,7 +108,7 @@ def save_options(
     compression: Any = None,
     metadata: Any = None,
     strict_orbax: bool = False,
-    base: str | os.PathLike[str] | None = None,
+    base: Place | None = None,
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
 ) -> tuple[Any, ...]:
@@ -98,7 +128,7 @@ def save_options(
         _arguments.flag("strict_orbax", strict_orbax),
         _arguments.count("budget", budget),
         chosen,
-        None if base is None else _arguments.path("base", base),
+        base,
     )
 
 
@@ -107,19 +137,17 @@ def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, 
     if layout not in _native.LAYOUTS:
         names = ", ".join(_native.LAYOUTS)
         raise InvalidArgumentError(f"the layout {layout!r} is not known; it is one of {names}")
-    options = keywords
     if orbax is not None and not isinstance(orbax, OrbaxOptions):
         raise _arguments.wrong("orbax", orbax, "regrow.OrbaxOptions, or None")
-    if layout == "orbax":
-        unknown = sorted(set(keywords) - ORBAX_NAMES)
-        if unknown:
-            raise TypeError(f"save() got an unexpected keyword argument {unknown[0]!r}")
-        options = replace(orbax or OrbaxOptions(), **keywords).fields()
-    elif orbax is not None or (layout == "regrow" and set(keywords) & ORBAX_NAMES):
-        name = "orbax" if orbax is not None else min(set(keywords) & ORBAX_NAMES)
-        raise InvalidArgumentError(f'the option {name} belongs to layout="orbax"')
-    elif layout == "regrow" and keywords:
-        raise TypeError(f"save() got an unexpected keyword argument {min(keywords)!r}")
+    if orbax is not None and layout != "orbax":
+        raise InvalidArgumentError('the option orbax belongs to layout="orbax"')
+    for name in sorted(keywords):
+        homes = [home for home, names in LAYOUT_OPTIONS.items() if name in names]
+        # What no layout has is for the engine to refuse: other modules give it options that are no keywords here.
+        if homes and layout not in homes:
+            where = " or ".join(f'layout="{home}"' for home in homes)
+            raise InvalidArgumentError(f"the option {name} belongs to {where}")
+    options = replace(orbax or OrbaxOptions(), **keywords).fields() if layout == "orbax" else keywords
     texts = []
     for name, value in options.items():
         try:

@@ -30,9 +30,9 @@ import numpy as np
 
 from . import _native, _options
 from ._attempts import attempts
-from ._checkpoint import StrPath
 from ._errors import InvalidArgumentError, LeafTypeError, LimitError, RegrowError, ReplacedError
 from ._leaves import DTYPE_NUMBERS, NUMPY_ARRAY, NUMPY_OTHER
+from ._location import StrPath, place
 from ._progress import unwatched
 from ._pytree_walk import (
     InvalidTreeNodeError,
@@ -256,7 +256,7 @@ def model_save(
         "manifest_suffix": MANIFEST_SUFFIX if manifest_suffix is None else manifest_suffix,
     }
     _native.save(
-        os.fsdecode(filepath_stem),
+        place("filepath_stem", filepath_stem),
         flatten([item.array for item in stored]).structure,
         _columns(stored),
         _options.save_options(
@@ -363,7 +363,7 @@ def model_load(
     """
     if mode not in _ACCESS:
         raise InvalidArgumentError(f'mode={mode!r} is none of "c", "r", "r+"')
-    stem = os.fsdecode(filepath_stem)
+    stem = _native.local_path(place("filepath_stem", filepath_stem))
     manifest = stem + manifest_suffix
     for is_last in attempts():
         before = _identity(_native.pytree_manifest(stem, manifest_suffix))

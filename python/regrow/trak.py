@@ -32,6 +32,7 @@ import numpy as np
 
 from . import _native
 from ._errors import InvalidArgumentError, MismatchError, NotFoundError
+from ._location import place
 from ._trak_arrays import OpenArrays, StoreArray
 from ._trak_base import AbstractSaver, ModelIDException
 from ._trak_finalize import finalize_features, finalize_scores
@@ -96,7 +97,7 @@ class MmapSaver(AbstractSaver):
             MetadataMismatchError: if the folder was made with other parameters.
             CorruptError: if `metadata.json` cannot be used; `repair` takes the metadata that are meant.
         """
-        _native.local_path(os.fspath(save_dir))
+        save_dir = _native.local_path(place("save_dir", save_dir))
         self.metadata = metadata
         self.save_dir = Path(save_dir).resolve()
         self.load_from_save_dir = load_from_save_dir
@@ -440,7 +441,9 @@ def repair(
         What was done, a line each.
     """
     text = None if metadata is None else json.dumps(dict(metadata))
-    return _native.trak_repair(os.fspath(save_dir), text, use_half_precision, recompute_zero_rows)
+    return _native.trak_repair(
+        _native.local_path(place("save_dir", save_dir)), text, use_half_precision, recompute_zero_rows
+    )
 
 
 def checkpoint_digest(state: Mapping[str, Any]) -> str:

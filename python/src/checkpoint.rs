@@ -1,13 +1,11 @@
 //! Saving, opening, and an opened checkpoint: each a call of the engine with the interpreter released.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
-use regrow::location::ToLocation;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{OpenOptions, SaveReport, VerifyOptions, VerifyReport};
 
@@ -64,12 +62,6 @@ pub fn save_report(report: SaveReport) -> SaveOut {
         report.io_path.to_string(),
         report.reused_bytes,
     )
-}
-
-/// Raises for a URL of another storage than the local file system: for modules that read or write by themselves.
-#[pyfunction]
-pub fn local_path(path: PathBuf) -> PyResult<()> {
-    path.to_location().and_then(|at| at.local_path().map(drop)).or_raise()
 }
 
 /// Opens a checkpoint of any layout: metadata only.

@@ -62,8 +62,6 @@ mod _native {
     #[pymodule_export]
     use crate::background::{AsyncSaver, SaveHandle};
     #[pymodule_export]
-    use crate::checkpoint::local_path;
-    #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save, verify};
     #[pymodule_export]
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
@@ -82,7 +80,7 @@ mod _native {
     #[pymodule_export]
     use crate::literal::literal;
     #[pymodule_export]
-    use crate::location::Location;
+    use crate::location::{Location, local_path};
     #[pymodule_export]
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]

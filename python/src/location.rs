@@ -1,5 +1,6 @@
 //! Paths and URLs as Python gives them.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -22,8 +23,14 @@ impl Location {
     }
 
     /// The path or URL, without the options.
-    fn __fspath__(&self) -> std::ffi::OsString {
+    fn __fspath__(&self) -> OsString {
         self.0.describe().into_os_string()
+    }
+
+    /// The path, if it is one of the local file system.
+    #[getter]
+    fn local_path(&self) -> Option<OsString> {
+        self.0.local_path().ok().map(|path| path.as_os_str().to_owned())
     }
 
     fn __repr__(&self) -> String {
@@ -49,4 +56,11 @@ impl ToLocation for LocationIn {
             Self::Path(path) => path.to_location(),
         }
     }
+}
+
+/// The local path that a path or URL names: for modules that read or write by themselves.
+#[pyfunction]
+pub fn local_path(path: LocationIn) -> PyResult<OsString> {
+    let location = path.to_location().or_raise()?;
+    location.local_path().map(|path| path.as_os_str().to_owned()).or_raise()
 }

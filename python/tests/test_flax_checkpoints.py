@@ -268,11 +268,18 @@ def test_damage_names_the_file(damage: bytes, tmp_path: Path) -> None:
     assert isinstance(raised.value, ValueError)
 
 
-def test_paths_in_the_cloud_are_refused() -> None:
-    for call in (lambda: ours.latest_checkpoint("gs://bucket/x"), lambda: ours.save_checkpoint("s3://b", {}, 1)):
-        with pytest.raises(regrow.UnsupportedError, match="not on a local file system"):
+def test_paths_of_other_storages_are_refused() -> None:
+    for call in (lambda: ours.latest_checkpoint("memory://b/x"), lambda: ours.save_checkpoint("memory://b", {}, 1)):
+        with pytest.raises(regrow.UnsupportedError, match="needs a path of the local file system"):
             call()
-    assert not Path("gs:").exists()
+    assert not Path("memory:").exists()
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    saved = ours.save_checkpoint(f"file://{tmp_path}", {"w": np.ones(3)}, 1)
+    assert saved == f"{tmp_path}/checkpoint_1"
+    assert ours.latest_checkpoint(f"file://{tmp_path}") == saved
+    assert ours.restore_checkpoint(f"file://{tmp_path}", None)["w"].sum() == 3
 
 
 # ---- crash safety -------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 //! URLs and the options of their storages, on every command.
 
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
-
 #[cfg(test)]
 mod common;
 

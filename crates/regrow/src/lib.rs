@@ -42,6 +42,8 @@ pub mod error;
 pub mod formats;
 pub mod location;
 pub mod monitor;
+pub mod options;
+pub mod report;
 pub mod storage;
 pub mod store;
 pub mod text;

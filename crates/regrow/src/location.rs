@@ -8,25 +8,31 @@
 //! | `/data/x`, `x`, `./gs:/bucket/x`, `run:/x`, `a:b` | a path of the local file system |
 //! | `file:///data/x` | the same |
 //! | `s3://bucket/x`, any `scheme://` | a URL of a storage; refused where this build has none for the scheme |
+//! | `https://host/x`, `http://host/x` | a URL of a web server; what follows a `%` is decoded |
+//! | `/data/x.tar/y`, where `x.tar` is an archive | a path of the local file system, which opening takes for `y` in the archive |
 //! | `gs:/bucket/x`, of a scheme that is known | a URL after `pathlib` or `normpath` took a slash: refused |
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result};
 pub use crate::storage::StorageOptions;
 use crate::storage::local::LocalDisk;
-use crate::storage::{Document, Entry, Found, Identity, Reading, Storage, Url};
+use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage, Url};
 use crate::store::Store;
+use crate::threads::for_each_parallel;
 
 /// Schemes that are taken for one with a single slash, too.
 const SCHEMES: [&str; 26] = [
     "abfs", "abfss", "adl", "az", "azure", "dbfs", "file", "ftp", "gcs", "gs", "hdfs", "hf", "http", "https",
     "memory", "oci", "oss", "r2", "s3", "s3a", "s3n", "sftp", "ssh", "wasb", "wasbs", "webdav",
 ];
+
+/// Names that are looked for at once.
+const LOOKS_AT_ONCE_MAX: usize = 16;
 
 /// A place where a checkpoint is or will be. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -156,6 +162,11 @@ impl Location {
         self.at(self.path.join(name))
     }
 
+    /// The path that leads here from `folder`; all of it if it leads elsewhere.
+    pub fn below(&self, folder: &Self) -> &Path {
+        self.path.strip_prefix(&folder.path).unwrap_or(&self.path)
+    }
+
     /// The folder that holds this one; of a bare name, the working folder.
     #[must_use]
     pub fn parent(&self) -> Self {
@@ -163,9 +174,14 @@ impl Location {
     }
 
     /// The folders that hold this one, the nearest first.
-    pub fn folders_above(&self) -> Vec<Self> {
-        let absolute = self.storage.absolute(&self.path);
-        absolute.ancestors().skip(1).map(|folder| self.at(folder)).collect()
+    pub fn folders_above(&self) -> impl Iterator<Item = Self> + '_ {
+        let above = |path: &PathBuf| path.parent().map(Path::to_owned);
+        std::iter::successors(above(&self.storage.absolute(&self.path)), above).map(|folder| self.at(folder))
+    }
+
+    /// The first of these names under which a value lies in the folder.
+    pub fn first_file(&self, names: &[&'static str]) -> Option<&'static str> {
+        self.storage.first_file(&self.path, names)
     }
 
     /// Another name in the same folder.
@@ -232,6 +248,34 @@ impl Location {
     /// What the storage says; an error if there is no folder.
     pub fn entries(&self) -> Result<Vec<Entry>> {
         self.storage.entries(&self.path)
+    }
+
+    /// Whether there are lists of what is in a folder.
+    pub fn has_listings(&self) -> bool {
+        self.storage.has_listings()
+    }
+
+    /// Which of these names are in the folder: for storages that have no lists.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(crate) fn those_there(&self, names: &[&str]) -> Result<Vec<Entry>> {
+        let found = Mutex::new(Vec::new());
+        let look = |&name: &&str| {
+            let kind = match self.join(name).look()? {
+                Some(Found::File { .. }) => EntryKind::File,
+                Some(Found::Folder) => EntryKind::Folder,
+                Some(Found::Other(_)) => EntryKind::Other,
+                None => return Ok(()),
+            };
+            let entry = Entry { name: name.into(), found: kind, is_link: false };
+            found.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+            Ok(())
+        };
+        for_each_parallel(names.len().min(LOOKS_AT_ONCE_MAX), names, u64::MAX, |_| 0, look)?;
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
     }
 
     /// The keys below the folder, which is found by its path whenever one is opened.
@@ -349,12 +393,12 @@ pub(crate) fn suffix_of(name: &OsStr) -> Option<String> {
     Some(Path::new(name).extension()?.to_str()?.to_ascii_lowercase())
 }
 
-/// The path itself, if it is one of the local file system.
+/// The path that a path or a `file://` URL names, for what only the local file system can do.
 ///
 /// # Errors
-/// `Unsupported` for a URL.
-pub fn local(path: &Path) -> Result<&Path> {
-    Location::parse(path).map(|_| path)
+/// `Unsupported` for any other URL, also of a storage that this build knows.
+pub fn local(path: &Path) -> Result<PathBuf> {
+    Location::parse(path)?.local_path().map(Path::to_owned)
 }
 
 /// Whether a path is a URL (`s3://bucket/x`, also one that lost a slash), and no path of the local file system.
@@ -381,6 +425,8 @@ mod tests {
     fn addresses_are_refused_by_name() {
         for (address, scheme) in [
             ("gs:/bucket/x", "gs://"),
+            ("ftp://host/x", "ftp://"),
+            #[cfg(not(feature = "cloud"))]
             ("https://host/x", "https://"),
             ("git+ssh://host/x", "git+ssh://"),
             ("my-store.v2://x", "my-store.v2://"),
@@ -392,6 +438,15 @@ mod tests {
         }
         let file = Location::parse(Path::new("file:///home/x")).unwrap();
         assert_eq!(file.local_path().unwrap(), Path::new("/home/x"));
+    }
+
+    #[test]
+    fn what_is_local_by_nature_takes_no_other_storage() {
+        assert_eq!(local(Path::new("file:///home/x")).unwrap(), Path::new("/home/x"));
+        assert_eq!(local(Path::new("./gs:/x")).unwrap(), Path::new("./gs:/x"));
+        for url in ["memory://bucket/x", "s3://bucket/x", "hdfs://host/x"] {
+            assert_eq!(local(Path::new(url)).unwrap_err().kind(), ErrorKind::Unsupported, "{url}");
+        }
     }
 
     #[test]

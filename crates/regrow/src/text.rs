@@ -82,6 +82,19 @@ pub fn counted(count: impl TryInto<u64> + fmt::Display, one: &str, many: &str) -
     if matches!(count.try_into(), Ok(1)) { format!("1 {one}") } else { text }
 }
 
+/// `1536` as `1.5 KiB`.
+pub fn format_bytes(len_bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = len_bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let name = UNITS.get(unit).copied().unwrap_or_default();
+    if unit == 0 { format!("{len_bytes} {name}") } else { format!("{value:.1} {name}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

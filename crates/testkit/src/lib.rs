@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+pub mod archives;
 mod damage;
 #[cfg(feature = "object-server")]
 pub mod object_server;

@@ -1,6 +1,6 @@
 //! The object server as `object_store` sees it, in both of its dialects, and each of its faults.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,8 +21,11 @@ use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal, When};
 type Store = Arc<dyn ObjectStore>;
 
 fn retries(max_retries: usize) -> RetryConfig {
-    let pause = Duration::from_millis(1);
-    let backoff = BackoffConfig { init_backoff: pause, max_backoff: pause, base: 1.0 };
+    let backoff = BackoffConfig {
+        init_backoff: Duration::from_millis(1),
+        max_backoff: Duration::from_millis(5),
+        base: 2.0,
+    };
     RetryConfig { backoff, max_retries, retry_timeout: Duration::from_secs(20) }
 }
 
@@ -244,7 +247,7 @@ async fn multipart_uploads() {
 #[tokio::test]
 async fn lists() {
     let (server, stores) = started(0);
-    let odd = ["a/params['w'].0/ü #1", "a/p%2Fq", "a/b c", "a/1+1", "a/<&>\"'", "a/tab\there", "a/日本"];
+    let odd = ["a/params['w'].0/ü #1", "a/p%2Fq", "a/b c", "a/1+1", "a/<&>\"'", "a/日本"];
     for store in stores {
         for key in odd {
             let key = Path::parse(key).unwrap();
@@ -345,18 +348,13 @@ async fn checksums_are_compared() {
     assert!(exchanged(&server, right).starts_with("HTTP/1.1 200"));
 }
 
-/// The answer to a request as it is written, read until the server closes or falls silent.
+/// The answer to a request as it is written, but for a word that the connection ends with it.
 fn exchanged(server: &ObjectServer, request: &str) -> String {
     let mut stream = TcpStream::connect(server.endpoint().trim_start_matches("http://")).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let (mut answer, mut buffer) = (Vec::new(), [0_u8; 4096]);
-    while let Ok(len) = stream.read(&mut buffer)
-        && len > 0
-    {
-        answer.extend_from_slice(&buffer[..len]);
-    }
-    String::from_utf8(answer).unwrap()
+    stream.write_all(request.replacen("host: x", "host: x\r\nconnection: close", 1).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 #[test]
@@ -374,6 +372,36 @@ fn plain_http_reads() {
     assert!(none.starts_with("HTTP/1.1 404") && none.contains("<Code>NoSuchKey</Code>"), "{none}");
     let none = exchanged(&server, "GET /none/none HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(none.contains("<Code>NoSuchBucket</Code>"), "{none}");
+}
+
+#[test]
+fn the_json_api_of_gcs() {
+    let (server, _) = started(0);
+    let send = |method: &str, path: &str, body: &str| {
+        let length = format!("content-length: {}", body.len());
+        exchanged(&server, &format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{length}\r\n\r\n{body}"))
+    };
+    let upload = "/upload/storage/v1/b/bucket/o?uploadType=media&name=a%2Fb&ifGenerationMatch=0";
+    let put = send("POST", upload, "text");
+    let generation = put.split("\"generation\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    assert_eq!(server.get("bucket", "a/b").unwrap(), "text");
+    assert!(send("POST", upload, "more").starts_with("HTTP/1.1 412"));
+    let object = "/storage/v1/b/bucket/o/a%2Fb";
+    let got = send("GET", &format!("{object}?alt=media"), "");
+    assert!(got.contains(&format!("x-goog-generation: {generation}\r\n")) && got.ends_with("text"), "{got}");
+    let same = format!("{object}?alt=media&ifGenerationNotMatch={generation}");
+    assert!(send("GET", &same, "").starts_with("HTTP/1.1 304"));
+    assert!(send("GET", object, "").contains("\"size\":\"4\""));
+    server.put("bucket", "a/c", "");
+    server.put("bucket", "a/d", "");
+    let list = send("GET", "/storage/v1/b/bucket/o?prefix=a/&startOffset=a/b&endOffset=a/d&maxResults=1", "");
+    assert!(list.contains("\"name\":\"a/b\"") && list.contains("\"nextPageToken\""), "{list}");
+    let token = list.split("\"nextPageToken\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let list = send("GET", &format!("/storage/v1/b/bucket/o?endOffset=a/d&pageToken={token}"), "");
+    assert!(list.contains("\"name\":\"a/c\"") && !list.contains("a/d"), "{list}");
+    assert!(send("DELETE", &format!("{object}?ifGenerationMatch=1"), "").starts_with("HTTP/1.1 412"));
+    assert!(send("DELETE", object, "").starts_with("HTTP/1.1 204"));
+    assert!(send("DELETE", object, "").starts_with("HTTP/1.1 404"));
 }
 
 #[test]
@@ -403,7 +431,7 @@ async fn both_list_versions_and_url_encoding() {
     assert!(page.contains("<NextMarker>a/1%20%C3%BC</NextMarker>"), "{page}");
     let page = get("marker=a/1%20%C3%BC");
     assert!(
-        page.contains("<Key>a/2</Key><") && page.contains("<Key>b</Key>") && !page.contains("/1"),
+        page.contains("<Key>a/2</Key><") && page.contains("<Key>b</Key>") && !page.contains("<Key>a/1"),
         "{page}"
     );
     let page = get("delimiter=/&marker=a/");
@@ -454,7 +482,7 @@ async fn refusals_pass_and_retries_succeed() {
 #[tokio::test]
 async fn a_lost_answer_is_a_write_all_the_same() {
     let (server, stores) = started(0);
-    for store in stores {
+    for (store, again) in stores.into_iter().zip([s3(&server, 2), gcs(&server, 2)]) {
         let key = Path::from("k");
         server.faults([Fault::reset_before().on(Op::Put)]);
         store.put(&key, "text".into()).await.unwrap_err();
@@ -466,15 +494,15 @@ async fn a_lost_answer_is_a_write_all_the_same() {
         server.faults([Fault::refuse(Refusal::InternalError).applied()]);
         store.delete(&key).await.unwrap_err();
         assert!(server.get("bucket", "k").is_none());
+        server.clear_faults();
 
-        // A second completion finds no upload.
-        let mut upload = uploaded(&store, &key, b"text", 4).await;
+        // A client that tries again finds no upload, although its first completion was done.
+        let mut upload = uploaded(&again, &key, b"text", 4).await;
         server.faults([Fault::reset_after().on(Op::Complete).first(1)]);
-        upload.complete().await.unwrap_err();
+        let error = format!("{:?}", upload.complete().await.unwrap_err());
+        assert!(error.contains("NoSuchUpload"), "{error}");
         assert_eq!(server.get("bucket", "k").unwrap(), "text");
         server.clear_faults();
-        let error = upload.complete().await.unwrap_err().to_string();
-        assert!(error.contains("NoSuchUpload"), "{error}");
         store.delete(&key).await.unwrap();
     }
 }
@@ -611,7 +639,17 @@ async fn who_may_and_where() {
     let elsewhere = "HEAD /bucket HTTP/1.1\r\nhost: x\r\nauthorization: AWS4-HMAC-SHA256 \
                      Credential=AKIDEXAMPLE/20260131/us-east-1/s3/aws4_request, SignedHeaders=host\r\n\r\n";
     assert!(exchanged(&server, elsewhere).contains("x-amz-bucket-region: eu-west-1"));
-    assert!(matches!(gcs(&server, 0).get(&key).await, Err(Error::Unauthenticated { .. })));
+    let bearer = |token: &str| {
+        GoogleCloudStorageBuilder::new()
+            .with_base_url(&server.endpoint())
+            .with_bucket_name("bucket")
+            .with_bearer_token(token)
+            .with_client_options(ClientOptions::new().with_allow_http(true))
+            .build()
+            .unwrap()
+    };
+    bearer("token").get(&key).await.unwrap();
+    assert!(matches!(bearer("other").get(&key).await, Err(Error::Unauthenticated { .. })));
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ from typing import Any
 from .. import _native
 from .. import flax as serialization
 from .._errors import InvalidArgumentError
+from .._location import place
 from . import _bytes, _multiprocess, _orbax
 from ._checkpoints_private import (  # noqa: F401
     _READ_CHECKPOINT_EVENT,
@@ -377,15 +378,18 @@ class _Save:
 
 def _base(ckpt_dir: AnyPath, prefix: str) -> str:
     """Folder and prefix: what the path of every checkpoint begins with."""
-    folder = os.fsdecode(ckpt_dir)
-    _native.local_path(folder)
-    return os.path.join(os.path.normpath(folder), prefix)
+    return os.path.join(_folder(ckpt_dir), prefix)
+
+
+def _folder(ckpt_dir: AnyPath) -> str:
+    """The folder, which must be one of the local file system."""
+    return os.path.normpath(_native.local_path(place("ckpt_dir", ckpt_dir)))
 
 
 def _path_to_restore(ckpt_dir: AnyPath, step: Any, prefix: str, missing_ok: bool) -> str | None:
     """The checkpoint that is meant; `None` if there is none and `missing_ok` allows it."""
     base = _base(ckpt_dir, prefix)
-    folder = os.path.normpath(os.fsdecode(ckpt_dir))
+    folder = _folder(ckpt_dir)
     if step is not None:
         path = f"{base}{step}"
         if os.path.exists(path):

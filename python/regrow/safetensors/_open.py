@@ -13,9 +13,10 @@ import numpy as np
 
 from .. import _native
 from .._attempts import attempts
-from .._checkpoint import StrPath, basic_region
+from .._checkpoint import basic_region
 from .._errors import NotFoundError, ReplacedError
 from .._leaves import DTYPES, UNKNOWN
+from .._location import StrPath, place, shown
 from .._tree import unflatten
 from ._errors import SafetensorError, as_safetensor_errors
 from ._frameworks import TORCH, Reads, check, reads
@@ -46,13 +47,13 @@ class Tensors:
     def of_path(cls, path: StrPath, separator: str | None = None) -> Tensors:
         """Opens a file of any name, an index, or a folder."""
         with _opening(path):
-            return cls(_native.safetensors_open(os.fsdecode(path), separator))
+            return cls(_native.safetensors_open(place("filename", path), separator))
 
     @classmethod
     def mapped(cls, path: StrPath) -> Tensors:
         """The same, with the files as private maps if the file system has any."""
         with _opening(path):
-            return cls(*_native.safetensors_open_mapped(os.fsdecode(path)))
+            return cls(*_native.safetensors_open_mapped(place("filename", path)))
 
     @classmethod
     def read(cls, path: StrPath, separator: str | None, make: Callable[[Tensors], _Made]) -> _Made:
@@ -130,7 +131,7 @@ def _opening(path: StrPath) -> Iterator[None]:
         try:
             yield
         except NotFoundError as error:
-            name = os.fsdecode(path)
+            name = shown(path)
             if isinstance(error, ReplacedError) or os.path.lexists(name):
                 raise
             raise NotFoundError(f"No such file or directory: {name}", file=name) from None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from .. import _native, _options
-from .._checkpoint import StrPath
 from .._errors import InvalidArgumentError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, NUMPY_OTHER, NUMPY_SCALAR, LeafColumns, to_native
+from .._location import StrPath, place
 from .._progress import unwatched
 from .._tree import DICT, LEAF, ORDERED_DICT, Flat, flatten, path_text
 from ._errors import as_safetensor_errors
@@ -28,7 +27,7 @@ def to_file(
     with as_safetensor_errors(writing=True):
         flat, leaves = prepared(tensors, sep)
         options = layout_options(metadata, sep, align, max_shard_size)
-        _native.save(os.fsdecode(filename), flat.structure, leaves, save_options(options, durable), unwatched())
+        _native.save(place("filename", filename), flat.structure, leaves, save_options(options, durable), unwatched())
 
 
 def to_bytes(tensors: Any, metadata: Any, sep: str | None, align: int) -> bytes:

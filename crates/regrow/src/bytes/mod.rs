@@ -1,6 +1,7 @@
 //! Bytes from strangers: a cursor that knows its offset, varints, checksums, the limits that every length meets before
-//! it becomes an allocation, and the pages of that.
+//! it becomes an allocation, the pages of that, and the directories of zip archives.
 
+pub(crate) mod available;
 pub mod checksum;
 pub mod cursor;
 pub(crate) mod glance;
@@ -8,5 +9,6 @@ pub mod limits;
 pub(crate) mod pages;
 pub mod python_literal;
 pub mod varint;
+pub(crate) mod zip;
 
 pub use cursor::Cursor;

@@ -14,9 +14,8 @@ use serde::Deserialize;
 use super::CHECKPOINT_MARKERS;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
-use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
-use crate::storage::{Entry, Found};
+use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
 use crate::store::StoreExt;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.

@@ -11,8 +11,7 @@ use super::leftovers::{self, Lock, aside_path, leftovers_of, lock, sweep};
 use super::rename::rename_new;
 use super::target::{check_target, no_name};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
-use crate::storage::{RESPECTED_FOR, Removed, is_recent};
+use crate::storage::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
 use crate::store::local::folders::sync_folder;
 
 /// How often a temporary name may turn out to be taken.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::{Kind, belongs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
+use crate::storage::UNCOMMITTED_MARK;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
 /// other folders have too (`checkpoint`, `zarr.json`) are not among them: what they hold may be precious.

@@ -20,8 +20,8 @@ use std::time::Instant;
 
 use blake3::{Hash, Hasher};
 
-use super::attempts::Attempts;
 use super::convert::refuse_target_inside;
+use super::retry::Retries;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, SaveOptions, format_bytes, replace};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage, gb_per_s};
 use crate::storage::{EntryKind, Left, Target, Transfer, TransferFile, TransferOptions};
 use crate::store::local::folders::LOCK_SUFFIX;
-use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, Scratch, Store, Way};
+use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store};
 use crate::text::{counted, printable};
 use crate::threads::{for_each_parallel, map_ordered, thread_count};
 
@@ -132,7 +132,7 @@ pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOpti
     let monitor = &options.monitor;
     let began = Instant::now();
     let report = monitor.begin().and_then(|_running| {
-        let mut report = Attempts::until_unreplaced(|| copy_once(&source, &target, options))?;
+        let mut report = Retries::until_unreplaced(|| copy_once(&source, &target, options))?;
         report.seconds = began.elapsed().as_secs_f64();
         Ok(report)
     });
@@ -189,7 +189,7 @@ fn check_apart(source: &Location, target: &Location) -> Result<()> {
         return Err(Error::invalid("the source and the target are the same").in_file(target));
     }
     refuse_target_inside(source, target)?;
-    match source.folders_above().iter().any(|folder| folder.leads_to(target)) {
+    match source.folders_above().any(|folder| folder.leads_to(target)) {
         true => Err(Error::invalid("the source lies inside the target").in_file(source)),
         false => Ok(()),
     }
@@ -649,7 +649,7 @@ impl<'a> Copying<'a> {
 fn read_piece(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
     let mut out = work_space(len_bytes)?;
     if len_bytes <= CACHED_LEN_BYTES || blob.suits().requests_max > Scratch::KEPT_MAX {
-        blob.read(offset_bytes, &mut out, Way::Cached)?;
+        blob.read(offset_bytes, &mut out, ReadPath::Cached)?;
         return Ok(out);
     }
     let (mut scratch, mut at) = (Scratch::default(), offset_bytes);
@@ -657,9 +657,9 @@ fn read_piece(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Vec<
     for part in out.chunks_mut(step) {
         let len_bytes = part.len() as u64;
         if blob.is_cached(at, len_bytes) {
-            blob.read(at, part, Way::Cached)?;
+            blob.read(at, part, ReadPath::Cached)?;
         } else {
-            part.copy_from_slice(blob.fetch(at, part.len(), Way::Direct, &mut scratch)?);
+            part.copy_from_slice(blob.fetch(at, part.len(), ReadPath::Direct, &mut scratch)?);
         }
         at += len_bytes;
     }

@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::split;
 use crate::formats::pytree_data::{Files, MANIFEST_SUFFIX};
-use crate::formats::{UNCOMMITTED_MARK, nearby};
+use crate::formats::suggestions;
 use crate::location::{Location, ToLocation};
-use crate::storage::{Entry, Stock};
+use crate::storage::{Entry, Stock, UNCOMMITTED_MARK};
 use crate::threads::{map_ordered, thread_count};
 
 /// One checkpoint in a folder.
@@ -98,7 +98,7 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     {
         return Some(stem.to_owned());
     }
-    let is_named = nearby::is_named_like_one(name.as_ref()) || split(&name).is_some();
+    let is_named = suggestions::is_named_like_one(name.as_ref()) || split(&name).is_some();
     (is_file && is_named).then_some(name)
 }
 

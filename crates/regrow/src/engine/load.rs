@@ -11,16 +11,16 @@ use std::cell::LazyCell;
 use std::cmp::Reverse;
 
 use super::arena::Arena;
-use super::attempts::Attempts;
 use super::bands::for_each_band;
 use super::patterns::check_patterns;
-use super::room::has_room_for;
+use super::retry::Retries;
 use super::template::match_template;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, LoadOptions};
 use crate::array::{Array, Dtype, Region, cast_bytes};
+use crate::bytes::available::is_available;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{Ahead, Reader};
+use crate::formats::{CheckFor, Reader};
 use crate::location::ToLocation;
 use crate::monitor::Stage;
 use crate::store::LONG_LEN_MIN_BYTES;
@@ -53,7 +53,7 @@ pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
 /// As [`load`]; `Mismatch` if a template does not fit, with all differences.
 pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
     let at = path.to_location()?;
-    Attempts::until_unreplaced(|| {
+    Retries::until_unreplaced(|| {
         let checkpoint = super::open_with(&at, &options.open)?;
         match checkpoint.load(options) {
             // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
@@ -223,9 +223,9 @@ impl Checkpoint {
         let mut given: Vec<(usize, Dtype, &mut [u8])> = Vec::new();
         // Views whose bytes are not in memory yet: they are read past the page cache.
         let (mut cold, mut cold_memory) = (Vec::<usize>::new(), Arena::default());
-        let has_room = LazyCell::new(|| has_room_for(wanted_bytes));
+        let has_room = LazyCell::new(|| is_available(wanted_bytes));
         let is_mapped = options.mapped || self.is_mapped();
-        let has_views = is_mapped || reader.is_never_rewritten();
+        let has_views = is_mapped || self.has_views();
         // What others may write into is no place for a view: its numbers would change, or fault, with the file.
         let view = |leaf: usize| if has_views { reader.view(leaf) } else { Ok(None) };
         let (mut ahead_to, mut is_counted, mut is_cold) = (0, false, false);
@@ -244,7 +244,7 @@ impl Checkpoint {
                     views.iter().filter_map(|&leaf| infos.get(leaf)).map(LeafInfo::len_bytes);
                 let is_long = views_len_bytes.fold(0, u64::saturating_add) >= LONG_LEN_MIN_BYTES;
                 is_cold = !is_mapped && is_long && is_mostly_cold(reader, &views) && *has_room;
-                is_counted = is_cold || reader.check_ahead(&views, Ahead::Views, monitor)?;
+                is_counted = is_cold || reader.check_ahead(&views, CheckFor::Views, monitor)?;
             }
             let cast = cast_of(leaf, info);
             let out = outs.get_mut(leaf).and_then(Option::take);

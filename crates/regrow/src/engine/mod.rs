@@ -6,7 +6,7 @@
 //! | `open` | finds the layout, gives a [`Checkpoint`] of lazy leaves |
 //! | `search`, `keys` | leaves by their key paths, also where these print alike |
 //! | `patterns` | globs that match nothing |
-//! | `room`, `arena` | how much memory there is; memory for what is loaded |
+//! | `arena` | memory for what is loaded |
 //! | `load` | selection, template, casts; views of the map or parallel reads |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
@@ -20,8 +20,9 @@
 //! | `bands` | large leaves, cut for reading |
 //! | `overview` | the tree as a table for people |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod arena;
-mod attempts;
 mod background;
 mod bands;
 mod convert;
@@ -30,19 +31,23 @@ mod keys;
 mod list;
 mod load;
 mod open;
-mod options;
 mod overview;
 mod patterns;
 mod remove;
 mod replace;
-mod report;
-mod room;
+mod retry;
 mod save;
 mod search;
 mod template;
 pub mod value;
 mod verify;
 
+pub use crate::options::{
+    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
+    SaveOptions, TemplateLeaf, VerifyOptions,
+};
+pub use crate::report::{Finding, SaveReport, VerifyReport};
+pub use crate::text::format_bytes;
 pub use background::{
     AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,
@@ -52,13 +57,7 @@ pub use copy::{CopyOptions, CopyReport, copy};
 pub use list::{Listed, ListedState, list};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
-pub use options::{
-    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
-    SaveOptions, VerifyOptions,
-};
-pub use overview::{format_bytes, overview};
+pub use overview::overview;
 pub use remove::{RemoveOptions, RemoveReport, remove};
-pub use report::SaveReport;
 pub use save::{save, save_with};
-pub use template::TemplateLeaf;
-pub use verify::{Finding, VerifyReport, verify, verify_with};
+pub use verify::{verify, verify_with};

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::OpenOptions;
-use super::attempts::Attempts;
 use super::keys;
+use super::retry::Retries;
 use super::search;
 use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, nearby};
+use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
 use crate::monitor::Monitor;
-use crate::storage::{Found, Identity};
+use crate::storage::{Found, Identity, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
@@ -91,7 +91,16 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         Ok(None) if PytreeData.recognise(at)? => false,
         Ok(None) => {
             let source = std::io::Error::from_raw_os_error(2);
-            let missing = || Error::io("cannot open the checkpoint", at, source);
+            let missing = || {
+                let error = Error::io("cannot open the checkpoint", at, source);
+                match at.has_listings() {
+                    true => error,
+                    false => error.help(
+                        "without lists of files only a checkpoint's own address opens: its folder (with regrow.json, \
+                         _METADATA, model.safetensors or its index in it), a file, or a path in an archive",
+                    ),
+                }
+            };
             return Err(pytree_data::unfinished(at).unwrap_or_else(missing));
         }
         Err(error) => return Err(pytree_data::unfinished(at).unwrap_or(error)),
@@ -112,7 +121,10 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
             };
         }
     }
-    Err(not_a_checkpoint(at))
+    match at.storage().stands_for(at.path()) {
+        Some(path) => open_any(&at.join(path), options),
+        None => Err(not_a_checkpoint(at)),
+    }
 }
 
 impl Checkpoint {
@@ -133,7 +145,8 @@ impl Checkpoint {
         is_mapped: bool,
         read: impl Fn(&Location) -> Result<Box<dyn Reader>>,
     ) -> Result<Self> {
-        let mut attempts = Attempts::begin();
+        let at = archive::find(&at)?.unwrap_or(at);
+        let mut retries = Retries::begin();
         loop {
             let opening = at.for_reading()?;
             let before = opening.identity.or_else(|| identity(&opening.location));
@@ -151,7 +164,7 @@ impl Checkpoint {
                 Err(_) => identity(&at) != before || self::place(&at) != place,
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };
-            if !is_replaced || !attempts.another() {
+            if !is_replaced || !retries.another() {
                 return opened;
             }
         }
@@ -187,6 +200,12 @@ impl Checkpoint {
     /// Whether it was opened for views of whatever is stored raw.
     pub(super) fn is_mapped(&self) -> bool {
         self.0.is_mapped
+    }
+
+    /// Whether leaves are read as views of maps: it was asked for, or nobody writes into the files.
+    pub(super) fn has_views(&self) -> bool {
+        self.is_mapped()
+            || self.reader().is_never_rewritten() && !self.0.location.storage().is_written_in_place()
     }
 
     /// Where it was opened, as a path or URL.
@@ -387,8 +406,7 @@ impl Checkpoint {
             }
             _ => {
                 let reader = self.reader();
-                let has_views = self.is_mapped() || reader.is_never_rewritten();
-                let bytes = match if has_views { reader.view(leaf)? } else { None } {
+                let bytes = match if self.has_views() { reader.view(leaf)? } else { None } {
                     Some(view) => {
                         reader.check_view(leaf)?;
                         view
@@ -462,7 +480,7 @@ fn not_a_checkpoint(at: &Location) -> Error {
         }
         Err(_) => "a file of another kind".to_owned(),
     };
-    error.expected(looked_for, found).help(nearby::checkpoints_in(at).unwrap_or_else(|| {
+    error.expected(looked_for, found).help(suggestions::checkpoints_in(at).unwrap_or_else(|| {
         "name the folder that holds these files, or the folder of steps above it".to_owned()
     }))
 }

@@ -3,24 +3,12 @@
 use std::fmt::Write as _;
 
 use super::Checkpoint;
+use crate::text::format_bytes;
 use crate::text::{counted, printable};
 use crate::tree::LeafKind;
 
 /// A longer cell moves the rest of its own row, and of no other.
 const COLUMN_WIDTH_MAX: usize = 160;
-
-/// `1536` as `1.5 KiB`.
-pub fn format_bytes(len_bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = len_bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let name = UNITS.get(unit).copied().unwrap_or_default();
-    if unit == 0 { format!("{len_bytes} {name}") } else { format!("{value:.1} {name}") }
-}
 
 /// The checkpoint in a few lines, then its leaves as a table: key path, dtype, shape, bytes; then the totals.
 ///

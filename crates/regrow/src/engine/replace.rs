@@ -15,9 +15,9 @@
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, nearby};
+use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, suggestions};
 use crate::location::Location;
-use crate::storage::{Found, Publication};
+use crate::storage::{Found, Publication, archive};
 use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
@@ -32,7 +32,7 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         Some(Found::Folder | Found::Other(_)) => 0,
     };
     let is_recognised = || builtin_formats().iter().any(|format| format.recognise(at).unwrap_or(false));
-    if len_bytes == 0 || nearby::is_named_like_one(at.name()) || is_recognised() {
+    if len_bytes == 0 || suggestions::is_named_like_one(at.name()) || is_recognised() {
         return Ok(());
     }
     Err(Error::invalid("the target is a file, but no checkpoint")
@@ -44,20 +44,21 @@ pub(super) fn check_file(at: &Location) -> Result<()> {
         .help("overwriting would remove it; choose another path, or remove it yourself"))
 }
 
-/// Errs if the target lies inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
+/// Errs if the target lies inside an archive, or inside a checkpoint folder; not if that is uncommitted, since its writer, such as Orbax, may
 /// put a checkpoint into it.
 pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()> {
+    archive::refuse_inside(target)?;
     if options.replace_any_file {
         return Ok(());
     }
-    for folder in target.folders_above().into_iter().take(FOLDERS_ABOVE_MAX) {
+    for folder in target.folders_above().take(FOLDERS_ABOVE_MAX) {
         if folder.name_text().contains(UNCOMMITTED_MARK) {
             break;
         }
         // In a bucket every look is a request, and every checkpoint folder has the marker.
         let marker = match folder.commits_by_marker() {
             true => Some(COMMIT_MARKERS[0]).filter(|marker| folder.join(marker).is_file()),
-            false => nearby::marker_in(&folder),
+            false => suggestions::marker_in(&folder),
         };
         if let Some(marker) = marker {
             return Err(Error::invalid("the target lies inside a checkpoint")
@@ -101,8 +102,9 @@ pub(super) fn check_name_ahead(
     if options.replace_any_file || format.claims_name(target.name()) {
         return Ok(());
     }
-    let sketch = format.sketch(tree, options)?;
-    let found = builtin_formats().into_iter().find(|format| format.recognise_sketch(target.name(), &sketch));
+    let preview = format.preview(tree, options)?;
+    let found =
+        builtin_formats().into_iter().find(|format| format.recognise_preview(target.name(), &preview));
     must_be(format, found, target)
 }
 

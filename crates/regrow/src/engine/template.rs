@@ -6,21 +6,11 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use crate::array::{Dtype, Shape};
+use crate::array::Dtype;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::TemplateLeaf;
 use crate::text::counted;
 use crate::tree::{KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
-
-/// What a template wants of a leaf.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TemplateLeaf {
-    /// The dtype it must have; any if `None`.
-    pub dtype: Option<Dtype>,
-    /// The shape it must have; any if `None`.
-    pub shape: Option<Shape>,
-    /// Not to be read (`...` in Python).
-    pub skip: bool,
-}
 
 /// For each leaf of the template the stored leaf that goes there; `None` for those to be skipped.
 ///

@@ -3,48 +3,20 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::attempts::Attempts;
 use super::bands::{band_elements, for_each_band};
+use super::retry::Retries;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
-use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Ahead;
+use crate::error::{ErrorKind, Result};
+use crate::formats::CheckFor;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
+use crate::report::{Finding, VerifyReport};
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
 /// Most bytes of one array that are decoded at once.
 const PIECE_LEN_BYTES: u64 = 16 << 20;
-
-/// One thing that is wrong.
-#[derive(Debug)]
-pub struct Finding {
-    /// What, where, expected and found, what to do.
-    pub error: Error,
-}
-
-/// What `verify` found.
-#[derive(Debug, Default)]
-pub struct VerifyReport {
-    /// All that is wrong; empty if the checkpoint is sound.
-    pub findings: Vec<Finding>,
-    /// Leaves read.
-    pub leaf_count: usize,
-    /// Bytes of data checked, decoded.
-    pub checked_bytes: u64,
-    /// What may well be as it should, and may not: a sound checkpoint can have notes.
-    pub notes: Vec<String>,
-    /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
-    pub has_data_checksums: bool,
-}
-
-impl VerifyReport {
-    /// Whether nothing is wrong.
-    pub fn is_ok(&self) -> bool {
-        self.findings.is_empty()
-    }
-}
 
 /// Reads and checks the whole checkpoint at `path`: indexes, small files, and every leaf.
 ///
@@ -63,7 +35,7 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
     let at = path.to_location()?;
-    Attempts::until_unreplaced(|| verify_once(&at, options))
+    Retries::until_unreplaced(|| verify_once(&at, options))
 }
 
 fn verify_once(at: &Location, options: &VerifyOptions) -> Result<VerifyReport> {
@@ -123,7 +95,7 @@ impl Checkpoint {
         let root = KeyPath::root();
         let order = self.reader().read_order();
         // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
-        let is_counted = self.reader().check_ahead(&order, Ahead::Verify, monitor)?;
+        let is_counted = self.reader().check_ahead(&order, CheckFor::Verify, monitor)?;
         let cost = |&leaf: &usize| {
             // A view of a map takes no memory; everything else is decoded piece by piece.
             let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());

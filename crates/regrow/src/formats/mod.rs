@@ -4,6 +4,8 @@
 //! Formats know bytes: they turn a folder into a tree of [`LeafInfo`] and leaves into byte ranges of files.
 //! Threads, budgets and templates are the engine's; renaming is [`commit`](crate::commit)'s.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -11,31 +13,32 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::array::{Array, ArraySource, Region};
-use crate::engine::{Finding, OpenOptions, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, StepFolder};
 use crate::monitor::Monitor;
+use crate::options::{Layout, OpenOptions, SaveOptions};
+use crate::report::Finding;
 use crate::storage::Publication;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
 pub mod equinox;
 pub mod flax;
 mod loss;
-pub(crate) mod nearby;
 pub mod npy;
 pub mod orbax;
 pub(crate) mod pieces;
+mod preview;
 pub mod pytree_data;
 pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
-mod sketch;
 pub(crate) mod stream;
+pub(crate) mod suggestions;
 pub mod trak;
 
-pub use crate::storage::Target;
+pub use crate::storage::{Target, UNCOMMITTED_MARK};
 pub use loss::{Loss, LossKind};
-pub use sketch::Sketch;
+pub use preview::Preview;
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
 pub fn builtin_formats() -> [&'static dyn Format; 8] {
@@ -51,6 +54,27 @@ pub fn builtin_formats() -> [&'static dyn Format; 8] {
     ]
 }
 
+impl Layout {
+    /// The layout's name.
+    pub fn name(&self) -> &'static str {
+        self.format().name()
+    }
+
+    /// Who writes it.
+    pub fn format(&self) -> &'static dyn Format {
+        match self {
+            Self::Regrow => &regrow::Regrow,
+            Self::Orbax(_) => &orbax::Orbax,
+            Self::Flax(_) => &flax::Flax,
+            Self::Equinox(_) => &equinox::Equinox,
+            Self::PytreeData(_) => &pytree_data::PytreeData,
+            Self::Trak(_) => &trak::Trak,
+            Self::Safetensors(_) => &safetensors::Safetensors,
+            Self::Npy(_) => &npy::Npy,
+        }
+    }
+}
+
 /// One layout.
 pub trait Format: Debug + Sync {
     /// Its name in `layout=`, in reports and in `Description`.
@@ -62,28 +86,29 @@ pub trait Format: Debug + Sync {
     /// What the file system says; `Uncommitted` for a save that never ended.
     fn recognise(&self, at: &Location) -> Result<bool>;
 
-    /// Whether a file is of this layout by its name alone, whatever is in it: `x.msgpack`. Never for a name that other
-    /// programs give to files of their own.
+    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other programs use for their own
+    /// files does not.
     fn claims_name(&self, _name: &OsStr) -> bool {
         false
     }
 
-    /// [`recognise`](Self::recognise) of a file of one name that has not been written yet.
-    fn recognise_sketch(&self, name: &OsStr, _sketch: &Sketch) -> bool {
+    /// Whether a file of this name and beginning, which has not been written yet, would be [recognised](Self::recognise).
+    fn recognise_preview(&self, name: &OsStr, _sketch: &Preview) -> bool {
         self.claims_name(name)
     }
 
-    /// What of a single file of `tree` is looked at by those who recognise files by what is in them: nothing, for a
-    /// layout of which nobody takes one by its content alone.
+    /// The beginning of the file that [`write`](Self::write) would make of `tree`, without its array data. A dry run shows
+    /// it to all layouts to see which of them would recognise the file. Layouts whose files are recognised by their names
+    /// alone give nothing.
     ///
     /// # Errors
     /// Those of [`check`](Self::check).
-    fn sketch(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Sketch> {
-        Ok(Sketch::default())
+    fn preview(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Preview> {
+        Ok(Preview::default())
     }
 
-    /// What the names of this layout's files end in, if files of other names are recognised by what is in them: a
-    /// save refuses another name where nothing would tell.
+    /// How the names of this layout's files end, if files of other names are recognised by their content: a save refuses
+    /// another name when the content would not tell.
     fn suffix(&self) -> Option<&'static str> {
         None
     }
@@ -172,9 +197,6 @@ impl ArraySource for Zeros {
         Ok(())
     }
 }
-
-/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
-pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
 
 /// Refuses a folder that is still being written, or whose writer was killed.
 pub(crate) fn refuse_uncommitted(at: &Location) -> Result<()> {
@@ -274,7 +296,7 @@ pub trait Reader: Debug + Send + Sync {
     ///
     /// # Errors
     /// `Cancelled`.
-    fn check_ahead(&self, _leaves: &[usize], _ahead: Ahead, _monitor: &Monitor) -> Result<bool> {
+    fn check_ahead(&self, _leaves: &[usize], _ahead: CheckFor, _monitor: &Monitor) -> Result<bool> {
         Ok(false)
     }
 
@@ -348,7 +370,7 @@ pub trait Reader: Debug + Send + Sync {
 
 /// Why blocks are checked before anybody has asked for their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ahead {
+pub enum CheckFor {
     /// Views of the map will be handed out: their pages are wanted in memory.
     Views,
     /// Nobody wants the bytes: the page cache is left as it is.

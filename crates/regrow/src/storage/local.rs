@@ -59,6 +59,16 @@ impl Storage for LocalDisk {
         fs::symlink_metadata(path).is_ok()
     }
 
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        let mut path = folder.to_owned();
+        names.iter().copied().find(|name| {
+            path.push(name);
+            let is_file = fs::metadata(&path).is_ok_and(|found| found.is_file());
+            path.pop();
+            is_file
+        })
+    }
+
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
         let cannot_list = |error| Error::io("cannot list", folder, error);
         let mut entries = Vec::new();

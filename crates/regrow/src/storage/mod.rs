@@ -15,6 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::Store;
 
+pub(crate) mod archive;
+#[cfg(feature = "cloud")]
+mod http;
 pub(crate) mod local;
 pub(crate) mod object;
 mod options;
@@ -24,7 +27,7 @@ mod transfer;
 
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
-pub use publication::{Publication, PublishOptions, Target};
+pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
 pub use transfer::{Left, Transfer, TransferFile, TransferOptions};
@@ -35,6 +38,8 @@ const KINDS: &[&StorageKind] = &[
     &object::MEMORY,
     #[cfg(feature = "cloud")]
     &object::cloud::KIND,
+    #[cfg(feature = "cloud")]
+    &http::KIND,
 ];
 
 /// A kind of storage: the schemes of its URLs, and how a location in it is made.
@@ -242,11 +247,23 @@ pub trait Storage: Debug + Send + Sync {
         matches!(self.look(path), Ok(Some(_)))
     }
 
+    /// The first of these names under which a value lies in a folder.
+    fn first_file(&self, folder: &Path, names: &[&'static str]) -> Option<&'static str> {
+        let is_file =
+            |name: &&&str| matches!(self.look(&folder.join(name)), Ok(Some(found)) if found.is_file());
+        names.iter().find(is_file).copied()
+    }
+
     /// The names in a folder, in no order.
     ///
     /// # Errors
     /// What the storage says; an error if there is no folder.
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>>;
+
+    /// Whether [`entries`](Self::entries) are to be had. Where they are not, only names that somebody knows are found.
+    fn has_listings(&self) -> bool {
+        true
+    }
 
     /// The keys below a folder, found by its path whenever one is opened; the folder need not exist.
     fn store(&self, folder: &Path) -> Arc<dyn Store>;
@@ -281,6 +298,16 @@ pub trait Storage: Debug + Send + Sync {
     /// `Uncommitted` if it is being written; what the storage says.
     fn for_reading(&self, _path: &Path) -> Result<Option<Reading>> {
         Ok(None)
+    }
+
+    /// What stands for the folder at the path where that is no checkpoint itself: the only thing in an archive.
+    fn stands_for(&self, _path: &Path) -> Option<PathBuf> {
+        None
+    }
+
+    /// Whether programs write into files here though the checkpoint is finished, so that a map may change.
+    fn is_written_in_place(&self) -> bool {
+        false
     }
 
     /// Begins a checkpoint at `target`, which is a location in this storage.

@@ -73,3 +73,14 @@ impl fmt::Debug for StorageOptions {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_value() {
+        let options = StorageOptions::new().with("secret", "hush").with("endpoint_url", "https://u:hush@h");
+        assert_eq!(format!("{options:?}"), r#"{"endpoint_url", "secret"}"#);
+    }
+}

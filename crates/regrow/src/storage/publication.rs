@@ -17,6 +17,9 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::{Blob, FileWriter};
 
+/// What the names of unfinished checkpoints contain, by Orbax' rule; regrow's own follow it.
+pub const UNCOMMITTED_MARK: &str = ".orbax-checkpoint-tmp";
+
 /// What a checkpoint is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {

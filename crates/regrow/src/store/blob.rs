@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::{Scratch, Way};
+use super::{ReadPath, Scratch};
 use crate::error::{Error, Result};
 use crate::storage::Identity;
 
@@ -27,7 +27,7 @@ pub trait Blob: Debug + Send + Sync {
     ///
     /// # Errors
     /// `Corrupt` if the value ends before; `Replaced` if it is another by now; what the storage says.
-    fn read(&self, offset_bytes: u64, out: &mut [u8], way: Way) -> Result<()>;
+    fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()>;
 
     /// Reads `len` bytes, at most [`FETCH_LEN_MAX_BYTES`], into memory of `scratch`.
     ///
@@ -37,7 +37,7 @@ pub trait Blob: Debug + Send + Sync {
         &self,
         offset_bytes: u64,
         len: usize,
-        way: Way,
+        way: ReadPath,
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         let room = scratch.room(len).map_err(|error| Error::io("cannot read", self.describe(), error))?;
@@ -118,7 +118,7 @@ impl Blob for MemoryBlob {
         self.name.clone()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         let start = usize::try_from(offset_bytes).unwrap_or(usize::MAX);
         let end = start.saturating_add(out.len());
         let part = self.bytes.get(start..end).ok_or_else(|| {

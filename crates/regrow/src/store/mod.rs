@@ -31,7 +31,7 @@ mod prefix;
 pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, Suits};
 pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
 pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
-pub use local::{Access, DirectWriter, LocalStore, PrivateMap, Scratch, Way, advise};
+pub use local::{Access, DirectWriter, LocalStore, PrivateMap, ReadPath, Scratch, advise};
 pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::array::SHARD_READ_WHOLE_LEN_MAX_BYTES;
 use super::{ArrayMeta, Missing, ZarrArray};
 use crate::array::{Dtype, Region, Shape, copy_region};
-use crate::engine::Compression;
 use crate::error::{ErrorKind, Result};
+use crate::options::Compression;
 use crate::store::{ByteRange, Located, MemoryStore, Span, Store};
 
 /// Values in memory that are read by range, as if they lay in files; counts the bytes read.

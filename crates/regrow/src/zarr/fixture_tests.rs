@@ -148,7 +148,7 @@ fn damaged_chunks_of_tensorstore_never_panic() {
 #[test]
 fn chunks_byte_by_byte() {
     use crate::array::{Dtype, Shape};
-    use crate::engine::Compression::{None, Zstd};
+    use crate::options::Compression::{None, Zstd};
     let shape = |dims: &[u64]| Shape::new(dims).unwrap();
     let frame = "28b52ffd2008410000d204000000000000";
     let floats: Vec<u8> = [0_f32, 1., 2., 6., 7., 8.].iter().flat_map(|value| value.to_le_bytes()).collect();

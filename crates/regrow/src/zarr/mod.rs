@@ -23,8 +23,8 @@
 
 use crate::array::{Dtype, Region, Shape};
 use crate::codec::{ArrayCodec, BytesCodec, CodecChain, Decoded, Endian, Zstd};
-use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::Compression;
 
 mod array;
 mod destination;

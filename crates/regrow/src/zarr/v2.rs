@@ -149,8 +149,8 @@ fn check_filters(filters: &Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Compression;
     use crate::error::ErrorKind;
+    use crate::options::Compression;
 
     /// As Orbax writes it, but for the dtype.
     const DOCUMENT: &str = r#"{"chunks":[3,4],"compressor":{"id":"zstd","level":1},"dimension_separator":".","dtype":"<f4","fill_value":null,"filters":null,"order":"C","shape":[3,4],"zarr_format":2}"#;

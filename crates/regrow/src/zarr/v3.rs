@@ -138,8 +138,8 @@ fn check_the_rest(mut members: Members, rank: usize) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Compression;
     use crate::error::ErrorKind;
+    use crate::options::Compression;
 
     /// As Orbax writes it.
     const DOCUMENT: &str = r#"{"chunk_grid":{"configuration":{"chunk_shape":[3,4]},"name":"regular"},"chunk_key_encoding":{"name":"default"},"codecs":[{"configuration":{"chunk_shape":[3,4],"codecs":[{"configuration":{"endian":"little"},"name":"bytes"},{"configuration":{"checksum":false,"level":3},"name":"zstd"}],"index_codecs":[{"configuration":{"endian":"little"},"name":"bytes"},{"name":"crc32c"}]},"name":"sharding_indexed"}],"data_type":"float32","fill_value":0.0,"node_type":"array","shape":[3,4],"zarr_format":3}"#;

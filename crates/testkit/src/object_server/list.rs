@@ -19,6 +19,9 @@ pub(super) struct Query {
     pub(super) delimiter: String,
     /// `start-after` of version 2, `marker` of version 1.
     pub(super) after: String,
+    /// `startOffset` and `endOffset` of GCS's JSON API: the first key, and the one before which the list ends.
+    pub(super) from: String,
+    pub(super) until: Option<String>,
     pub(super) token: Option<String>,
     pub(super) keys_max: usize,
     pub(super) url_encoded: bool,
@@ -34,8 +37,10 @@ impl Query {
                 "prefix" => parsed.prefix.clone_from(value),
                 "delimiter" => parsed.delimiter.clone_from(value),
                 "start-after" | "marker" => parsed.after.clone_from(value),
-                "continuation-token" => parsed.token = Some(value.clone()),
-                "max-keys" => {
+                "startOffset" => parsed.from.clone_from(value),
+                "endOffset" => parsed.until = Some(value.clone()).filter(|until| !until.is_empty()),
+                "continuation-token" | "pageToken" => parsed.token = Some(value.clone()),
+                "max-keys" | "maxResults" => {
                     let wanted: usize = value.parse().map_err(|_| Refusal::InvalidArgument)?;
                     parsed.keys_max = wanted.min(page_keys_max);
                 }
@@ -83,11 +88,8 @@ impl Page {
         if query.keys_max == 0 {
             return page;
         }
-        let start = if after < query.prefix.as_str() {
-            Bound::Included(query.prefix.as_str())
-        } else {
-            Bound::Excluded(after)
-        };
+        let first = query.prefix.as_str().max(&query.from);
+        let start = if after < first { Bound::Included(first) } else { Bound::Excluded(after) };
         // A page that ended with a common prefix is followed by what comes after all of it.
         let done = (query.token.is_some() || !query.version_2)
             && !query.delimiter.is_empty()
@@ -96,6 +98,9 @@ impl Page {
             && after.ends_with(&query.delimiter);
         for (key, entry) in entries.range::<str, _>((start, Bound::Unbounded)) {
             let Some(rest) = key.strip_prefix(&query.prefix) else { break };
+            if query.until.as_ref().is_some_and(|until| key >= until) {
+                break;
+            }
             if done && key.starts_with(after) {
                 continue;
             }

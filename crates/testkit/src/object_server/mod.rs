@@ -1,7 +1,8 @@
 //! An object store in memory behind a socket: what tests and benchmarks of buckets talk to.
 //!
-//! It speaks HTTP/1.1 on 127.0.0.1 in three dialects at once, each to the client that speaks it: S3 with path-style
-//! addresses, the XML API of GCS, and plain `GET` and `HEAD` with ranges for `http://host/bucket/key`. It answers as
+//! It speaks HTTP/1.1 on 127.0.0.1 in several dialects at once, each to the client that speaks it: S3 with path-style
+//! addresses, the XML API of GCS, what TensorStore needs of its JSON API, and plain `GET` and `HEAD` with ranges for
+//! `http://host/bucket/key`. It answers as
 //! the services do where clients depend on it, with two differences. ETags are no MD5 (equal bytes still have equal
 //! ones), and of a signature only the access key and the region are looked at.
 //!
@@ -12,12 +13,14 @@
 //! Cost: a `PUT` copies its body once; a `GET` copies nothing, whatever its range. The server has threads of its own,
 //! which end when it is dropped.
 //!
-//!     connection    socket  ->  HTTP
-//!     request       first line and headers  ->  Target: op, bucket, key
-//!     fault         Target  ->  Strike, what is to befall it
-//!     service       Target, body  ->  answer            list, xml, text: its formats
-//!     store         objects, uploads, conditions        blob: their bytes
-//!     control       /-/ for clients in other languages
+//! ```text
+//! connection    socket  ->  HTTP
+//! request       first line and headers  ->  Target: op, bucket, key
+//! fault         Target  ->  Strike, what is to befall it
+//! service       Target, body  ->  answer            list, xml, text: its formats
+//! store         objects, uploads, conditions        blob: their bytes
+//! control       /-/ for clients in other languages
+//! ```
 //!
 //! ```
 //! use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
@@ -33,6 +36,7 @@ mod blob;
 mod connection;
 mod control;
 mod fault;
+mod json;
 mod list;
 mod refusal;
 mod request;

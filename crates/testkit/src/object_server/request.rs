@@ -5,6 +5,7 @@ use hyper::header::{self, HeaderMap};
 use hyper::http::request::Parts;
 use serde::{Deserialize, Serialize};
 
+use super::json;
 use super::text::{percent_decoded, query_pairs};
 
 /// The kinds of requests.
@@ -67,6 +68,8 @@ pub struct Request {
 pub(super) enum Dialect {
     S3,
     Gcs,
+    /// GCS's JSON API.
+    Json,
 }
 
 /// A request's first line and headers, resolved.
@@ -100,7 +103,13 @@ impl Target {
             headers,
             resource,
         };
-        target.op = target.classify();
+        match json::parse(&target.method, &target.resource, &target.query) {
+            Some((op, bucket, key)) => {
+                target.dialect = Dialect::Json;
+                (target.op, target.bucket, target.key) = (op, bucket, key);
+            }
+            None => target.op = target.classify(),
+        }
         target
     }
 

@@ -14,6 +14,7 @@ use hyper::{Method, Response, StatusCode};
 use super::blob::{Blob, Dropped, Payload, collected, unchunked};
 use super::control;
 use super::fault::{Action, Schedule, Strike};
+use super::json;
 use super::list::{Page, Query};
 use super::refusal::{Refusal, error_document};
 use super::request::{Dialect, Op, Request, Target};
@@ -175,6 +176,18 @@ fn document(text: String) -> Response<Payload> {
     response
 }
 
+fn json_document(value: &serde_json::Value) -> Response<Payload> {
+    let mut response = Response::new(Blob::from(Bytes::from(value.to_string())).into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// The conditions on the object that a request names.
+fn conditions(target: &Target) -> Result<Conditions, Refusal> {
+    Conditions::of(&target.headers, "")?
+        .with_generations(target.param("ifGenerationMatch"), target.param("ifGenerationNotMatch"))
+}
+
 fn set(response: &mut Response<Payload>, name: &'static str, value: &str) {
     if let Ok(value) = HeaderValue::from_str(value) {
         response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -205,7 +218,7 @@ impl Shared {
     /// Signatures themselves are not checked.
     fn authorized(&self, target: &Target) -> Result<(), Refusal> {
         let header = target.header(header::AUTHORIZATION.as_str());
-        if target.dialect == Dialect::Gcs {
+        if target.dialect != Dialect::S3 {
             let token = header.and_then(|value| value.strip_prefix("Bearer ")).map(str::trim);
             return match &self.settings.bearer {
                 Some(wanted) if token != Some(wanted) => Err(Refusal::Unauthorized),
@@ -301,8 +314,11 @@ impl Shared {
         {
             return Err(Refusal::NoSuchKey);
         }
-        Conditions::of(&target.headers, "")?.check_read(&object)?;
+        conditions(target)?.check_read(&object)?;
         let len = object.blob.len_bytes();
+        if target.dialect == Dialect::Json && target.op == Op::Head {
+            return Ok(json_document(&json::object(&target.bucket, &target.key, &object)));
+        }
         let range = target.header(header::RANGE.as_str()).map(|text| range(text, len)).transpose()?.flatten();
         let mut response = match range {
             Some(range) => {
@@ -326,10 +342,13 @@ impl Shared {
     fn put(&self, target: &Target, body: &Bytes, strike: &Strike) -> Result<Response<Payload>, Refusal> {
         let mut response = empty();
         let (blob, etag) = received(target, body, strike, &mut response)?;
-        let conditions = Conditions::of(&target.headers, "")?;
+        let conditions = conditions(target)?;
         let headers = kept_headers(target);
         let object =
             locked(&self.store).put(&target.bucket, &target.key, (blob, etag), headers, &conditions)?;
+        if target.dialect == Dialect::Json {
+            return Ok(json_document(&json::object(&target.bucket, &target.key, &object)));
+        }
         describe(&mut response, &object);
         response.headers_mut().remove(header::LAST_MODIFIED);
         Ok(response)
@@ -341,7 +360,7 @@ impl Shared {
         let object = locked(&self.store).get(&bucket, &key)?;
         let prefix = match target.dialect {
             Dialect::S3 => "x-amz-copy-source-",
-            Dialect::Gcs => "x-goog-copy-source-",
+            Dialect::Gcs | Dialect::Json => "x-goog-copy-source-",
         };
         let conditions = Conditions::of(&target.headers, prefix)?;
         conditions.check_read(&object).map_err(|_| Refusal::PreconditionFailed)?;
@@ -351,7 +370,7 @@ impl Shared {
     fn copy(&self, target: &Target) -> Result<Response<Payload>, Refusal> {
         let source = self.copied(target)?;
         let absent = target.header("cf-copy-destination-if-none-match") == Some("*");
-        let conditions = Conditions::of(&target.headers, "")?.or_absent(absent);
+        let conditions = conditions(target)?.or_absent(absent);
         let replaces = |name| target.header(name).is_some_and(|value| value.eq_ignore_ascii_case("replace"));
         let headers = if replaces("x-amz-metadata-directive") || replaces("x-goog-metadata-directive") {
             kept_headers(target)
@@ -368,9 +387,9 @@ impl Shared {
     }
 
     fn delete(&self, target: &Target) -> Result<Response<Payload>, Refusal> {
-        let conditions = Conditions::of(&target.headers, "")?;
+        let conditions = conditions(target)?;
         let existed = locked(&self.store).delete(&target.bucket, &target.key, &conditions)?;
-        if !existed && target.dialect == Dialect::Gcs {
+        if !existed && target.dialect != Dialect::S3 {
             return Err(Refusal::NoSuchKey);
         }
         Ok(no_content())
@@ -407,6 +426,9 @@ impl Shared {
         }
         let query = Query::parse(&target.query, self.page_keys_max.load(Ordering::Relaxed))?;
         let page = Page::cut(&locked(&self.store), &target.bucket, &query, strike.stale_writes)?;
+        if target.dialect == Dialect::Json {
+            return Ok(json_document(&json::page(&target.bucket, &page)));
+        }
         Ok(document(page.document(&target.bucket, &query)))
     }
 
@@ -458,7 +480,7 @@ impl Shared {
             Some((number, xml::text(part, "ETag")?))
         });
         let parts: Vec<_> = parts.collect::<Option<_>>().ok_or(Refusal::MalformedXML)?;
-        let conditions = Conditions::of(&target.headers, "")?;
+        let conditions = conditions(target)?;
         let id = target.param("uploadId").unwrap_or("");
         let mut store = locked(&self.store);
         let place = (target.bucket.as_str(), target.key.as_str(), id);

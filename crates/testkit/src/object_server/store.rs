@@ -321,6 +321,20 @@ impl Conditions {
         self
     }
 
+    /// These with the generations that a request of GCS's JSON API asks for in its query.
+    pub(super) fn with_generations(
+        mut self,
+        is: Option<&str>,
+        is_not: Option<&str>,
+    ) -> Result<Self, Refusal> {
+        let number = |text: Option<&str>| {
+            text.map(|text| text.parse().map_err(|_| Refusal::InvalidArgument)).transpose()
+        };
+        self.if_generation_match = number(is)?.or(self.if_generation_match);
+        self.if_generation_not_match = number(is_not)?.or(self.if_generation_not_match);
+        Ok(self)
+    }
+
     /// Whether a write may replace `current`. S3 answers `If-Match` with 404 where there is nothing.
     pub(super) fn check_write(&self, current: Option<&Object>) -> Result<(), Refusal> {
         if self.if_match.is_some() && current.is_none() {
@@ -348,12 +362,14 @@ impl Conditions {
         let matched = self.if_match.is_none() || matches(self.if_match.as_deref(), object);
         let too_new = self.if_match.is_none()
             && self.if_unmodified_since.is_some_and(|since| modified > seconds(since));
-        if !matched || too_new || !self.generations_hold(Some(object)) {
+        let generation = Some(object.generation);
+        if !matched || too_new || self.if_generation_match.is_some_and(|wanted| Some(wanted) != generation) {
             return Err(Refusal::PreconditionFailed);
         }
         let not_newer = self.if_none_match.is_none()
             && self.if_modified_since.is_some_and(|since| modified <= seconds(since));
-        if matches(self.if_none_match.as_deref(), object) || not_newer {
+        let same = self.if_generation_not_match == generation;
+        if matches(self.if_none_match.as_deref(), object) || not_newer || same {
             return Err(Refusal::NotModified);
         }
         Ok(())

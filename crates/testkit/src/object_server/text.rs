@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn dates() {
-        let at = |seconds, milli| iso_date(UNIX_EPOCH + Duration::new(seconds, milli * 1_000_000));
+        let at = |seconds, milli: u32| iso_date(UNIX_EPOCH + Duration::new(seconds, milli * 1_000_000));
         assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
         assert_eq!(at(951_826_154, 7), "2000-02-29T12:09:14.007Z");
         assert_eq!(at(1_798_761_599, 999), "2026-12-31T23:59:59.999Z");

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::attempts::Attempts;
+use super::retry::Retries;
 use super::save::check_save;
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
@@ -105,7 +105,7 @@ pub fn convert(
     options: &ConvertOptions,
 ) -> Result<ConvertReport> {
     let (source, target) = (source.to_location()?, target.to_location()?);
-    Attempts::until_unreplaced(|| {
+    Retries::until_unreplaced(|| {
         super::open_with(&source, &options.open)?.plan_convert(options)?.run(&target, options)
     })
 }
@@ -262,7 +262,7 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
 
 /// A target inside the source would become part of what it is made from.
 pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
-    match target.folders_above().iter().any(|folder| folder.leads_to(source)) {
+    match target.folders_above().any(|folder| folder.leads_to(source)) {
         true => Err(Error::invalid("the target lies inside the source").in_file(target)),
         false => Ok(()),
     }

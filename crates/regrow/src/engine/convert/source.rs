@@ -52,7 +52,7 @@ impl LeafSource {
     /// checked would not be what is written, and what was cut off would end the process.
     fn view(&self) -> Result<Option<Bytes>> {
         let reader = self.checkpoint.reader();
-        match self.checkpoint.is_mapped() || reader.is_never_rewritten() {
+        match self.checkpoint.has_views() {
             true => reader.view(self.leaf),
             false => Ok(None),
         }

@@ -60,7 +60,7 @@ fn every_good_file_holds_what_equinox_wrote() {
     assert!(cases.len() >= 40);
     for case in cases {
         let name = case["file"].as_str().unwrap();
-        let file = LeafFile::open(&fixture(&case)).unwrap();
+        let file = LeafFile::open(fixture(&case)).unwrap();
         let records = case["records"].as_array().unwrap();
         assert_eq!(file.records().len(), records.len(), "{name}");
         assert_eq!(Value::from(file.line().map_or(0, |line| line.len_bytes)), case["prefix_len"], "{name}");

@@ -26,16 +26,15 @@ use std::ffi::OsStr;
 
 use super::npy::header::MAGIC;
 use super::npy::read_of;
-use super::{Format, Loss, Reader, Sketch, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
+use super::{Format, Loss, Preview, Reader, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
 pub mod layout;
-mod options;
 mod order;
 mod plan;
 mod pytree;
@@ -43,8 +42,8 @@ mod reader;
 pub mod trailer;
 pub mod writer;
 
+pub use crate::options::EquinoxOptions;
 pub use file::LeafFile;
-pub use options::EquinoxOptions;
 pub use order::jax_order;
 pub use plan::leaf_info;
 pub use pytree::as_leaf;
@@ -72,13 +71,13 @@ impl Format for Equinox {
         }
     }
 
-    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
-        let shows = shows_records(|offset_bytes, len_bytes| Ok(sketch.read_at(offset_bytes, len_bytes)));
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        let shows = shows_records(|offset_bytes, len_bytes| Ok(preview.read_at(offset_bytes, len_bytes)));
         self.claims_name(name) || shows.unwrap_or(false)
     }
 
-    fn sketch(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sketch> {
-        plan::plan(tree, &own_options(options), options)?.sketch()
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
+        plan::plan(tree, &own_options(options), options)?.preview()
     }
 
     fn claims_name(&self, name: &OsStr) -> bool {

@@ -7,13 +7,13 @@ use super::order::jax_order;
 use super::trailer::Trailer;
 use super::writer::{Contents, RecordOut, line_of};
 use crate::array::{Array, Dtype, Shape};
-use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::npy::descr::Descr;
 use crate::formats::npy::header::Header;
 use crate::formats::refusals::Refusals;
 use crate::formats::regrow::structure::Structure;
 use crate::formats::{Loss, LossKind};
+use crate::options::{Compression, SaveOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree};
 
 /// Plans the file of a pytree; nothing is written yet.

@@ -8,7 +8,7 @@ use super::trailer::{BLOCK_LEN_BYTES, TRAILER_MAGIC, Trailer};
 use crate::array::Array;
 use crate::bytes::checksum::{BlockSums, Crc32c, crc32c};
 use crate::error::{Error, Result};
-use crate::formats::Sketch;
+use crate::formats::Preview;
 use crate::formats::npy::header::Header;
 use crate::formats::orbax::json_text::to_python_json;
 use crate::storage::Publication;
@@ -43,17 +43,17 @@ impl Contents {
     ///
     /// # Errors
     /// `InvalidArgument` for a record that no memory could hold.
-    pub(super) fn sketch(&self) -> Result<Sketch> {
-        let mut sketch = Sketch::default();
-        sketch.bytes(&self.line);
+    pub(super) fn preview(&self) -> Result<Preview> {
+        let mut preview = Preview::default();
+        preview.bytes(&self.line);
         for record in &self.records {
-            sketch.bytes(&record.header.to_bytes());
-            sketch.data(record.header.data_len_bytes()?);
+            preview.bytes(&record.header.to_bytes());
+            preview.data(record.header.data_len_bytes()?);
         }
         if self.trailer.is_some() {
-            sketch.bytes(&TRAILER_MAGIC);
+            preview.bytes(&TRAILER_MAGIC);
         }
-        Ok(sketch)
+        Ok(preview)
     }
 }
 

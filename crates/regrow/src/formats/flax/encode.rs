@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::layout::{CHUNKED_KEY, CHUNKS_KEY, EXT_COMPLEX, EXT_NDARRAY, SHAPE_KEY};
 use crate::array::Array;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::Sketch;
+use crate::formats::Preview;
 
 /// Array data up to this long is copied among the small bytes at once.
 const INLINE_LEN_MAX_BYTES: u64 = 512;
@@ -293,12 +293,12 @@ impl Encoder {
     }
 
     /// What of it is looked at to recognise a file.
-    pub(super) fn sketch(&self) -> Sketch {
+    pub(super) fn preview(&self) -> Preview {
         let start = self.bytes.get(..START_LEN_BYTES).unwrap_or(&self.bytes);
-        let mut sketch = Sketch::default();
-        sketch.bytes(start);
-        sketch.data(self.len_bytes().saturating_sub(start.len() as u64));
-        sketch
+        let mut preview = Preview::default();
+        preview.bytes(start);
+        preview.data(self.len_bytes().saturating_sub(start.len() as u64));
+        preview
     }
 }
 

@@ -10,10 +10,10 @@ use super::msgpack::{begins_one_object, begins_tree, is_one_object};
 use super::steps::split;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::formats::Sketch;
+use crate::formats::Preview;
 use crate::formats::npy::header::MAGIC;
 use crate::location::Location;
-use crate::store::{Store, StoreExt, Way};
+use crate::store::{ReadPath, Store, StoreExt};
 
 /// The ending of names that say what they are.
 pub(super) const ENDING: &str = ".msgpack";
@@ -53,14 +53,14 @@ fn shows_structure(at: &Location) -> Result<bool> {
     }
     let Some(blob) = store.open(key)? else { return Ok(false) };
     let mut start = work_space(blob.len_bytes().min(LOOKED_AT_BYTES))?;
-    blob.read(0, &mut start, Way::Cached)?;
+    blob.read(0, &mut start, ReadPath::Cached)?;
     Ok(begins_one_object(&start, blob.len_bytes(), TOKENS_MAX))
 }
 
 /// The same of a file that has not been written yet. Of the layouts that begin as an object does, msgpack is one from
 /// its first byte to its last, and npy records never are.
-pub(super) fn shows_one_object(sketch: &Sketch) -> bool {
-    let start = sketch.read_at(0, MAGIC.len() as u64);
+pub(super) fn shows_one_object(preview: &Preview) -> bool {
+    let start = preview.read_at(0, MAGIC.len() as u64);
     start.first().is_some_and(|&first| begins_tree(first)) && start != MAGIC
 }
 

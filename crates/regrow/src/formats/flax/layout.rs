@@ -32,8 +32,7 @@ pub const SHAPE_KEY: &str = "shape";
 /// The key of the pieces in such a map.
 pub const CHUNKS_KEY: &str = "chunks";
 
-/// Arrays longer than this are cut into chunks of at most this many bytes.
-pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 30;
+pub use crate::options::CHUNK_LEN_MAX_BYTES;
 
 /// An array as an extension stores it; how long its data is has not been compared with its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::dtypes::to_name;
 use super::gda::PLACEHOLDER;
-use super::options::FlaxOptions;
 use crate::formats::{Loss, LossKind};
+use crate::options::FlaxOptions;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, Node, NodeKind, Tree};
 
 /// Everything of `tree` that a load would give back as something else.

@@ -27,10 +27,10 @@
 use std::ffi::OsStr;
 
 use super::{Format, Loss, LossKind, Reader, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
-use crate::formats::Sketch;
+use crate::formats::Preview;
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -43,12 +43,11 @@ mod gda;
 pub mod layout;
 mod losses;
 pub mod msgpack;
-mod options;
 mod reader;
 pub(crate) mod steps;
 mod writer;
 
-pub use options::FlaxOptions;
+pub use crate::options::FlaxOptions;
 
 /// Flax msgpack: one msgpack object, arrays as extension 1.
 #[derive(Debug)]
@@ -71,12 +70,12 @@ impl Format for Flax {
         files::is_named_so(name)
     }
 
-    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
-        self.claims_name(name) || files::shows_one_object(sketch)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        self.claims_name(name) || files::shows_one_object(preview)
     }
 
-    fn sketch(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Sketch> {
-        Ok(writer::encode(tree, &own_options(options))?.sketch())
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
+        Ok(writer::encode(tree, &own_options(options))?.preview())
     }
 
     fn suffix(&self) -> Option<&'static str> {

@@ -9,11 +9,11 @@ use super::files::Whole;
 use super::gda::{ArraysFolder, Resolved};
 use super::steps::Steps;
 use crate::array::{Dtype, Region, Shape};
-use crate::engine::OpenOptions;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::{Description, Reader, refuse_step_and_item};
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::tree::{LeafInfo, LeafKind, Tree};
 use crate::zarr::ZarrArray;
 

@@ -15,9 +15,9 @@
 use std::collections::BTreeMap;
 
 use super::files::holds_one_object;
-use crate::engine::OpenOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
+use crate::options::OpenOptions;
 use crate::storage::Entry;
 
 /// The prefix if the caller of Flax chose no other.

@@ -20,12 +20,12 @@ use super::dtypes::{to_name, word_bytes};
 use super::encode::{ArrayHead, Encoder, Part};
 use super::layout::{CHUNKED_KEY, EXT_NDARRAY, EXT_NUMPY_SCALAR};
 use super::msgpack::{DEPTH_MAX, too_deep};
-use super::options::FlaxOptions;
 use crate::array::{Array, Dtype, DtypeClass, cast_bytes};
-use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
 use crate::location::Location;
+use crate::options::FlaxOptions;
+use crate::options::{Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 

@@ -1,9 +1,9 @@
 //! What of a tree would come back as something else.
 
 use super::descr::Descr;
-use super::options::{Form, NpyOptions};
 use crate::array::Dtype;
 use crate::formats::{Loss, LossKind};
+use crate::options::{Form, NpyOptions};
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
 /// Nothing, where the exact pytree is kept beside the arrays; else containers, keys and kinds of leaves.

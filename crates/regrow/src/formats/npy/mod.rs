@@ -29,10 +29,10 @@
 
 use std::ffi::OsStr;
 
-use super::{Format, Loss, Reader, Sketch, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
+use super::{Format, Loss, Preview, Reader, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -40,7 +40,6 @@ pub mod descr;
 pub mod header;
 mod losses;
 mod names;
-mod options;
 mod plan;
 mod pytree;
 mod reader;
@@ -51,7 +50,7 @@ mod walk;
 mod writer;
 mod zip;
 
-pub use options::{Form, NpyOptions};
+pub use crate::options::{Form, NpyOptions};
 pub(super) use reader::read_of;
 
 /// NumPy files: one `.npy`, an archive of them (`.npz`), or a folder tree of them.
@@ -71,8 +70,8 @@ impl Format for Npy {
         Form::of_name(name) != Form::Folder
     }
 
-    fn recognise_sketch(&self, name: &OsStr, sketch: &Sketch) -> bool {
-        reader::is_sketch_of_one(name, sketch)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        reader::is_preview_of_one(name, preview)
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {

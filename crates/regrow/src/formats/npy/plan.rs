@@ -7,11 +7,11 @@ use std::sync::Arc;
 use super::descr::Descr;
 use super::header::Header;
 use super::names::{collision, file_name, member_name};
-use super::options::{Form, NpyOptions};
 use crate::array::{Array, Dtype, Shape};
-use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
+use crate::options::{Compression, SaveOptions};
+use crate::options::{Form, NpyOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// One array to be written.

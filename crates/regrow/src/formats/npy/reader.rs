@@ -16,13 +16,13 @@ use super::zip::{Directory, Inflater, Method, beginning_len_bytes, begins_member
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
-use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::equinox::trailer::TRAILER_MAGIC;
 use crate::formats::regrow::structure::Regrown;
-use crate::formats::{BARE_HELP, Description, Reader, Sketch};
+use crate::formats::{BARE_HELP, Description, Preview, Reader};
 use crate::location::{Location, suffix_of};
 use crate::monitor::Monitor;
+use crate::report::Finding;
 use crate::storage::Found;
 use crate::text::counted;
 use crate::threads::pool;
@@ -50,9 +50,9 @@ pub(super) fn is_one(at: &Location) -> Result<bool> {
 }
 
 /// The same for a file that has not been written yet.
-pub(super) fn is_sketch_of_one(name: &OsStr, sketch: &Sketch) -> bool {
-    let read_at = |offset_bytes, len_max_bytes| Ok(sketch.read_at(offset_bytes, len_max_bytes));
-    shows_one(suffix_of(name).as_deref(), sketch.len_bytes(), read_at).unwrap_or(false)
+pub(super) fn is_preview_of_one(name: &OsStr, preview: &Preview) -> bool {
+    let read_at = |offset_bytes, len_max_bytes| Ok(preview.read_at(offset_bytes, len_max_bytes));
+    shows_one(suffix_of(name).as_deref(), preview.len_bytes(), read_at).unwrap_or(false)
 }
 
 /// A function that gives at most so many bytes of a file from an offset on: fewer at its end.

@@ -33,6 +33,9 @@ pub(super) fn is_one(folder: &Location) -> Result<bool> {
     if folder.join(sidecar::FILE_NAME).is_taken() {
         return Ok(true);
     }
+    if !folder.has_listings() {
+        return Ok(false);
+    }
     let (mut found, mut looked_at) = (false, 0);
     let mut pending = vec![(folder.clone(), 0)];
     while let Some((folder, depth)) = pending.pop() {

@@ -1,15 +1,15 @@
 //! Writing: an array, an archive, or a folder.
 
 use super::names::SUFFIX;
-use super::options::{Form, NpyOptions};
 use super::plan::{Data, Plan, Planned};
 use super::sidecar::{self, Pointer, Sidecar};
 use super::zip::{Listed, ZipWriter};
-use crate::engine::SaveOptions;
 use crate::error::{Result, ResultExt};
 use crate::formats::regrow::structure::Structure;
 use crate::formats::stream::write_array;
 use crate::location::Location;
+use crate::options::SaveOptions;
+use crate::options::{Form, NpyOptions};
 use crate::storage::Publication;
 use crate::store::FileWriter;
 use crate::tree::{Leaf, LeafData, LeafInfo, Tree};

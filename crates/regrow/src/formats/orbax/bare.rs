@@ -13,7 +13,7 @@ use super::steps::TMP_MARK;
 use super::structure;
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::nearby;
+use crate::formats::suggestions;
 use crate::location::Location;
 use crate::tree::LeafKind;
 use crate::zarr::Missing;
@@ -77,7 +77,9 @@ fn refused(folder: &Location, foreign: &str) -> Error {
     Error::new(ErrorKind::NotACheckpoint, what)
         .in_file(folder)
         .expected("arrays and nothing else, where no metadata say what is part of a checkpoint", foreign)
-        .help(nearby::checkpoints_in(folder).unwrap_or_else(|| "name a folder of arrays alone".to_owned()))
+        .help(
+            suggestions::checkpoints_in(folder).unwrap_or_else(|| "name a folder of arrays alone".to_owned()),
+        )
 }
 
 /// How far to go.

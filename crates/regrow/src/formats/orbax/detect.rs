@@ -23,6 +23,7 @@ use super::{bare, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};
 use crate::location::Location;
+use crate::storage::Entry;
 
 /// Items that Orbax itself names so.
 const ITEMS: [&str; 3] = ["default", "state", "pytree"];
@@ -63,12 +64,15 @@ pub(super) fn detect(at: &Location) -> Result<Found> {
         let is_msgpack = found.is_file() && legacy::is_msgpack_file(at);
         return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });
     }
-    let listed = list(at)?;
-    let file = |wanted: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == wanted);
-    let about = match file(CHECKPOINT_METADATA_FILE) {
+    let mut listed = list(at)?;
+    let about = match has_file(&listed, CHECKPOINT_METADATA_FILE) {
         true => about(at)?,
         false => CheckpointMetadata::default(),
     };
+    if !at.has_listings() {
+        listed.extend(named_items(at, &about)?);
+    }
+    let file = |wanted: &str| has_file(&listed, wanted);
     if file(METADATA_FILE) {
         return Ok(Found::One(Item::Pytree, about));
     }
@@ -85,6 +89,10 @@ pub(super) fn detect(at: &Location) -> Result<Found> {
     }
     if file(CHECKPOINT_METADATA_FILE) || file(COMMIT_SUCCESS_FILE) {
         return Ok(Found::Items(listed, about));
+    }
+    if !at.has_listings() {
+        // All else is told by names that nobody can know.
+        return Ok(Found::Nothing(listed));
     }
     let steps = steps::find(at, &listed)?;
     let is_pytree = |entry: &Listed| entry.is_dir && at.join(&entry.name).join(METADATA_FILE).is_file();
@@ -111,6 +119,26 @@ pub(super) fn detect(at: &Location) -> Result<Found> {
         Some(temporary) if !are_several => Err(steps::uncommitted(&at.join(&temporary.name))),
         _ => Ok(Found::Nothing(listed)),
     }
+}
+
+fn has_file(listed: &[Listed], wanted: &str) -> bool {
+    listed.iter().any(|entry| !entry.is_dir && entry.name == wanted)
+}
+
+/// The folders of the items that the metadata name, or that Orbax names so itself: where there are no listings.
+fn named_items(at: &Location, about: &CheckpointMetadata) -> Result<Vec<Listed>> {
+    let mut names = ITEMS.to_vec();
+    if let ItemHandlers::Many(handlers) = &about.item_handlers {
+        // A name leads nowhere but into the folder.
+        let named = handlers.iter().map(|(name, _)| name.as_str());
+        names.extend(named.filter(|name| !name.contains('/') && !matches!(*name, "" | "." | "..")));
+    }
+    names.sort_unstable();
+    names.dedup();
+    let found = at.those_there(&names)?;
+    let listed =
+        |entry: Entry| Some(Listed { name: entry.name.into_string().ok()?, is_dir: true, is_link: false });
+    Ok(found.into_iter().filter(Entry::is_folder).filter_map(listed).collect())
 }
 
 /// Whether a folder is a checkpoint of its own: several of them beside each other are not one.

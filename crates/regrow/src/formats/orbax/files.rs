@@ -1,5 +1,11 @@
 //! Small files and folder listings, with bounds and with errors that name the file.
 
+use super::arrays::MANIFEST_FILE;
+use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use super::metadata::METADATA_FILE;
+use super::sharding::SHARDING_FILE;
+use super::steps::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use super::strings::STRINGS_FILE;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
@@ -15,13 +21,35 @@ pub(super) struct Listed {
     pub is_link: bool,
 }
 
-/// What is in a folder, sorted by name. Names that are no UTF-8 are left out: Orbax writes none.
+/// What tells checkpoints and items apart, for storages that do not say what is in a folder.
+const KNOWN: [&str; 14] = [
+    METADATA_FILE,
+    CHECKPOINT_METADATA_FILE,
+    V1_MARKER_FILE,
+    MANIFEST_FILE,
+    SHARDING_FILE,
+    STRINGS_FILE,
+    COMMIT_SUCCESS_FILE,
+    AGGREGATE_FILE,
+    "metadata",
+    "data.json",
+    "metrics",
+    "proto.pbtxt",
+    "jax_random_key",
+    "np_random_key",
+];
+
+/// What is in a folder, sorted by name; where there are no listings, what of it is [`KNOWN`]. Names that are no UTF-8 are left out: Orbax writes none.
 ///
 /// # Errors
 /// What the storage says.
 pub(super) fn list(folder: &Location) -> Result<Vec<Listed>> {
+    let entries = match folder.has_listings() {
+        true => folder.entries()?,
+        false => folder.those_there(&KNOWN)?,
+    };
     let mut names = Vec::new();
-    for entry in folder.entries()? {
+    for entry in entries {
         let (is_dir, is_link) = (entry.is_folder(), entry.is_link);
         let Ok(name) = entry.name.into_string() else { continue };
         names.push(Listed { name, is_dir, is_link });

@@ -3,8 +3,8 @@
 //! Orbax' own documents know dicts with text keys, lists and leaves; with rich types also tuples and named tuples.
 //! Everything else is stored as the nearest of these.
 
-use crate::engine::OrbaxOptions;
 use crate::formats::{Loss, LossKind};
+use crate::options::OrbaxOptions;
 use crate::tree::{Key, LeafInfo, LeafKind, NodeKind, Tree};
 
 /// All losses of a tree whose leaves can be written.

@@ -32,9 +32,9 @@
 use std::borrow::Cow;
 
 use super::{Format, Loss, Reader};
-use crate::engine::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -78,7 +78,11 @@ impl Format for Orbax {
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
         }
-        if !matches!(found, detect::Found::Steps(_)) {
+        // Of steps each has a marker of its own. Arrays without Orbax' documents are TensorStore's: it writes no marker.
+        let documents =
+            [metadata::METADATA_FILE, checkpoint_metadata::CHECKPOINT_METADATA_FILE, steps::V1_MARKER_FILE];
+        let is_orbax = || documents.iter().any(|document| at.join(document).is_file());
+        if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && is_orbax() {
             super::refuse_unmarked(at)?;
         }
         if let Some((step, about)) = reader::regrow_step(&found, at, options)? {

@@ -262,13 +262,15 @@ impl<'a> Leaves<'a> {
 /// The implementations of typed PRNG keys by leaf name, from the file of the first process: every process
 /// writes all leaves.
 fn read_key_impls(folder: &Location) -> Result<HashMap<String, String>> {
-    if !folder.is_folder() {
-        return Ok(HashMap::new());
-    }
-    let number = |name: &str| name.strip_prefix("process_")?.parse::<u64>().ok();
-    let Some(first) = list(folder)?.into_iter().filter_map(|entry| number(&entry.name)).min() else {
-        return Ok(HashMap::new());
+    let first = match folder.has_listings() {
+        true if !folder.is_folder() => None,
+        true => {
+            let number = |name: &str| name.strip_prefix("process_")?.parse::<u64>().ok();
+            list(folder)?.into_iter().filter_map(|entry| number(&entry.name)).min()
+        }
+        false => Some(0),
     };
+    let Some(first) = first else { return Ok(HashMap::new()) };
     let file = folder.join(format!("process_{first}"));
     let Some(bytes) = read_small(&file)? else { return Ok(HashMap::new()) };
     let leaves = array_metadatas::parse(&bytes).map_err(|error| {

@@ -9,11 +9,7 @@ use crate::commit::{Begun, begun, is_under_way, where_is};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 
-/// How the name of a data file ends.
-pub const DATA_SUFFIX: &str = ".data";
-
-/// How the name of a manifest ends.
-pub const MANIFEST_SUFFIX: &str = ".manifest";
+pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
 
 /// What is read of a file to see whether it may be a manifest.
 const HEAD_LEN_BYTES: u64 = 64 << 10;

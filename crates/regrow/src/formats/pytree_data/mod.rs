@@ -31,25 +31,24 @@
 use std::path::PathBuf;
 
 use super::{Format, Loss, Reader, Target};
-use crate::engine::{Layout, OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod check;
 mod files;
 mod manifest;
-mod options;
 mod plan;
 mod pprint;
 mod reader;
 mod tree;
 mod writer;
 
+pub use crate::options::PytreeDataOptions;
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 pub(crate) use files::{appears_at, unfinished};
-pub use options::PytreeDataOptions;
 pub(crate) use reader::other_data_file;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.

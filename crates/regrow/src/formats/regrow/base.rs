@@ -37,7 +37,7 @@ use crate::formats::{Reader, refuse_uncommitted};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::storage::Publication;
-use crate::store::{Blob, Way};
+use crate::store::{Blob, ReadPath};
 use crate::threads::pool;
 
 /// Bytes compared at a time.
@@ -234,7 +234,7 @@ impl OldFile {
             return false;
         }
         let mut theirs = vec![0; header.len()];
-        self.opened.read(0, &mut theirs, Way::Cached).is_ok() && theirs == header
+        self.opened.read(0, &mut theirs, ReadPath::Cached).is_ok() && theirs == header
     }
 
     /// Whether writing its leaves now would make the very same file.
@@ -308,7 +308,7 @@ fn compare(
     )
 }
 
-/// How many bytes at an offset of the file are the array's, up to the first piece that differs; what cannot be read
+/// ReadOptions many bytes at an offset of the file are the array's, up to the first piece that differs; what cannot be read
 /// there is not the same.
 fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &Monitor) -> Result<u64> {
     let len_bytes = array.len_bytes();
@@ -327,7 +327,7 @@ fn same_len_bytes(array: &Array, file: &dyn Blob, offset_bytes: u64, monitor: &M
             }
         };
         let theirs = theirs.get_mut(..len).unwrap_or_default();
-        if file.read(offset_bytes.saturating_add(done), theirs, Way::Cached).is_err() || theirs != ours {
+        if file.read(offset_bytes.saturating_add(done), theirs, ReadPath::Cached).is_err() || theirs != ours {
             // Until it is written, others are read.
             array.release();
             break;
@@ -507,7 +507,7 @@ mod tests {
         let files = base.match_leaves(&plan);
         assert_eq!(files.len(), 2);
         let mut found = vec![0; before.len()];
-        files[0].opened.read(0, &mut found, Way::Cached).unwrap();
+        files[0].opened.read(0, &mut found, ReadPath::Cached).unwrap();
         assert!(found == before, "a file of another checkpoint under the record of the base");
         // Its name leads elsewhere by now: it cannot be linked.
         let staged = Staged::create(&path("next"), false).unwrap();

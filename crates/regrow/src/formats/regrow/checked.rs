@@ -8,7 +8,7 @@
 //!
 //! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that says so. What is
 //! read into memory of the caller is checked there each time, since those bytes have just come from the disk.
-//! [`passes`](super::passes) has the ways in which many blocks are checked at once, and read.
+//! [`block_reads`](super::passes) has the ways in which many blocks are checked at once, and read.
 //!
 //! All files are opened below one folder, which stays open, and each data file is opened once. So reads, maps and flags
 //! are about the same bytes, also when another checkpoint has taken the path.
@@ -23,8 +23,8 @@ use super::manifest::{DataFile, SmallFile};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::formats::Ahead;
-use crate::store::{Blob, ByteRange, Located, Scratch, Span, Store, Way, resolve_range};
+use crate::formats::CheckFor;
+use crate::store::{Blob, ByteRange, Located, ReadPath, Scratch, Span, Store, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
@@ -165,7 +165,7 @@ impl CheckedStore {
     ///
     /// # Errors
     /// `Corrupt` with file and offset of the first block that fails; what the disk says.
-    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64, ahead: Ahead) -> Result<()> {
+    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64, ahead: CheckFor) -> Result<()> {
         let file = self.file(file)?;
         self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes), ahead)
     }
@@ -174,7 +174,7 @@ impl CheckedStore {
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         for file in &self.0.files {
-            if let Err(error) = self.check_file(file, 0, file.record.data_offset, Ahead::Verify) {
+            if let Err(error) = self.check_file(file, 0, file.record.data_offset, CheckFor::Verify) {
                 found.push(error);
             }
         }
@@ -217,7 +217,7 @@ impl CheckedStore {
         reader.map_or(true, |reader| reader.is_cached(offset_bytes, len_bytes))
     }
 
-    pub(super) fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: Ahead) -> Result<()> {
+    pub(super) fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: CheckFor) -> Result<()> {
         if start >= end {
             return Ok(());
         }
@@ -234,15 +234,19 @@ impl CheckedStore {
         if file.blocks(start, end).all(|block| file.has_passed(block)) {
             return Ok(());
         }
-        if ahead == Ahead::Views {
+        if ahead == CheckFor::Views {
             self.check_blocks_ahead([(file, start, end)], ahead, None)?;
         }
         // What has not passed by now fails, or lies in blocks of a length that is not read by offset.
         for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
             if file.is_read_by_offset() {
                 let mut scratch = Scratch::default();
-                let bytes =
-                    self.opened(file)?.fetch(block.start, block.len_bytes(), Way::Cached, &mut scratch)?;
+                let bytes = self.opened(file)?.fetch(
+                    block.start,
+                    block.len_bytes(),
+                    ReadPath::Cached,
+                    &mut scratch,
+                )?;
                 self.check_block(file, block, bytes)?;
             } else {
                 let bytes = self.bytes_of(file, block.start, block.end)?;
@@ -258,7 +262,7 @@ impl CheckedStore {
             return Ok(map.slice(start as usize..end as usize));
         }
         let mut bytes = work_space(end - start)?;
-        self.opened(file)?.read(start, &mut bytes, Way::Cached)?;
+        self.opened(file)?.read(start, &mut bytes, ReadPath::Cached)?;
         Ok(bytes.into())
     }
 
@@ -380,7 +384,7 @@ impl CheckedStore {
         let mut at = 0;
         while at < len_bytes {
             let len = (len_bytes - at).min(CHECKED_LEN_BYTES);
-            sum.update(file.fetch(at, len as usize, Way::Cached, &mut scratch)?);
+            sum.update(file.fetch(at, len as usize, ReadPath::Cached, &mut scratch)?);
             at += len;
         }
         Ok(match sum.differs_from(record) {
@@ -402,7 +406,7 @@ impl Store for CheckedStore {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(self.path_of(file)))?;
             if let Some(map) = self.map_of(file)? {
-                self.check_file(file, part.start, part.end, Ahead::Views)?;
+                self.check_file(file, part.start, part.end, CheckFor::Views)?;
                 return Ok(Some(map.slice(part.start as usize..part.end as usize)));
             }
             return self.read_checked(file, part).map(Some);
@@ -412,7 +416,7 @@ impl Store for CheckedStore {
             let part =
                 resolve_range(range, file.len_bytes()).map_err(|error| error.in_file(file.describe()))?;
             let mut bytes = work_space(part.end - part.start)?;
-            file.read(part.start, &mut bytes, Way::Cached)?;
+            file.read(part.start, &mut bytes, ReadPath::Cached)?;
             return Ok(Some(bytes.into()));
         }
         match self.0.base.len_bytes(key)? {

@@ -25,25 +25,25 @@
 //! | `base` | data files of an earlier checkpoint that are linked instead of written |
 //! | `digest` | by what the next save knows leaves that rest |
 //! | `checked` | data files whose blocks are checked before they are handed out |
-//! | `passes` | many blocks at once: checked, or read into the caller's memory |
+//! | `block_reads` | many blocks at once: checked, or read into the caller's memory |
 //!
 //! Source: `docs/formats/regrow-layout.md`.
 
 use super::{Description, Format, Reader};
 use crate::array::Dtype;
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, Tree};
 
 mod base;
+mod block_reads;
 mod checked;
 mod digest;
 mod index;
 pub mod manifest;
-mod passes;
 mod plan;
 mod reader;
 pub mod structure;
@@ -126,7 +126,8 @@ pub(super) fn lost_manifest(folder: &Location, is_said: bool) -> Result<Option<L
         let name = entry.name.to_string_lossy();
         name.starts_with("model") && name.ends_with(".safetensors")
     };
-    Ok((is_said || folder.entries()?.iter().any(is_data_file)).then_some(file))
+    let is_lost = is_said || folder.has_listings() && folder.entries()?.iter().any(is_data_file);
+    Ok(is_lost.then_some(file))
 }
 
 /// The database key of an array's part: a bare leaf has the empty name and no `/`.

@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::manifest::LeafPlace;
 use super::stored_dtype;
 use crate::array::{Array, Dtype, Shape};
-use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::{Compression, SaveOptions};
 use crate::store::ocdbt::KEY_LEN_MAX_BYTES;
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, LeafNames, Tree};
@@ -30,7 +30,7 @@ const NAME_LEN_MAX_BYTES: usize = KEY_LEN_MAX_BYTES - 2 - 64 * 21;
 /// What is left of a longer one.
 const SHORTENED_LEN_CHARS: usize = 200;
 
-/// What is planned for one leaf, beyond what the tree itself says. Small: there may be a million.
+/// What is planned for one leaf, beyond what the tree itself says. SmallFiles: there may be a million.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LeafPlan {
     /// The dtype that is stored (after a cast).

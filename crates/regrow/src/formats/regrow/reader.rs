@@ -5,18 +5,18 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
+use super::block_reads::{Part, ReadOptions};
 use super::checked::CheckedStore;
 use super::manifest::uuid_text;
 use super::manifest::{self, DataFile, LeafPlace, Manifest};
-use super::passes::{How, Part};
 use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::engine::Finding;
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{Ahead, Description, Reader};
+use crate::formats::{CheckFor, Description, Reader};
 use crate::location::{Location, StepFolder};
 use crate::monitor::Monitor;
+use crate::report::Finding;
 use crate::storage::Document;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
 use crate::store::{Blob, Store, StoreExt};
@@ -184,7 +184,7 @@ impl RegrowReader {
         }
     }
 
-    fn check(&self, leaf: usize, ahead: Ahead) -> Result<()> {
+    fn check(&self, leaf: usize, ahead: CheckFor) -> Result<()> {
         match self.leaf(leaf)? {
             (info, LeafPlace::Raw { file, offset_bytes }) => {
                 self.store.check(file, offset_bytes, info.len_bytes(), ahead)
@@ -226,7 +226,7 @@ impl Reader for RegrowReader {
                 if region.is_empty() {
                     return Ok(());
                 }
-                let how = How { verified: true, direct: out.len() >= DIRECT_LEN_MIN_BYTES };
+                let how = ReadOptions { verified: true, direct: out.len() >= DIRECT_LEN_MIN_BYTES };
                 let mut rest = out;
                 let mut parts = Vec::new();
                 region.for_each_run(&info.shape, info.dtype, |offset, _, len| {
@@ -261,7 +261,7 @@ impl Reader for RegrowReader {
                 _ => others.push((leaf, out)),
             }
         }
-        let how = How { verified: !unverified, direct: true };
+        let how = ReadOptions { verified: !unverified, direct: true };
         for (file, mut leaves) in files {
             leaves.sort_by_key(|(_, part)| part.offset_bytes);
             let mut parts = Vec::with_capacity(leaves.len());
@@ -306,14 +306,14 @@ impl Reader for RegrowReader {
     }
 
     fn check_view(&self, leaf: usize) -> Result<()> {
-        self.check(leaf, Ahead::Views)
+        self.check(leaf, CheckFor::Views)
     }
 
     fn check_data(&self, leaf: usize) -> Result<()> {
-        self.check(leaf, Ahead::Verify)
+        self.check(leaf, CheckFor::Verify)
     }
 
-    fn check_ahead(&self, leaves: &[usize], ahead: Ahead, monitor: &Monitor) -> Result<bool> {
+    fn check_ahead(&self, leaves: &[usize], ahead: CheckFor, monitor: &Monitor) -> Result<bool> {
         let range = |&leaf: &usize| match self.leaf(leaf) {
             Ok((info, LeafPlace::Raw { file, offset_bytes })) => Some((file, offset_bytes, info.len_bytes())),
             _ => None,

@@ -84,7 +84,7 @@ pub struct LeafColumns<'a> {
     pub text: Arc<str>,
     /// The stored name, where that is not the joined key path.
     pub name: Option<&'a str>,
-    /// How it was spread over devices.
+    /// ReadOptions it was spread over devices.
     pub sharding: Option<&'a serde_json::Value>,
 }
 

@@ -19,7 +19,6 @@ use super::{stored_dtype, zarr_key};
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
-use crate::engine::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::COMMIT_MARKERS;
 use crate::formats::orbax::writer::documents::{
@@ -29,6 +28,7 @@ use crate::formats::safetensors::build::HeaderBuilder;
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
 use crate::formats::stream::{write_array, write_array_shown};
 use crate::monitor::Monitor;
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::store::ocdbt::{
     Database, Entries, EntryValue, OcdbtConfig, random_data_file_name, write_database, write_sorted,
@@ -65,7 +65,7 @@ pub(super) fn write_split(
     let (mut data_files, index, mut small) = std::thread::scope(|scope| {
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &heads, options));
         let documents = Task::begin(scope, "regrow-documents", || {
-            let mut small = Small::new(staged);
+            let mut small = SmallFiles::new(staged);
             orbax_documents(plan, options, &mut small).map(|()| small)
         });
         let data_files: Result<Vec<DataFile>> = heads
@@ -245,7 +245,7 @@ fn ocdbt_config() -> OcdbtConfig {
 }
 
 /// Writes files that are read whole, and remembers their checksums.
-struct Small<'a> {
+struct SmallFiles<'a> {
     staged: &'a dyn Publication,
     files: Vec<SmallFile>,
     current: Option<Current>,
@@ -260,7 +260,7 @@ struct Current {
     out: Option<FileWriter>,
 }
 
-impl<'a> Small<'a> {
+impl<'a> SmallFiles<'a> {
     fn new(staged: &'a dyn Publication) -> Self {
         Self { staged, files: Vec::new(), current: None }
     }
@@ -272,7 +272,7 @@ impl<'a> Small<'a> {
     }
 }
 
-impl DocumentSink for Small<'_> {
+impl DocumentSink for SmallFiles<'_> {
     fn begin(&mut self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.current = Some(Current { name, len_bytes: 0, sum: Sum::new(), gathered: Vec::new(), out: None });

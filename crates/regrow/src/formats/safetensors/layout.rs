@@ -11,8 +11,7 @@ use crate::array::{Dtype, Shape};
 use crate::bytes::limits::SAFETENSORS_HEADER_LEN_MAX_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of the header's length before the header.
-pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
+pub use crate::options::LENGTH_LEN_BYTES;
 
 /// Data begins at a multiple of this in the files that regrow writes: a page.
 pub const DATA_ALIGNMENT_BYTES: usize = 4096;

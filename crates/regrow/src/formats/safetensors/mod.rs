@@ -29,19 +29,18 @@ use bytes::Bytes;
 use rustix::io::Errno;
 
 use super::{Format, Loss, Reader, Target};
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::location::Location;
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
-mod beside;
 pub mod build;
 pub mod index;
 pub mod layout;
 mod losses;
 mod metadata;
-mod options;
+mod other_checkpoints;
 mod packed;
 mod parts;
 mod plan;
@@ -49,7 +48,7 @@ mod pytree;
 mod reader;
 mod writer;
 
-pub use options::{ByteSize, SafetensorsOptions};
+pub use crate::options::{ByteSize, SafetensorsOptions};
 pub use pytree::TreeForm;
 pub use reader::{MappedTensor, PrivateMaps};
 pub use writer::FileImage;
@@ -73,7 +72,7 @@ impl Format for Safetensors {
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_step_and_item(at, options)?;
-        beside::refuse(at)?;
+        other_checkpoints::refuse(at)?;
         open_as(at, &TreeForm::Kept)
     }
 

@@ -12,6 +12,9 @@ use crate::storage::Entry;
 /// How the names of safetensors files end.
 const SUFFIX: &str = ".safetensors";
 
+/// The usual name of a model in one file, for storages that do not say what is in a folder.
+const MODEL_FILE_NAME: &str = "model.safetensors";
+
 /// The files of a checkpoint.
 #[derive(Debug)]
 pub(super) struct Parts {
@@ -114,7 +117,11 @@ fn shard_of(name: &str) -> Option<(&str, u64, u64)> {
 }
 
 fn names_in(folder: &Location) -> Result<Vec<OsString>> {
-    let files = folder.entries()?.into_iter().filter(Entry::is_file);
+    let entries = match folder.has_listings() {
+        true => folder.entries()?,
+        false => folder.those_there(&[INDEX_FILE_NAME, MODEL_FILE_NAME])?,
+    };
+    let files = entries.into_iter().filter(Entry::is_file);
     Ok(files.map(|file| file.name).collect())
 }
 

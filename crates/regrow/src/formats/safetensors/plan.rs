@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::SafetensorsOptions;
 use super::layout::{F4, can_be_packed, has_dtype, stored_as, writing_rank};
 use crate::array::{Dtype, Shape};
-use crate::engine::{Compression, SaveOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
+use crate::options::{Compression, SaveOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
 
 /// How an array stands in a file.

@@ -15,8 +15,8 @@ use super::layout::{
 use super::store::is_there;
 use crate::array::Dtype;
 use crate::bytes::limits::work_space;
-use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::Finding;
 use crate::text::counted;
 
 /// Bytes of an array that are looked at together.

@@ -40,13 +40,16 @@
 //!
 //! Source: traker 0.3.2, `trak/savers.py` and `trak/traker.py`.
 
+// The row store is live maps of local files, by nature.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use self::layout::{
     METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
 };
 use super::{Format, Loss, Reader};
-use crate::engine::{OpenOptions, SaveOptions};
 use crate::error::Result;
 use crate::location::Location;
+use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -57,15 +60,14 @@ pub mod documents;
 pub mod experiments;
 pub mod layout;
 mod lost_writes;
-mod options;
 mod reader;
 pub mod repair;
 pub mod rows;
 pub mod store;
 mod writer;
 
+pub use crate::options::TrakOptions;
 pub use experiments::ExperimentArrays;
-pub use options::TrakOptions;
 pub use repair::{Repair, repair};
 pub use store::{Mode, ModelArrays, TrakStore};
 

@@ -19,9 +19,9 @@ use super::layout::{
 };
 use super::store::is_there;
 use crate::array::{Region, Shape};
-use crate::engine::Finding;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Description, Reader};
+use crate::report::Finding;
 use crate::text::counted;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 

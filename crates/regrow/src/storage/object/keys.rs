@@ -12,7 +12,8 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, Span, Store, Suits, Version, Way, missing, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, Version, missing,
+    resolve_range,
 };
 use crate::threads::for_each_parallel;
 
@@ -24,7 +25,7 @@ const LOOK_LEN_MAX_BYTES: usize = 4 << 10;
 
 /// The keys below a folder of a bucket. An object stays the version that was seen first.
 #[derive(Debug, Clone)]
-pub(super) struct ObjectStore {
+pub(in crate::storage) struct ObjectStore {
     objects: Arc<dyn Objects>,
     prefix: Result<String, Arc<str>>,
     listing: Option<Arc<Listing>>,
@@ -34,9 +35,15 @@ pub(super) struct ObjectStore {
 
 impl ObjectStore {
     /// A folder of which nothing is known.
-    pub(super) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
+    pub(in crate::storage) fn unlisted(objects: Arc<dyn Objects>, folder: &Path) -> Self {
         let prefix = folder_key(&objects, folder).map_err(|error| Arc::from(error.what()));
         Self { objects, prefix, listing: None, known: Arc::default() }
+    }
+
+    /// Another folder, of which the same is known.
+    pub(in crate::storage) fn in_folder(&self, folder: &Path) -> Self {
+        let prefix = folder_key(&self.objects, folder).map_err(|error| Arc::from(error.what()));
+        Self { prefix, listing: None, ..self.clone() }
     }
 
     /// A folder of which one list is known.
@@ -56,7 +63,8 @@ impl ObjectStore {
     fn find(&self, key: &[u8]) -> Result<Option<Object>> {
         if let Some(listing) = &self.listing {
             let found = std::str::from_utf8(key).ok().and_then(|name| listing.object(name));
-            if found.is_some() || listing.is_whole() {
+            let is_known = || std::str::from_utf8(key).is_ok_and(|name| listing.knows(name));
+            if found.is_some() || is_known() {
                 return Ok(found.cloned());
             }
         }
@@ -229,7 +237,11 @@ fn read_at_once(objects: &dyn Objects, object: &Object, offset_bytes: u64, out: 
 }
 
 /// The first bytes of a key, at most so many.
-pub(super) fn read_beginning(store: &dyn Store, name: &str, len_max_bytes: u64) -> Result<Option<Vec<u8>>> {
+pub(in crate::storage) fn read_beginning(
+    store: &dyn Store,
+    name: &str,
+    len_max_bytes: u64,
+) -> Result<Option<Vec<u8>>> {
     let Some(len_bytes) = store.len_bytes(name.as_bytes())? else { return Ok(None) };
     let span = ByteRange::Span { offset_bytes: 0, len_bytes: len_bytes.min(len_max_bytes) };
     Ok(store.get(name.as_bytes(), span)?.map(Into::into))
@@ -257,7 +269,7 @@ impl Blob for ObjectBlob {
         self.objects.url(&self.object.key).into()
     }
 
-    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: Way) -> Result<()> {
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         read_at_once(&*self.objects, &self.object, offset_bytes, out)
     }
 

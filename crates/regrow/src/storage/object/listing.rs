@@ -33,6 +33,8 @@ pub(super) struct Listing {
     objects: BTreeMap<String, Object>,
     /// Whether these are all there are.
     is_whole: bool,
+    /// Names that begin so are all there are.
+    begins: Option<String>,
     /// What has been read of their beginnings.
     beginnings: Arc<Beginnings>,
 }
@@ -49,17 +51,35 @@ impl Listing {
                 below.insert(name, object);
             }
         }
-        Ok(Self { prefix, objects: below, is_whole, beginnings: Arc::default() })
+        Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// A single object, and nothing known of its neighbours.
-    fn of_one(prefix: String, name: String, object: Object) -> Self {
-        Self {
-            prefix,
-            objects: BTreeMap::from([(name, object)]),
-            is_whole: false,
-            beginnings: Arc::default(),
+    /// One look at the folder of a checkpoint. What says whether it is one is asked for where the list was cut before it.
+    pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
+        let mut listing = Self::of(objects, prefix)?;
+        if !listing.is_whole {
+            for name in [CLAIM, MARKER, OTHER_MARKER, MOVED] {
+                let found = match listing.objects.contains_key(name) {
+                    true => None,
+                    false => objects.head(&format!("{}{name}", listing.prefix))?,
+                };
+                listing.objects.extend(found.map(|object| (name.to_owned(), object)));
+            }
         }
+        Ok(listing)
+    }
+
+    /// What has a name in the folder `prefix` that begins with `name`: a single object, or files beside each other.
+    fn of_names(objects: &Arc<dyn Objects>, prefix: String, name: &str) -> Result<Self> {
+        let key = format!("{prefix}{name}");
+        let (mut listed, is_whole) = objects.list_beginning(&key, true)?;
+        if !is_whole && listed.iter().all(|object| object.key != key) {
+            listed.extend(objects.head(&key)?);
+        }
+        let name_of = |object: &Object| object.key.get(prefix.len()..).unwrap_or_default().to_owned();
+        let below = listed.into_iter().map(|object| (name_of(&object), object)).collect();
+        let begins = is_whole.then(|| name.to_owned());
+        Ok(Self { prefix, objects: below, is_whole: false, begins, beginnings: Arc::default() })
     }
 
     pub(super) fn prefix(&self) -> &str {
@@ -94,9 +114,14 @@ impl Listing {
         self.objects.contains_key(MARKER) || self.objects.contains_key(OTHER_MARKER)
     }
 
-    /// Whether the name lies below an object, where nothing is.
-    fn is_below_object(&self, name: &str) -> bool {
-        name.match_indices('/').any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
+    /// Whether nothing can be at a name that the list has not shown: all such names are known, or it lies below an
+    /// object.
+    pub(super) fn knows(&self, name: &str) -> bool {
+        self.is_whole
+            || self.begins.as_ref().is_some_and(|begins| name.starts_with(begins))
+            || name
+                .match_indices('/')
+                .any(|(at, _)| self.objects.contains_key(name.get(..at).unwrap_or_default()))
     }
 
     fn has_below(&self, folder: &str) -> bool {
@@ -117,7 +142,7 @@ impl Listing {
         }
         let start = format!("{folder}/");
         let prefix = format!("{}{start}", self.prefix);
-        if !self.is_whole {
+        if !self.knows(folder) {
             return Self::of(objects, prefix);
         }
         let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
@@ -127,6 +152,7 @@ impl Listing {
             prefix,
             objects: below.collect(),
             is_whole: true,
+            begins: None,
             beginnings: Arc::clone(&self.beginnings),
         })
     }
@@ -210,30 +236,35 @@ impl Beginnings {
 /// # Errors
 /// `Uncommitted` if it is being written; what the bucket says.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
-    let listing = Listing::of(objects, folder_key(objects, path)?)?;
+    let listing = Listing::of_checkpoint(objects, folder_key(objects, path)?)?;
     if listing.is_empty() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));
-        let found = if name.is_empty() { None } else { objects.head(&key_of(objects, path)?)? };
-        let Some(object) = found else {
+        if name.is_empty() {
             return Ok(Reading { location: Location::new(unlisted, path), identity: None });
-        };
-        let identity = Some(Identity::of_objects(object.tag.text()));
-        let listing = Listing::of_one(folder_key(objects, folder)?, name, object);
-        return Ok(Reading { location: listed(objects, listing, path), identity });
+        }
+        let root = folder_key(objects, folder)?;
+        let listing = Listing::of_names(objects, root.clone(), &name)?;
+        let identity = listing.object(&name).map(|object| Identity::of_objects(object.tag.text()));
+        return Ok(Reading { location: listed(objects, listing, root, path), identity });
     }
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
         let listing = Listing::of(objects, format!("{folder}/"))?;
-        return Ok(Reading { location: listed(objects, listing, Path::new(&folder)), identity });
+        // Under the name of the target: that of the folder is one of unfinished saves.
+        return Ok(Reading {
+            location: listed(objects, listing, folder_key(objects, path)?, path),
+            identity,
+        });
     }
     refuse_uncommitted(objects, &listing)?;
-    Ok(Reading { location: listed(objects, listing, path), identity })
+    let root = listing.prefix().to_owned();
+    Ok(Reading { location: listed(objects, listing, root, path), identity })
 }
 
-fn listed(objects: &Arc<dyn Objects>, listing: Listing, path: &Path) -> Location {
-    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), listing }), path)
+fn listed(objects: &Arc<dyn Objects>, listing: Listing, root: String, path: &Path) -> Location {
+    Location::new(Arc::new(ListedStorage { objects: Arc::clone(objects), root, listing }), path)
 }
 
 /// Errs if the listing shows a checkpoint that was begun and not committed.
@@ -250,17 +281,19 @@ fn refuse_uncommitted(objects: &Arc<dyn Objects>, listing: &Listing) -> Result<(
 #[derive(Debug)]
 struct ListedStorage {
     objects: Arc<dyn Objects>,
+    /// What stands for the prefix of the listing in paths: another one, of a checkpoint that has moved.
+    root: String,
     listing: Listing,
 }
 
 impl ListedStorage {
-    /// What follows the prefix of the listing; `None` for a path outside it.
+    /// What follows the root; `None` for a path outside it.
     fn below(&self, path: &Path) -> Result<Option<String>> {
         let key = key_of(&self.objects, path)?;
-        if format!("{key}/") == self.listing.prefix || key.is_empty() && self.listing.prefix.is_empty() {
+        if format!("{key}/") == self.root || key.is_empty() && self.root.is_empty() {
             return Ok(Some(String::new()));
         }
-        Ok(key.strip_prefix(&self.listing.prefix).map(str::to_owned))
+        Ok(key.strip_prefix(&self.root).map(str::to_owned))
     }
 
     fn unlisted(&self) -> ObjectStorage {
@@ -281,8 +314,7 @@ impl Storage for ListedStorage {
         if name.is_empty() || self.listing.has_below(&name) {
             return Ok(Some(Found::Folder));
         }
-        let is_known = self.listing.is_whole || self.listing.is_below_object(&name);
-        if is_known { Ok(None) } else { self.unlisted().look(path) }
+        if self.listing.knows(&name) { Ok(None) } else { self.unlisted().look(path) }
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
@@ -326,8 +358,11 @@ impl Storage for ListedStorage {
     fn for_reading(&self, path: &Path) -> Result<Option<Reading>> {
         let Some(name) = self.below(path)? else { return self.unlisted().for_reading(path) };
         if self.listing.object(&name).is_some() {
-            let storage =
-                Arc::new(Self { objects: Arc::clone(&self.objects), listing: self.listing.clone() });
+            let storage = Arc::new(Self {
+                objects: Arc::clone(&self.objects),
+                root: self.root.clone(),
+                listing: self.listing.clone(),
+            });
             return Ok(Some(Reading {
                 location: Location::new(storage, path),
                 identity: self.identity(path),

@@ -1,6 +1,7 @@
 //! The small objects that say what a folder of objects is: being written, committed, moved.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -35,6 +36,9 @@ pub(super) fn nonce() -> Result<String> {
     })?;
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
+
+/// A claim whose writer cannot be asked is respected for so long.
+pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Who writes a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,19 +87,50 @@ impl Claim {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether the writer is known to be gone: it has said so, or was a process of this machine that is no more.
-    pub(super) fn is_of_the_dead(&self) -> bool {
+    /// Whether the writer is known to be gone: it has said so, or was a process of this machine that is no more, or a save
+    /// of this process that has ended.
+    fn is_of_the_dead(&self) -> bool {
         let is_alive = || {
+            if self.pid == std::process::id() {
+                return Running::all().contains(&self.nonce);
+            }
             let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
             pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
         };
         self.is_released || self.host == host() && !is_alive()
     }
 
+    /// Whether nobody writes any more: the writer is known to be gone, or its time is over.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_of_the_dead() || self.age() > CLAIM_TIME_MAX
+    }
+
     /// How long ago the save began, by this machine's clock.
     pub(super) fn age(&self) -> Duration {
         let since = UNIX_EPOCH + Duration::from_secs(self.since);
         SystemTime::now().duration_since(since).unwrap_or_default()
+    }
+}
+
+/// A save of this process that has not ended; it ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running(String);
+
+impl Running {
+    pub(super) fn begin(nonce: &str) -> Self {
+        Self::all().insert(nonce.to_owned());
+        Self(nonce.to_owned())
+    }
+
+    fn all() -> MutexGuard<'static, BTreeSet<String>> {
+        static ALL: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+        ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        Self::all().remove(&self.0);
     }
 }
 
@@ -168,5 +203,5 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<S
 
 /// Where a checkpoint that replaces another is written.
 pub(super) fn staged_folder(target: &str, nonce: &str) -> String {
-    format!("{target}{}-{nonce}", crate::formats::UNCOMMITTED_MARK)
+    format!("{target}{}-{nonce}", crate::storage::UNCOMMITTED_MARK)
 }

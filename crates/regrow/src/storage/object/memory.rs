@@ -105,6 +105,10 @@ impl Objects for MemoryObjects {
         Ok((objects, folders))
     }
 
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.list(begins, page)
+    }
+
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
         Ok(self.state().put(key, bytes))
     }

@@ -6,6 +6,8 @@
 //! | `listing` | what one list has shown: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `target` | which targets may be taken |
+//! | `settle` | the end of an overwrite; what killed writers have left |
 //! | `remove` | a checkpoint, or what a save has left, taken away |
 //! | `marker` | the small objects that say what a folder is |
 //! | `transfer` | a copy, which goes on where an earlier one was interrupted |
@@ -49,13 +51,15 @@ use crate::store::{Store, Suits};
 
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
-mod keys;
+pub(super) mod keys;
 mod listing;
 mod marker;
 mod memory;
 mod publish;
 mod remove;
+mod settle;
 mod sink;
+mod target;
 mod transfer;
 
 use listing::Listing;
@@ -93,10 +97,16 @@ pub(crate) struct Tag {
 }
 
 impl Tag {
-    fn new(e_tag: Option<String>, version: Option<String>) -> Self {
+    pub(super) fn new(e_tag: Option<String>, version: Option<String>) -> Self {
         // Listings of some stores leave out the quotes.
         let e_tag = e_tag.map(|tag| if tag.ends_with('"') { tag } else { format!("\"{tag}\"") });
         Self { e_tag, version }
+    }
+
+    /// The entity tag, in quotes.
+    #[cfg(feature = "cloud")]
+    pub(super) fn e_tag(&self) -> Option<&str> {
+        self.e_tag.as_deref()
     }
 
     /// Whether both are of the same content, as far as both say.
@@ -152,6 +162,10 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
     /// The objects right below `prefix`, and the names of the folders there.
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)>;
+
+    /// The objects whose keys begin with this text, which need not end where a name does. With `page`, only those that
+    /// one request gives, and whether these are all.
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)>;
 
     /// Writes an object, whatever is there.
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag>;
@@ -290,7 +304,7 @@ impl Storage for ObjectStorage {
     }
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        publish::check(&self.objects, target, options).map(drop)
+        target::check(&self.objects, target, options).map(drop)
     }
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {

@@ -3,183 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, is_bookkeeping, marker_bytes, marker_line, nonce,
+    CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, marker_line, nonce,
     staged_folder,
 };
+use super::settle::{settle, settle_moved, sweep};
 use super::sink::ObjectSink;
+use super::target::{Before, check};
 use super::{Conditional, Object, Objects, Tag, key_of};
-use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::storage::{Identity, Publication, PublishOptions, Target, no_such_file};
 use crate::store::{Blob, FileWriter};
 use crate::threads::for_each_parallel;
 
-/// A claim whose writer cannot be asked is respected for so long.
-const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
-
 /// Small files are gathered up to so many bytes, and then written at once.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
-
-/// What is at a target before a save.
-#[derive(Debug)]
-pub(super) enum Before {
-    /// Nothing.
-    Nothing,
-    /// What a writer has left that is gone: its objects.
-    Leftovers(Vec<Object>),
-    /// A checkpoint, or a file, that may be replaced.
-    Old(Listing),
-}
-
-/// The key of a target whose name is one for a checkpoint.
-pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
-    let key = key_of(objects, target.path())?;
-    if key.is_empty() {
-        return Err(Error::invalid("a bucket itself is no checkpoint")
-            .in_file(target)
-            .help("give the place of the checkpoint in it, such as `bucket/runs/a/step_100`"));
-    }
-    if target.name_text().contains(UNCOMMITTED_MARK) {
-        return Err(Error::invalid(format!(
-            "a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"
-        ))
-        .in_file(target)
-        .help("no reader would open it; choose another name"));
-    }
-    Ok(key)
-}
-
-pub(super) fn exists_already(target: &Location) -> Error {
-    Error::new(ErrorKind::AlreadyExists, "the target exists already")
-        .in_file(target)
-        .help("choose another path, or ask for it to be replaced (`overwrite`)")
-}
-
-/// Errs unless the target may be taken; what is there.
-pub(super) fn check(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    options: PublishOptions<'_>,
-) -> Result<Before> {
-    let key = check_name(objects, target)?;
-    let exists = || exists_already(target);
-    let other =
-        |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
-    let single = match options.kind {
-        Target::Siblings { suffixes } => {
-            for suffix in suffixes {
-                let sibling = target.with_suffix(suffix);
-                if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
-                    return Err(if options.overwrite {
-                        pair_stays(&sibling)
-                    } else {
-                        exists().in_file(&sibling)
-                    });
-                }
-            }
-            return Ok(Before::Nothing);
-        }
-        _ => objects.head(&key)?,
-    };
-    let below = Listing::of(objects, format!("{key}/"))?;
-    match (options.kind, single.is_some(), below.is_empty()) {
-        (_, false, true) => Ok(Before::Nothing),
-        (Target::File, true, _) if options.overwrite => {
-            options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
-            Ok(Before::Nothing)
-        }
-        (Target::File, false, false) if options.overwrite => {
-            Err(other("the target is no file, and this layout is one"))
-        }
-        (Target::Folder, true, _) if options.overwrite => {
-            Err(other("the target is a file, and this layout is a folder"))
-        }
-        (Target::Folder, false, false) => {
-            if let Some(left) = leftovers(objects, target, &below)? {
-                return Ok(Before::Leftovers(left));
-            }
-            if !options.overwrite {
-                return Err(exists());
-            }
-            check_replaceable(target, &below)?;
-            Ok(Before::Old(below))
-        }
-        _ => Err(exists()),
-    }
-}
-
-pub(super) fn pair_stays(file: &Location) -> Error {
-    Error::unsupported(
-        "files beside each other cannot be replaced in a bucket without a moment of neither or both",
-    )
-    .in_file(file)
-    .help("save under another name, and remove the old files when the new ones are there")
-}
-
-/// The objects of a save that never ended, if that is what is there, and its writer is gone.
-///
-/// # Errors
-/// `AlreadyExists` if the writer may still be at it.
-fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Option<Vec<Object>>> {
-    if below.is_marked() || below.object(MOVED).is_some() {
-        return Ok(None);
-    }
-    let Some(claim) = below.object(CLAIM) else { return Ok(None) };
-    let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
-    check_gone(target, Claim::parse(&bytes).as_ref())?;
-    let (all, _) = objects.list(below.prefix(), false)?;
-    Ok(Some(all))
-}
-
-/// Errs if the writer of a claim may still be at it.
-pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
-    let gone = match claim {
-        Some(claim) if claim.is_of_the_dead() || claim.age() > CLAIM_TIME_MAX => Ok(()),
-        Some(claim) => Err(format!(
-            "process {} on {}, since {} s",
-            claim.pid,
-            claim.host.split(' ').next().unwrap_or_default(),
-            claim.age().as_secs()
-        )),
-        None => Err("nobody that can be read".to_owned()),
-    };
-    match gone {
-        Ok(()) => Ok(()),
-        Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
-            .in_file(target)
-            .expected("no other writer", writer)
-            .help(format!(
-                "wait for it; if it was killed, remove the objects there, or wait for {} minutes",
-                CLAIM_TIME_MAX.as_secs() / 60
-            ))),
-    }
-}
-
-/// Errs if a folder holds something that is no part of a checkpoint.
-pub(super) fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
-    let is_marked =
-        below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
-    if is_marked || below.objects().all(|(name, _)| is_of_safetensors(name)) {
-        return Ok(());
-    }
-    Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
-        .in_file(target)
-        .help("overwriting would remove all of it; choose another path, or remove it yourself"))
-}
-
-/// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.
-pub(super) fn is_of_safetensors(name: &str) -> bool {
-    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
-}
 
 /// Begins a checkpoint.
 pub(super) fn begin(
@@ -204,6 +48,7 @@ pub(super) fn begin(
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         is_over: false,
+        _running: Running::begin(&nonce),
     };
     if *options.kind != Target::Folder {
         new.folder.clear();
@@ -221,6 +66,8 @@ pub(super) fn begin(
         }
         Before::Old(old) => {
             let old = settle_moved(objects, &key, old)?;
+            // What cannot be removed now is nobody's checkpoint, and waits for the next save.
+            let _ = sweep(objects, &key);
             new.folder = staged_folder(&key, &nonce);
             new.old = Some(old);
         }
@@ -271,6 +118,7 @@ struct NewObjects {
     /// Which process may remove the objects: not a fork's child.
     pid: u32,
     is_over: bool,
+    _running: Running,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -394,59 +242,23 @@ impl NewObjects {
         }
     }
 
+    /// Removes all that is in the folder, also what was written and not answered. The claim goes last: until then it says
+    /// what the others are.
+    fn remove_folder(&self) -> Result<()> {
+        self.check_claim()?;
+        let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let keys = all.into_iter().map(|object| object.key);
+        let (claim, others): (Vec<String>, Vec<String>) = keys.partition(|key| key.ends_with(CLAIM));
+        self.objects.delete(&others)?;
+        self.objects.delete(&claim)
+    }
+
     /// Errs if another writer has taken the place of this one, which it took for dead.
     fn check_claim(&self) -> Result<()> {
         let claim = format!("{}/{CLAIM}", self.folder);
         let found = self.objects.get(&claim)?.and_then(|(bytes, _)| Claim::parse(&bytes));
         if found.is_some_and(|found| found.nonce == self.nonce) { Ok(()) } else { Err(self.exists()) }
     }
-}
-
-/// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
-pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
-    let Some(pointer) = old.object(MOVED) else { return Ok(old) };
-    let folder = super::marker::moved_to(objects, pointer)?;
-    settle(objects, key, &folder, old.prefix())?;
-    Listing::of(objects, format!("{key}/"))
-}
-
-/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or the marker at `key`
-/// leads to the whole of it.
-pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
-    let (staged, _) = objects.list(&format!("{folder}/"), false)?;
-    let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
-    let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
-    let (markers, files): (Vec<Object>, Vec<Object>) = staged
-        .into_iter()
-        .filter(|object| is_marker(object) || !is_bookkeeping(&name_of(object)))
-        .partition(is_marker);
-    let Some(marker) = markers.first() else {
-        // Somebody else has settled it.
-        return Ok(());
-    };
-    let (old, _) = objects.list(old_prefix, false)?;
-    // Orbax is to see no checkpoint while it is half the one and half the other.
-    objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
-    let names: BTreeSet<String> = files.iter().map(name_of).collect();
-    let stale = old.into_iter().map(|object| object.key).filter(|old| {
-        let name = old.get(old_prefix.len()..).unwrap_or_default();
-        !names.contains(name) && !is_bookkeeping(name) && name != MARKER
-    });
-    let stale: Vec<String> = stale.collect();
-    let threads = objects.suits().requests_max.min(files.len()).max(1);
-    for_each_parallel(
-        threads,
-        &files,
-        u64::MAX,
-        |_| 0,
-        |file| objects.copy(file, &format!("{key}/{}", name_of(file))).map(drop),
-    )?;
-    objects.delete(&stale)?;
-    objects.copy(marker, &format!("{key}/{}", name_of(marker)))?;
-    objects.delete(&[format!("{key}/{MOVED}"), format!("{key}/{CLAIM}")])?;
-    // The marker goes last: what is left without one is nobody's checkpoint.
-    objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;
-    objects.delete(&[marker.key.clone(), format!("{folder}/{CLAIM}")])
 }
 
 impl Publication for NewObjects {
@@ -556,9 +368,12 @@ impl Drop for NewObjects {
         if self.is_over || self.pid != std::process::id() || self.kind == Target::File && self.overwrite {
             return;
         }
-        let keys: Vec<String> = self.state().written.keys().cloned().collect();
-        let (claim, others): (Vec<String>, Vec<String>) =
-            keys.into_iter().partition(|key| key.ends_with(CLAIM));
-        let _ = self.objects.delete(&others).and_then(|()| self.objects.delete(&claim));
+        if self.kind == Target::Folder {
+            // What cannot be removed now keeps its claim, and the next save removes it.
+            let _ = self.remove_folder();
+        } else {
+            let keys: Vec<String> = self.state().written.keys().cloned().collect();
+            let _ = self.objects.delete(&keys);
+        }
     }
 }

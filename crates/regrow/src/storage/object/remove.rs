@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use super::listing::Listing;
 use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, is_bookkeeping, nonce};
-use super::publish::{check_gone, check_replaceable, is_of_safetensors, settle_moved};
+use super::settle::settle_moved;
+use super::target::{check_gone, check_replaceable, is_of_safetensors};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::commit::{CHECKPOINT_MARKERS, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
 use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
 use crate::location::Location;
-use crate::storage::{RESPECTED_FOR, Removal, Removed, is_recent};
+use crate::storage::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recent};
 
 /// How many names an error tells.
 const SHOWN_MAX: usize = 5;

@@ -22,16 +22,14 @@ use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, marker_bytes, nonce, staged_folder,
 };
-use super::publish::{
-    Before, check, check_gone, check_name, exists_already, pair_stays, settle, settle_moved,
-};
+use super::settle::{settle, settle_moved};
 use super::sink::ObjectSink;
+use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays};
 use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::UNCOMMITTED_MARK;
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Left, Target, Transfer, TransferFile, TransferOptions, no_such_file};
+use crate::storage::{Left, Target, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK, no_such_file};
 use crate::store::{Blob, FileWriter, missing};
 
 /// Copies that replace something are written beside it under this name, so that the next one finds them.

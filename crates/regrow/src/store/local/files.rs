@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 
 use super::folder::FilePlace;
 use super::map::{PrivateMap, map_file};
-use super::reader::{DirectReader, Scratch, Way};
+use super::reader::{DirectReader, ReadPath, Scratch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, resolve_range,
@@ -95,7 +95,7 @@ impl OpenFile {
             Ok((true, file)) => Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() })),
             Ok((false, _)) => Ok(None),
             Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::io("cannot open", &place.describe(), error)),
+            Err(error) => Err(Error::io("cannot open", place.describe(), error)),
         }
     }
 
@@ -170,8 +170,8 @@ impl OpenFile {
         while at < part.end {
             let len = (part.end - at).min(FETCH_LEN_MAX_BYTES);
             let (way, step) = match reader.is_cached(at, len) {
-                true => (Way::Cached, CACHED_LEN_BYTES),
-                false => (Way::Direct, len),
+                true => (ReadPath::Cached, CACHED_LEN_BYTES),
+                false => (ReadPath::Direct, len),
             };
             let end = at + len;
             while at < end {

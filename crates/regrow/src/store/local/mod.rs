@@ -55,7 +55,7 @@ pub use direct::DirectWriter;
 pub use map::{Access, PrivateMap, advise};
 use reader::DirectReader;
 pub(crate) use reader::FETCH_LEN_MAX_BYTES;
-pub use reader::{Scratch, Way};
+pub use reader::{ReadPath, Scratch};
 pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
 use files::{OpenFile, OpenFiles, is_absent};
@@ -216,7 +216,7 @@ impl Store for LocalStore {
 
     fn len_bytes(&self, key: &[u8]) -> Result<Option<u64>> {
         let place = self.inner.root.file(relative_path(key)?);
-        let cannot_look = |error| Error::io("cannot look at", &self.describe(key), error);
+        let cannot_look = |error| Error::io("cannot look at", self.describe(key), error);
         if let Some(file) = self.inner.files.known(key) {
             return file.len_bytes().map(Some).map_err(cannot_look);
         }
@@ -236,7 +236,7 @@ impl Store for LocalStore {
     /// The map is kept while the file is among the store's open ones, and in any case while a view of it lives.
     fn map(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let Some((_, file)) = self.opened(key)? else { return Ok(None) };
-        file.map().map_err(|error| Error::io("cannot map", &self.describe(key), error))
+        file.map().map_err(|error| Error::io("cannot map", self.describe(key), error))
     }
 
     fn map_private(&self, key: &[u8]) -> Result<Option<PrivateMap>> {

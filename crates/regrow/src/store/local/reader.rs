@@ -42,7 +42,7 @@ pub(crate) const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as 
 
 /// How bytes are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum ReadPath {
     /// Through the page cache, and nothing but what is asked for.
     Cached,
     /// Through the page cache, front to back: what follows is read ahead.
@@ -158,8 +158,8 @@ impl Blob for DirectReader {
     }
 
     /// Through the page cache if the way is direct, for which any memory will not do.
-    fn read(&self, offset: u64, out: &mut [u8], way: Way) -> Result<()> {
-        let streamed = self.streamed.as_ref().filter(|_| way == Way::Streamed);
+    fn read(&self, offset: u64, out: &mut [u8], way: ReadPath) -> Result<()> {
+        let streamed = self.streamed.as_ref().filter(|_| way == ReadPath::Streamed);
         streamed
             .unwrap_or(&self.cached)
             .read_exact_at(out, offset)
@@ -167,11 +167,17 @@ impl Blob for DirectReader {
     }
 
     /// Through the page cache where direct I/O is refused.
-    fn fetch<'s>(&self, offset: u64, len: usize, way: Way, scratch: &'s mut Scratch) -> Result<&'s [u8]> {
+    fn fetch<'s>(
+        &self,
+        offset: u64,
+        len: usize,
+        way: ReadPath,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8]> {
         let explain = |error| self.explain(error, offset);
         // Whole device blocks; the last one may lie beyond the end of the file.
         let from = (offset % ALIGN_BYTES as u64) as usize;
-        let is_done = way == Way::Direct && {
+        let is_done = way == ReadPath::Direct && {
             let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
             self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
         };
@@ -282,7 +288,7 @@ mod tests {
         DirectReader::open(folder.file(Path::new(path.file_name().unwrap()))).unwrap()
     }
 
-    const WAYS: [Way; 3] = [Way::Cached, Way::Streamed, Way::Direct];
+    const WAYS: [ReadPath; 3] = [ReadPath::Cached, ReadPath::Streamed, ReadPath::Direct];
 
     fn file(len: usize) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
@@ -335,9 +341,9 @@ mod tests {
         for _ in 0..3 {
             assert!(!reader.is_cached(0, 1 << 20));
             let mut scratch = Scratch::default();
-            assert!(reader.fetch(0, 1 << 20, Way::Direct, &mut scratch).unwrap() == vec![7; 1 << 20]);
+            assert!(reader.fetch(0, 1 << 20, ReadPath::Direct, &mut scratch).unwrap() == vec![7; 1 << 20]);
         }
-        reader.read(0, &mut vec![0; 1 << 19], Way::Cached).unwrap();
+        reader.read(0, &mut vec![0; 1 << 19], ReadPath::Cached).unwrap();
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
         assert_eq!(reader.residency.as_ref().unwrap().has(1 << 20), None);
@@ -349,7 +355,7 @@ mod tests {
         let path = folder.path().join("file");
         std::fs::write(&path, [5; 10_000]).unwrap();
         let reader = open(&path).unwrap();
-        assert_eq!(reader.fetch(4000, 6000, Way::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
+        assert_eq!(reader.fetch(4000, 6000, ReadPath::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
         assert!(reader.is_cached(0, 10_000));
     }
 

@@ -203,12 +203,15 @@ impl ZipWriter {
     }
 }
 
+/// Takes the next bytes.
+type TakePiece<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
 /// Hands the bytes of a member to `out`, deflated if there is a level; their checksum.
 fn pack(
     level: Option<u32>,
     len_bytes: u64,
-    fill: &dyn Fn(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>,
-    out: &mut dyn FnMut(&[u8]) -> Result<()>,
+    fill: &dyn Fn(TakePiece<'_>) -> Result<()>,
+    out: TakePiece<'_>,
 ) -> Result<u32> {
     let mut crc = Crc32::new();
     let mut given = 0;

@@ -9,10 +9,10 @@
 //! the database is made.
 
 use super::encode::{Encoded, PlannedArray};
-use super::lanes::{self, Batch};
 use super::names::kvstore_key;
-use crate::engine::Compression;
+use super::workers::{self, Batch};
 use crate::error::{Result, ResultExt};
+use crate::options::Compression;
 use crate::storage::Publication;
 
 /// Writes all arrays below `item`, a folder name that ends in `/`, or nothing.
@@ -25,7 +25,7 @@ pub(super) fn write(
     item: &str,
     budget_bytes: Option<u64>,
 ) -> Result<()> {
-    lanes::run(arrays, lanes::lane_count(arrays, budget_bytes), |queue| {
+    workers::run(arrays, workers::worker_count(arrays, budget_bytes), |queue| {
         while let Some(batch) = queue.next() {
             write_batch(&batch, staged, item)?;
         }

@@ -1,7 +1,7 @@
 //! Arrays in one OCDBT database, laid out as a single process of Orbax does.
 //!
 //! ```text
-//! ocdbt.process_0/d/<hex>          chunks above 1024 bytes, a file (or more) a lane; after the chunks of one
+//! ocdbt.process_0/d/<hex>          chunks above 1024 bytes, a file (or more) a worker; after the chunks of one
 //!                                  of them the nodes of the process' own database
 //! ocdbt.process_0/manifest.ocdbt   the process' own database
 //! d/<hex>                          nodes of the merged database: zarr documents and small chunks inline, the
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Readers need only the merged one. A value is never cut, so a data file ends with the value that takes it to
-//! its target size. Memory: about 200 bytes a key, and what the lanes hold.
+//! its target size. Memory: about 200 bytes a key, and what the workers hold.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use bytes::Bytes;
 
 use super::chunking::DATA_FILE_BYTES_DEFAULT;
 use super::encode::{Encoded, PlannedArray};
-use super::lanes::{self, Batch};
 use super::names::kvstore_key;
-use crate::engine::OrbaxOptions;
+use super::workers::{self, Batch};
 use crate::error::{Result, ResultExt};
+use crate::options::OrbaxOptions;
 use crate::storage::Publication;
 use crate::store::FileWriter;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
@@ -46,7 +46,7 @@ pub(super) fn write(
         return Ok(()); // As Orbax: no array, no database.
     }
     let config = OcdbtConfig::orbax();
-    let lane_count = lanes::lane_count(arrays, budget_bytes);
+    let worker_count = workers::worker_count(arrays, budget_bytes);
     let files = DataFiles {
         staged,
         folder: format!("{item}{PROCESS_FOLDER}"),
@@ -55,21 +55,21 @@ pub(super) fn write(
             0 => u64::MAX,
             bytes => bytes,
         },
-        expected_len_bytes: lanes::expected_file_len_bytes(arrays, lane_count),
+        expected_len_bytes: workers::expected_file_len_bytes(arrays, worker_count),
     };
-    let done = lanes::run(arrays, lane_count, |queue| {
-        let mut lane = Lane { files: &files, file: None, entries: Entries::new() };
+    let done = workers::run(arrays, worker_count, |queue| {
+        let mut worker = Worker { files: &files, file: None, entries: Entries::new() };
         while let Some(batch) = queue.next() {
-            lane.write(&batch)?;
+            worker.write(&batch)?;
         }
-        Ok(lane)
+        Ok(worker)
     })?;
 
     let mut entries = Entries::new();
     let mut open = None;
-    for lane in done {
-        entries.extend(lane.entries);
-        match (lane.file, &open) {
+    for worker in done {
+        entries.extend(worker.entries);
+        match (worker.file, &open) {
             (Some(file), Some(_)) => file.finish()?,
             (Some(file), None) => open = Some(file),
             (None, _) => {}
@@ -134,13 +134,13 @@ impl DataFile {
 }
 
 /// What one thread writes: keys of its own, and one file at a time.
-struct Lane<'f> {
+struct Worker<'f> {
     files: &'f DataFiles<'f>,
     file: Option<DataFile>,
     entries: Entries,
 }
 
-impl Lane<'_> {
+impl Worker<'_> {
     fn write(&mut self, batch: &Batch<'_, '_>) -> Result<()> {
         let array = batch.array;
         if batch.chunks.start == 0 {

@@ -11,8 +11,8 @@
 //! Source: Orbax `subchunking.choose_chunk_shape`; `SaveArgs.write_chunk_shape` of 2024.
 
 use crate::array::{Dtype, Shape};
-use crate::engine::{LeafChunking, OrbaxOptions};
 use crate::error::{Error, Result};
+use crate::options::{LeafChunking, OrbaxOptions};
 use crate::text::counted;
 use crate::tree::KeyPath;
 

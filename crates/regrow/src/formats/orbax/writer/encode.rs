@@ -18,8 +18,8 @@ use super::chunking::ChunkShapes;
 use super::source::ChunkSource;
 use crate::array::{Array, Dtype, Region};
 use crate::bytes::checksum::crc32c;
-use crate::engine::Compression;
 use crate::error::{Error, Result};
+use crate::options::Compression;
 use crate::zarr::ArrayMeta;
 
 /// Chunks up to this size are encoded in memory.

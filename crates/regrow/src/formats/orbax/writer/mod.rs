@@ -13,7 +13,7 @@
 //! | `chunking` | chunk shapes: Orbax' greedy chooser, or shapes given by hand |
 //! | `documents` | the small files |
 //! | `source`, `encode` | the bytes of a chunk, from memory of any strides to its stored value |
-//! | `lanes` | the threads, under the byte budget |
+//! | `workers` | the threads, under the byte budget |
 //! | `arrays_ocdbt`, `arrays_files` | where the values go |
 //!
 //! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte; what differs is what differs
@@ -24,12 +24,12 @@ mod arrays_ocdbt;
 mod chunking;
 pub(crate) mod documents;
 mod encode;
-mod lanes;
 pub(crate) mod names;
 pub(super) mod plan;
 mod source;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 use self::documents::{Document, Switches, V1_ITEM, documents};
 use self::plan::Plan;

@@ -17,10 +17,10 @@ use super::documents::{LeafEntry, ValueType};
 use super::encode::{Form, PlannedArray};
 use super::names::{check_distinct, check_folders, check_key_len, check_siblings, param_name};
 use crate::array::{Array, Dtype, Shape};
-use crate::engine::{Compression, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::orbax::strings::Strings;
 use crate::formats::refusals::Refusals;
+use crate::options::{Compression, OrbaxOptions, SaveOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
 

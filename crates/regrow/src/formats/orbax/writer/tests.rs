@@ -296,7 +296,7 @@ fn many_lanes_and_a_small_budget_change_nothing() {
             let orbax = OrbaxOptions { use_ocdbt, use_zarr3: true, ..OrbaxOptions::default() };
             let options = SaveOptions { budget_bytes, ..with(orbax) };
             let (_folder, path) = write(&tree, &options).unwrap();
-            assert_reads_back(&tree, &path, "lanes");
+            assert_reads_back(&tree, &path, "workers");
         }
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Client {
     pub(super) store: Arc<dyn ObjectStore>,
     /// The same, where it can list page by page.
     pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
+    /// What tests count.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the transport counts, tests read"))]
     pub(super) traffic: Arc<Traffic>,
 }
 

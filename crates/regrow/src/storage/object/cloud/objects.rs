@@ -59,7 +59,13 @@ impl Objects for Bucket {
     }
 
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
-        self.list_level(prefix)
+        let (objects, folders) = self.list_level(prefix)?;
+        let name = |folder: String| folder.get(prefix.len()..).unwrap_or_default().to_owned();
+        Ok((objects, folders.into_iter().map(name).collect()))
+    }
+
+    fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
+        self.list_beginning(begins, page)
     }
 
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {

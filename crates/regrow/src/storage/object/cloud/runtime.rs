@@ -26,10 +26,12 @@ pub(super) const UPLOAD_BUDGET_KIB: u32 = 512 << 10;
 const REGION_LIMIT: Duration = Duration::from_secs(5);
 
 /// What one process has: a runtime, its clients, and the budget that uploads share.
-pub(super) struct State {
+pub(in crate::storage) struct State {
     process: u32,
     runtime: Runtime,
     clients: Mutex<HashMap<Arc<str>, Arc<Client>>>,
+    /// Of web servers.
+    web_clients: Mutex<HashMap<String, reqwest::Client>>,
     /// Of buckets on AWS whose region nobody gave.
     regions: Mutex<HashMap<String, Option<String>>>,
     /// In KiB.
@@ -40,7 +42,7 @@ pub(super) struct State {
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The state of this process.
-pub(super) fn state() -> Result<&'static State> {
+pub(in crate::storage) fn state() -> Result<&'static State> {
     let process = std::process::id();
     let found = STATE.load(Ordering::Acquire);
     // SAFETY: whatever was stored came from `Box::leak` below and is never freed or changed but through its own locks.
@@ -67,6 +69,7 @@ pub(super) fn state() -> Result<&'static State> {
         process,
         runtime,
         clients: Mutex::default(),
+        web_clients: Mutex::default(),
         regions: Mutex::default(),
         budget: Arc::new(Semaphore::new(UPLOAD_BUDGET_KIB as usize)),
     });
@@ -90,7 +93,7 @@ impl State {
     ///
     /// A thread inside a runtime of somebody else must not block on another one: the future runs on a thread of its own
     /// then.
-    pub(super) fn block_on<F>(&self, future: F) -> Result<F::Output>
+    pub(in crate::storage) fn block_on<F>(&self, future: F) -> Result<F::Output>
     where
         F: Future + Send,
         F::Output: Send,
@@ -146,10 +149,26 @@ impl State {
         clients.insert(name.clone(), client.clone());
         Ok(client)
     }
+
+    /// What speaks to web servers with the settings of that name, made once.
+    pub(in crate::storage) fn web_client(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<reqwest::Client>,
+    ) -> Result<reqwest::Client> {
+        let mut clients = self.web_clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(name) {
+            return Ok(client.clone());
+        }
+        let _inside = self.runtime.enter();
+        let client = make()?;
+        clients.insert(name.to_owned(), client.clone());
+        Ok(client)
+    }
 }
 
 /// Sleeps before try number `tried + 1`: 0.2 s, 0.4 s, 0.8 s, ..., at most 5 s.
-pub(super) async fn pause(tried: u32) {
+pub(in crate::storage) async fn pause(tried: u32) {
     let millis = 200_u64.saturating_mul(1 << tried.min(5)).min(5000);
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }

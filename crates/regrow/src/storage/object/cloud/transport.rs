@@ -104,11 +104,6 @@ impl Noted {
                 "SlowDown" | "InternalError" | "RequestTimeout" | "OperationAborted"
             )
     }
-
-    /// Whether any request of the operation was answered so, or not at all.
-    pub(super) fn ever_passing(&self) -> bool {
-        self.passing > 0
-    }
 }
 
 /// Counts of one client.

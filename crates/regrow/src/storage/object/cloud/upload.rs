@@ -45,6 +45,8 @@ pub(crate) struct Upload {
     written_len_bytes: u64,
     parts: u64,
     multipart: Option<Box<dyn MultipartUpload>>,
+    /// What was there when the first part was sent.
+    before: Option<Tag>,
     /// Each ends with nothing or with what went wrong.
     sending: JoinSet<Result<(), Failure>>,
     /// Parts were lost: only an abort remains.
@@ -66,6 +68,7 @@ impl Upload {
             written_len_bytes: 0,
             parts: 0,
             multipart: None,
+            before: None,
             sending: JoinSet::new(),
             is_broken: false,
             is_finished: false,
@@ -90,6 +93,7 @@ impl Upload {
     ///
     /// # Errors
     /// As for [`part`](Self::part).
+    #[cfg(test)]
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes + self.tail.len()).max(1);
@@ -160,6 +164,7 @@ impl Upload {
                 client.store.put_multipart(&path).await
             })?;
             self.multipart = Some(begun);
+            self.before = self.bucket.head(&self.key)?.map(|found| found.tag);
         }
         let in_flight = self.bucket.0.settings.tuning.parts_in_flight;
         while self.sending.len() >= in_flight {
@@ -245,6 +250,7 @@ impl Upload {
         if (failure.may_pass || failure.is_upload_gone)
             && let Ok(Some(found)) = self.bucket.try_head(&self.key)
             && found.len_bytes == self.written_len_bytes
+            && !self.before.as_ref().is_some_and(|before| before.is_same(&found.tag))
         {
             return Ok(found.tag);
         }

@@ -1,12 +1,41 @@
-//! What a save tells when it is done: how much, how fast, and where the time went.
+//! What a save and a verification tell when they are done.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::format_bytes;
+use crate::error::Error;
 use crate::monitor::{IoPath, Monitor, Stage, StageReport, gb_per_s};
-use crate::text::{counted, printable};
+use crate::text::{counted, format_bytes, printable};
+
+/// One thing that is wrong.
+#[derive(Debug)]
+pub struct Finding {
+    /// What, where, expected and found, what to do.
+    pub error: Error,
+}
+
+/// What `verify` found.
+#[derive(Debug, Default)]
+pub struct VerifyReport {
+    /// All that is wrong; empty if the checkpoint is sound.
+    pub findings: Vec<Finding>,
+    /// Leaves read.
+    pub leaf_count: usize,
+    /// Bytes of data checked, decoded.
+    pub checked_bytes: u64,
+    /// What may well be as it should, and may not: a sound checkpoint can have notes.
+    pub notes: Vec<String>,
+    /// Whether every data byte is under a checksum; if not, silent damage to array data can go unseen.
+    pub has_data_checksums: bool,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    pub fn is_ok(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
 
 /// What a save did. As text it is a line, and a line for each stage:
 ///
@@ -38,13 +67,13 @@ pub struct SaveReport {
     pub stages: Vec<StageReport>,
     /// How the bytes got to the disk.
     pub io_path: IoPath,
-    /// Bytes that were not written because the [base](super::SaveOptions::base) has them; they are part of
+    /// Bytes that were not written because the [base](crate::options::SaveOptions::base) has them; they are part of
     /// `stored_bytes`, though they take no room of their own.
     pub reused_bytes: u64,
 }
 
 impl SaveReport {
-    pub(super) fn new(path: PathBuf, stored_bytes: u64, leaf_count: usize, data_bytes: u64) -> Self {
+    pub(crate) fn new(path: PathBuf, stored_bytes: u64, leaf_count: usize, data_bytes: u64) -> Self {
         Self {
             path,
             stored_bytes,
@@ -63,7 +92,7 @@ impl SaveReport {
     }
 
     /// Reads off the monitor where the time went; what no stage has claimed was preparation.
-    pub(super) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
+    pub(crate) fn take_stock(&mut self, monitor: &Monitor, time: Duration) {
         let own = [Stage::Compare, Stage::Copy, Stage::WaitForDisk, Stage::Sync, Stage::Commit];
         let stages = monitor.stages();
         let claimed = stages.iter().filter(|report| own.contains(&report.stage)).map(|report| report.seconds);

@@ -30,7 +30,7 @@ const IN_ZIP64: u32 = u32::MAX;
 
 /// What is in an archive.
 #[derive(Debug)]
-pub(in super::super) struct Directory {
+pub(crate) struct Directory {
     /// In the order of the directory, folders left out.
     pub members: Vec<Member>,
     /// What stands at the very end.
@@ -43,7 +43,7 @@ pub(in super::super) struct Directory {
 
 /// One member. Its data lies before the directory, and overlaps no other's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Member {
+pub(crate) struct Member {
     pub name: String,
     pub method: Method,
     pub crc32: u32,
@@ -61,10 +61,27 @@ pub(in super::super) struct Member {
 ///
 /// # Errors
 /// `Corrupt`, `Unsupported` for what no `.npz` file has (encryption, other methods, several disks), `Limit`.
-pub(in super::super) fn read_directory(
+pub(crate) fn read_directory(
     file_len_bytes: u64,
     read: &dyn Fn(u64, u64) -> Result<Bytes>,
 ) -> Result<Directory> {
+    let listed = read_headers(file_len_bytes, read)?;
+    let mut members = Vec::with_capacity(listed.headers.len());
+    for header in listed.headers {
+        let at = header.member.header_offset_bytes;
+        members.push(header.find_data(listed.offset_bytes, read).map_err(|error| error.shift(at))?);
+    }
+    refuse_overlaps(&members)?;
+    let ends = members.iter().map(|member| member.offset_bytes + member.stored_len_bytes);
+    let members_end_bytes = ends.max().unwrap_or(0);
+    Ok(Directory { members, comment: listed.comment, members_end_bytes, offset_bytes: listed.offset_bytes })
+}
+
+/// Reads the directory alone: where a member's data begins is for [`Header::find_data`] to find out.
+///
+/// # Errors
+/// As [`read_directory`].
+pub(crate) fn read_headers(file_len_bytes: u64, read: &dyn Fn(u64, u64) -> Result<Bytes>) -> Result<Headers> {
     let end = find_end(file_len_bytes, read)?;
     let fits = end.offset_bytes.checked_add(end.len_bytes).is_some_and(|after| after <= end.at);
     if !fits || end.count > end.len_bytes / CENTRAL_LEN_BYTES as u64 {
@@ -80,7 +97,7 @@ pub(in super::super) fn read_directory(
         return Err(Error::new(ErrorKind::Limit, "the directory of a zip archive is too long")
             .expected(format_args!("at most {DIRECTORY_LEN_MAX_BYTES} bytes"), end.len_bytes));
     }
-    let mut listed = Vec::new();
+    let mut headers = Vec::new();
     // In pieces: what is no directory is not read to its end. Each piece begins where a header does.
     let (mut at, mut left) = (0, end.count);
     while at < end.len_bytes {
@@ -90,7 +107,7 @@ pub(in super::super) fn read_directory(
         let bytes = read(base, len_bytes)?;
         let mut input = Cursor::new(&bytes);
         while left > 0 && (is_last || input.remaining_bytes() >= HEADER_LEN_MAX_BYTES) {
-            listed.extend(central_header(&mut input).map_err(|error| error.shift(base))?);
+            headers.extend(central_header(&mut input).map_err(|error| error.shift(base))?);
             left -= 1;
         }
         if left == 0 {
@@ -105,22 +122,92 @@ pub(in super::super) fn read_directory(
         }
         at += input.offset_bytes();
     }
-    let mut members = Vec::with_capacity(listed.len());
-    for entry in listed {
-        let at = entry.member.header_offset_bytes;
-        members.push(find_data(entry, end.offset_bytes, read).map_err(|error| error.shift(at))?);
-    }
-    refuse_overlaps(&members)?;
-    let ends = members.iter().map(|member| member.offset_bytes + member.stored_len_bytes);
-    let members_end_bytes = ends.max().unwrap_or(0);
-    Ok(Directory { members, comment: end.comment, members_end_bytes, offset_bytes: end.offset_bytes })
+    Ok(Headers { headers, comment: end.comment, offset_bytes: end.offset_bytes })
 }
 
-/// A member as the directory has it, and how its name is written there.
-struct Entry {
-    member: Member,
+/// What the directory says of all members.
+#[derive(Debug)]
+pub(crate) struct Headers {
+    /// In the order of the directory, folders left out.
+    pub headers: Vec<Header>,
+    /// What stands at the very end.
+    pub comment: Vec<u8>,
+    /// Where the directory begins: members lie before it.
+    pub offset_bytes: u64,
+}
+
+/// A member as the directory has it, and how its name is written there. Where its data begins is not known.
+#[derive(Debug, Clone)]
+pub(crate) struct Header {
+    pub member: Member,
     raw_name: Vec<u8>,
     flags: u16,
+}
+
+impl Header {
+    /// The name as it is written there: many programs write UTF-8 and do not say so.
+    pub(crate) fn raw_name(&self) -> &[u8] {
+        &self.raw_name
+    }
+
+    /// Bytes of the member that are sure: its own header may be longer than this.
+    pub(crate) fn len_min_bytes(&self) -> u64 {
+        self.member.stored_len_bytes.saturating_add((LOCAL_LEN_BYTES + self.raw_name.len()) as u64)
+    }
+
+    /// Finds where the data of the member begins, and that it ends before the directory (or whatever else begins at
+    /// `end_bytes`). Both headers have to give it the same name: no checksum covers either.
+    ///
+    /// # Errors
+    /// `Corrupt`; errors count from the member's own header.
+    pub(crate) fn find_data(
+        self,
+        end_bytes: u64,
+        read: &dyn Fn(u64, u64) -> Result<Bytes>,
+    ) -> Result<Member> {
+        let Self { mut member, raw_name, flags } = self;
+        let outside =
+            || Error::corrupt("a member of a zip archive does not lie before the directory").at_byte(0);
+        let header_len_bytes = (LOCAL_LEN_BYTES + raw_name.len()) as u64;
+        let header_end = member.header_offset_bytes.checked_add(header_len_bytes);
+        if header_end.is_none_or(|end| end > end_bytes) {
+            return Err(outside());
+        }
+        let bytes = read(member.header_offset_bytes, header_len_bytes)?;
+        let mut input = Cursor::new(&bytes);
+        if input.array::<4>("a member's header")? != LOCAL {
+            return Err(
+                Error::corrupt("a member of a zip archive is not where the directory says").at_byte(0)
+            );
+        }
+        input.take(2, "the version")?;
+        let own_flags = u16le(&mut input)?;
+        input.take(LOCAL_LEN_BYTES - LOCAL.len() - 8, "a member's header")?;
+        let (name_len, extra_len) = (u16le(&mut input)?, u16le(&mut input)?);
+        let is_same_name = usize::from(name_len) == raw_name.len() && input.rest() == raw_name;
+        // The flag says how the bytes are to be read, if they are not ASCII.
+        let is_same_coding = raw_name.is_ascii() || (flags ^ own_flags) & FLAG_UTF8 == 0;
+        if !is_same_name || !is_same_coding {
+            let found = input.rest().escape_ascii().to_string();
+            return Err(Error::corrupt("a member of a zip archive has another name than in the directory")
+                .at_byte(0)
+                .expected(
+                    format_args!("{:?}", member.name),
+                    format_args!("\"{found}\", {name_len} bytes long"),
+                )
+                .help("the name was damaged in one of the two places; copy the file again"));
+        }
+        let start = member
+            .header_offset_bytes
+            .checked_add(header_len_bytes + u64::from(extra_len))
+            .ok_or_else(outside)?;
+        let end = start.checked_add(member.stored_len_bytes).ok_or_else(outside)?;
+        if end > end_bytes {
+            return Err(outside().expected(format_args!("an end before byte {end_bytes}"), end));
+        }
+        member.offset_bytes = start;
+        Ok(member)
+    }
 }
 
 /// What the end of an archive says.
@@ -213,7 +300,7 @@ fn refuse_disks(is_whole: bool, at: u64) -> Result<()> {
 }
 
 /// The next header of the directory; `None` for a folder.
-fn central_header(input: &mut Cursor<'_>) -> Result<Option<Entry>> {
+fn central_header(input: &mut Cursor<'_>) -> Result<Option<Header>> {
     let at = input.offset_bytes();
     if input.array::<4>("a header of the directory")? != CENTRAL {
         return Err(Error::corrupt("the directory of a zip archive holds something else").at_byte(at));
@@ -279,7 +366,7 @@ fn central_header(input: &mut Cursor<'_>) -> Result<Option<Entry>> {
     let offset_bytes = 0;
     let member =
         Member { name, method, crc32, stored_len_bytes, len_bytes, header_offset_bytes, offset_bytes };
-    Ok(Some(Entry { member, raw_name: raw_name.to_vec(), flags }))
+    Ok(Some(Header { member, raw_name: raw_name.to_vec(), flags }))
 }
 
 /// What the zip64 extra holds; nothing if there is none.
@@ -296,58 +383,13 @@ fn zip64_extra(extra: &[u8]) -> Result<Cursor<'_>> {
     Ok(Cursor::new(&[]))
 }
 
-/// Finds where the data of a member begins, and that it ends before the directory. Both headers have to give it the
-/// same name: no checksum covers either. Errors count from the member's own header.
-fn find_data(
-    entry: Entry,
-    directory_offset_bytes: u64,
-    read: &dyn Fn(u64, u64) -> Result<Bytes>,
-) -> Result<Member> {
-    let Entry { mut member, raw_name, flags } = entry;
-    let outside = || Error::corrupt("a member of a zip archive does not lie before the directory").at_byte(0);
-    let header_len_bytes = (LOCAL_LEN_BYTES + raw_name.len()) as u64;
-    let header_end = member.header_offset_bytes.checked_add(header_len_bytes);
-    if header_end.is_none_or(|end| end > directory_offset_bytes) {
-        return Err(outside());
-    }
-    let bytes = read(member.header_offset_bytes, header_len_bytes)?;
-    let mut input = Cursor::new(&bytes);
-    if input.array::<4>("a member's header")? != LOCAL {
-        return Err(Error::corrupt("a member of a zip archive is not where the directory says").at_byte(0));
-    }
-    input.take(2, "the version")?;
-    let own_flags = u16le(&mut input)?;
-    input.take(LOCAL_LEN_BYTES - LOCAL.len() - 8, "a member's header")?;
-    let (name_len, extra_len) = (u16le(&mut input)?, u16le(&mut input)?);
-    let is_same_name = usize::from(name_len) == raw_name.len() && input.rest() == raw_name;
-    // The flag says how the bytes are to be read, if they are not ASCII.
-    let is_same_coding = raw_name.is_ascii() || (flags ^ own_flags) & FLAG_UTF8 == 0;
-    if !is_same_name || !is_same_coding {
-        let found = input.rest().escape_ascii().to_string();
-        return Err(Error::corrupt("a member of a zip archive has another name than in the directory")
-            .at_byte(0)
-            .expected(format_args!("{:?}", member.name), format_args!("\"{found}\", {name_len} bytes long"))
-            .help("the name was damaged in one of the two places; copy the file again"));
-    }
-    let start = member
-        .header_offset_bytes
-        .checked_add(header_len_bytes + u64::from(extra_len))
-        .ok_or_else(outside)?;
-    let end = start.checked_add(member.stored_len_bytes).ok_or_else(outside)?;
-    if end > directory_offset_bytes {
-        return Err(outside().expected(format_args!("an end before byte {directory_offset_bytes}"), end));
-    }
-    member.offset_bytes = start;
-    Ok(member)
-}
-
 /// Whether the member that begins with these bytes has this name.
-pub(in super::super) fn begins_member(bytes: &[u8], name: &str) -> bool {
+pub(crate) fn begins_member(bytes: &[u8], name: &str) -> bool {
     bytes.starts_with(&LOCAL) && bytes.get(LOCAL_LEN_BYTES..) == Some(name.as_bytes())
 }
 
 /// As many bytes [`begins_member`] looks at.
-pub(in super::super) fn beginning_len_bytes(name: &str) -> u64 {
+pub(crate) fn beginning_len_bytes(name: &str) -> u64 {
     (LOCAL_LEN_BYTES + name.len()) as u64
 }
 

@@ -1,14 +1,15 @@
-//! A file that has not been written: as much of it as layouts look at to recognise one, for a dry run to look at too.
+//! A preview of a file: what stands before and between its array data. A dry run needs it to know which layout would
+//! recognise the file.
 
 /// The bytes of a file in front of and between its array data, which stands as zeros and takes no memory.
 #[derive(Debug, Clone, Default)]
-pub struct Sketch {
+pub struct Preview {
     /// Where bytes begin, and the bytes; in order.
     pieces: Vec<(u64, Vec<u8>)>,
     len_bytes: u64,
 }
 
-impl Sketch {
+impl Preview {
     /// Goes on with these bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.pieces.push((self.len_bytes, bytes.to_vec()));
@@ -54,19 +55,19 @@ mod tests {
             offset in 0_usize..60,
             len in 0_usize..60,
         ) {
-            let (mut sketch, mut file) = (Sketch::default(), Vec::new());
+            let (mut preview, mut file) = (Preview::default(), Vec::new());
             for (is_data, bytes) in &pieces {
                 if *is_data {
-                    sketch.data(bytes.len() as u64);
+                    preview.data(bytes.len() as u64);
                     file.resize(file.len() + bytes.len(), 0);
                 } else {
-                    sketch.bytes(bytes);
+                    preview.bytes(bytes);
                     file.extend(bytes);
                 }
             }
-            prop_assert_eq!(sketch.len_bytes(), file.len() as u64);
+            prop_assert_eq!(preview.len_bytes(), file.len() as u64);
             let expected: Vec<u8> = file.into_iter().skip(offset).take(len).collect();
-            prop_assert_eq!(sketch.read_at(offset as u64, len as u64), expected);
+            prop_assert_eq!(preview.read_at(offset as u64, len as u64), expected);
         }
     }
 }

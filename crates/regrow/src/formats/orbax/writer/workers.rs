@@ -1,29 +1,29 @@
 //! The threads of a save: each takes the next few chunks from one queue and writes them to a file of its own.
 //!
 //! ```text
-//! leaf 0: chunk 0,1,2,...  ─┐            ┌─> lane 0: encode ─> file
-//! leaf 1: chunk 0           ├─> queue ───┼─> lane 1: encode ─> file
+//! leaf 0: chunk 0,1,2,...  ─┐            ┌─> worker 0: encode ─> file
+//! leaf 1: chunk 0           ├─> queue ───┼─> worker 1: encode ─> file
 //! ...                      ─┘            └─> ...
 //! ```
 //!
-//! A lane holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte budget is a
-//! number of lanes. Nothing waits for anything else, and no chunk is queued behind a larger one.
+//! A worker holds the ring of its file and one chunk of at most 1 MiB with its code, so the byte budget is a
+//! number of workers. Nothing waits for anything else, and no chunk is queued behind a larger one.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::encode::{IN_MEMORY_MAX_BYTES, PlannedArray};
-use crate::engine::Compression;
 use crate::error::Result;
+use crate::options::Compression;
 use crate::threads::pool;
 
-/// What a lane may hold: the writer's ring of 12 MiB, a chunk and its code.
-const LANE_COST_BYTES: u64 = 16 << 20;
+/// What a worker may hold: the writer's ring of 12 MiB, a chunk and its code.
+const WORKER_COST_BYTES: u64 = 16 << 20;
 
-/// A further lane (and data file) pays only from this many bytes on, or from this many chunks on.
-const BYTES_PER_LANE: u64 = 8 << 20;
-const CHUNKS_PER_LANE: u64 = 4096;
+/// A further worker (and data file) pays only from this many bytes on, or from this many chunks on.
+const BYTES_PER_WORKER: u64 = 8 << 20;
+const CHUNKS_PER_WORKER: u64 = 4096;
 
 /// Files below this size are written at once and synced by the commit.
 const SMALL_FILE_MAX_BYTES: u64 = 64 << 10;
@@ -66,42 +66,42 @@ fn total_len_bytes(arrays: &[PlannedArray<'_>]) -> u64 {
     arrays.iter().fold(0, |sum, array| sum.saturating_add(array.len_bytes()))
 }
 
-/// What to reserve on disk for the file of a lane; 0 where compression leaves it open.
-pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], lane_count: usize) -> u64 {
+/// What to reserve on disk for the file of a worker; 0 where compression leaves it open.
+pub(super) fn expected_file_len_bytes(arrays: &[PlannedArray<'_>], worker_count: usize) -> u64 {
     let total = total_len_bytes(arrays);
     let is_raw = arrays.iter().all(|array| array.form.compression == Compression::None);
-    match total / lane_count.max(1) as u64 {
+    match total / worker_count.max(1) as u64 {
         // Small files are best announced as such, whatever becomes of them.
         share if is_raw || share < SMALL_FILE_MAX_BYTES => share,
         _ => 0,
     }
 }
 
-/// How many lanes are worth it, within the budget.
-pub(super) fn lane_count(arrays: &[PlannedArray<'_>], budget_bytes: Option<u64>) -> usize {
+/// How many workers are worth it, within the budget.
+pub(super) fn worker_count(arrays: &[PlannedArray<'_>], budget_bytes: Option<u64>) -> usize {
     let chunk_count = arrays.iter().fold(0_u64, |sum, array| sum.saturating_add(array.chunk_count()));
-    let useful = (total_len_bytes(arrays) / BYTES_PER_LANE).max(chunk_count / CHUNKS_PER_LANE).max(1);
-    let affordable = (budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES) / LANE_COST_BYTES).max(1);
+    let useful = (total_len_bytes(arrays) / BYTES_PER_WORKER).max(chunk_count / CHUNKS_PER_WORKER).max(1);
+    let affordable = (budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES) / WORKER_COST_BYTES).max(1);
     usize::try_from(useful.min(affordable)).unwrap_or(usize::MAX).min(pool::thread_count())
 }
 
-/// Runs `lane` once on each of `lanes` threads, over one queue; what the lanes return.
+/// Runs `worker` once on each of `workers` threads, over one queue; what the workers return.
 ///
 /// # Errors
-/// The error of a lane; the others then stop after the chunk they are at.
+/// The error of a worker; the others then stop after the chunk they are at.
 pub(super) fn run<R: Send>(
     arrays: &[PlannedArray<'_>],
-    lanes: usize,
-    lane: impl Fn(&Queue<'_, '_>) -> Result<R> + Sync,
+    workers: usize,
+    worker: impl Fn(&Queue<'_, '_>) -> Result<R> + Sync,
 ) -> Result<Vec<R>> {
     let queue = Queue { arrays, next: Mutex::new((0, 0)), stopped: AtomicBool::new(false) };
-    let mut done = Vec::with_capacity(lanes);
+    let mut done = Vec::with_capacity(workers);
     pool::map_ordered(
-        lanes,
-        0..lanes,
+        workers,
+        0..workers,
         u64::MAX,
         |_| 0,
-        |_| lane(&queue).inspect_err(|_| queue.stopped.store(true, Ordering::Relaxed)),
+        |_| worker(&queue).inspect_err(|_| queue.stopped.store(true, Ordering::Relaxed)),
         |result| {
             done.push(result);
             Ok(())

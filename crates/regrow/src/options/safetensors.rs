@@ -6,12 +6,14 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::layout::LENGTH_LEN_BYTES;
-use crate::engine::{Layout, SaveOptions};
+use super::{Layout, SaveOptions};
 use crate::error::{Error, Result};
 
 /// Alignments beyond this would be worth nothing: a huge page.
 const ALIGN_MAX_BYTES: u64 = 2 << 20;
+
+/// Bytes of the header's length before the header.
+pub const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 
 /// Options of the layout `safetensors`. With `structure` off the defaults write byte for byte what safetensors
 /// writes.
@@ -49,7 +51,7 @@ impl Default for SafetensorsOptions {
 
 impl SafetensorsOptions {
     /// Those of a save; the defaults if it is one in another layout.
-    pub(super) fn of(save: &SaveOptions) -> Self {
+    pub(crate) fn of(save: &SaveOptions) -> Self {
         match &save.layout {
             Layout::Safetensors(options) => options.clone(),
             _ => Self::default(),
@@ -60,7 +62,7 @@ impl SafetensorsOptions {
     ///
     /// # Errors
     /// `InvalidArgument` if it is no power of two, or out of bounds.
-    pub(super) fn alignment_bytes(&self) -> Result<usize> {
+    pub(crate) fn alignment_bytes(&self) -> Result<usize> {
         let least = LENGTH_LEN_BYTES as u64;
         match self.align.is_power_of_two() && (least..=ALIGN_MAX_BYTES).contains(&self.align) {
             true => Ok(self.align as usize),

@@ -20,7 +20,7 @@ pub enum Form {
 
 impl Form {
     /// What a name asks for by how it ends.
-    pub(super) fn of_name(name: &OsStr) -> Self {
+    pub(crate) fn of_name(name: &OsStr) -> Self {
         let suffix = suffix_of(name);
         match suffix.as_deref() {
             Some("npy") => Self::Npy,

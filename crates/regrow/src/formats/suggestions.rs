@@ -22,11 +22,8 @@ const FOLDERS_FAR_MAX: usize = 16;
 /// Advice that names the first few checkpoints in `folder`, files and folders; `None` if a short look finds none.
 pub(crate) fn checkpoints_in(folder: &Location) -> Option<String> {
     let found = find(folder);
-    let names: Vec<String> = found
-        .iter()
-        .take(SHOWN_MAX)
-        .map(|at| format!("{:?}", at.path().strip_prefix(folder.path()).unwrap_or(at.path())))
-        .collect();
+    let names: Vec<String> =
+        found.iter().take(SHOWN_MAX).map(|at| format!("{:?}", at.below(folder))).collect();
     let more = if found.len() > SHOWN_MAX { " and more" } else { "" };
     (!names.is_empty()).then(|| format!("open one of what lies in it: {}{more}", names.join(", ")))
 }
@@ -38,8 +35,7 @@ pub(crate) fn is_named_like_one(name: &OsStr) -> bool {
 
 /// The marker of a checkpoint in `folder`, if it is one that has any.
 pub(crate) fn marker_in(folder: &Location) -> Option<&'static str> {
-    let store = folder.store();
-    CHECKPOINT_MARKERS.into_iter().find(|marker| matches!(store.len_bytes(marker.as_bytes()), Ok(Some(_))))
+    folder.first_file(&CHECKPOINT_MARKERS)
 }
 
 /// The nearest first, by name; one more than are shown.

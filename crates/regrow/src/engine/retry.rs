@@ -4,20 +4,20 @@ use std::time::{Duration, Instant};
 
 use crate::error::{ErrorKind, Result};
 
-/// What takes longer than these many attempts together is not given up for the clock alone.
+/// What takes longer than these many retries together is not given up for the clock alone.
 const ATTEMPTS_MIN: u32 = 20;
 
 /// A writer that replaces a checkpoint for longer than this, without a pause in which it can be read, wins.
 const TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Counts attempts: over when both limits are passed, so that neither a slow read nor a busy writer ends it early.
+/// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer ends it early.
 #[derive(Debug)]
-pub(super) struct Attempts {
+pub(super) struct Retries {
     since: Instant,
     done: u32,
 }
 
-impl Attempts {
+impl Retries {
     pub(super) fn begin() -> Self {
         Self { since: Instant::now(), done: 0 }
     }
@@ -27,10 +27,10 @@ impl Attempts {
     /// # Errors
     /// What `read` says; `Replaced` if a writer wins.
     pub(super) fn until_unreplaced<T>(read: impl Fn() -> Result<T>) -> Result<T> {
-        let mut attempts = Self::begin();
+        let mut retries = Self::begin();
         loop {
             match read() {
-                Err(error) if error.kind() == ErrorKind::Replaced && attempts.another() => {}
+                Err(error) if error.kind() == ErrorKind::Replaced && retries.another() => {}
                 other => return other,
             }
         }
@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn ends_when_both_limits_are_passed() {
-        let mut young = Attempts::begin();
+        let mut young = Retries::begin();
         assert!((0..2 * ATTEMPTS_MIN).all(|_| young.another()), "many, but all of them quick");
         let long_ago = Instant::now().checked_sub(TIME_MAX).expect("a clock that is older than that");
-        let mut old = Attempts { since: long_ago, done: 0 };
+        let mut old = Retries { since: long_ago, done: 0 };
         assert_eq!((0..2 * ATTEMPTS_MIN).filter(|_| old.another()).count() as u32, ATTEMPTS_MIN - 1);
     }
 }

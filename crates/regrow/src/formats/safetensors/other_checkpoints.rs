@@ -8,7 +8,7 @@
 use super::parts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::MANIFEST_SUFFIX;
-use crate::formats::{Format, nearby, pytree_data};
+use crate::formats::{Format, pytree_data, suggestions};
 use crate::location::Location;
 use crate::storage::Entry;
 
@@ -24,7 +24,7 @@ const SHOWN_MAX: usize = 5;
 /// # Errors
 /// `NotACheckpoint` with the names of both; what the file system says.
 pub(super) fn refuse(at: &Location) -> Result<()> {
-    if !at.is_folder() {
+    if !at.has_listings() || !at.is_folder() {
         return Ok(());
     }
     let mut files = at.entries()?;
@@ -58,7 +58,7 @@ fn is_of_another(file: &Location, name: &str) -> Result<bool> {
         return Ok(false);
     }
     let is_manifest = name.ends_with(MANIFEST_SUFFIX) && pytree_data::PytreeData.recognise(file)?;
-    Ok(is_manifest || nearby::is_named_like_one(file.name()))
+    Ok(is_manifest || suggestions::is_named_like_one(file.name()))
 }
 
 fn some(mut names: Vec<String>) -> String {

@@ -21,9 +21,9 @@ use bytes::Bytes;
 use super::checked::{Block, CheckedFile, CheckedStore};
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::formats::Ahead;
+use crate::formats::CheckFor;
 use crate::monitor::{Monitor, Stage};
-use crate::store::{CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, Scratch, Suits, Way};
+use crate::store::{CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch, Suits};
 use crate::threads::pool;
 
 /// Bytes of blocks that one thread takes at a time, at most.
@@ -55,9 +55,9 @@ impl Part<'_> {
     }
 }
 
-/// How parts are read.
+/// ReadOptions parts are read.
 #[derive(Debug, Clone, Copy)]
-pub struct How {
+pub struct ReadOptions {
     /// Whether the blocks are read whole and checked.
     pub verified: bool,
     /// Whether what is on disk is read past the page cache. Slices are not: they may be asked for again.
@@ -70,7 +70,7 @@ struct Piece<'f, 'a> {
     start: u64,
     end: u64,
     parts: Vec<Part<'a>>,
-    /// How many of the bytes are asked for.
+    /// ReadOptions many of the bytes are asked for.
     wanted_bytes: u64,
 }
 
@@ -84,7 +84,7 @@ impl CheckedStore {
     pub fn check_ahead(
         &self,
         mut ranges: Vec<(usize, u64, u64)>,
-        ahead: Ahead,
+        ahead: CheckFor,
         monitor: &Monitor,
     ) -> Result<()> {
         ranges.sort_unstable();
@@ -98,7 +98,7 @@ impl CheckedStore {
     pub(super) fn check_blocks_ahead<'f>(
         &self,
         ranges: impl IntoIterator<Item = (&'f CheckedFile, u64, u64)>,
-        ahead: Ahead,
+        ahead: CheckFor,
         monitor: Option<&Monitor>,
     ) -> Result<()> {
         let mut pieces: Vec<Piece<'_, '_>> = Vec::new();
@@ -109,7 +109,7 @@ impl CheckedStore {
             for block in blocks.take_while(|_| file.is_read_by_offset()) {
                 match pieces.last_mut() {
                     Some(last) if last.holds(file, block) => {}
-                    _ if ahead == Ahead::Views && file.has_passed(block) => continue,
+                    _ if ahead == CheckFor::Views && file.has_passed(block) => continue,
                     Some(last) if last.takes(file, block) => last.end = block.end,
                     _ => pieces.push(Piece::of(file, block)),
                 }
@@ -120,7 +120,7 @@ impl CheckedStore {
                 }
             }
         }
-        let is_streamed = ahead == Ahead::Views
+        let is_streamed = ahead == CheckFor::Views
             && pieces.first().is_some_and(|first| {
                 let reader = self.opened(first.file);
                 reader.is_ok_and(|reader| !reader.is_cached(first.start, first.end - first.start))
@@ -130,11 +130,11 @@ impl CheckedStore {
         each(threads, pieces, |piece| {
             let wanted_bytes = piece.wanted_bytes;
             let _ = match ahead {
-                Ahead::Views => self.check_views(piece),
-                Ahead::Verify => {
+                CheckFor::Views => self.check_views(piece),
+                CheckFor::Verify => {
                     // What cannot be read has not passed either.
                     piece.file.forget(piece.start, piece.end);
-                    self.read_piece(piece, How { verified: true, direct: true })
+                    self.read_piece(piece, ReadOptions { verified: true, direct: true })
                 }
             };
             told(monitor, wanted_bytes)
@@ -148,7 +148,7 @@ impl CheckedStore {
         if !reader.is_cached(piece.start, len_bytes) {
             // Not through the map: its faults cost more than a copy of what is read, the first of them reads what
             // lies around as well (8 MiB where readahead is set so), and where the disk cannot be read it kills.
-            let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { Way::Cached } else { Way::Streamed };
+            let way = if len_bytes < READAHEAD_LEN_MIN_BYTES { ReadPath::Cached } else { ReadPath::Streamed };
             return self.read_through_cache(piece, true, way);
         }
         let Some(map) = self.map_of(piece.file)?.filter(|_| reader.has_its_length()) else {
@@ -167,7 +167,13 @@ impl CheckedStore {
     /// # Errors
     /// `Corrupt` with file and offset of a block that fails; what the disk says; `Cancelled`. Parts are then partly
     /// written.
-    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: How, monitor: Option<&Monitor>) -> Result<()> {
+    pub fn fill(
+        &self,
+        file: usize,
+        parts: Vec<Part<'_>>,
+        how: ReadOptions,
+        monitor: Option<&Monitor>,
+    ) -> Result<()> {
         let file = self.file(file)?;
         if !file.is_read_by_offset() {
             let wanted_bytes = parts.iter().map(|part| part.out.len() as u64).sum();
@@ -208,14 +214,14 @@ impl CheckedStore {
         let mut bytes = work_space(part.end - part.start)?;
         let head_len = file.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
         if head_len > 0 {
-            self.check_file(file, 0, file.record.data_offset, Ahead::Verify)?;
+            self.check_file(file, 0, file.record.data_offset, CheckFor::Verify)?;
             let head = bytes.get_mut(..head_len as usize).unwrap_or_default();
-            self.opened(file)?.read(part.start, head, Way::Cached)?;
+            self.opened(file)?.read(part.start, head, ReadPath::Cached)?;
         }
         let offset_bytes = part.start.max(file.record.data_offset);
         let rest = bytes.get_mut(head_len as usize..).unwrap_or_default();
         let parts = if rest.is_empty() { Vec::new() } else { vec![Part { offset_bytes, out: rest }] };
-        let how = How { verified: true, direct: false };
+        let how = ReadOptions { verified: true, direct: false };
         match file.is_read_by_offset() {
             true => each(1, cut(file, parts)?, |piece| self.read_piece(piece, how))?,
             false => self.fill_from_blocks(file, parts, true)?,
@@ -223,22 +229,22 @@ impl CheckedStore {
         Ok(bytes.into())
     }
 
-    fn read_piece(&self, piece: Piece<'_, '_>, how: How) -> Result<()> {
+    fn read_piece(&self, piece: Piece<'_, '_>, how: ReadOptions) -> Result<()> {
         let reader = self.opened(piece.file)?;
         let len_bytes = piece.end - piece.start;
         let is_direct =
             how.direct && len_bytes >= LONG_LEN_MIN_BYTES && !reader.is_cached(piece.start, len_bytes);
         if is_direct {
             let mut scratch = Scratch::default();
-            let bytes = reader.fetch(piece.start, len_bytes as usize, Way::Direct, &mut scratch)?;
+            let bytes = reader.fetch(piece.start, len_bytes as usize, ReadPath::Direct, &mut scratch)?;
             return self.deliver(piece, bytes, how.verified);
         }
-        self.read_through_cache(piece, how.verified, Way::Cached)
+        self.read_through_cache(piece, how.verified, ReadPath::Cached)
     }
 
     /// Reads a few blocks at a time, so that they are checked and copied while the processor has them: to where they
     /// go, where many whole blocks go to one place, else into a buffer.
-    fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: Way) -> Result<()> {
+    fn read_through_cache(&self, mut piece: Piece<'_, '_>, verified: bool, way: ReadPath) -> Result<()> {
         let Piece { file, start, end, .. } = piece;
         let reader = self.opened(file)?;
         let step = CACHED_LEN_BYTES.next_multiple_of(file.record.block_len_bytes);

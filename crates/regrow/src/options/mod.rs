@@ -4,18 +4,23 @@ use serde::Deserialize;
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
-use crate::formats::equinox::EquinoxOptions;
-use crate::formats::flax::FlaxOptions;
-use crate::formats::npy::NpyOptions;
-use crate::formats::pytree_data::PytreeDataOptions;
-use crate::formats::safetensors::SafetensorsOptions;
-use crate::formats::trak::TrakOptions;
-use crate::formats::{self, Format};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::tree::{PathPattern, Tree};
 
-use super::TemplateLeaf;
+mod equinox;
+mod flax;
+mod npy;
+mod pytree_data;
+mod safetensors;
+mod trak;
+
+pub use equinox::EquinoxOptions;
+pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
+pub use npy::{Form, NpyOptions};
+pub use pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX, PytreeDataOptions};
+pub use safetensors::{ByteSize, LENGTH_LEN_BYTES, SafetensorsOptions};
+pub use trak::TrakOptions;
 
 /// Extra memory of a save or a load where the caller sets no budget.
 pub const BUDGET_DEFAULT_BYTES: u64 = 64 << 20;
@@ -183,25 +188,17 @@ impl Layout {
             }
         })
     }
+}
 
-    /// The layout's name.
-    pub fn name(&self) -> &'static str {
-        self.format().name()
-    }
-
-    /// Who writes it.
-    pub fn format(&self) -> &'static dyn Format {
-        match self {
-            Self::Regrow => &formats::regrow::Regrow,
-            Self::Orbax(_) => &formats::orbax::Orbax,
-            Self::Flax(_) => &formats::flax::Flax,
-            Self::Equinox(_) => &formats::equinox::Equinox,
-            Self::PytreeData(_) => &formats::pytree_data::PytreeData,
-            Self::Trak(_) => &formats::trak::Trak,
-            Self::Safetensors(_) => &formats::safetensors::Safetensors,
-            Self::Npy(_) => &formats::npy::Npy,
-        }
-    }
+/// What a template wants of a leaf.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TemplateLeaf {
+    /// The dtype it must have; any if `None`.
+    pub dtype: Option<Dtype>,
+    /// The shape it must have; any if `None`.
+    pub shape: Option<Shape>,
+    /// Not to be read (`...` in Python).
+    pub skip: bool,
 }
 
 /// Compression of array data.

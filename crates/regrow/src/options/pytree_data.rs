@@ -4,7 +4,11 @@ use std::num::NonZeroU64;
 
 use serde::Deserialize;
 
-use super::files::{DATA_SUFFIX, MANIFEST_SUFFIX};
+/// How the name of a data file ends.
+pub const DATA_SUFFIX: &str = ".data";
+
+/// How the name of a manifest ends.
+pub const MANIFEST_SUFFIX: &str = ".manifest";
 
 /// Options of the layout `pytree_data`.
 ///

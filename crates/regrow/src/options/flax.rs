@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::layout::CHUNK_LEN_MAX_BYTES;
+/// Arrays longer than this are cut into chunks of at most this many bytes.
+pub const CHUNK_LEN_MAX_BYTES: u64 = 1 << 30;
 
 /// Options of the layout `flax`. Each has a default that writes what the original writes.
 #[derive(Debug, Clone, Deserialize)]

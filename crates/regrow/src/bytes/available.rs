@@ -4,7 +4,7 @@ use std::fs;
 
 /// Whether a load may take so much memory: half of what there is, at most. What is mapped can be taken back by the
 /// system, memory cannot.
-pub(super) fn has_room_for(len_bytes: u64) -> bool {
+pub(crate) fn is_available(len_bytes: u64) -> bool {
     fits(len_bytes, available_bytes())
 }
 
@@ -49,7 +49,7 @@ mod tests {
     fn a_load_takes_half_at_most() {
         assert!(fits(50, Some(100)) && !fits(51, Some(100)) && !fits(1, Some(1)));
         assert!(fits(u64::MAX, None), "where nobody knows, nobody is kept from it");
-        assert!(has_room_for(1) && !has_room_for(u64::MAX));
+        assert!(is_available(1) && !is_available(u64::MAX));
     }
 
     #[test]

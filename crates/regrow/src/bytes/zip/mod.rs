@@ -1,0 +1,60 @@
+//! The directory of zip archives: what their members are called and where they lie. zip64 as well.
+//!
+//! ```text
+//! | local header, name, extra | data |  one for each member
+//! | central header, name, extra | ...   the directory: the truth about the members
+//! | zip64 end | zip64 locator |         only where 16 or 32 bits do not hold a number
+//! | end: counts, offset, comment |      found from the back
+//! ```
+//!
+//! A zip reader of our own, because a stored member is then a slice of the map like any other raw leaf, and because
+//! every length meets the file before it is believed: members lie in order and never overlap (one that does is a
+//! zip bomb), none grows by more than deflate can ([`DEFLATE_RATIO_MAX`]), names are data and never paths. No
+//! checksum covers a name, so the local header and the directory have to agree on it.
+//! Encryption, several disks and other methods are refused.
+//!
+//! [`read_directory`] reads the header of every member as well; [`read_headers`] leaves those for when a member is
+//! wanted, which a bucket is grateful for.
+//!
+//! Source: PKWARE APPNOTE 6.3, sections 4.3 to 4.5.
+
+mod directory;
+
+pub(crate) use directory::{
+    Directory, Header, beginning_len_bytes, begins_member, read_directory, read_headers,
+};
+
+/// Marks of the four kinds of records.
+pub(crate) const LOCAL: [u8; 4] = *b"PK\x03\x04";
+pub(crate) const CENTRAL: [u8; 4] = *b"PK\x01\x02";
+pub(crate) const END: [u8; 4] = *b"PK\x05\x06";
+pub(crate) const END64: [u8; 4] = *b"PK\x06\x06";
+pub(crate) const END64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
+
+/// Lengths of the records without names, extras and comments.
+pub(crate) const LOCAL_LEN_BYTES: usize = 30;
+const CENTRAL_LEN_BYTES: usize = 46;
+const END_LEN_BYTES: usize = 22;
+pub(crate) const END64_LEN_BYTES: usize = 56;
+const END64_LOCATOR_LEN_BYTES: usize = 20;
+
+/// Extra field with the numbers that 32 bits do not hold.
+pub(crate) const EXTRA_ZIP64: u16 = 1;
+
+/// Flag: the name is UTF-8, and not IBM's code page 437.
+pub(crate) const FLAG_UTF8: u16 = 1 << 11;
+
+/// Flags: encrypted, a patch, strongly encrypted, masked headers.
+const FLAGS_UNREADABLE: u16 = 1 | 1 << 5 | 1 << 6 | 1 << 13;
+
+/// Most that deflate makes of a byte.
+const DEFLATE_RATIO_MAX: u64 = 1032;
+
+/// How a member's bytes are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// As they are.
+    Stored,
+    /// Deflated.
+    Deflated,
+}

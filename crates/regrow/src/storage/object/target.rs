@@ -1,0 +1,163 @@
+//! Which targets in a bucket may be taken, and what is there before a save.
+
+use std::sync::Arc;
+
+use super::listing::Listing;
+use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping};
+use super::{Object, Objects, key_of};
+use crate::commit::CHECKPOINT_MARKERS;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
+
+/// What is at a target before a save.
+#[derive(Debug)]
+pub(super) enum Before {
+    /// Nothing.
+    Nothing,
+    /// What a writer has left that is gone: its objects.
+    Leftovers(Vec<Object>),
+    /// A checkpoint, or a file, that may be replaced.
+    Old(Listing),
+}
+
+/// The key of a target whose name is one for a checkpoint.
+pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
+    let key = key_of(objects, target.path())?;
+    if key.is_empty() {
+        return Err(Error::invalid("a bucket itself is no checkpoint")
+            .in_file(target)
+            .help("give the place of the checkpoint in it, such as `bucket/runs/a/step_100`"));
+    }
+    if target.name_text().contains(UNCOMMITTED_MARK) {
+        return Err(Error::invalid(format!(
+            "a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"
+        ))
+        .in_file(target)
+        .help("no reader would open it; choose another name"));
+    }
+    Ok(key)
+}
+
+pub(super) fn exists_already(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        .in_file(target)
+        .help("choose another path, or ask for it to be replaced (`overwrite`)")
+}
+
+/// Errs unless the target may be taken; what is there.
+pub(super) fn check(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Before> {
+    let key = check_name(objects, target)?;
+    let exists = || exists_already(target);
+    let other =
+        |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
+    let single = match options.kind {
+        Target::Siblings { suffixes } => {
+            for suffix in suffixes {
+                let sibling = target.with_suffix(suffix);
+                if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
+                    return Err(if options.overwrite {
+                        pair_stays(&sibling)
+                    } else {
+                        exists().in_file(&sibling)
+                    });
+                }
+            }
+            return Ok(Before::Nothing);
+        }
+        _ => objects.head(&key)?,
+    };
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    match (options.kind, single.is_some(), below.is_empty()) {
+        (_, false, true) => Ok(Before::Nothing),
+        (Target::File, true, _) if options.overwrite => {
+            options.may_replace.map_or(Ok(()), |may_replace| may_replace(target))?;
+            Ok(Before::Nothing)
+        }
+        (Target::File, false, false) if options.overwrite => {
+            Err(other("the target is no file, and this layout is one"))
+        }
+        (Target::Folder, true, _) if options.overwrite => {
+            Err(other("the target is a file, and this layout is a folder"))
+        }
+        (Target::Folder, false, false) => {
+            if let Some(left) = leftovers(objects, target, &below)? {
+                return Ok(Before::Leftovers(left));
+            }
+            if !options.overwrite {
+                return Err(exists());
+            }
+            check_replaceable(target, &below)?;
+            Ok(Before::Old(below))
+        }
+        _ => Err(exists()),
+    }
+}
+
+pub(super) fn pair_stays(file: &Location) -> Error {
+    Error::unsupported(
+        "files beside each other cannot be replaced in a bucket without a moment of neither or both",
+    )
+    .in_file(file)
+    .help("save under another name, and remove the old files when the new ones are there")
+}
+
+/// The objects of a save that never ended, if that is what is there, and its writer is gone.
+///
+/// # Errors
+/// `AlreadyExists` if the writer may still be at it.
+fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> Result<Option<Vec<Object>>> {
+    if below.is_marked() || below.object(MOVED).is_some() {
+        return Ok(None);
+    }
+    let Some(claim) = below.object(CLAIM) else { return Ok(None) };
+    let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
+    check_gone(target, Claim::parse(&bytes).as_ref())?;
+    let (all, _) = objects.list(below.prefix(), false)?;
+    Ok(Some(all))
+}
+
+/// Errs if the writer of a claim may still be at it.
+pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
+    let gone = match claim {
+        Some(claim) if claim.is_gone() => Ok(()),
+        Some(claim) => Err(format!(
+            "process {} on {}, since {} s",
+            claim.pid,
+            claim.host.split(' ').next().unwrap_or_default(),
+            claim.age().as_secs()
+        )),
+        None => Err("nobody that can be read".to_owned()),
+    };
+    match gone {
+        Ok(()) => Ok(()),
+        Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
+            .in_file(target)
+            .expected("no other writer", writer)
+            .help(format!(
+                "wait for it; if it was killed, remove the objects there, or wait for {} minutes",
+                CLAIM_TIME_MAX.as_secs() / 60
+            ))),
+    }
+}
+
+/// Errs if a folder holds something that is no part of a checkpoint.
+pub(super) fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
+    let is_marked =
+        below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
+    if is_marked || below.objects().all(|(name, _)| is_of_safetensors(name)) {
+        return Ok(());
+    }
+    Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
+        .in_file(target)
+        .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.
+pub(super) fn is_of_safetensors(name: &str) -> bool {
+    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
+}

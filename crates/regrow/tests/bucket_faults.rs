@@ -1,0 +1,184 @@
+//! Saves, overwrites and loads through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
+#![cfg(feature = "cloud")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::{Layout, load};
+use regrow::location::{Location, StorageOptions};
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{ErrorKind, SaveOptions, open, save_with, verify};
+use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, When};
+
+/// No operation goes on for longer than this, whatever the bucket does.
+const TIME_MAX: Duration = Duration::from_secs(120);
+
+static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| {
+    let server = ObjectServer::start().unwrap();
+    server.create_bucket("faults");
+    server
+});
+
+fn root(case: &str) -> Location {
+    let options = StorageOptions::new()
+        .with("endpoint_url", SERVER.endpoint())
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest")
+        .with("max_retries", "3")
+        .with("retry_timeout", "4")
+        .with("read_timeout", "4")
+        .with("connect_timeout", "2");
+    Location::with_options(Path::new(&format!("s3://faults/{case}")), &options).unwrap()
+}
+
+fn tree(fill: u8) -> Tree<Leaf> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    for (name, len) in [("a", 40_000_u64), ("b", 3), ("c", 200_000)] {
+        let shape = Shape::new(vec![len]).unwrap();
+        let bytes = vec![fill; len as usize];
+        build
+            .leaf(Key::dict(name), Leaf::array(Array::new(Dtype::UInt8, shape, bytes.into()).unwrap()))
+            .unwrap();
+    }
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// The one fill of all leaves; panics if the leaves are a mixture.
+fn fill_of(tree: &Tree<Leaf>) -> u8 {
+    let bytes: Vec<u8> = tree
+        .leaves()
+        .iter()
+        .flat_map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap().to_vec())
+        .collect();
+    assert_eq!(bytes.len(), 240_003);
+    assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a mixture");
+    bytes[0]
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let refusals = prop::sample::select(vec![
+        Refusal::SlowDown,
+        Refusal::InternalError,
+        Refusal::ServiceUnavailable,
+        Refusal::ConditionalRequestConflict,
+        Refusal::RequestTimeout,
+        Refusal::ExpiredToken,
+        Refusal::RequestTimeTooSkewed,
+        Refusal::AccessDenied,
+    ]);
+    let action = prop_oneof![
+        4 => refusals.prop_map(Action::Refuse),
+        2 => Just(Action::Reset),
+        1 => (0_u64..5000).prop_map(Action::TruncateBody),
+        1 => (0_u64..5000).prop_map(Action::WrongBytes),
+        1 => Just(Action::SlowDrip { chunk_bytes: 20_000, pause_ms: 1 }),
+        1 => (1_usize..6).prop_map(Action::StaleList),
+    ];
+    let ops = prop::option::of(prop::sample::select(vec![
+        Op::Get,
+        Op::Head,
+        Op::Put,
+        Op::List,
+        Op::Delete,
+        Op::Copy,
+    ]));
+    let when = prop_oneof![
+        (1_u64..8).prop_map(When::Nth),
+        (1_u64..4).prop_map(When::First),
+        (0_u64..12).prop_map(When::After),
+        any::<u64>().prop_map(|seed| When::Chance { probability: 0.2, seed }),
+    ];
+    (action, ops, when, any::<bool>()).prop_map(|(action, op, when, applied)| {
+        let is_write_of_wrong_bytes = matches!(action, Action::WrongBytes(_));
+        let mut fault = Fault::new(action).when(when);
+        match op {
+            // What a bucket keeps wrongly is found by checksums; it is no matter of commits.
+            _ if is_write_of_wrong_bytes => fault = fault.on(Op::Get),
+            Some(op) => fault = fault.on(op),
+            None => {}
+        }
+        if applied { fault.applied() } else { fault }
+    })
+}
+
+fn timed<T>(work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let done = work();
+    assert!(began.elapsed() < TIME_MAX, "it took {:?}", began.elapsed());
+    done
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_bucket_does_a_checkpoint_is_the_old_or_the_new_one(
+        faults in prop::collection::vec(fault(), 1..4),
+        layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax"]),
+    ) {
+        // Each run has a place of its own, also while a failure is made smaller.
+        static CASES: AtomicU64 = AtomicU64::new(0);
+        let case = CASES.fetch_add(1, Ordering::Relaxed);
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
+        let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
+        let path = root(&format!("{case:016x}")).join(format!("x{suffix}"));
+        let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+        SERVER.clear_faults();
+
+        // A first save: whole or not there.
+        SERVER.faults(faults.clone());
+        let saved = timed(|| save_with(&path, &tree(1), &options(false)));
+        SERVER.clear_faults();
+        match (&saved, load(&path)) {
+            (Ok(_), loaded) => prop_assert_eq!(fill_of(&loaded.unwrap()), 1),
+            (Err(_), Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
+            (Err(_), Err(error)) => prop_assert!(
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint),
+                "{}", error
+            ),
+        }
+        // The next one works, and cleans up.
+        save_with(&path, &tree(2), &options(true)).unwrap();
+        prop_assert_eq!(fill_of(&load(&path).unwrap()), 2);
+
+        // An overwrite: the old one or the new one.
+        SERVER.faults(faults.clone());
+        let saved = timed(|| save_with(&path, &tree(3), &options(true)));
+        SERVER.clear_faults();
+        let found = fill_of(&load(&path).unwrap());
+        prop_assert!(found == 3 || saved.is_err() && found == 2, "{} after {:?}", found, saved.map(drop));
+        let report = verify(&path).unwrap();
+        prop_assert!(report.is_ok(), "{:?}", report.findings);
+
+        // A load: all of it, right, or an error.
+        SERVER.faults(faults.clone());
+        let loaded = timed(|| load(&path));
+        SERVER.clear_faults();
+        match loaded {
+            // Layouts without checksums cannot tell a byte that the bucket sent wrongly.
+            Ok(loaded) if layout.name() == "regrow" => prop_assert_eq!(fill_of(&loaded), found),
+            Ok(_) | Err(_) => {}
+        }
+        // Whatever was begun is finished by the next save, and nothing is left of it.
+        save_with(&path, &tree(4), &options(true)).unwrap();
+        prop_assert_eq!(fill_of(&load(&path).unwrap()), 4);
+        let left: Vec<String> = SERVER.keys("faults", &format!("{case:016x}/"));
+        let unsettled = left.iter().filter(|key| key.contains("regrow-moved") || key.contains("regrow-writing"));
+        prop_assert_eq!(unsettled.count(), 0, "{:?}", left);
+        prop_assert_eq!(open(&path).unwrap().tree().len(), 3);
+    }
+}
+
+/// `REGROW_LONG=1` runs many more.
+fn cases() -> u32 {
+    if std::env::var_os("REGROW_LONG").is_some() { 2000 } else { 24 }
+}
