@@ -261,6 +261,45 @@ fn a_folder_of_steps_is_copied_without_those_that_never_ended() {
     }
 }
 
+#[test]
+fn copied_steps_are_not_replaced_as_one_checkpoint() {
+    let source = "memory://copy-of-steps/run".to_location().unwrap();
+    for step in ["1", "2"] {
+        save(&source.join(step), 1, &Layout::Regrow);
+    }
+    let target = source.with_name("copied");
+    copy(&source, &target, &options()).unwrap();
+    let overwrites = SaveOptions { overwrite: true, ..SaveOptions::default() };
+    let error = save_with(&target, &tree(2, SHORT), &overwrites).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    save(&source.with_name("one"), 3, &Layout::Regrow);
+    let error = copy(source.with_name("one"), &target, &overwrite()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert_eq!(open(&target).unwrap().description().steps, [1, 2]);
+}
+
+/// The names at the top of a folder.
+fn names_at(at: &Location) -> Vec<String> {
+    files_at(at).into_keys().filter(|name| !name.contains('/')).collect()
+}
+
+#[test]
+fn arrays_without_orbax_documents_are_given_no_marker_of_orbax() {
+    let (folder, root) = local();
+    let (layout, _) = layouts().remove(2);
+    save(&root.join("orbax"), 1, &layout);
+    // Arrays as TensorStore writes them: a folder each, and no document.
+    for name in ["_METADATA", "_CHECKPOINT_METADATA", "commit_success.txt", "_sharding"] {
+        let _ = fs::remove_file(folder.path().join("orbax").join(name));
+    }
+    let bucket = "memory://copy-bare/runs".to_location().unwrap();
+    copy(root.join("orbax"), bucket.join("bare"), &options()).unwrap();
+    assert!(!names_at(&bucket.join("bare")).iter().any(|name| name == MARKERS[0]));
+    assert!(load(bucket.join("bare")).is_ok());
+    copy(bucket.join("bare"), root.join("back"), &options()).unwrap();
+    assert_eq!(files_at(&root.join("back")), files_at(&root.join("orbax")));
+}
+
 /// Stops a copy when so many bytes are done. A hook is called 20 times a second at most, so it takes its time.
 fn stops_at(bytes: u64) -> Monitor {
     Monitor::with_hook(move |progress| {

@@ -26,12 +26,14 @@ use super::{BUDGET_DEFAULT_BYTES, Checkpoint, SaveOptions, format_bytes, replace
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::orbax::steps::step_number;
+use crate::formats::orbax::{self, steps::step_number};
 use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
 use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage, gb_per_s};
-use crate::storage::{EntryKind, Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::storage::{
+    EntryKind, Left, Marker, Target, Transfer, TransferFile, TransferOptions, is_bookkeeping,
+};
 use crate::store::local::folders::LOCK_SUFFIX;
 use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, ReadPath, Scratch, Store};
 use crate::text::{counted, printable};
@@ -51,9 +53,6 @@ const NOTE_EVERY_BYTES: u64 = PIECE_LEN_BYTES;
 
 /// Folders in folders: what lies deeper is likely a link that leads back.
 const DEPTH_MAX: usize = 64;
-
-/// Bookkeeping of saves and copies: no part of any checkpoint.
-const BOOKKEEPING: [&str; 3] = ["regrow-writing.json", "regrow-moved.json", "regrow-committed.txt"];
 
 /// How a network file system names what was removed while it was open.
 const REMOVED_PREFIX: &str = ".nfs";
@@ -157,7 +156,7 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
         TransferOptions {
             kind: &plan.kind,
             files: &files,
-            marker: plan.marker.as_deref(),
+            marker: &plan.marker,
             overwrite: options.overwrite,
             may_replace: Some(replace::check_file),
             durable: !options.not_durable,
@@ -199,8 +198,7 @@ fn check_apart(source: &Location, target: &Location) -> Result<()> {
 struct Plan {
     kind: Target,
     files: Vec<SourceFile>,
-    /// See [`TransferOptions::marker`].
-    marker: Option<Vec<u8>>,
+    marker: Marker,
 }
 
 /// One file, in the version that was found.
@@ -227,8 +225,11 @@ impl Plan {
                 .help("copy it to a local disk, or convert it"));
         }
         let reading = checkpoint.location().for_reading()?;
-        let at = &reading.location;
-        let before = at.identity();
+        let mut at = reading.location;
+        while let Some(path) = at.storage().stands_for(at.path()) {
+            at = at.join(path);
+        }
+        let (at, before) = (&at, at.identity());
         let plan = match at.is_folder() {
             true => Self::of_folder(at, checkpoint, target)?,
             false if layout == "pytree_data" => Self::of_pair(at)?,
@@ -242,18 +243,20 @@ impl Plan {
 
     fn of_folder(at: &Location, checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
         let about = checkpoint.description();
-        let has_own_marker = matches!(about.layout.as_str(), "regrow" | "orbax");
-        let has_steps = has_own_marker && !about.steps.is_empty();
-        let mut files = match has_steps {
+        let (layout, has_steps) = (about.layout.as_str(), !about.steps.is_empty());
+        let mut files = match has_steps && matches!(layout, "regrow" | "orbax") {
             true => files_of_steps(at, target)?,
             false => files_in(at, "")?,
         };
-        let mut marker = None;
-        if has_own_marker && !has_steps && target.commits_by_marker() {
-            let own = files.iter().position(|file| file.transfer.name == MARKER);
-            let text = own.map(|own| files.remove(own).read_short()).transpose()?;
-            marker = Some(text.unwrap_or_default());
-        }
+        let own = files.iter().position(|file| file.transfer.name == MARKER);
+        let needs_one = || layout == "regrow" || layout == "orbax" && orbax::has_documents(at);
+        let marker = match own {
+            _ if has_steps => Marker::OfSteps,
+            // Where the name commits, the marker is a file like the others.
+            Some(own) if target.commits_by_marker() => Marker::Own(files.remove(own).read_short()?),
+            None if needs_one() => Marker::Own(Vec::new()),
+            _ => Marker::Other,
+        };
         // A marker within, of a step or an item, says that all files beside it are there.
         files.sort_by(|a, b| {
             let key = |file: &SourceFile| (file.is_marker(), file.transfer.name.clone());
@@ -272,7 +275,7 @@ impl Plan {
         }
         let suffixes = vec![DATA_SUFFIX.to_owned(), MANIFEST_SUFFIX.to_owned()];
         let files = vec![single(&files.data, DATA_SUFFIX)?, single(&files.manifest, MANIFEST_SUFFIX)?];
-        Ok(Self { kind: Target::Siblings { suffixes }, files, marker: None })
+        Ok(Self { kind: Target::Siblings { suffixes }, files, marker: Marker::Other })
     }
 
     fn of_file(at: &Location) -> Result<Self> {
@@ -282,7 +285,7 @@ impl Plan {
                 .in_file(at)
                 .help("copy the folder that holds them"));
         }
-        Ok(Self { kind: Target::File, files: vec![single(at, "file")?], marker: None })
+        Ok(Self { kind: Target::File, files: vec![single(at, "file")?], marker: Marker::Other })
     }
 }
 
@@ -414,7 +417,7 @@ fn is_left_out(name: &str) -> bool {
     name.contains(UNCOMMITTED_MARK)
         || name.ends_with(LOCK_SUFFIX)
         || name.starts_with(REMOVED_PREFIX)
-        || BOOKKEEPING.contains(&name)
+        || is_bookkeeping(name)
 }
 
 /// All files below a folder, their names behind `prefix`.

@@ -8,7 +8,7 @@ use crate::formats::flax::steps::split;
 use crate::formats::pytree_data::{Files, MANIFEST_SUFFIX};
 use crate::formats::suggestions;
 use crate::location::{Location, ToLocation};
-use crate::storage::{Entry, Stock, UNCOMMITTED_MARK};
+use crate::storage::{Entry, Stock, UNCOMMITTED_MARK, archive};
 use crate::threads::{map_ordered, thread_count};
 
 /// One checkpoint in a folder.
@@ -60,6 +60,7 @@ impl ListedState {
 /// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what the storage says.
 pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
     let at = folder.to_location()?;
+    let at = archive::find(&at)?.unwrap_or(at);
     crate::formats::refuse_uncommitted(&at)?;
     let root = at.for_reading()?.location;
     let entries = root.entries()?;

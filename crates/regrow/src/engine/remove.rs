@@ -17,7 +17,7 @@ use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{Files, PytreeData};
 use crate::formats::{Format, builtin_formats};
 use crate::location::{Location, ToLocation};
-use crate::storage::{Found, Removal};
+use crate::storage::{Found, Removal, archive};
 
 /// How to remove.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +50,11 @@ pub struct RemoveReport {
 /// left then is no checkpoint, or all of it.
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = path.to_location()?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported("nothing can be removed from an archive, and an archive is no checkpoint")
+            .in_file(&at)
+            .help("remove the archive itself, if all in it is to go"));
+    }
     let removed = match options.unfinished {
         true => at.storage().remove_unfinished(&at, options.force)?,
         false => at.storage().remove(&at, &check(&at)?)?,

@@ -25,12 +25,13 @@ mod publication;
 mod removal;
 mod transfer;
 
+pub(crate) use object::is_bookkeeping;
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
 pub(crate) use removal::{RESPECTED_FOR, is_recent};
 pub use removal::{Removal, Removed};
-pub use transfer::{Left, Transfer, TransferFile, TransferOptions};
+pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
 
 /// Every kind of storage that this build knows.
 const KINDS: &[&StorageKind] = &[

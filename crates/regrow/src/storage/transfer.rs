@@ -28,9 +28,8 @@ pub struct TransferOptions<'a> {
     pub kind: &'a Target,
     /// Its files: all of a folder, the one, or those beside each other in their order.
     pub files: &'a [TransferFile],
-    /// What the marker of a folder says, where markers commit: empty for the usual text, `None` for a layout that has no
-    /// marker of its own.
-    pub marker: Option<&'a [u8]>,
+    /// What makes a folder a checkpoint, where markers do.
+    pub marker: &'a Marker,
     /// Whether what is at the target may be replaced.
     pub overwrite: bool,
     /// What else is asked of a file before it is replaced.
@@ -52,6 +51,17 @@ impl<'a> TransferOptions<'a> {
             monitor: self.monitor,
         }
     }
+}
+
+/// What says that a folder is a checkpoint, where markers do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Marker {
+    /// The layout's own, with this text; empty for the usual one.
+    Own(Vec<u8>),
+    /// One that only regrow knows, since the layout has none.
+    Other,
+    /// None that stays: the folder holds steps, and is no checkpoint that could be replaced as a whole.
+    OfSteps,
 }
 
 /// One file of the source.

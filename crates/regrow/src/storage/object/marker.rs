@@ -24,7 +24,7 @@ pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 pub(super) const MOVED: &str = "regrow-moved.json";
 
 /// Objects that are no part of the checkpoint itself.
-pub(super) fn is_bookkeeping(name: &str) -> bool {
+pub(crate) fn is_bookkeeping(name: &str) -> bool {
     matches!(name, CLAIM | MOVED | OTHER_MARKER)
 }
 

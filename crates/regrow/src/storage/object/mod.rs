@@ -63,6 +63,7 @@ mod target;
 mod transfer;
 
 use listing::Listing;
+pub(crate) use marker::is_bookkeeping;
 pub(crate) use memory::MemoryObjects;
 
 /// `memory://name/path`: buckets that live as long as the process.
@@ -325,7 +326,7 @@ impl Storage for ObjectStorage {
         if found.is_empty() && !key.is_empty() {
             found.extend(self.objects.head(&key)?);
         }
-        found.retain(|object| !marker::is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default()));
+        found.retain(|object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default()));
         Ok(Some(Stock {
             file_count: found.len(),
             bytes: found.iter().map(|object| object.len_bytes).fold(0, u64::saturating_add),

@@ -10,9 +10,9 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, is_bookkeeping, nonce};
+use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, is_bookkeeping, nonce};
 use super::settle::settle_moved;
-use super::target::{check_gone, check_replaceable, is_of_safetensors};
+use super::target::{check_gone, check_replaceable, is_of_safetensors, names_below};
 use super::{Conditional, Object, Objects, key_of, split};
 use crate::commit::{CHECKPOINT_MARKERS, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
@@ -45,8 +45,8 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     if key.is_empty() {
         return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
     }
-    let below = settle_moved(objects, &key, Listing::of(objects, format!("{key}/"))?)?;
-    check_removable(at, &below).map_err(|error| match error.kind() {
+    let below = settle_moved(objects, &key, Listing::of_checkpoint(objects, format!("{key}/"))?)?;
+    check_removable(objects, at, &below).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
         }
@@ -55,7 +55,9 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     let claim = format!("{key}/{CLAIM}");
     // One that is there beside the marker says nothing any more.
     objects.delete(&[claim.clone()])?;
-    if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce()?).to_bytes())? {
+    let nonce = nonce()?;
+    let _running = Running::begin(&nonce);
+    if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce).to_bytes())? {
         return Err(Error::new(ErrorKind::AlreadyExists, "a save to this place has begun").in_file(at));
     }
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;
@@ -68,14 +70,15 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
 }
 
 /// Errs if a folder holds something that is no part of a checkpoint.
-fn check_removable(at: &Location, below: &Listing) -> Result<()> {
-    check_replaceable(at, below)?;
+fn check_removable(objects: &Arc<dyn Objects>, at: &Location, below: &Listing) -> Result<()> {
+    check_replaceable(objects, at, below)?;
     let is_marked = |marker: &&str| below.object(marker).is_some();
     if CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(is_marked) {
         return refuse_strangers(&strangers_in(&at.for_reading()?.location)?, at);
     }
-    let others = below.objects().map(|(name, _)| name.to_owned());
-    let others: Vec<String> = others.filter(|name| !is_of_safetensors(name)).take(SHOWN_MAX).collect();
+    let mut others = names_below(objects, below)?;
+    others.retain(|name| !is_of_safetensors(name));
+    others.truncate(SHOWN_MAX);
     refuse_strangers(&others, at)
 }
 

@@ -91,7 +91,7 @@ pub(super) fn check(
             if !options.overwrite {
                 return Err(exists());
             }
-            check_replaceable(target, &below)?;
+            check_replaceable(objects, target, &below)?;
             Ok(Before::Old(below))
         }
         _ => Err(exists()),
@@ -146,15 +146,29 @@ pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()>
 }
 
 /// Errs if a folder holds something that is no part of a checkpoint.
-pub(super) fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
+pub(super) fn check_replaceable(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    below: &Listing,
+) -> Result<()> {
     let is_marked =
         below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
-    if is_marked || below.objects().all(|(name, _)| is_of_safetensors(name)) {
+    if is_marked || names_below(objects, below)?.iter().all(|name| is_of_safetensors(name)) {
         return Ok(());
     }
     Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
         .in_file(target)
         .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// The names of all objects of a folder: a listing may show the first of them only.
+pub(super) fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
+    if below.is_whole() {
+        return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());
+    }
+    let (all, _) = objects.list(below.prefix(), false)?;
+    let name = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
+    Ok(all.iter().map(name).filter(|name| !name.is_empty() && !name.ends_with('/')).collect())
 }
 
 /// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.

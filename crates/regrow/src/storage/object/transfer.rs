@@ -8,7 +8,8 @@
 //! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
 //! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names, the last of which
 //!                     makes the checkpoint
-//! one file            no claim: the object appears when it is whole
+//! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies that to T within the
+//!                     bucket. A file too long for that is written to T without a claim: it appears when it is whole
 //! ```
 
 use std::collections::{BTreeMap, HashSet};
@@ -20,7 +21,7 @@ use blake3::Hash;
 use super::keys::ObjectBlob;
 use super::listing::Listing;
 use super::marker::{
-    CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, marker_bytes, nonce, staged_folder,
+    CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, nonce, staged_folder,
 };
 use super::settle::{settle, settle_moved};
 use super::sink::ObjectSink;
@@ -29,14 +30,22 @@ use super::{Conditional, Object, Objects, key_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Left, Target, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK, no_such_file};
+use crate::storage::{
+    Left, Marker, Target, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK, no_such_file,
+};
 use crate::store::{Blob, FileWriter, missing};
 
 /// Copies that replace something are written beside it under this name, so that the next one finds them.
 const COPY: &str = "copy";
 
+/// The name of a single file before the commit.
+const STAGED_FILE: &str = "file";
+
 /// How often it is written while one long object is on its way.
 const LIVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The longest object that every bucket copies in one request.
+const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
 
 /// How often the claim is written.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
@@ -48,20 +57,22 @@ pub(super) struct ObjectTransfer {
     target: Location,
     key: String,
     kind: Target,
-    /// Where the files of a folder are written.
+    /// Where the files of a folder are written, and a single one before the commit.
     folder: String,
-    marker: Option<Vec<u8>>,
+    marker: Marker,
     /// What this replaces: what its keys begin with.
     old_prefix: Option<String>,
     files: Vec<TransferFile>,
     keys: Vec<String>,
     left: Vec<Left>,
     monitor: Monitor,
-    /// `None` for one file.
+    /// `None` for one file that is written to its place.
     claim_key: Option<String>,
     state: Mutex<State>,
     /// Which process may say that nobody is at it: not a fork's child.
     pid: u32,
+    /// For as long as this is there, the claim is respected.
+    _running: Running,
 }
 
 #[derive(Debug)]
@@ -81,14 +92,15 @@ impl ObjectTransfer {
         options: TransferOptions<'_>,
     ) -> Result<Self> {
         let key = check_name(objects, target)?;
-        let claim = Claim::new(&nonce()?);
+        let nonce = nonce()?;
+        let claim = Claim::new(&nonce);
         let mut new = Self {
             objects: Arc::clone(objects),
             target: target.clone(),
             folder: key.clone(),
             key,
             kind: options.kind.clone(),
-            marker: options.marker.map(<[u8]>::to_vec),
+            marker: options.marker.clone(),
             old_prefix: None,
             files: options.files.to_vec(),
             keys: Vec::new(),
@@ -97,11 +109,17 @@ impl ObjectTransfer {
             claim_key: None,
             state: Mutex::new(State { claim, tags: BTreeMap::new(), written: Instant::now(), is_over: true }),
             pid: std::process::id(),
+            _running: Running::begin(&nonce),
         };
         let mut there = Vec::new();
         match options.kind {
             Target::File => {
                 check(objects, target, options.as_publish())?;
+                if options.files.iter().all(|file| file.len_bytes <= COPIED_LEN_MAX_BYTES) {
+                    new.folder = staged_folder(&new.key, COPY);
+                    there = objects.list(&format!("{}/", new.folder), false)?.0;
+                    new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
+                }
             }
             Target::Siblings { .. } => {
                 new.claim_key = Some(format!("{}{UNCOMMITTED_MARK}-{COPY}", new.key));
@@ -151,7 +169,10 @@ impl ObjectTransfer {
                 let name = self.files.get(at).map_or("", |file| &*file.name);
                 key_of(&self.objects, format!("{}/{name}", self.folder).as_ref())
             }
-            Target::File => Ok(self.key.clone()),
+            Target::File => match self.claim_key {
+                Some(_) => Ok(format!("{}/{STAGED_FILE}", self.folder)),
+                None => Ok(self.key.clone()),
+            },
             Target::Siblings { suffixes } => {
                 let suffix = suffixes.get(at).ok_or_else(|| no_such_file("file of this number"))?;
                 key_of(&self.objects, self.target.with_suffix(suffix).path())
@@ -276,7 +297,9 @@ impl ObjectTransfer {
 
     /// Errs unless every object is the one that was noted.
     fn check_objects(&self) -> Result<()> {
-        let Target::Folder = self.kind else { return Ok(()) };
+        if matches!(self.kind, Target::Siblings { .. }) {
+            return Ok(());
+        }
         let (found, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let tags: BTreeMap<&str, String> =
             found.iter().map(|object| (&*object.key, object.tag.to_string())).collect();
@@ -297,11 +320,11 @@ impl ObjectTransfer {
 
     /// The marker that makes the folder a checkpoint.
     fn mark(&self) -> Result<()> {
-        let name = if self.marker.is_some() { MARKER } else { OTHER_MARKER };
+        let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
         let key = format!("{}/{name}", self.folder);
         let bytes = match &self.marker {
             // As it is: the layout may have a checksum of it.
-            Some(text) if !text.is_empty() => text.clone().into(),
+            Marker::Own(text) if !text.is_empty() => text.clone().into(),
             _ => marker_bytes(b"", &self.objects.url(&self.folder), &self.state().claim.nonce),
         };
         match self.objects.create(&key, bytes.clone())? {
@@ -316,7 +339,11 @@ impl ObjectTransfer {
         let Some(old_prefix) = &self.old_prefix else {
             self.state().is_over = true;
             // It says nothing any more; who finds it beside the marker knows that.
-            let _ = self.objects.delete(&[claim_key.to_owned()]);
+            let unclaimed = self.objects.delete(&[claim_key.to_owned()]);
+            if self.marker == Marker::OfSteps && unclaimed.is_ok() {
+                // With it the folder would be one checkpoint, which an overwrite replaces with all steps.
+                let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
+            }
             return Ok(());
         };
         let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
@@ -328,6 +355,20 @@ impl ObjectTransfer {
         let _ = self.objects.delete(&[claim_key.to_owned()]);
         let _ = Listing::of(&self.objects, format!("{}/", self.folder))
             .and_then(|_| settle(&self.objects, &self.key, &self.folder, old_prefix));
+        Ok(())
+    }
+
+    /// Gives the one file its name.
+    fn commit_file(&self, claim_key: &str) -> Result<()> {
+        let key = self.key(0)?;
+        let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
+        self.objects.copy(&staged, &self.key)?;
+        self.state().is_over = true;
+        // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
+        let _ = self
+            .objects
+            .delete(&[key.to_owned()])
+            .and_then(|()| self.objects.delete(&[claim_key.to_owned()]));
         Ok(())
     }
 
@@ -407,7 +448,8 @@ impl Transfer for ObjectTransfer {
             self.check_objects()?;
             match self.kind {
                 Target::Folder => self.commit_folder(claim_key),
-                _ => {
+                Target::File => self.commit_file(claim_key),
+                Target::Siblings { .. } => {
                     self.state().is_over = true;
                     let _ = self.objects.delete(&[claim_key.clone()]);
                     Ok(())
