@@ -12,8 +12,8 @@ use regrow::array::Region;
 use regrow::engine::load;
 use regrow::location::{Location, ToLocation};
 use regrow::{
-    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, RemoveOptions, SaveOptions, convert, copy,
-    open, open_with, remove, save_with, verify,
+    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, RemoveOptions, SaveOptions, convert,
+    copy, open, open_with, remove, save_with, verify,
 };
 use regrow_testkit::archives::{Member, files_below, tar, zip};
 
@@ -78,7 +78,11 @@ fn every_layout_is_read_where_it_lies() {
                     let unnamed = unnamed.path().join(format!("copy{suffix}"));
                     copy(&file, &unnamed, &CopyOptions::default())
                         .unwrap_or_else(|error| panic!("{}", say(&error)));
-                    assert!(bytes_of(&load(&unnamed).unwrap()) == bytes_of(&tree), "{}", say(&"other copied"));
+                    assert!(
+                        bytes_of(&load(&unnamed).unwrap()) == bytes_of(&tree),
+                        "{}",
+                        say(&"other copied")
+                    );
                     assert!(
                         bytes_of(&load(&file).unwrap()) == bytes_of(&tree),
                         "{}",
@@ -92,7 +96,8 @@ fn every_layout_is_read_where_it_lies() {
                 assert!(bytes_of(&load(&target).unwrap()) == bytes_of(&tree), "{}", say(&"converted"));
                 let beside = tempfile::tempdir().unwrap();
                 let copied = beside.path().join(&name);
-                copy(&path, &copied, &CopyOptions::default()).unwrap_or_else(|error| panic!("{}", say(&error)));
+                copy(&path, &copied, &CopyOptions::default())
+                    .unwrap_or_else(|error| panic!("{}", say(&error)));
                 assert_eq!(files_below(beside.path()).unwrap(), files_below(folder.path()).unwrap());
                 let error = remove(&path, &RemoveOptions::default()).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));

@@ -18,15 +18,19 @@ use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, Wh
 /// No operation goes on for longer than this, whatever the bucket does.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| {
+fn start() -> ObjectServer {
     let server = ObjectServer::start().unwrap();
     server.create_bucket("faults");
     server
-});
+}
 
-fn root(case: &str) -> Location {
+/// A server for each test: its faults strike whoever asks.
+static SERVER: LazyLock<ObjectServer> = LazyLock::new(start);
+static SERVER_OF_COPIES: LazyLock<ObjectServer> = LazyLock::new(start);
+
+fn root(server: &ObjectServer, case: &str) -> Location {
     let options = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
+        .with("endpoint_url", server.endpoint())
         .with("region", "us-east-1")
         .with("key", "test")
         .with("secret", "testtest")
@@ -130,7 +134,7 @@ proptest! {
         let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-        let path = root(&format!("{case:016x}")).join(format!("x{suffix}"));
+        let path = root(&SERVER, &format!("{case:016x}")).join(format!("x{suffix}"));
         let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
         SERVER.clear_faults();
 
@@ -187,7 +191,7 @@ enum Way {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases() / 2, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_a_bucket_does_a_copy_is_whole_or_the_target_is_as_it_was(
@@ -200,7 +204,7 @@ proptest! {
         let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-        let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&case));
+        let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
         let disk_root = Location::local(disk.path());
         let (from, to) = match way {
             Way::ToBucket => (&disk_root, &bucket),
@@ -217,44 +221,47 @@ proptest! {
             timed(|| copy(&source, &target, &options))
         };
         // What was read wrongly from the source is what arrives: of layouts without checksums nobody can know.
-        let may_differ = layout.name() != "regrow" && way != Way::ToBucket
-            && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
-        SERVER.clear_faults();
+        let may_differ =
+            way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
+        SERVER_OF_COPIES.clear_faults();
         save(1);
 
         // A first copy, and again, as a person would: whole or not there.
         for _ in 0..2 {
-            SERVER.faults(faults.clone());
+            if load(&target).is_ok() {
+                break;
+            }
+            SERVER_OF_COPIES.faults(faults.clone());
             let first = copied(false);
-            SERVER.clear_faults();
+            SERVER_OF_COPIES.clear_faults();
             match (&first, load(&target)) {
                 _ if may_differ => {}
                 (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
-                (Ok(_), Err(error)) => prop_assert!(layout.name() == "regrow" && way != Way::ToBucket, "{}", error),
-                (Err(_), Err(error)) => prop_assert!(
-                    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint),
-                    "{}", error
-                ),
+                (first, Err(error)) => {
+                    let is_none =
+                        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint);
+                    prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
+                }
             }
         }
         // What was begun is gone on with, to the end, whatever is there.
         if load(&target).is_err() || may_differ {
-            let done = copied(target.exists() && open(&target).is_ok() && layout.name() != "pytree_data");
+            let done = copied(may_differ && layout.name() != "pytree_data");
             prop_assert!(done.is_ok() || may_differ, "{:?}", done);
         }
         if !may_differ {
             prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
         }
 
-        // An overwrite: the old one or the new one. A pair in a bucket stays.
-        if layout.name() == "pytree_data" && (way == Way::ToBucket || way == Way::Within) {
+        // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
+        if layout.name() == "pytree_data" {
             return Ok(());
         }
         save(2);
-        SERVER.faults(faults.clone());
+        SERVER_OF_COPIES.faults(faults.clone());
         let second = copied(true);
-        SERVER.clear_faults();
-        if !may_differ {
+        SERVER_OF_COPIES.clear_faults();
+        if !may_differ || second.is_err() && layout.name() == "regrow" {
             let found = fill_of(&load(&target).unwrap());
             prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
         }
@@ -264,7 +271,7 @@ proptest! {
         prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
         let report = verify(&target).unwrap();
         prop_assert!(report.is_ok(), "{:?}", report.findings);
-        let left = SERVER.keys("faults", &format!("{case}/"));
+        let left = SERVER_OF_COPIES.keys("faults", &format!("{case}/"));
         let is_left = |key: &&String| {
             ["regrow-moved", "regrow-writing", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark))
         };

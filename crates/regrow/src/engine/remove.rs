@@ -51,9 +51,11 @@ pub struct RemoveReport {
 pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
     let at = path.to_location()?;
     if archive::find(&at)?.is_some() {
-        return Err(Error::unsupported("nothing can be removed from an archive, and an archive is no checkpoint")
-            .in_file(&at)
-            .help("remove the archive itself, if all in it is to go"));
+        return Err(Error::unsupported(
+            "nothing can be removed from an archive, and an archive is no checkpoint",
+        )
+        .in_file(&at)
+        .help("remove the archive itself, if all in it is to go"));
     }
     let removed = match options.unfinished {
         true => at.storage().remove_unfinished(&at, options.force)?,
