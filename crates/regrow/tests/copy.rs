@@ -435,6 +435,55 @@ fn a_file_that_changes_in_place_is_copied_again() {
     assert_eq!(load(&target).unwrap().len(), 1);
 }
 
+#[test]
+fn a_disk_that_keeps_something_else_is_noticed() {
+    let (folder, root) = local();
+    let len = 33 << 20;
+    let array = Array::new(Dtype::UInt8, Shape::new([len]).unwrap(), vec![1; len as usize].into()).unwrap();
+    let npy = Layout::from_name("npy", serde_json::Value::Null).unwrap();
+    let options_of_save = SaveOptions { layout: npy, ..Default::default() };
+    save_with(root.join("s.npy"), &Tree::single(Leaf::array(array)), &options_of_save).unwrap();
+    let staged = folder.path().join("t.npy.orbax-checkpoint-tmp-copy/.orbax-checkpoint-tmp-files/t.npy");
+    let changed = AtomicU64::new(0);
+    let monitor = Monitor::with_hook(move |progress| {
+        use std::os::unix::fs::FileExt;
+        std::thread::sleep(Duration::from_millis(51));
+        // All of it is written, and the end of it not yet read back.
+        if progress.done_bytes > len && changed.fetch_add(1, Ordering::Relaxed) == 0 {
+            let file = fs::File::options().write(true).open(&staged).unwrap();
+            file.write_all_at(&[7], len - 1).unwrap();
+        }
+        Ok(())
+    });
+    let watched = CopyOptions { monitor, threads: Some(1), budget_bytes: Some(8 << 20), ..options() };
+    let error = copy(root.join("s.npy"), root.join("t.npy"), &watched).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(!root.join("t.npy").exists());
+    copy(root.join("s.npy"), root.join("t.npy"), &options()).unwrap();
+    assert_same(&root.join("s.npy"), &root.join("t.npy"));
+}
+
+#[test]
+fn of_steps_on_their_way_to_a_bucket_none_is_half_there() {
+    let (_folder, root) = local();
+    for step in ["1", "2"] {
+        save_files(&root.join("run").join(step), 1);
+    }
+    let total = 2 * files_at(&root.join("run")).values().map(|bytes| bytes.len() as u64).sum::<u64>();
+    for part in 1..6 {
+        let target = format!("memory://copy-half-steps/{part}").to_location().unwrap();
+        let stopped = CopyOptions { monitor: stops_at(part * total / 6), threads: Some(1), ..options() };
+        assert_eq!(copy(root.join("run"), &target, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
+        for step in ["1", "2"] {
+            if open(target.join(step)).is_ok() {
+                assert!(verify(target.join(step)).unwrap().is_ok(), "{target}/{step}");
+            }
+        }
+        copy(root.join("run"), &target, &options()).unwrap();
+        assert_eq!(open(&target).unwrap().description().steps, [1, 2]);
+    }
+}
+
 /// The largest file of an interrupted copy on a disk.
 fn largest_staged(folder: &Path) -> std::path::PathBuf {
     let mut folders = vec![folder.to_owned()];
