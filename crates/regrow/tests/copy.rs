@@ -510,7 +510,13 @@ fn a_damaged_file_of_an_interrupted_copy_is_copied_anew() {
     let (source, target) = (root.join("s"), root.join("t"));
     save_files(&source, 1);
     for (way, unverified) in [("flip", false), ("cut", true), ("remove", true), ("journal", false)] {
-        interrupt(&source, &target, &options());
+        // The largest file is whole and noted, and the next one begun.
+        let files = files_at(&source);
+        let largest = files.iter().max_by_key(|(_, bytes)| bytes.len()).unwrap().0;
+        let before = files.iter().filter(|(name, _)| *name <= largest && *name != MARKERS[0]);
+        let end = 2 * before.map(|(_, bytes)| bytes.len() as u64).sum::<u64>() + 1;
+        let stopped = CopyOptions { monitor: stops_at(end), threads: Some(1), ..options() };
+        assert_eq!(copy(&source, &target, &stopped).unwrap_err().kind(), ErrorKind::Cancelled);
         let staged = folder.path().join("t.orbax-checkpoint-tmp-copy");
         let file = largest_staged(&staged);
         let mut bytes = fs::read(&file).unwrap();

@@ -19,7 +19,8 @@ use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
 use super::leftovers::OwnFolder;
-use super::{Kind, SYNC_LATER_LEN_MAX_BYTES, Staged, kind_of, siblings};
+use super::publication::kind_of;
+use super::{Kind, SYNC_LATER_LEN_MAX_BYTES, Staged, siblings};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
