@@ -47,6 +47,7 @@ from ._errors import (
 
 if TYPE_CHECKING:
     from ._async import AsyncSave, AsyncSaver, Blocked, save_async
+    from ._cache import Cache, CacheReport
     from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
@@ -67,6 +68,8 @@ __all__ = [
     "AsyncSave",
     "AsyncSaver",
     "Blocked",
+    "Cache",
+    "CacheReport",
     "CancelledError",
     "Checkpoint",
     "ConvertOptions",
@@ -124,6 +127,7 @@ __all__ = [
 # all that is above. There the names that their annotations use are real, for `typing.get_type_hints`.
 _HOMES = {
     "_async": ("AsyncSave", "AsyncSaver", "Blocked", "save_async"),
+    "_cache": ("Cache", "CacheReport"),
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),

@@ -169,6 +169,11 @@ def local_path(place: Place) -> str | None:
     return _native.Location(place, []).local_path if scheme[1].lower() == "file" else None
 
 
+def is_url(text: str) -> bool:
+    """Whether it is a URL, and no path of the local file system."""
+    return _URL.match(text) is not None
+
+
 class _Taken(NamedTuple):
     """What an argument says."""
 

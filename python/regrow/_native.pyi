@@ -34,9 +34,20 @@ class Location:
     def __fspath__(self) -> str:
         """The path or URL, without the options."""
 
+    def cached(self, cache: Cache) -> Location:
+        """The same location, read through a cache."""
+
     @property
     def local_path(self) -> str | None:
         """The path, if it is one of the local file system."""
+
+@final
+class Cache:
+    """A folder of a local disk that keeps what was read from buckets."""
+
+    def __new__(cls, folder: str, max_size: str) -> Cache: ...
+    def report(self) -> tuple[int, int, int]:
+        """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
 _Place = str | Location
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, Unpack
 
 from . import _arguments, _native
 from ._attempts import attempts
+from ._cache import Cache, through
 from ._checkpoint import Checkpoint, VerifyReport
 from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._keywords import LOAD, LoadOptions
@@ -28,6 +29,7 @@ def load(
     strict: bool = False,
     bare: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    cache: StrPath | Cache | None = None,
     **options: Unpack[LoadOptions],
 ) -> Any:
     """Loads a checkpoint of any layout, every block checked.
@@ -47,6 +49,8 @@ def load(
         bare: The arrays alone, without what is kept beside them: of an archive or a folder of npy files the arrays by
             their names, of an Equinox file the records in their order. For those whose pytree is damaged.
         storage_options: How to reach the storage of a URL, as for `save`.
+        cache: A folder of a local disk, or a `Cache` with a bound of its own, that keeps what is read from a bucket or
+            a web server: the next load fetches what has changed. Not used for local paths.
         **options: The keywords of `LoadOptions`.
 
     Raises:
@@ -55,8 +59,8 @@ def load(
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options"])
-    at = place("path", path, storage_options)
+    LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options", "cache"])
+    at = through(cache, place("path", path, storage_options))
     warned: list[str] = []
 
     def read() -> Any:
@@ -112,6 +116,7 @@ def open(
     bare: bool = False,
     mmap: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    cache: StrPath | Cache | None = None,
 ) -> Checkpoint:
     """Opens a checkpoint of any layout: metadata only.
 
@@ -124,11 +129,13 @@ def open(
         bare: As for `load`.
         mmap: Give views of the file for all that is stored raw, whenever leaves are read, as for `load`.
         storage_options: As for `load`.
+        cache: As for `load`; also for leaves that are read later.
 
     Raises:
         NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
     """
-    opened = _open(place("path", path, storage_options), step, item, strict=strict, bare=bare, mmap=mmap)
+    at = through(cache, place("path", path, storage_options))
+    opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap)
     _warn(path, opened.warnings)
     return Checkpoint(opened)
 

@@ -33,6 +33,7 @@
 
 mod addresses;
 mod background;
+mod cache;
 mod checkpoint;
 mod columns;
 mod convert;
@@ -61,6 +62,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::background::{AsyncSaver, SaveHandle};
+    #[pymodule_export]
+    use crate::cache::Cache;
     #[pymodule_export]
     use crate::checkpoint::{Checkpoint, open, save, verify};
     #[pymodule_export]

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use regrow::Result;
 use regrow::location::{self, StorageOptions, ToLocation};
 
+use crate::cache::Cache;
 use crate::error::OrRaise;
 
 /// Where a checkpoint is: a storage with its options, and a path in it.
@@ -25,6 +26,11 @@ impl Location {
     /// The path or URL, without the options.
     fn __fspath__(&self) -> OsString {
         self.0.describe().into_os_string()
+    }
+
+    /// The same location, read through a cache.
+    fn cached(&self, cache: &Cache) -> Self {
+        Self(self.0.cached(&cache.0))
     }
 
     /// The path, if it is one of the local file system.

@@ -4,7 +4,7 @@
 //! stderr, and [`exit`] says which number a failure ends with.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -23,9 +23,10 @@ use cmd::{
     rm::Rm, verify::Verify,
 };
 use exit::{Exit, Failure};
+use regrow::engine::ByteSize;
 use regrow::location::{Location, is_url};
 use regrow::text::printable_lines;
-use regrow::{Checkpoint, Error, Monitor, OpenOptions};
+use regrow::{Cache, Checkpoint, Error, Monitor, OpenOptions};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
@@ -69,6 +70,13 @@ pub struct Globals {
     /// Others on this machine can see what is on a command line: secrets are better in the environment.
     #[arg(long = "storage-option", global = true, value_name = "NAME=VALUE", value_parser = name_and_value)]
     storage_options: Vec<(String, String)>,
+    /// Keep what is read from a bucket or a web server in this folder: the next command reads from it what has not
+    /// changed. `verify`, `convert` and `cp` read the bucket itself.
+    #[arg(long, global = true, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// How much the folder of --cache holds at most.
+    #[arg(long, global = true, value_name = "SIZE", default_value = "10GiB", requires = "cache")]
+    cache_size: ByteSize,
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
@@ -136,7 +144,11 @@ impl Globals {
 
     /// Opens a checkpoint, and says on stderr what is missing of it.
     fn open(&self, path: &Path) -> Result<Checkpoint, Error> {
-        let checkpoint = regrow::open_with(self.locate(path)?, &self.open_options())?;
+        let mut location = self.locate(path)?;
+        if let Some(folder) = &self.cache {
+            location = location.cached(&Cache::at(folder)?.with_len_max_bytes(self.cache_size.0));
+        }
+        let checkpoint = regrow::open_with(location, &self.open_options())?;
         for warning in &checkpoint.description().warnings {
             out::warn(&format!("warning: {}: {warning}", path.display()));
         }

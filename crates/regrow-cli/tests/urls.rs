@@ -4,6 +4,8 @@
 mod common;
 
 use common::{regrow, saved, text};
+use regrow_testkit::archives::files_below;
+use regrow_testkit::object_server::ObjectServer;
 
 #[test]
 fn a_file_url_is_a_path_in_every_command() {
@@ -44,4 +46,28 @@ fn storage_options_are_for_urls() {
     // A value may be a secret, and is in no message.
     let run = regrow(["ls", text(&path), "--storage-option", "secret=hunter2"]);
     assert!(!run.stderr.contains("hunter2"), "{run:?}");
+}
+
+#[test]
+fn a_cache_keeps_what_a_command_has_read() {
+    let (folder, _) = saved();
+    let server = ObjectServer::start().unwrap();
+    server.create_bucket("bucket");
+    for (name, bytes) in files_below(folder.path()).unwrap() {
+        server.put("bucket", &name, bytes);
+    }
+    let url = format!("{}/bucket/step_1", server.endpoint());
+    let cache = folder.path().join("cache");
+    let cat = || regrow(["cat", &url, "step", "--cache", text(&cache), "--cache-size", "1GB"]);
+    assert_eq!(cat().stdout, "7\n");
+    server.clear_requests();
+    assert_eq!(cat().stdout, "7\n");
+    let read: Vec<_> = server.requests().into_iter().filter(|request| request.range.is_some()).collect();
+    assert!(read.is_empty(), "{read:?}");
+    for (option, value) in [("--cache-size", "1GB"), ("--cache-size", "0"), ("--cache-size", "much")] {
+        let run = regrow(["cat", &url, "step", option, value]);
+        assert!(run.code == 2 && run.stderr.contains("cache"), "{value}: {run:?}");
+    }
+    let run = regrow(["cat", &url, "step", "--cache", text(&folder.path().join("step_1/regrow.json"))]);
+    assert!(run.code == 3 && run.stderr.contains("cannot make the cache"), "{run:?}");
 }

@@ -61,6 +61,8 @@ pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;
 #[cfg(feature = "derive")]
 pub use regrow_derive::Pytree;
+#[cfg(feature = "cloud")]
+pub use storage::cache::{CACHE_LEN_MAX_DEFAULT_BYTES, Cache, CacheReport};
 pub use tree::{Pytree, StateDict};
 
 #[doc(hidden)]

@@ -100,6 +100,20 @@ impl Location {
         Url { text: &text, scheme: &scheme, rest }.locate(options)
     }
 
+    /// The same location, read through a cache on a local disk: what was read before is not fetched again. What lies on a
+    /// local disk or in memory is read as before, and whatever is written goes to the storage alone.
+    ///
+    /// What there is, and in which version, is always asked of the storage. [`verify`](crate::verify) of such a location
+    /// checks the bytes that the cache gives: give it the location without.
+    #[cfg(feature = "cloud")]
+    #[must_use]
+    pub fn cached(&self, cache: &crate::Cache) -> Self {
+        match self.storage.cached(cache) {
+            Some(storage) => Self { storage, path: self.path.clone() },
+            None => self.clone(),
+        }
+    }
+
     /// A path of the local file system, taken as it is.
     pub fn local(path: impl Into<PathBuf>) -> Self {
         Self { storage: Arc::new(LocalDisk), path: path.into() }

@@ -1,7 +1,7 @@
 //! Checkpoints on web servers: read through ranges, of one version, from servers good and bad.
 
 #![cfg(feature = "cloud")]
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -43,8 +43,8 @@ pub mod value;
 mod verify;
 
 pub use crate::options::{
-    BUDGET_DEFAULT_BYTES, Compression, Layout, LeafChunking, LoadOptions, OpenOptions, OrbaxOptions,
-    SaveOptions, TemplateLeaf, VerifyOptions,
+    BUDGET_DEFAULT_BYTES, ByteSize, Compression, Layout, LeafChunking, LoadOptions, OpenOptions,
+    OrbaxOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;

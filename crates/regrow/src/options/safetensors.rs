@@ -102,6 +102,19 @@ impl ByteSize {
     }
 }
 
+impl std::str::FromStr for ByteSize {
+    type Err = Error;
+
+    /// # Errors
+    /// `InvalidArgument` for what is no number of bytes, with a unit or without.
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text).ok_or_else(|| {
+            Error::invalid("this is no number of bytes")
+                .expected("a number above 0, such as 5000000000 or 5GB", format_args!("{text:?}"))
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
         struct SizeVisitor;

@@ -17,6 +17,8 @@ use crate::store::Store;
 
 pub(crate) mod archive;
 #[cfg(feature = "cloud")]
+pub(crate) mod cache;
+#[cfg(feature = "cloud")]
 mod http;
 pub(crate) mod local;
 pub(crate) mod object;
@@ -366,5 +368,11 @@ pub trait Storage: Debug + Send + Sync {
     /// Whether a checkpoint is complete when its marker is there, as on a storage that cannot rename.
     fn commits_by_marker(&self) -> bool {
         false
+    }
+
+    /// The same storage, read through a cache on a local disk; `None` where that would be of no use.
+    #[cfg(feature = "cloud")]
+    fn cached(&self, _cache: &cache::Cache) -> Option<Arc<dyn Storage>> {
+        None
     }
 }

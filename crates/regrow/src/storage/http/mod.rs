@@ -25,6 +25,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::cache::Cache;
+use super::object::cached::cached;
 use super::object::keys::{ObjectStore, read_beginning};
 use super::object::{Objects, key_of, split};
 use super::{
@@ -210,6 +212,10 @@ impl Storage for HttpStorage {
 
     fn publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
         Err(self.read_only(target))
+    }
+
+    fn cached(&self, cache: &Cache) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(Self { server: cached(&self.server, cache)?, seen: None }))
     }
 
     fn check_publish(&self, target: &Location, _options: PublishOptions<'_>) -> Result<()> {

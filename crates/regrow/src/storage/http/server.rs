@@ -416,6 +416,10 @@ impl Objects for Server {
         self.address.shown(key)
     }
 
+    fn cache_name(&self) -> Option<String> {
+        Some(self.address.root.clone())
+    }
+
     fn head(&self, key: &str) -> Result<Option<Object>> {
         let client = self.client()?;
         runtime::state()?.block_on(self.look_until_answered(&client, key))?

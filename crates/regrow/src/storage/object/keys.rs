@@ -40,7 +40,8 @@ impl ObjectStore {
         Self { objects, prefix, listing: None, known: Arc::default() }
     }
 
-    /// Another folder, of which the same is known.
+    /// Another folder, of which the same is known. Web servers need it: they have no lists.
+    #[cfg(feature = "cloud")]
     pub(in crate::storage) fn in_folder(&self, folder: &Path) -> Self {
         let prefix = folder_key(&self.objects, folder).map_err(|error| Arc::from(error.what()));
         Self { prefix, listing: None, ..self.clone() }

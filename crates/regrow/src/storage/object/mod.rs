@@ -13,6 +13,7 @@
 //! | `transfer` | a copy, which goes on where an earlier one was interrupted |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
+//! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
 //! | `cloud` | S3, Google Cloud Storage, Azure: the feature `cloud` |
 //!
 //! ```text
@@ -47,8 +48,12 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
+#[cfg(feature = "cloud")]
+use crate::storage::cache::Cache;
 use crate::store::{Store, Suits};
 
+#[cfg(feature = "cloud")]
+pub(super) mod cached;
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
 pub(super) mod keys;
@@ -188,6 +193,13 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
     /// How objects are read fastest.
     fn suits(&self) -> Suits;
+
+    /// What tells this storage from all others, by which a cache on disk knows its objects. No secret is in it. `None`
+    /// where nothing is to be kept.
+    #[cfg(feature = "cloud")]
+    fn cache_name(&self) -> Option<String> {
+        None
+    }
 
     /// What a part of an object lies in when it is whole in memory already: itself, without a copy.
     fn whole(&self, _object: &Object) -> Result<Option<Bytes>> {
@@ -336,6 +348,11 @@ impl Storage for ObjectStorage {
 
     fn commits_by_marker(&self) -> bool {
         true
+    }
+
+    #[cfg(feature = "cloud")]
+    fn cached(&self, cache: &Cache) -> Option<Arc<dyn Storage>> {
+        Some(Arc::new(Self::new(cached::cached(&self.objects, cache)?)))
     }
 }
 

@@ -213,6 +213,15 @@ impl Bucket {
         format!("{}/{key}", self.0.root)
     }
 
+    /// The bucket, told from those of the same name elsewhere; `None` for one in memory.
+    pub(crate) fn place_name(&self) -> Option<String> {
+        let settings = &self.0.settings;
+        let account = settings.config.get("azure_storage_account_name").map_or("", String::as_str);
+        let endpoint = settings.endpoint().unwrap_or_default();
+        let name = || format!("{:?} {endpoint} {account} {}", settings.service, settings.bucket);
+        (settings.service != Service::Memory).then(name)
+    }
+
     /// Requests that this process has sent to the bucket, with those that were tried again.
     #[cfg(test)]
     pub(crate) fn requests(&self) -> u64 {

@@ -32,6 +32,10 @@ impl Objects for Bucket {
         self.url_of(key)
     }
 
+    fn cache_name(&self) -> Option<String> {
+        self.place_name()
+    }
+
     fn head(&self, key: &str) -> Result<Option<Object>> {
         self.head(key)
     }

@@ -1,0 +1,124 @@
+//! How much a cache holds, and which blocks go when it holds too much: those that were not used for the longest time.
+//!
+//! What is there is counted on the disk, since other processes write too: before the first block is kept, and again
+//! whenever this process has kept a thirty-second part of the bound.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// Blocks are removed until so much of the bound is free, in parts of it: not one for each that is kept.
+const FREE_PARTS: u64 = 10;
+
+/// What is there is counted again after so much of the bound has been kept, in parts of it.
+const COUNT_PARTS: u64 = 32;
+
+/// A block under a name of its own that is older was left behind by a process that was killed.
+const TEMPORARY_AGE_MAX: Duration = Duration::from_secs(3600);
+
+#[derive(Debug)]
+pub(super) struct Bound {
+    folder: PathBuf,
+    len_max_bytes: u64,
+    state: Mutex<State>,
+}
+
+/// What this process knows of the folder.
+#[derive(Debug, Default)]
+struct State {
+    /// `None` until it was counted.
+    len_bytes: Option<u64>,
+    kept_since_bytes: u64,
+}
+
+impl Bound {
+    pub(super) fn new(folder: &Path, len_max_bytes: u64) -> Self {
+        Self { folder: folder.to_owned(), len_max_bytes, state: Mutex::default() }
+    }
+
+    /// Whether so many bytes may be kept; removes others if it must.
+    pub(super) fn has_room_for(&self, len_bytes: u64) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = state.kept_since_bytes >= self.len_max_bytes / COUNT_PARTS;
+        let held = match state.len_bytes.filter(|_| !is_due) {
+            Some(held) => held,
+            None => {
+                state.kept_since_bytes = 0;
+                blocks(&self.folder).iter().map(|block| block.len_bytes).sum()
+            }
+        };
+        let fits = |held: u64| held.saturating_add(len_bytes) <= self.len_max_bytes;
+        let held = if fits(held) || len_bytes > self.len_max_bytes {
+            held
+        } else {
+            self.remove_oldest(held, len_bytes)
+        };
+        state.len_bytes = Some(held);
+        fits(held)
+    }
+
+    /// Counts what was kept.
+    pub(super) fn add(&self, len_bytes: u64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.len_bytes = state.len_bytes.map(|held| held.saturating_add(len_bytes));
+        state.kept_since_bytes = state.kept_since_bytes.saturating_add(len_bytes);
+    }
+
+    /// Removes what was not used for the longest time, and gives what is left. One process does it at a time; the others
+    /// keep nothing meanwhile.
+    fn remove_oldest(&self, held: u64, len_bytes: u64) -> u64 {
+        let Ok(lock) = self.lock() else { return held };
+        let mut blocks = blocks(&self.folder);
+        blocks.sort_by_key(|block| block.used);
+        let mut left: u64 = blocks.iter().map(|block| block.len_bytes).sum();
+        let wanted = self.len_max_bytes.saturating_sub(len_bytes.max(self.len_max_bytes / FREE_PARTS));
+        for block in blocks {
+            if left <= wanted {
+                break;
+            }
+            // Whoever has it open reads it to its end.
+            if fs::remove_file(&block.path).is_ok() {
+                left = left.saturating_sub(block.len_bytes);
+            }
+        }
+        drop(lock);
+        left
+    }
+
+    fn lock(&self) -> io::Result<File> {
+        let file = File::options().write(true).create(true).truncate(false).open(self.folder.join("lock"))?;
+        file.try_lock()?;
+        Ok(file)
+    }
+}
+
+struct Block {
+    path: PathBuf,
+    len_bytes: u64,
+    used: SystemTime,
+}
+
+/// The blocks of a cache. Temporary files that were left behind are removed.
+fn blocks(folder: &Path) -> Vec<Block> {
+    let mut found = Vec::new();
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    for file in entries(&folder.join("blocks")).flat_map(|folder| entries(&folder.path())) {
+        let Ok(metadata) = file.metadata() else { continue };
+        let used = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let is_block = file.file_name().to_str().is_some_and(is_block_name);
+        let is_left = used.elapsed().is_ok_and(|age| age > TEMPORARY_AGE_MAX);
+        if is_block {
+            found.push(Block { path: file.path(), len_bytes: metadata.len(), used });
+        } else if is_left && file.path().extension().is_some_and(|suffix| suffix == "tmp") {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+    found
+}
+
+/// Whether it is the name of a block; others in the folder are left alone.
+fn is_block_name(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

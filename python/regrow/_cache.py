@@ -1,0 +1,84 @@
+"""A read-through cache: what was read from a bucket, kept on a local disk for the next load."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from . import _native
+from ._arguments import wrong
+from ._location import Place, StrPath, is_url
+
+
+class CacheReport(NamedTuple):
+    """What a `Cache` has done since it was made, in this process."""
+
+    hit_bytes: int
+    """Bytes of blocks that were read from its folder."""
+    miss_bytes: int
+    """Bytes of blocks that were fetched because the folder did not have them."""
+    damaged: int
+    """Blocks that were damaged. They were removed and fetched again."""
+
+
+class Cache:
+    """A folder of a local disk that keeps what was read from buckets and web servers.
+
+        cache = regrow.Cache("/scratch/regrow-cache", max_size="50GB")
+        params = regrow.load("s3://bucket/runs/step_100", cache=cache)
+
+    Processes share a folder. Every block is checked when it is read. An object that was replaced is fetched anew: what
+    there is, and in which version, is always asked of the bucket. When `max_size` is reached, the blocks that were not
+    used for the longest time are removed.
+    """
+
+    __slots__ = ("_folder", "_max_size", "_native")
+
+    def __init__(self, folder: StrPath, *, max_size: int | str = "10GiB") -> None:
+        """In a folder, which is made if it is not there. It holds at most `max_size`: bytes, or text: ``"50GB"``.
+
+        Raises:
+            InvalidArgumentError: for a size that is none, and a folder that every user of the machine may write into.
+            OSError: what the file system says.
+        """
+        if not isinstance(folder, (str, bytes, os.PathLike)):
+            raise wrong("folder", folder, "a path: str, bytes or os.PathLike")
+        if isinstance(max_size, bool) or not isinstance(max_size, (int, str)):
+            raise wrong("max_size", max_size, 'a number of bytes, or text such as "50GB"')
+        self._folder = os.path.abspath(os.fsdecode(folder))
+        self._max_size = max_size
+        self._native = _native.Cache(self._folder, str(max_size))
+
+    @property
+    def folder(self) -> str:
+        """The folder."""
+        return self._folder
+
+    @property
+    def report(self) -> CacheReport:
+        """What it has done so far, in this process."""
+        return CacheReport(*self._native.report())
+
+    def __repr__(self) -> str:
+        return f"regrow.Cache({self._folder!r}, max_size={self._max_size!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self._folder, self._max_size)
+
+
+def _made(folder: str, max_size: int | str) -> Cache:
+    return Cache(folder, max_size=max_size)
+
+
+def through(cache: StrPath | Cache | None, at: Place) -> Place:
+    """The place as it is read through a cache. Local paths are read as before."""
+    if cache is None:
+        return at
+    if not isinstance(cache, (str, bytes, os.PathLike, Cache)):
+        raise wrong("cache", cache, "a folder, or a regrow.Cache")
+    if isinstance(at, str):
+        if not is_url(at):
+            return at
+        at = _native.Location(at, [])
+    made = cache if isinstance(cache, Cache) else Cache(cache)
+    return at.cached(made._native)

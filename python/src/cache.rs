@@ -1,0 +1,31 @@
+//! The read-through cache of buckets.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use regrow::engine::ByteSize;
+
+use crate::error::OrRaise;
+
+/// A folder of a local disk that keeps what was read from buckets.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Cache(pub regrow::Cache);
+
+#[pymethods]
+impl Cache {
+    /// In a folder, holding at most so much, as text with a unit.
+    #[new]
+    fn new(folder: PathBuf, max_size: &str) -> PyResult<Self> {
+        let made = || {
+            let max_size: ByteSize = max_size.parse()?;
+            Ok(regrow::Cache::at(folder)?.with_len_max_bytes(max_size.0))
+        };
+        made().map(Self).or_raise()
+    }
+
+    /// Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged.
+    fn report(&self) -> (u64, u64, u64) {
+        let report = self.0.report();
+        (report.hit_bytes, report.miss_bytes, report.damaged)
+    }
+}
