@@ -449,7 +449,7 @@ fn a_disk_that_keeps_something_else_is_noticed() {
         use std::os::unix::fs::FileExt;
         std::thread::sleep(Duration::from_millis(51));
         // All of it is written, and the end of it not yet read back.
-        if progress.done_bytes > len && changed.fetch_add(1, Ordering::Relaxed) == 0 {
+        if progress.done_bytes > len + (1 << 20) && changed.fetch_add(1, Ordering::Relaxed) == 0 {
             let file = fs::File::options().write(true).open(&staged).unwrap();
             file.write_all_at(&[7], len - 1).unwrap();
         }

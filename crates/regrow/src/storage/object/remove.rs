@@ -54,7 +54,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
     })?;
     let claim = format!("{key}/{CLAIM}");
     // One that is there beside the marker says nothing any more.
-    objects.delete(&[claim.clone()])?;
+    objects.delete(std::slice::from_ref(&claim))?;
     let nonce = nonce()?;
     let _running = Running::begin(&nonce);
     if let Conditional::Lost(..) = objects.create(&claim, Claim::new(&nonce).to_bytes())? {

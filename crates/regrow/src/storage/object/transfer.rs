@@ -451,7 +451,7 @@ impl Transfer for ObjectTransfer {
                 Target::File => self.commit_file(claim_key),
                 Target::Siblings { .. } => {
                     self.state().is_over = true;
-                    let _ = self.objects.delete(&[claim_key.clone()]);
+                    let _ = self.objects.delete(std::slice::from_ref(claim_key));
                     Ok(())
                 }
             }
@@ -478,7 +478,7 @@ impl Drop for ObjectTransfer {
         let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
         let gone = self.objects.delete(&unfinished.map(|(_, key)| key.clone()).collect::<Vec<_>>());
         let _ = match copied.is_empty() {
-            true => gone.and_then(|()| self.objects.delete(&[claim_key.clone()])),
+            true => gone.and_then(|()| self.objects.delete(std::slice::from_ref(claim_key))),
             false => self.write_claim(),
         };
     }

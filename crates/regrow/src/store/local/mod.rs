@@ -268,7 +268,7 @@ impl Store for LocalStore {
         let found = match self.inner.root.file(relative_path(key)?).look() {
             Ok(found) => found,
             Err(error) if is_absent(&error) => return Ok(None),
-            Err(error) => return Err(Error::io("cannot look at", &self.describe(key), error)),
+            Err(error) => return Err(Error::io("cannot look at", self.describe(key), error)),
         };
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         // The time of the last change of its inode, too: a program can set back the other one.
