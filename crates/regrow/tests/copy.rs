@@ -1,6 +1,6 @@
 //! Copies: every layout between every two storages, and what becomes of a copy that is interrupted, raced or disturbed.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,18 +99,11 @@ fn overwrite() -> CopyOptions {
 
 /// What is below a place but for the text of generated markers: names and bytes.
 fn files_at(at: &Location) -> BTreeMap<String, Vec<u8>> {
-    let (folder, is_name): (Location, Box<dyn Fn(&str) -> bool>) = match at.is_folder() {
-        true => (at.clone(), Box::new(|_| true)),
-        // One file, or those of a stem.
-        false => {
-            let name = at.name_text();
-            (
-                at.parent(),
-                Box::new(move |key: &str| {
-                    key == name || key.strip_prefix(&name).is_some_and(|rest| rest.starts_with('.'))
-                }),
-            )
-        }
+    // A folder, one file, or those of a stem.
+    let (is_folder, name) = (at.is_folder(), at.name_text());
+    let folder = if is_folder { at.clone() } else { at.parent() };
+    let is_name = |key: &str| {
+        is_folder || key.strip_prefix(&*name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     let store = folder.opened().unwrap();
     let keys = store.list(b"").unwrap();
