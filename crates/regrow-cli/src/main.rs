@@ -1,4 +1,4 @@
-//! The `regrow` command: look into checkpoints, verify them, see a demonstration.
+//! The `regrow` command: look into checkpoints, verify, convert, copy and remove them, see a demonstration.
 //!
 //! A command is a file in [`cmd`] that calls the library. Data goes to stdout through [`out`], reports go to
 //! stderr, and [`exit`] says which number a failure ends with.
@@ -19,8 +19,8 @@ mod values;
 
 use bar::Bar;
 use cmd::{
-    cat::Cat, completions::Completions, convert::Convert, demo::Demo, ls::Ls, overview::Overview,
-    verify::Verify,
+    cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, ls::Ls, overview::Overview,
+    rm::Rm, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -32,7 +32,7 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 fine, 1 found something wrong (damage, a difference), 2 wrong usage (an option, a glob, a
 slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission).";
 
-/// Look into pytree checkpoints, verify them, convert them, see what regrow does.
+/// Look into pytree checkpoints, verify, convert, copy and remove them, see what regrow does.
 ///
 /// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
 /// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
@@ -111,8 +111,28 @@ impl Globals {
         }
     }
 
-    /// Errs if there are storage options and no URL that they could be for.
+    /// Errs if a step or an item is asked for where a whole checkpoint is meant.
+    fn refuse_step_and_item(&self) -> Result<(), Failure> {
+        match (self.step, &self.item) {
+            (None, None) => Ok(()),
+            _ => Err(Failure::Usage(
+                Error::invalid("this is for whole checkpoints: --step and --item have no meaning here")
+                    .help("give the path of the step itself"),
+            )),
+        }
+    }
+
+    /// Errs if there are storage options and no URL that they could be for, or some that would be passed over.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
+        // Of those on both sides of the command's name, clap gives only the later ones.
+        let given = std::env::args_os()
+            .take_while(|argument| argument != "--")
+            .filter(|argument| argument.as_encoded_bytes().starts_with(b"--storage-option"))
+            .count();
+        if given > self.storage_options.len() {
+            return Err(Error::invalid("there are storage options before the command and after it")
+                .help("give all of them after it"));
+        }
         match self.storage_options.first() {
             Some((name, _)) if !paths.iter().any(|path| is_url(path)) => {
                 Err(Error::invalid(format!("the storage option {name:?} is for URLs, and there is none"))
@@ -143,6 +163,8 @@ enum Command {
     Cat(Cat),
     Verify(Verify),
     Convert(Convert),
+    Cp(Cp),
+    Rm(Rm),
     Demo(Demo),
     Completions(Completions),
 }
@@ -156,6 +178,8 @@ impl Command {
             Self::Cat(cat) => vec![cat.path()],
             Self::Verify(verify) => verify.paths(),
             Self::Convert(convert) => convert.paths(),
+            Self::Cp(cp) => cp.paths(),
+            Self::Rm(rm) => vec![rm.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Completions(_) => Vec::new(),
         }
@@ -199,6 +223,8 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Command::Cat(cat) => cat.run(&cli.globals, &mut out),
         Command::Verify(verify) => verify.run(&cli.globals, &mut out),
         Command::Convert(convert) => convert.run(&cli.globals, &mut out),
+        Command::Cp(cp) => cp.run(&cli.globals, &mut out),
+        Command::Rm(rm) => rm.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Completions(completions) => completions.run(&mut out),
     }?;

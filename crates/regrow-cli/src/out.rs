@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use regrow::text::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
@@ -203,6 +205,26 @@ pub fn size(bytes: u64) -> String {
     if name == "B" { format!("{bytes} B") } else { format!("{value:.1} {name}") }
 }
 
+/// A time as date and minute, in UTC: `2026-11-22 09:05`.
+pub fn when(time: SystemTime) -> String {
+    let seconds = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_secs()).map_or(i64::MIN, |seconds| -seconds),
+    };
+    let (days, in_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Of the Gregorian calendar, counted from 0000-03-01 in eras of 400 years, so that a leap day ends its year.
+    // Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms", civil_from_days.
+    let days = days + 719_468;
+    let (era, in_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (in_era - in_era / 1460 + in_era / 36_524 - in_era / 146_096) / 365;
+    let in_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * in_year + 2) / 153;
+    let day = in_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", in_day / 3600, in_day / 60 % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +233,16 @@ mod tests {
     fn sizes_read_well() {
         let sizes = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(size);
         assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1.0 MiB", "16.0 EiB"]);
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = |seconds: u64| when(UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01 00:00");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00");
+        assert_eq!(at(1_709_251_199), "2024-02-29 23:59");
+        assert_eq!(at(4_107_542_400), "2100-03-01 00:00");
+        assert_eq!(when(UNIX_EPOCH - std::time::Duration::from_secs(60)), "1969-12-31 23:59");
     }
 
     #[test]

@@ -35,6 +35,10 @@ fn storage_options_are_for_urls() {
     assert!(run.code == 3 && run.stderr.contains("memory://urls/x"), "{run:?}");
     let run = regrow(["convert", text(&path), "memory://urls/x", "--storage-option", "anon=true"]);
     assert_eq!(run.code, 0, "{run:?}");
+    // On either side, and not on both: one of them would be lost.
+    assert_eq!(regrow(["--storage-option", "a=1", "ls", "memory://urls/x"]).code, 3);
+    let run = regrow(["--storage-option=a=1", "ls", "memory://urls/x", "--storage-option", "b=2"]);
+    assert!(run.code == 2 && run.stderr.contains("before the command"), "{run:?}");
     for wrong in ["", "anon", "=x"] {
         let run = regrow(["ls", "memory://urls/x", "--storage-option", wrong]);
         assert_eq!(run.code, 2, "{wrong}: {run:?}");

@@ -12,8 +12,8 @@ use regrow::array::Region;
 use regrow::engine::load;
 use regrow::location::{Location, ToLocation};
 use regrow::{
-    ConvertOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, open, open_with, save_with,
-    verify,
+    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, RemoveOptions, SaveOptions, convert,
+    copy, open, open_with, remove, save_with, verify,
 };
 use regrow_testkit::archives::{Member, files_below, tar, zip};
 
@@ -74,6 +74,15 @@ fn every_layout_is_read_where_it_lies() {
                 }
                 // What lies alone at the top need not be named; the pair of files is two.
                 if layout.name() != "pytree_data" {
+                    let unnamed = tempfile::tempdir().unwrap();
+                    let unnamed = unnamed.path().join(format!("copy{suffix}"));
+                    copy(&file, &unnamed, &CopyOptions::default())
+                        .unwrap_or_else(|error| panic!("{}", say(&error)));
+                    assert!(
+                        bytes_of(&load(&unnamed).unwrap()) == bytes_of(&tree),
+                        "{}",
+                        say(&"other copied")
+                    );
                     assert!(
                         bytes_of(&load(&file).unwrap()) == bytes_of(&tree),
                         "{}",
@@ -85,6 +94,13 @@ fn every_layout_is_read_where_it_lies() {
                 convert(&path, &target, &ConvertOptions { lossy: true, ..ConvertOptions::default() })
                     .unwrap();
                 assert!(bytes_of(&load(&target).unwrap()) == bytes_of(&tree), "{}", say(&"converted"));
+                let beside = tempfile::tempdir().unwrap();
+                let copied = beside.path().join(&name);
+                copy(&path, &copied, &CopyOptions::default())
+                    .unwrap_or_else(|error| panic!("{}", say(&error)));
+                assert_eq!(files_below(beside.path()).unwrap(), files_below(folder.path()).unwrap());
+                let error = remove(&path, &RemoveOptions::default()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));
                 // The packed checkpoint is no place for another one, and stays what it is.
                 for place in [path.clone(), path.join("below"), file.join("beside")] {
                     let overwrite = SaveOptions { overwrite: true, ..SaveOptions::default() };

@@ -1,4 +1,4 @@
-//! Saves, overwrites and loads through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
+//! Saves, overwrites, loads and copies through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
 #![cfg(feature = "cloud")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -12,21 +12,25 @@ use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Layout, load};
 use regrow::location::{Location, StorageOptions};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
-use regrow::{ErrorKind, SaveOptions, open, save_with, verify};
+use regrow::{CopyOptions, ErrorKind, SaveOptions, copy, open, save_with, verify};
 use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, When};
 
 /// No operation goes on for longer than this, whatever the bucket does.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| {
+fn start() -> ObjectServer {
     let server = ObjectServer::start().unwrap();
     server.create_bucket("faults");
     server
-});
+}
 
-fn root(case: &str) -> Location {
+/// A server for each test: its faults strike whoever asks.
+static SERVER: LazyLock<ObjectServer> = LazyLock::new(start);
+static SERVER_OF_COPIES: LazyLock<ObjectServer> = LazyLock::new(start);
+
+fn root(server: &ObjectServer, case: &str) -> Location {
     let options = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
+        .with("endpoint_url", server.endpoint())
         .with("region", "us-east-1")
         .with("key", "test")
         .with("secret", "testtest")
@@ -130,7 +134,7 @@ proptest! {
         let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
         let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
         let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-        let path = root(&format!("{case:016x}")).join(format!("x{suffix}"));
+        let path = root(&SERVER, &format!("{case:016x}")).join(format!("x{suffix}"));
         let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
         SERVER.clear_faults();
 
@@ -175,6 +179,103 @@ proptest! {
         let unsettled = left.iter().filter(|key| key.contains("regrow-moved") || key.contains("regrow-writing"));
         prop_assert_eq!(unsettled.count(), 0, "{:?}", left);
         prop_assert_eq!(open(&path).unwrap().tree().len(), 3);
+    }
+}
+
+/// From where to where a checkpoint is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToBucket,
+    FromBucket,
+    Within,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 2, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_bucket_does_a_copy_is_whole_or_the_target_is_as_it_was(
+        faults in prop::collection::vec(fault(), 1..4),
+        layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax", "pytree_data"]),
+        way in prop::sample::select(vec![Way::ToBucket, Way::FromBucket, Way::Within]),
+    ) {
+        static CASES: AtomicU64 = AtomicU64::new(0);
+        let case = format!("copy-{:016x}", CASES.fetch_add(1, Ordering::Relaxed));
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
+        let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
+        let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
+        let disk_root = Location::local(disk.path());
+        let (from, to) = match way {
+            Way::ToBucket => (&disk_root, &bucket),
+            Way::FromBucket => (&bucket, &disk_root),
+            Way::Within => (&bucket, &bucket),
+        };
+        let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
+        let save = |fill| {
+            let options = SaveOptions { layout: layout.clone(), overwrite: true, ..SaveOptions::default() };
+            save_with(&source, &tree(fill), &options).unwrap();
+        };
+        let copied = |overwrite| {
+            let options = CopyOptions { overwrite, ..CopyOptions::default() };
+            timed(|| copy(&source, &target, &options))
+        };
+        // What was read wrongly from the source is what arrives: of layouts without checksums nobody can know.
+        let may_differ =
+            way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
+        SERVER_OF_COPIES.clear_faults();
+        save(1);
+
+        // A first copy, and again, as a person would: whole or not there.
+        for _ in 0..2 {
+            if load(&target).is_ok() {
+                break;
+            }
+            SERVER_OF_COPIES.faults(faults.clone());
+            let first = copied(false);
+            SERVER_OF_COPIES.clear_faults();
+            match (&first, load(&target)) {
+                _ if may_differ => {}
+                (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
+                (first, Err(error)) => {
+                    let is_none =
+                        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint);
+                    prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
+                }
+            }
+        }
+        // What was begun is gone on with, to the end, whatever is there.
+        if load(&target).is_err() || may_differ {
+            let done = copied(may_differ && layout.name() != "pytree_data");
+            prop_assert!(done.is_ok() || may_differ, "{:?}", done);
+        }
+        if !may_differ {
+            prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
+        }
+
+        // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
+        if layout.name() == "pytree_data" {
+            return Ok(());
+        }
+        save(2);
+        SERVER_OF_COPIES.faults(faults.clone());
+        let second = copied(true);
+        SERVER_OF_COPIES.clear_faults();
+        if !may_differ || second.is_err() && layout.name() == "regrow" {
+            let found = fill_of(&load(&target).unwrap());
+            prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
+        }
+        // The next one ends it, and nothing is left.
+        let done = copied(true);
+        prop_assert!(done.is_ok(), "{:?}", done);
+        prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
+        let report = verify(&target).unwrap();
+        prop_assert!(report.is_ok(), "{:?}", report.findings);
+        let left = SERVER_OF_COPIES.keys("faults", &format!("{case}/"));
+        let is_left = |key: &&String| {
+            ["regrow-moved", "regrow-writing", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark))
+        };
+        prop_assert_eq!(left.iter().filter(is_left).count(), 0, "{:?}", left);
     }
 }
 

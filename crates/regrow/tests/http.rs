@@ -16,7 +16,9 @@ use regrow::array::Region;
 use regrow::engine::{Layout, load};
 use regrow::location::{Location, StorageOptions, ToLocation};
 use regrow::store::{ByteRange, ReadPath};
-use regrow::{ConvertOptions, ErrorKind, LoadOptions, SaveOptions, convert, open, save_with, verify};
+use regrow::{
+    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, SaveOptions, convert, copy, open, save_with, verify,
+};
 use regrow_testkit::archives::{files_below, tar, zip};
 use regrow_testkit::object_server::{Fault, ObjectServer};
 
@@ -63,6 +65,14 @@ fn every_layout_whose_documents_name_its_files_is_read() {
         let target = folder.path().join("out");
         convert(&path, &target, &ConvertOptions { lossy: true, ..ConvertOptions::default() }).unwrap();
         assert!(bytes_of(&load(&target).unwrap()) == bytes_of(&tree), "{}", say(&"converted"));
+        let copied = folder.path().join("copied").join(&name);
+        match copy(&path, &copied, &CopyOptions::default()) {
+            Ok(_) => assert!(bytes_of(&load(&copied).unwrap()) == bytes_of(&tree), "{}", say(&"copied")),
+            // Nobody says which files a folder has.
+            Err(error) => {
+                assert!(suffix.is_empty() && error.kind() == ErrorKind::Unsupported, "{}", say(&error));
+            }
+        }
         let error = save_with(path.with_name("new"), &tree, &options(&layout)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));
     }

@@ -7,7 +7,6 @@ use regrow::array::Dtype;
 use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
-use regrow::monitor::StageReport;
 use regrow::text::{counted, printable, printable_lines};
 use regrow::tree::{LeafInfo, PathPattern};
 use regrow::{Error, ErrorKind, SaveOptions};
@@ -116,7 +115,7 @@ impl Convert {
                 "reused_bytes": report.save.reused_bytes,
                 "seconds": report.save.seconds,
                 "gb_per_s": report.save.gb_per_s(),
-                "stages": report.save.stages.iter().map(stage_json).collect::<Vec<_>>(),
+                "stages": report.save.stages.iter().map(super::stage_json).collect::<Vec<_>>(),
                 "io_path": report.save.io_path.to_string(),
                 "losses": report.losses.iter().map(loss_json).collect::<Vec<_>>(),
             });
@@ -270,15 +269,6 @@ fn plan_json(plan: &ConvertPlan) -> Value {
         "leaves": plan.leaves.iter().map(leaf).collect::<Vec<_>>(),
         "losses": plan.losses.iter().map(loss_json).collect::<Vec<_>>(),
         "lossless": plan.is_lossless(),
-    })
-}
-
-fn stage_json(stage: &StageReport) -> Value {
-    json!({
-        "stage": stage.stage.name(),
-        "seconds": stage.seconds,
-        "bytes": stage.bytes,
-        "gb_per_s": stage.gb_per_s(),
     })
 }
 

@@ -1,26 +1,29 @@
-//! `regrow ls`: the leaves as a table, from metadata alone.
+//! `regrow ls`: the leaves of a checkpoint, or the checkpoints in a folder, as a table, from metadata alone.
 
 use std::cell::Cell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use regrow::engine::{Listed, ListedState};
 use regrow::text::counted;
 use regrow::tree::{KeyPath, LeafInfo, PathPattern};
 use regrow::{Checkpoint, Error, ErrorKind};
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Share, dtype_text, has_data, leaf_json};
 use crate::Globals;
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use crate::out::{self, Align, Table};
 
-/// List the leaves of a checkpoint without reading their data.
+/// List the leaves of a checkpoint without reading their data, or the checkpoints in a folder.
 ///
-/// One line a leaf, in flatten order: key path, dtype, shape, bytes, and how its bytes are coded; then the totals.
+/// Of a checkpoint one line a leaf, in flatten order: key path, dtype, shape, bytes, and how its bytes are coded; then the
+/// totals. Of a folder of steps, or of any checkpoints, one line each: name, layout, state, bytes, and when it was changed
+/// last (UTC). With --step, --item or a glob, the leaves of a step.
 #[derive(Debug, clap::Args)]
 pub struct Ls {
-    /// The checkpoint.
+    /// The checkpoint, or a folder of checkpoints.
     path: PathBuf,
     /// Only leaves that one of these matches: `params/**`, `*/kernel`; all of them if none is given.
     #[arg(value_name = "GLOB")]
@@ -38,7 +41,25 @@ impl Ls {
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
         let patterns =
             self.globs.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>()?;
-        let checkpoint = globals.open(&self.path)?;
+        let may_list = patterns.is_empty() && globals.step.is_none() && globals.item.is_none();
+        let checkpoint = match globals.open(&self.path) {
+            Ok(checkpoint) if may_list && !checkpoint.description().steps.is_empty() => {
+                let found = regrow::list(checkpoint.location())?;
+                return self.print_folder(globals, out, &found);
+            }
+            Err(error)
+                if may_list && matches!(error.kind(), ErrorKind::NotACheckpoint | ErrorKind::Uncommitted) =>
+            {
+                // What was wrong with it counts, unless there are checkpoints in it.
+                let found = globals.locate(&self.path).and_then(regrow::list).unwrap_or_default();
+                return if found.is_empty() {
+                    Err(error.into())
+                } else {
+                    self.print_folder(globals, out, &found)
+                };
+            }
+            opened => opened?,
+        };
         // Gone through anew each time: so many key paths at once would cost more than to build them twice.
         let leaves = || {
             let leaves = checkpoint.tree().iter();
@@ -59,6 +80,68 @@ impl Ls {
         std::mem::forget(checkpoint);
         Ok(Exit::Fine)
     }
+}
+
+impl Ls {
+    /// The checkpoints in a folder.
+    fn print_folder(
+        &self,
+        globals: &Globals,
+        out: &mut impl Write,
+        found: &[Listed],
+    ) -> Result<Exit, Failure> {
+        use Align::{Left, Right};
+        if globals.json {
+            let path = globals.locate(&self.path)?.describe();
+            let checkpoints: Vec<Value> = found.iter().map(listed_json).collect();
+            out::json(out, &json!({ "path": path.to_string_lossy(), "checkpoints": checkpoints }))?;
+            return Ok(Exit::Fine);
+        }
+        let mut table = Table::new();
+        ["NAME", "LAYOUT", "STATE", "BYTES", "WHEN"].iter().for_each(|title| table.cell(title));
+        let mut bytes = 0_u64;
+        for listed in found {
+            table.cell(&listed.name);
+            table.cell(if listed.layout.is_empty() { "-" } else { &listed.layout });
+            match listed.steps.len() {
+                0 => table.cell(listed.state.name()),
+                steps => table.cell(counted(steps, "step", "steps")),
+            }
+            match listed.stock {
+                Some(stock) => table.cell(stock.bytes),
+                None => table.cell("-"),
+            }
+            match listed.stock.and_then(|stock| stock.modified) {
+                Some(modified) => table.cell(out::when(modified)),
+                None => table.cell("-"),
+            }
+            bytes = bytes.saturating_add(listed.stock.map_or(0, |stock| stock.bytes));
+        }
+        table.print(out, "", [Left, Left, Left, Right, Left])?;
+        let count = counted(found.len(), "checkpoint", "checkpoints");
+        writeln!(out, "{count}, {bytes} bytes ({})", out::size(bytes))?;
+        Ok(Exit::Fine)
+    }
+}
+
+fn listed_json(listed: &Listed) -> Value {
+    let error = match &listed.state {
+        ListedState::Damaged(error) => Some(exit::error_json(error)),
+        _ => None,
+    };
+    let modified = listed.stock.and_then(|stock| stock.modified);
+    let modified = modified.and_then(|modified| modified.duration_since(std::time::UNIX_EPOCH).ok());
+    json!({
+        "name": listed.name,
+        "path": listed.path.to_string_lossy(),
+        "layout": Some(&listed.layout).filter(|layout| !layout.is_empty()),
+        "state": listed.state.name(),
+        "steps": listed.steps,
+        "file_count": listed.stock.map(|stock| stock.file_count),
+        "bytes": listed.stock.map(|stock| stock.bytes),
+        "modified": modified.map(|modified| modified.as_secs_f64()),
+        "error": error,
+    })
 }
 
 fn print<'a>(
@@ -177,7 +260,6 @@ impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize fo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn shardings_read_like_jax() {

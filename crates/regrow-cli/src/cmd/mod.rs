@@ -2,15 +2,18 @@
 
 use std::borrow::Cow;
 
+use regrow::monitor::StageReport;
 use regrow::tree::{Key, KeyPath, LeafInfo, LeafKind};
 use serde_json::{Value, json};
 
 pub mod cat;
 pub mod completions;
 pub mod convert;
+pub mod cp;
 pub mod demo;
 pub mod ls;
 pub mod overview;
+pub mod rm;
 pub mod verify;
 
 /// A leaf as JSON, one form in every command. `keys` is exact where `key_path` is for people.
@@ -28,6 +31,16 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
         "chunk_shape": leaf.chunk_shape.as_ref().map(|shape| shape.dims()),
         "write_shape": leaf.write_shape.as_ref().map(|shape| shape.dims()),
         "sharding": leaf.sharding.as_deref(),
+    })
+}
+
+/// What a part of the work took, as JSON.
+fn stage_json(stage: &StageReport) -> Value {
+    json!({
+        "stage": stage.stage.name(),
+        "seconds": stage.seconds,
+        "bytes": stage.bytes,
+        "gb_per_s": stage.gb_per_s(),
     })
 }
 

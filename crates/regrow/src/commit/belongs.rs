@@ -8,15 +8,15 @@
 //! say that it has them.
 
 use std::collections::HashSet;
-use std::fs::{self, DirEntry};
-use std::io;
-use std::path::Path;
 
 use serde::Deserialize;
 
 use super::CHECKPOINT_MARKERS;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
-use crate::storage::UNCOMMITTED_MARK;
+use crate::error::Result;
+use crate::location::Location;
+use crate::storage::{Entry, Found, UNCOMMITTED_MARK};
+use crate::store::StoreExt;
 
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = ["_sharding", "_strings.json", "commit_success.txt", "checkpoint"];
@@ -68,8 +68,8 @@ const SHOWN_MAX: usize = 5;
 /// Names in the checkpoint folder that are no part of the checkpoint, a few of them.
 ///
 /// # Errors
-/// What the file system says.
-pub(super) fn strangers_in(folder: &Path) -> io::Result<Vec<String>> {
+/// What the storage says.
+pub(crate) fn strangers_in(folder: &Location) -> Result<Vec<String>> {
     let strangers = look_for_strangers(folder)?;
     match strangers.is_empty() {
         true => Ok(strangers),
@@ -79,23 +79,22 @@ pub(super) fn strangers_in(folder: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-fn look_for_strangers(folder: &Path) -> io::Result<Vec<String>> {
+fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
     let mut strangers = Vec::new();
     let mut items = None;
     let own = Own::of(folder);
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
+    for entry in folder.entries()? {
+        let name = entry.name.to_string_lossy().into_owned();
         if name.starts_with(REMOVED_PREFIX) || name.contains(UNCOMMITTED_MARK) {
             continue;
         }
-        let belongs = match entry.file_type()? {
-            kind if kind.is_dir() => {
+        let belongs = match is_real_folder(&entry) {
+            true => {
                 own.has_folder(&name)
                     || items.get_or_insert_with(|| item_names(folder)).contains(&name)
-                    || is_part(&entry, own.has_npy, DEPTH_MAX)?
+                    || is_part(&folder.join(&entry.name), own.has_npy, DEPTH_MAX)?
             }
-            _ => own.has_file(&name),
+            false => own.has_file(&name),
         };
         if !belongs {
             strangers.push(name);
@@ -106,6 +105,21 @@ fn look_for_strangers(folder: &Path) -> io::Result<Vec<String>> {
     }
     strangers.sort();
     Ok(strangers)
+}
+
+/// Whether a name is a folder itself, and no link to one.
+fn is_real_folder(entry: &Entry) -> bool {
+    entry.is_folder() && !entry.is_link
+}
+
+/// The whole of a short file; `None` if there is none, or a longer one.
+fn read_short(file: &Location, len_max_bytes: u64) -> Option<Vec<u8>> {
+    match file.look() {
+        Ok(Some(Found::File { len_bytes })) if len_bytes <= len_max_bytes => {}
+        _ => return None,
+    }
+    let found = file.parent().store().get_whole(file.name().as_encoded_bytes());
+    found.ok().flatten().map(Into::into)
 }
 
 /// What the checkpoint in a folder says of the names in it.
@@ -119,18 +133,13 @@ struct Own {
 }
 
 /// Whether Orbax' own document says that there was a `regrow.json` beside it.
-fn has_lost_its_record(folder: &Path) -> bool {
-    let file = folder.join(METADATA_FILE);
-    let is_short = |found: &fs::Metadata| found.is_file() && found.len() <= JSON_LEN_MAX_BYTES;
-    if !fs::metadata(&file).is_ok_and(|found| is_short(&found)) {
-        return false;
-    }
-    let text = fs::read(&file).unwrap_or_default();
+fn has_lost_its_record(folder: &Location) -> bool {
+    let text = read_short(&folder.join(METADATA_FILE), JSON_LEN_MAX_BYTES).unwrap_or_default();
     text.windows(BESIDE_REGROW_JSON.len()).any(|part| part == BESIDE_REGROW_JSON.as_bytes())
 }
 
 impl Own {
-    fn of(folder: &Path) -> Self {
+    fn of(folder: &Location) -> Self {
         let has = |name: &str| folder.join(name).is_file();
         let recorded = recorded_names(folder);
         let has_database = match &recorded {
@@ -179,7 +188,7 @@ fn is_data_file_of_regrow(name: &str) -> bool {
 }
 
 /// The names at the top of the folder that its `regrow.json` lists; `None` without one that can be read.
-fn recorded_names(folder: &Path) -> Option<HashSet<String>> {
+fn recorded_names(folder: &Location) -> Option<HashSet<String>> {
     #[derive(Deserialize)]
     struct Listed {
         name: String,
@@ -189,35 +198,25 @@ fn recorded_names(folder: &Path) -> Option<HashSet<String>> {
         data_files: Vec<Listed>,
         files: Vec<Listed>,
     }
-    let file = folder.join(REGROW_MARKER);
-    let found = fs::metadata(&file).ok()?;
-    if !found.is_file() || found.len() > JSON_LEN_MAX_BYTES {
-        return None;
-    }
-    let Lists { data_files, files } = serde_json::from_slice(&fs::read(&file).ok()?).ok()?;
+    let text = read_short(&folder.join(REGROW_MARKER), JSON_LEN_MAX_BYTES)?;
+    let Lists { data_files, files } = serde_json::from_slice(&text).ok()?;
     let top = |listed: &Listed| listed.name.split('/').next().unwrap_or_default().to_owned();
     Some(data_files.iter().chain(&files).map(top).collect())
 }
 
 /// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it that could be lost.
-fn is_part(folder: &DirEntry, has_npy: bool, depth: usize) -> io::Result<bool> {
-    let path = folder.path();
-    let has = |name: &&str| path.join(name).is_file();
+fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
+    let has = |name: &&str| folder.join(name).is_file();
     if ARRAY_DOCUMENTS.iter().chain(&CHECKPOINT_MARKERS).any(has) {
         return Ok(true);
     }
-    for entry in fs::read_dir(&path)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
+    for entry in folder.entries()? {
         // Orbax' JSON items: `metrics/metrics`, `config/metadata`.
-        let is_document = || {
-            let name = entry.file_name();
-            name == folder.file_name() || name == "metadata"
-        };
-        let is_npy = || has_npy && entry.file_name().to_string_lossy().ends_with(NPY_SUFFIX);
-        let belongs = match kind.is_dir() {
-            true => depth > 0 && is_part(&entry, has_npy, depth - 1)?,
-            false => kind.is_file() && (is_document() || is_npy()),
+        let is_document = || entry.name == folder.name() || entry.name == "metadata";
+        let is_npy = || has_npy && entry.name.to_string_lossy().ends_with(NPY_SUFFIX);
+        let belongs = match is_real_folder(&entry) {
+            true => depth > 0 && is_part(&folder.join(&entry.name), has_npy, depth - 1)?,
+            false => entry.is_file() && !entry.is_link && (is_document() || is_npy()),
         };
         if !belongs {
             return Ok(false);
@@ -227,13 +226,9 @@ fn is_part(folder: &DirEntry, has_npy: bool, depth: usize) -> io::Result<bool> {
 }
 
 /// The names of the items that the checkpoint itself lists.
-fn item_names(folder: &Path) -> Vec<String> {
-    let file = folder.join("_CHECKPOINT_METADATA");
-    if fs::metadata(&file).map_or(u64::MAX, |found| found.len()) > METADATA_LEN_MAX_BYTES {
-        return Vec::new();
-    }
-    let document =
-        fs::read(&file).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+fn item_names(folder: &Location) -> Vec<String> {
+    let text = read_short(&folder.join("_CHECKPOINT_METADATA"), METADATA_LEN_MAX_BYTES);
+    let document = text.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
     let handlers = document.as_ref().and_then(|document| document.get("item_handlers")?.as_object());
     handlers.map(|items| items.keys().cloned().collect()).unwrap_or_default()
 }

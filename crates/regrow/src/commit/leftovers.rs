@@ -3,6 +3,8 @@
 //! ```text
 //! step_100                                               the target
 //! step_100.orbax-checkpoint-tmp-<pid>-<random>           being written; locked while its writer lives
+//! step_100.orbax-checkpoint-tmp-copy                     a copy on its way: stays when it is interrupted, and the next
+//!                                                        copy to the same target goes on with it
 //! step_100.orbax-checkpoint-tmp-replaced-<pid>-<random>  the old target, between the two renames of an overwrite
 //!                                                        on a file system that cannot exchange names
 //! ```
@@ -21,19 +23,23 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
 use super::rename::rename_new;
-use super::siblings;
+use super::{siblings, transfer};
 use crate::error::{Error, Result};
+use crate::formats::UNCOMMITTED_MARK;
 use crate::store::local::folders::random_name;
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
 const REPLACED: &str = "replaced-";
+
+/// What follows for a copy: the next one finds it by its name.
+const COPY: &str = "copy";
 
 /// What every file system takes for a name.
 const NAME_LEN_MAX_BYTES: usize = 255;
@@ -52,6 +58,10 @@ const READER_PACE: Duration = Duration::from_millis(1);
 
 /// How often a folder may be found in the hands of readers: there may be many, one after the other.
 const READER_TRIES: usize = 100;
+
+fn keep_removing(parent: &Path) -> Error {
+    Error::new(crate::ErrorKind::Io, "other writers keep removing the temporary folder").in_file(parent)
+}
 
 /// A folder that is ours, and the lock that says so.
 #[derive(Debug)]
@@ -79,9 +89,71 @@ impl OwnFolder {
                 }
             }
         }
-        Err(Error::new(crate::ErrorKind::Io, "other writers keep removing the temporary folder")
-            .in_file(parent))
+        Err(keep_removing(parent))
     }
+
+    /// Takes the temporary folder of copies to `name`, with what an earlier copy has left in it, or makes it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` while another copy has it.
+    pub(super) fn of_copy(parent: &Path, name: &OsStr, private: bool) -> Result<Self> {
+        let path = copy_path(parent, name);
+        let mode = if private { 0o700 } else { 0o777 };
+        let cannot_lock = |error| Error::io("cannot lock", &path, error);
+        for _ in 0..READER_TRIES {
+            match fs::DirBuilder::new().mode(mode).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(Error::io("cannot make a folder", &path, error));
+                }
+                _ => {}
+            }
+            match lock(&path) {
+                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
+                    if private {
+                        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(cannot_lock)?;
+                    }
+                    return Ok(Self { path, _lock: lock });
+                }
+                // Another copy, or somebody who looks for a moment whether there is one.
+                Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(cannot_lock(error)),
+            }
+        }
+        Err(Error::new(crate::ErrorKind::AlreadyExists, "another copy to this target is under way")
+            .in_file(parent.join(name))
+            .help(format!("wait for it; it holds the lock on {}", path.display())))
+    }
+}
+
+/// The temporary folder of a copy to `name`.
+pub(super) fn copy_path(parent: &Path, name: &OsStr) -> PathBuf {
+    let mut temporary = shortened(name).unwrap_or_else(|| name.to_owned());
+    temporary.push(format!("{TEMPORARY}{COPY}"));
+    parent.join(temporary)
+}
+
+/// Where a checkpoint goes that is to be removed: what is left of it there, the next save to `name` removes.
+pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
+    Ok(parent.join(temporary_name(name, "")?))
+}
+
+/// The folders that saves and copies to `name` have left or are at, Orbax' own among them.
+pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
+    let is_left = |entry: &OsStr| {
+        let rest = entry.as_bytes().strip_prefix(name.as_bytes());
+        kind_of(entry, name).is_some()
+            || rest.is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK.as_bytes()))
+    };
+    let left = entries.flatten().filter(|entry| is_left(&entry.file_name()));
+    let folders = left.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// Whether the folder `entry` is one of regrow's for `name`.
+pub(super) fn is_own(entry: &OsStr, name: &OsStr) -> bool {
+    kind_of(entry, name).is_some()
 }
 
 /// Where the old target waits while the new one takes its name.
@@ -100,7 +172,14 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
         })
         .collect();
     for (path, kind) in found {
+        // What a copy has left is for the next copy to go on with, but for a commit that had begun or is over.
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !transfer::is_over(&path) {
+            continue;
+        }
         let Some(_lock) = lock_leftover(&path) else { continue };
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !transfer::is_over(&path) {
+            continue;
+        }
         if kind == Kind::Replaced {
             match rename_new(&path, &parent.join(name)) {
                 // The overwrite went through, and only removing the old one was left to do.
@@ -168,6 +247,7 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
 enum Kind {
     Unfinished,
     Replaced,
+    Copy,
 }
 
 fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
@@ -199,6 +279,9 @@ fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let short = shortened(name);
     let name = short.as_deref().unwrap_or(name);
     let rest = entry.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(TEMPORARY.as_bytes())?;
+    if rest == COPY.as_bytes() {
+        return Some(Kind::Copy);
+    }
     let (kind, rest) = match rest.strip_prefix(REPLACED.as_bytes()) {
         Some(rest) => (Kind::Replaced, rest),
         None => (Kind::Unfinished, rest),
@@ -311,6 +394,29 @@ mod tests {
         assert!(alive.path.is_dir());
         assert!(!dead.exists());
         assert!(other.is_dir());
+    }
+
+    #[test]
+    fn what_a_copy_has_left_stays_as_long_as_it_can_go_on() {
+        let root = tempfile::tempdir().unwrap();
+        let name = OsStr::new("target");
+        let copy = OwnFolder::of_copy(root.path(), name, false).unwrap();
+        let path = copy.path.clone();
+        let error = OwnFolder::of_copy(root.path(), name, false).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::AlreadyExists);
+        fs::write(path.join("journal"), b"").unwrap();
+        drop(copy);
+        sweep(root.path(), name);
+        assert!(path.join("journal").is_file());
+        // It was committed, and only the folder was left.
+        fs::remove_file(path.join("journal")).unwrap();
+        let again = OwnFolder::of_copy(root.path(), name, true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        sweep(root.path(), name);
+        assert!(path.is_dir());
+        drop(again);
+        sweep(root.path(), name);
+        assert!(!path.exists());
     }
 
     #[test]

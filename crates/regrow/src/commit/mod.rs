@@ -25,50 +25,55 @@
 //! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
 //! (0.4 ms each against one flush).
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Publication, PublishOptions, Target, no_such_file};
-use crate::store::local::folders::{make_folders, relative_path, sync_folder, sync_made};
-use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+use crate::storage::{PublishOptions, no_such_file};
+use crate::store::local::folders::{make_folders, relative_path};
+use crate::store::{DirectWriter, FileWriter, WriteOptions};
 
 mod belongs;
 mod leftovers;
 mod link;
+mod naming;
 mod new_file;
+mod publication;
+mod remove;
 mod rename;
 mod siblings;
 mod target;
+mod transfer;
 
+pub(crate) use belongs::strangers_in;
 pub(crate) use new_file::{NewFile, sweep_new_files};
 
 pub(crate) use leftovers::{Begun, begun};
-use leftovers::{Lock, OwnFolder, lock, remove, replaced_path, sweep};
-use rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
+use leftovers::{OwnFolder, remove, sweep};
+use publication::kind_of;
+pub(crate) use remove::{remove_checkpoint, remove_files, remove_unfinished, stock};
 pub(crate) use siblings::{is_under_way, where_is};
 pub use target::CHECKPOINT_MARKERS;
+pub(crate) use target::refuse_strangers;
 use target::{check_name, check_target, no_name, resolve};
-
-/// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
-const SYNC_EACH_MAX: usize = 64;
+pub(crate) use transfer::LocalTransfer;
 
 /// Files from this length on are synced by their writer; shorter ones by `commit`, together.
 const SYNC_LATER_LEN_MAX_BYTES: u64 = 64 << 10;
-
-/// How often the target may change under an overwrite before it gives up.
-const TRIES: usize = 64;
 
 /// A checkpoint under its temporary name. Dropped uncommitted, it leaves no trace.
 #[derive(Debug)]
 pub struct Staged {
     own: OwnFolder,
+    /// Where the files are written: the temporary folder, or one in it.
+    data: PathBuf,
     kind: Kind,
     /// As the caller gave it, and as an absolute path.
     target: Location,
@@ -88,6 +93,8 @@ pub struct Staged {
     /// Which process may remove the folder: not a fork's child.
     pid: u32,
     committed: bool,
+    /// Whether what was written stays when this is dropped uncommitted.
+    stays: AtomicBool,
     monitor: Monitor,
 }
 
@@ -176,6 +183,17 @@ impl Staged {
     }
 
     fn of_kind(kind: Kind, target: &Path, suffixes: &[String], overwrite: bool) -> Result<Self> {
+        Self::begin_in(OwnFolder::make, kind, target, suffixes, overwrite)
+    }
+
+    /// Begins in a temporary folder that `own_folder` gives for a folder, a name in it, and whether it is to be private.
+    fn begin_in(
+        own_folder: fn(&Path, &OsStr, bool) -> Result<OwnFolder>,
+        kind: Kind,
+        target: &Path,
+        suffixes: &[String],
+        overwrite: bool,
+    ) -> Result<Self> {
         // Of files beside each other the stem itself may be anything: it is not touched.
         let absolute = resolve(target, overwrite && kind != Kind::Siblings)?;
         let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
@@ -198,8 +216,9 @@ impl Staged {
         targets.iter().try_for_each(|target| check_target(kind, target, overwrite)).map_err(undo)?;
         let found_mode =
             targets.iter().find_map(|target| Some(fs::symlink_metadata(target).ok()?.permissions().mode()));
-        let own = OwnFolder::make(parent, name, found_mode.is_some()).map_err(undo)?;
+        let own = own_folder(parent, name, found_mode.is_some()).map_err(undo)?;
         Ok(Self {
+            data: own.path.clone(),
             own,
             kind,
             target: Location::local(target),
@@ -214,6 +233,7 @@ impl Staged {
             linked_bytes: AtomicU64::new(0),
             pid: std::process::id(),
             committed: false,
+            stays: AtomicBool::new(false),
             monitor: Monitor::new(),
         })
     }
@@ -288,7 +308,7 @@ impl Staged {
 
     /// Where to write the one file of a checkpoint that is a single file.
     pub fn single_file(&self) -> PathBuf {
-        self.own.path.join(self.absolute.file_name().unwrap_or_default())
+        self.data.join(self.absolute.file_name().unwrap_or_default())
     }
 
     /// A [`DirectWriter`] of the file number `at` of a checkpoint of several beside each other, as durable as the
@@ -389,212 +409,11 @@ impl Staged {
         monitor.enter(Stage::Commit);
         monitor.timed(Stage::Commit, 0, || self.name_it())
     }
-
-    fn name_it(mut self) -> Result<()> {
-        let replaced = self.take_name()?;
-        self.committed = true;
-        let synced = if self.durable { self.sync_names() } else { Ok(()) };
-        if let Some(old) = replaced {
-            remove(&old);
-        }
-        synced
-    }
-
-    /// Syncs the folders, so that the names that the commit has given survive a power cut.
-    fn sync_names(&self) -> Result<()> {
-        let parent = self.absolute.parent().unwrap_or(&self.absolute);
-        sync_folder(parent).and_then(|()| sync_made(&self.made_parents)).map_err(|error| {
-            Error::io("the checkpoint is saved, but the folder above it cannot be synced", parent, error)
-                .of_kind(ErrorKind::NotDurable)
-                .help(
-                    "the path holds the new checkpoint, whole; whether it would survive a power cut is not known: \
-                     look at the disk, and save again",
-                )
-        })
-    }
-
-    /// Gives the target its name; what is to be removed afterwards, if anything.
-    fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        if self.kind == Kind::Siblings {
-            let check = || self.siblings.iter().try_for_each(|target| self.check(target));
-            return match siblings::take_names(&self.own.path, &self.siblings, self.durable, &check) {
-                Ok(()) => Ok(Some(self.own.path.clone())),
-                Err(failed) => {
-                    // Then it is not ours to remove any more.
-                    self.committed |= failed.keep;
-                    Err(failed.error)
-                }
-            };
-        }
-        let target = &self.absolute;
-        let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
-        let source = match self.kind {
-            Kind::Folder => self.own.path.clone(),
-            Kind::File | Kind::Siblings => self.single_file(),
-        };
-        let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
-        if let Some(mode) = self.found_mode {
-            // Also if it is gone by now: what was private stays so.
-            let kept = match keep_owner_and_mode(target, &source) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
-                    fs::set_permissions(&source, fs::Permissions::from_mode(mode & 0o777))
-                }
-                other => other,
-            };
-            kept.map_err(cannot_commit)?;
-        }
-        for _ in 0..TRIES {
-            match rename_new(&source, target) {
-                Ok(()) => return Ok(emptied),
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(cannot_commit(error));
-                }
-                Err(_) => self.check(target)?,
-            }
-            match keep_owner_and_mode(target, &source) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
-                _ => {}
-            }
-            let replaced = match self.kind {
-                Kind::File | Kind::Siblings => fs::rename(&source, target).map(|()| emptied.clone()),
-                Kind::Folder => self.replace_folder(),
-            };
-            match replaced {
-                Ok(to_remove) => return Ok(to_remove),
-                // Somebody took it away in between; the name is free now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {}
-                Err(error) => return Err(cannot_commit(error)),
-            }
-        }
-        Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
-    }
-
-    fn replace_folder(&self) -> io::Result<Option<PathBuf>> {
-        if exchange(&self.own.path, &self.absolute)? {
-            return Ok(Some(self.own.path.clone()));
-        }
-        let (Some(parent), Some(name)) = (self.absolute.parent(), self.absolute.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-        // Held so that nobody takes it for a leftover while it lies aside.
-        let _lock: Lock = lock(&self.absolute)?;
-        replace_in_two_steps(&self.own.path, &self.absolute, &aside)?;
-        Ok(Some(aside))
-    }
-
-    fn sync_tree(&self) -> Result<()> {
-        let mut folders = vec![self.own.path.clone()];
-        let mut next = 0;
-        while let Some(folder) = folders.get(next).cloned() {
-            let cannot_list = |error| Error::io("cannot list", &folder, error);
-            for entry in fs::read_dir(&folder).map_err(cannot_list)? {
-                let entry = entry.map_err(cannot_list)?;
-                if entry.file_type().map_err(cannot_list)?.is_dir() {
-                    folders.push(entry.path());
-                }
-            }
-            next += 1;
-        }
-        let files = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-        if files.len() + folders.len() > SYNC_EACH_MAX {
-            let flush = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(&self.own.path)?)?) };
-            return flush().map_err(|error| Error::io("cannot sync", &self.own.path, error));
-        }
-        for file in &files {
-            let synced = File::open(file).and_then(|file| file.sync_all());
-            synced.map_err(|error| Error::io("cannot sync", file, error))?;
-        }
-        for folder in folders.iter().rev() {
-            sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
-        }
-        Ok(())
-    }
-}
-
-impl Publication for Staged {
-    fn target(&self) -> &Location {
-        self.target()
-    }
-
-    fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.durable
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.write(name, bytes)
-    }
-
-    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.writer(name, expected_len_bytes, checksums_from)
-    }
-
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.single_writer(expected_len_bytes, checksums_from)
-    }
-
-    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.sibling_writer(at, expected_len_bytes, checksums_from)
-    }
-
-    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        self.link(name, source, opened)
-    }
-
-    fn reused_bytes(&self) -> u64 {
-        self.linked_bytes()
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        folder_len_bytes(&self.own.path)
-    }
-
-    fn staged_file(&self) -> Option<Location> {
-        (self.kind == Kind::File).then(|| Location::local(self.single_file()))
-    }
-
-    fn local_folder(&self) -> Option<&Path> {
-        Some(self.folder())
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        Self::commit(*self)
-    }
-}
-
-fn kind_of(target: &Target) -> (Kind, &[String]) {
-    match target {
-        Target::Folder => (Kind::Folder, &[]),
-        Target::File => (Kind::File, &[]),
-        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
-    }
-}
-
-fn folder_len_bytes(folder: &Path) -> Result<u64> {
-    let mut total = 0;
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let failed = |source| Error::io("cannot list", &folder, source);
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let metadata = entry.metadata().map_err(failed)?;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else {
-                total += metadata.len();
-            }
-        }
-    }
-    Ok(total)
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        if !self.committed && self.pid == std::process::id() {
+        if !self.committed && !self.stays.load(Ordering::Relaxed) && self.pid == std::process::id() {
             remove(&self.own.path);
             remove_made(&self.made_parents);
         }

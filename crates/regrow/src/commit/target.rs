@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Kind, belongs};
 use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
 use crate::storage::UNCOMMITTED_MARK;
 
 /// Names of which a folder must hold one, as a file, for `overwrite` to replace it (or be empty). Names that
@@ -107,12 +108,17 @@ fn check_replaceable(folder: &Path) -> Result<()> {
 
 /// Errs if there is something beside the checkpoint that a user may have put there.
 fn check_nothing_beside(folder: &Path) -> Result<()> {
-    let strangers = match belongs::strangers_in(folder) {
+    let strangers = match belongs::strangers_in(&Location::local(folder)) {
         Ok(strangers) => strangers,
         // Another writer has exchanged and removed the one that was looked at.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("cannot look into the target", folder, error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
     };
+    refuse_strangers(&strangers, folder)
+}
+
+/// Errs with the names of what a user may have put beside a checkpoint.
+pub(crate) fn refuse_strangers(strangers: &[String], folder: impl Into<PathBuf>) -> Result<()> {
     if strangers.is_empty() {
         return Ok(());
     }

@@ -469,7 +469,7 @@ fn nothing_of_any_checkpoint_in_the_fixtures_is_a_stranger_to_it() {
         let is_marked = |marker: &&str| folder.join(marker).is_file();
         if CHECKPOINT_MARKERS.iter().any(is_marked) {
             checked += 1;
-            let mut strangers = belongs::strangers_in(&folder).unwrap();
+            let mut strangers = belongs::strangers_in(&Location::local(&folder)).unwrap();
             // Ours, beside what was saved there.
             strangers.retain(|name| name != "expected.json");
             assert_eq!(strangers, [""; 0], "{}", folder.display());

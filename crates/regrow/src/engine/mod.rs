@@ -11,6 +11,9 @@
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
 //! | `background` | saves while the caller goes on |
 //! | `convert` | from any layout to any other, a leaf at a time |
+//! | `copy` | a checkpoint to another place, byte for byte |
+//! | `remove` | one checkpoint, or what a save has left |
+//! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
 //! | `overview` | the tree as a table for people |
 //!
@@ -22,11 +25,14 @@ mod arena;
 mod background;
 mod bands;
 mod convert;
+mod copy;
 mod keys;
+mod list;
 mod load;
 mod open;
 mod overview;
 mod patterns;
+mod remove;
 mod replace;
 mod retry;
 mod save;
@@ -46,8 +52,11 @@ pub use background::{
     WhenBusy, save_async, save_async_with,
 };
 pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
+pub use copy::{CopyOptions, CopyReport, copy};
+pub use list::{Listed, ListedState, list};
 pub use load::{load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use overview::overview;
+pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use save::{save, save_with};
 pub use verify::{verify, verify_with};

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{
-    Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Storage, StorageKind,
-    StorageOptions, Url,
+    Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Removal, Removed, Stock,
+    Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
-use crate::commit::Staged;
+use crate::commit::{LocalTransfer, Staged, remove_checkpoint, remove_files, remove_unfinished, stock};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::read_beginning;
@@ -113,6 +113,33 @@ impl Storage for LocalDisk {
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         Staged::may_begin(target, options)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Ok(Box::new(LocalTransfer::begin(target, options)?))
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        match what {
+            Removal::Folder => remove_checkpoint(at.local_path()?),
+            Removal::Files(files) => {
+                let files: Result<Vec<&Path>> = files.iter().map(Location::local_path).collect();
+                remove_files(&files?)
+            }
+        }
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        remove_unfinished(at.local_path()?, force)
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let found = fs::metadata(path).map_err(|error| Error::io("cannot look at", path, error))?;
+        let (removed, modified) = match found.is_dir() {
+            true => stock(path)?,
+            false => (Removed { file_count: 1, bytes: found.len() }, found.modified().ok()),
+        };
+        Ok(Some(Stock { file_count: removed.file_count, bytes: removed.bytes, modified }))
     }
 
     fn local_path<'a>(&self, path: &'a Path) -> Option<&'a Path> {

@@ -24,10 +24,16 @@ pub(crate) mod local;
 pub(crate) mod object;
 mod options;
 mod publication;
+mod removal;
+mod transfer;
 
+pub(crate) use object::is_bookkeeping;
 pub use options::StorageOptions;
 pub(crate) use publication::no_such_file;
 pub use publication::{Publication, PublishOptions, Target, UNCOMMITTED_MARK};
+pub(crate) use removal::{RESPECTED_FOR, is_recent};
+pub use removal::{Removal, Removed};
+pub use transfer::{Left, Marker, Transfer, TransferFile, TransferOptions};
 
 /// Every kind of storage that this build knows.
 const KINDS: &[&StorageKind] = &[
@@ -207,6 +213,17 @@ impl Document<'_> {
     }
 }
 
+/// How much is at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stock {
+    /// Files.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When any of it was changed last.
+    pub modified: Option<SystemTime>,
+}
+
 /// A place for checkpoints. Implementors provide the least; [`Location`] has the comfort.
 pub trait Storage: Debug + Send + Sync {
     /// What a person would call the path: a path, a URL.
@@ -309,6 +326,39 @@ pub trait Storage: Debug + Send + Sync {
     /// # Errors
     /// As there.
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()>;
+
+    /// Begins to bring the files of a checkpoint to `target`, or goes on with what an earlier transfer has left there.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish); `AlreadyExists` also if another transfer to the target is under way.
+    fn transfer(&self, target: &Location, _options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Err(Error::unsupported("checkpoints cannot be copied to this storage").in_file(target))
+    }
+
+    /// Removes a checkpoint. Whatever is left when this fails is no checkpoint, or all of it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is something else with it; what the storage says.
+    fn remove(&self, at: &Location, _what: &Removal) -> Result<Removed> {
+        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Removes what saves and copies to `at` have left that never ended.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`; what the storage says.
+    fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
+        Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Files and bytes at the path, and when any of it was changed last; `None` if nobody knows.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let _ = path;
+        Ok(None)
+    }
 
     /// The path itself, of a storage that is the local file system.
     fn local_path<'a>(&self, _path: &'a Path) -> Option<&'a Path> {

@@ -119,6 +119,15 @@ impl Span {
     }
 }
 
+/// One version of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Version {
+    /// Its length.
+    pub len_bytes: u64,
+    /// What no other version of this value has, nor any other value.
+    pub text: String,
+}
+
 /// Keys to values. Implementors provide the least; [`StoreExt`] has the comfort.
 pub trait Store: Debug + Send + Sync {
     /// The bytes of `range` at `key`, or `None` when the store has no such key.
@@ -215,6 +224,16 @@ pub trait Store: Debug + Send + Sync {
         let Some(len_bytes) = self.len_bytes(key.as_bytes())? else { return Ok(None) };
         document.check_len(len_bytes).map_err(|error| error.in_file(self.describe(key.as_bytes())))?;
         Ok(self.get(key.as_bytes(), ByteRange::Full)?.map(Into::into))
+    }
+
+    /// What tells this version of the value from every other, for good: another process can compare it later. `None` when
+    /// there is no such key.
+    ///
+    /// # Errors
+    /// What the storage says; `Unsupported` where nobody can tell.
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        Err(crate::Error::unsupported("the values of this store have no versions")
+            .in_file(self.describe(key)))
     }
 
     /// What a person would call the value: a path, for errors.

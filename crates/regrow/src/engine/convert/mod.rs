@@ -262,7 +262,7 @@ fn infer(from: &Shape, dims: &[i64]) -> Result<Shape> {
 }
 
 /// A target inside the source would become part of what it is made from.
-fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
+pub(super) fn refuse_target_inside(source: &Location, target: &Location) -> Result<()> {
     match target.folders_above().any(|folder| folder.leads_to(source)) {
         true => Err(Error::invalid("the target lies inside the source").in_file(target)),
         false => Ok(()),

@@ -44,7 +44,7 @@ pub mod layout;
 mod losses;
 pub mod msgpack;
 mod reader;
-mod step_names;
+pub(crate) mod step_names;
 pub(crate) mod steps;
 mod writer;
 

@@ -6,7 +6,7 @@
 pub(super) const PREFIX: &str = "checkpoint_";
 
 /// Prefix and step of a name.
-pub(super) fn split(name: &str) -> Option<(&str, f64)> {
+pub(crate) fn split(name: &str) -> Option<(&str, f64)> {
     if let Some(step) = name.strip_prefix(PREFIX).and_then(number) {
         return Some((PREFIX, step));
     }

@@ -24,7 +24,7 @@ use crate::storage::Entry;
 const UNFINISHED: &str = "tmp";
 
 /// What follows the name of a step in the name of the folder with its arrays of several processes.
-pub(super) const ARRAYS_SUFFIX: &str = "_gda";
+pub(crate) const ARRAYS_SUFFIX: &str = "_gda";
 
 /// Names that make a folder Orbax'.
 const ORBAX_MARKS: [&str; 3] = ["checkpoint", "_METADATA", "manifest.ocdbt"];

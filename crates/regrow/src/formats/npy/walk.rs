@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::names::{SUFFIX, unescaped};
 use super::sidecar;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::steps::COMMIT_SUCCESS_FILE;
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::location::Location;
 
 /// Most folders inside each other.

@@ -17,8 +17,9 @@
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
 use super::files::{Listed, list, read_small, some_names};
 use super::items::Item;
+use super::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
-use super::steps::{self, COMMIT_SUCCESS_FILE, Steps, TMP_MARK, V1_MARKER_FILE};
+use super::steps::{self, Steps, TMP_MARK};
 use super::{bare, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};

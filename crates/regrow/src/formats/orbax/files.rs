@@ -2,9 +2,9 @@
 
 use super::arrays::MANIFEST_FILE;
 use super::checkpoint_metadata::CHECKPOINT_METADATA_FILE;
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::metadata::METADATA_FILE;
 use super::sharding::SHARDING_FILE;
-use super::steps::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::strings::STRINGS_FILE;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;

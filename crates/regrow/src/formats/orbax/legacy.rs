@@ -12,9 +12,9 @@
 use bytes::Bytes;
 
 use super::arrays::{Arrays, MANIFEST_FILE};
+use super::marker_files::AGGREGATE_FILE;
 use super::opened::Opened;
 use super::slot::{Slot, Source};
-use super::steps::AGGREGATE_FILE;
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::flax::decode::decode;
 use crate::formats::flax::msgpack::begins_map;

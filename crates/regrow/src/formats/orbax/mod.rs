@@ -22,6 +22,7 @@
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
+//! | [`marker_files`] | files whose names say what a folder is |
 //! | `legacy`, `bare` | what there was before `_METADATA` |
 //! | `open`, `reader` | from a location to one tree; from its leaves to bytes |
 //! | `writer` | the same forms, written: a folder of modules |
@@ -50,6 +51,7 @@ mod items;
 pub(crate) mod json_text;
 mod legacy;
 mod losses;
+pub mod marker_files;
 pub mod metadata;
 pub(crate) mod metadata_text;
 mod open;
@@ -84,11 +86,8 @@ impl Format for Orbax {
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
         }
-        // Of steps each has a marker of its own. Arrays without Orbax' documents are TensorStore's: it writes no marker.
-        let documents =
-            [metadata::METADATA_FILE, checkpoint_metadata::CHECKPOINT_METADATA_FILE, steps::V1_MARKER_FILE];
-        let is_orbax = || documents.iter().any(|document| at.join(document).is_file());
-        if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && is_orbax() {
+        // Of steps each has a marker of its own.
+        if !matches!(found, detect::Found::Steps(_)) && at.commits_by_marker() && has_documents(at) {
             super::refuse_unmarked(at)?;
         }
         if let Some((step, about)) = open::regrow_step(&found, at, options)? {
@@ -121,6 +120,16 @@ impl Format for Orbax {
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
     }
+}
+
+/// Whether a checkpoint has one of Orbax' documents. Arrays without are TensorStore's, which writes no marker.
+pub(crate) fn has_documents(at: &Location) -> bool {
+    let documents = [
+        metadata::METADATA_FILE,
+        checkpoint_metadata::CHECKPOINT_METADATA_FILE,
+        marker_files::V1_MARKER_FILE,
+    ];
+    documents.iter().any(|document| at.join(document).is_file())
 }
 
 fn own_options(options: &SaveOptions) -> Cow<'_, OrbaxOptions> {

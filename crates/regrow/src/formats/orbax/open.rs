@@ -166,7 +166,7 @@ fn open_items(
             found.push((entry.name.clone(), item));
         }
     }
-    if has_file(steps::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
+    if has_file(super::marker_files::V1_MARKER_FILE) && !has_file(CHECKPOINT_METADATA_FILE) {
         description
             .notes
             .push(format!("{CHECKPOINT_METADATA_FILE} is missing: Orbax' v1 API needs it, regrow does not"));

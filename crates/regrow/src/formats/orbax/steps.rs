@@ -16,21 +16,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::files::{Listed, list, read_small};
+use super::marker_files::{AGGREGATE_FILE, COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use super::{checkpoint_metadata, json_text, metadata};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 
 /// In the name of everything that is not committed.
 pub const TMP_MARK: &str = ".orbax-checkpoint-tmp";
-
-/// Orbax' commit marker; on local disks only a courtesy to copies in buckets.
-pub const COMMIT_SUCCESS_FILE: &str = "commit_success.txt";
-
-/// The empty file that marks the v1 layout.
-pub const V1_MARKER_FILE: &str = "orbax.checkpoint";
-
-/// The msgpack file of the oldest layouts.
-pub const AGGREGATE_FILE: &str = "checkpoint";
 
 const ROOT_METADATA_FOLDER: &str = "metadata";
 const ROOT_METADATA_FILES: [&str; 2] = ["_ROOT_METADATA", "metadata"];

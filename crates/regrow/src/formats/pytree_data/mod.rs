@@ -51,6 +51,7 @@ mod writer;
 pub use crate::options::PytreeDataOptions;
 pub use files::{DATA_SUFFIX, Files, MANIFEST_SUFFIX, appears};
 pub(crate) use files::{appears_at, unfinished};
+pub(crate) use reader::other_data_file;
 
 /// Data and manifest: `STEM.data` with the arrays, `STEM.manifest` with a Python literal that says where they lie.
 #[derive(Debug)]

@@ -331,6 +331,14 @@ impl Reader for PytreeDataReader {
     }
 }
 
+/// The data file that a manifest names, where that is not the one of the usual name.
+///
+/// # Errors
+/// What reading the manifest says.
+pub(crate) fn other_data_file(files: &Files) -> Result<Option<String>> {
+    Ok(read_manifest(&files.manifest)?.extra.and_then(|extra| extra.data))
+}
+
 fn read_manifest(file: &Location) -> Result<Manifest> {
     let text = file
         .read_document("the manifest", Language::Python, MANIFEST_LEN_MAX_BYTES)?

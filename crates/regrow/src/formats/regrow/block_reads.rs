@@ -55,7 +55,7 @@ impl Part<'_> {
     }
 }
 
-/// ReadOptions parts are read.
+/// How parts are read.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadOptions {
     /// Whether the blocks are read whole and checked.
@@ -70,7 +70,7 @@ struct Piece<'f, 'a> {
     start: u64,
     end: u64,
     parts: Vec<Part<'a>>,
-    /// ReadOptions many of the bytes are asked for.
+    /// How many of the bytes are asked for.
     wanted_bytes: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result, ResultExt};
 use crate::storage::{Document, Storage};
 use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span, Store, Suits,
-    missing, resolve_range,
+    Version, missing, resolve_range,
 };
 
 /// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a document.
@@ -168,6 +168,17 @@ impl Store for ArchiveStore {
     fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
         let top = Self::new(self.storage.clone(), Path::new(""));
         top.document(&self.name_of(key.as_bytes())?, document)
+    }
+
+    /// That of the archive, and where the member lies in it.
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        let Some(blob) = self.find(key)? else { return Ok(None) };
+        let file = &self.storage.file;
+        let archive = file.parent().store().version(file.name().as_encoded_bytes())?;
+        Ok(archive.map(|archive| Version {
+            len_bytes: blob.len_bytes,
+            text: format!("{} from {} of {}", blob.len_bytes, blob.offset_bytes, archive.text),
+        }))
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {

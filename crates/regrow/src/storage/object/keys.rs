@@ -12,7 +12,8 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, missing, resolve_range,
+    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, Version, missing,
+    resolve_range,
 };
 use crate::threads::for_each_parallel;
 
@@ -206,6 +207,14 @@ impl Store for ObjectStore {
         read_at_once(&*self.objects, &object, offset_bytes, out)
     }
 
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        let version = |object: Object| Version {
+            len_bytes: object.len_bytes,
+            text: format!("object {} {} {}", self.objects.url(&object.key), object.len_bytes, object.tag),
+        };
+        Ok(self.find(key)?.map(version))
+    }
+
     fn describe(&self, key: &[u8]) -> PathBuf {
         let prefix = self.prefix.as_deref().unwrap_or_default();
         self.objects.url(&format!("{prefix}{}", String::from_utf8_lossy(key))).into()
@@ -244,6 +253,12 @@ pub(in crate::storage) fn read_beginning(
 pub(super) struct ObjectBlob {
     objects: Arc<dyn Objects>,
     object: Object,
+}
+
+impl ObjectBlob {
+    pub(super) fn new(objects: Arc<dyn Objects>, object: Object) -> Self {
+        Self { objects, object }
+    }
 }
 
 impl Blob for ObjectBlob {

@@ -18,7 +18,10 @@ use super::{
 use crate::bytes::limits::work_space;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
-use crate::storage::{Document, Entry, EntryKind, Found, Identity, Reading, Storage};
+use crate::storage::{
+    Document, Entry, EntryKind, Found, Identity, Reading, Removal, Removed, Stock, Storage, Transfer,
+    TransferOptions,
+};
 use crate::store::Store;
 
 /// The objects below a prefix.
@@ -374,6 +377,22 @@ impl Storage for ListedStorage {
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         self.unlisted().check_publish(target, options)
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        self.unlisted().remove(at, what)
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        self.unlisted().remove_unfinished(at, force)
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        self.unlisted().stock(path)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        self.unlisted().transfer(target, options)
     }
 
     fn commits_by_marker(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The small objects that say what a folder of objects is: being written, committed, moved.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,7 +24,7 @@ pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 pub(super) const MOVED: &str = "regrow-moved.json";
 
 /// Objects that are no part of the checkpoint itself.
-pub(super) fn is_bookkeeping(name: &str) -> bool {
+pub(crate) fn is_bookkeeping(name: &str) -> bool {
     matches!(name, CLAIM | MOVED | OTHER_MARKER)
 }
 
@@ -48,13 +48,34 @@ pub(super) struct Claim {
     pub pid: u32,
     /// Seconds since 1970, by the writer's clock.
     pub since: u64,
+    /// Nobody is at it any more: the writer has said so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_released: bool,
+    /// What a copy has brought here, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub copied: BTreeMap<String, Copied>,
+}
+
+/// One object that a copy has finished.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Copied {
+    /// Of the file in the source.
+    pub version: String,
+    pub len_bytes: u64,
+    /// BLAKE3, in hex digits.
+    pub digest: String,
+    /// Whether it was read back.
+    pub is_verified: bool,
+    /// Of the object here.
+    pub tag: String,
 }
 
 impl Claim {
     /// Of this process, now.
     pub(super) fn new(nonce: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self { nonce: nonce.to_owned(), host: host(), pid: std::process::id(), since }
+        let (pid, copied) = (std::process::id(), BTreeMap::new());
+        Self { nonce: nonce.to_owned(), host: host(), pid, since, is_released: false, copied }
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {
@@ -66,8 +87,8 @@ impl Claim {
         serde_json::from_slice(bytes).ok()
     }
 
-    /// Whether the writer is known to be gone: a process of this machine that is no more, or a save of this one that
-    /// has ended.
+    /// Whether the writer is known to be gone: it has said so, or was a process of this machine that is no more, or a save
+    /// of this process that has ended.
     fn is_of_the_dead(&self) -> bool {
         let is_alive = || {
             if self.pid == std::process::id() {
@@ -76,7 +97,7 @@ impl Claim {
             let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
             pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
         };
-        self.host == host() && !is_alive()
+        self.is_released || self.host == host() && !is_alive()
     }
 
     /// Whether nobody writes any more: the writer is known to be gone, or its time is over.

@@ -8,7 +8,9 @@
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
 //! | `target` | which targets may be taken |
 //! | `settle` | the end of an overwrite; what killed writers have left |
+//! | `remove` | a checkpoint, or what a save has left, taken away |
 //! | `marker` | the small objects that say what a folder is |
+//! | `transfer` | a copy, which goes on where an earlier one was interrupted |
 //! | `sink` | one new object, part by part |
 //! | `memory` | objects in memory |
 //! | `cached` | the same objects with blocks kept on a local disk: the feature `cloud` |
@@ -41,8 +43,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 
 use super::{
-    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Storage, StorageKind,
-    StorageOptions, Url,
+    Document, Entry, Found, Identity, Publication, PublishOptions, Reading, Removal, Removed, Stock, Storage,
+    StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -59,11 +61,14 @@ mod listing;
 mod marker;
 mod memory;
 mod publish;
+mod remove;
 mod settle;
 mod sink;
 mod target;
+mod transfer;
 
 use listing::Listing;
+pub(crate) use marker::is_bookkeeping;
 pub(crate) use memory::MemoryObjects;
 
 /// `memory://name/path`: buckets that live as long as the process.
@@ -313,6 +318,32 @@ impl Storage for ObjectStorage {
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         target::check(&self.objects, target, options).map(drop)
+    }
+
+    fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
+        Ok(Box::new(transfer::ObjectTransfer::begin(&self.objects, target, options)?))
+    }
+
+    fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {
+        remove::remove(&self.objects, at, what)
+    }
+
+    fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
+        remove::remove_unfinished(&self.objects, at, force)
+    }
+
+    fn stock(&self, path: &Path) -> Result<Option<Stock>> {
+        let key = key_of(&self.objects, path)?;
+        let mut found = self.objects.list(&folder_key(&self.objects, path)?, false)?.0;
+        if found.is_empty() && !key.is_empty() {
+            found.extend(self.objects.head(&key)?);
+        }
+        found.retain(|object| !is_bookkeeping(object.key.rsplit('/').next().unwrap_or_default()));
+        Ok(Some(Stock {
+            file_count: found.len(),
+            bytes: found.iter().map(|object| object.len_bytes).fold(0, u64::saturating_add),
+            modified: found.iter().map(|object| object.modified).max(),
+        }))
     }
 
     fn commits_by_marker(&self) -> bool {

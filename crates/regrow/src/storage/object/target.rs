@@ -21,12 +21,8 @@ pub(super) enum Before {
     Old(Listing),
 }
 
-/// Errs unless the target may be taken; what is there.
-pub(super) fn check(
-    objects: &Arc<dyn Objects>,
-    target: &Location,
-    options: PublishOptions<'_>,
-) -> Result<Before> {
+/// The key of a target whose name is one for a checkpoint.
+pub(super) fn check_name(objects: &Arc<dyn Objects>, target: &Location) -> Result<String> {
     let key = key_of(objects, target.path())?;
     if key.is_empty() {
         return Err(Error::invalid("a bucket itself is no checkpoint")
@@ -40,11 +36,23 @@ pub(super) fn check(
         .in_file(target)
         .help("no reader would open it; choose another name"));
     }
-    let exists = || {
-        Error::new(ErrorKind::AlreadyExists, "the target exists already")
-            .in_file(target)
-            .help("choose another path, or ask for it to be replaced (`overwrite`)")
-    };
+    Ok(key)
+}
+
+pub(super) fn exists_already(target: &Location) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "the target exists already")
+        .in_file(target)
+        .help("choose another path, or ask for it to be replaced (`overwrite`)")
+}
+
+/// Errs unless the target may be taken; what is there.
+pub(super) fn check(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    options: PublishOptions<'_>,
+) -> Result<Before> {
+    let key = check_name(objects, target)?;
+    let exists = || exists_already(target);
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
     let single = match options.kind {
@@ -83,14 +91,14 @@ pub(super) fn check(
             if !options.overwrite {
                 return Err(exists());
             }
-            check_replaceable(target, &below)?;
+            check_replaceable(objects, target, &below)?;
             Ok(Before::Old(below))
         }
         _ => Err(exists()),
     }
 }
 
-fn pair_stays(file: &Location) -> Error {
+pub(super) fn pair_stays(file: &Location) -> Error {
     Error::unsupported(
         "files beside each other cannot be replaced in a bucket without a moment of neither or both",
     )
@@ -108,7 +116,14 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     }
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
-    let gone = match Claim::parse(&bytes) {
+    check_gone(target, Claim::parse(&bytes).as_ref())?;
+    let (all, _) = objects.list(below.prefix(), false)?;
+    Ok(Some(all))
+}
+
+/// Errs if the writer of a claim may still be at it.
+pub(super) fn check_gone(target: &Location, claim: Option<&Claim>) -> Result<()> {
+    let gone = match claim {
         Some(claim) if claim.is_gone() => Ok(()),
         Some(claim) => Err(format!(
             "process {} on {}, since {} s",
@@ -119,10 +134,7 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
         None => Err("nobody that can be read".to_owned()),
     };
     match gone {
-        Ok(()) => {
-            let (all, _) = objects.list(below.prefix(), false)?;
-            Ok(Some(all))
-        }
+        Ok(()) => Ok(()),
         Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
             .in_file(target)
             .expected("no other writer", writer)
@@ -134,16 +146,32 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
 }
 
 /// Errs if a folder holds something that is no part of a checkpoint.
-fn check_replaceable(target: &Location, below: &Listing) -> Result<()> {
+pub(super) fn check_replaceable(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    below: &Listing,
+) -> Result<()> {
     let is_marked =
         below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
-    let is_safetensors = |(name, _): (&str, &Object)| {
-        name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
-    };
-    if is_marked || below.objects().all(is_safetensors) {
+    if is_marked || names_below(objects, below)?.iter().all(|name| is_of_safetensors(name)) {
         return Ok(());
     }
     Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
         .in_file(target)
         .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// The names of all objects of a folder: a listing may show the first of them only.
+pub(super) fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
+    if below.is_whole() {
+        return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());
+    }
+    let (all, _) = objects.list(below.prefix(), false)?;
+    let name = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
+    Ok(all.iter().map(name).filter(|name| !name.is_empty() && !name.ends_with('/')).collect())
+}
+
+/// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.
+pub(super) fn is_of_safetensors(name: &str) -> bool {
+    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, open, openat, stat, statat};
 use rustix::io::retry_on_intr;
 
 /// Without NONBLOCK, opening a named pipe that someone left in the folder would wait for ever.
@@ -74,6 +74,14 @@ impl FilePlace<'_> {
             }
         };
         Ok(File::from(opened))
+    }
+
+    /// What the system says of what is there.
+    pub(crate) fn look(self) -> io::Result<Stat> {
+        match &self.folder.opened {
+            Some(folder) => Ok(statat(folder, self.relative, AtFlags::empty())?),
+            None => Ok(stat(self.describe())?),
+        }
     }
 
     /// Length of the regular file; `None` if something else is there.

@@ -31,7 +31,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Blob, ByteRange, Located, Span, Store, missing};
+use rustix::fs::FileType;
+
+use super::{Blob, ByteRange, Located, Span, Store, Version, missing};
 use crate::error::{Error, Result};
 use crate::storage::Document;
 
@@ -256,6 +258,29 @@ impl Store for LocalStore {
     fn read_document(&self, key: &str, document: Document<'_>) -> Result<Option<Vec<u8>>> {
         let place = self.inner.root.file(relative_path(key.as_bytes())?);
         whole::read_document_at(place, document.what, document.language, document.len_max_bytes)
+    }
+
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        let found = match self.inner.root.file(relative_path(key)?).look() {
+            Ok(found) => found,
+            Err(error) if is_absent(&error) => return Ok(None),
+            Err(error) => return Err(Error::io("cannot look at", self.describe(key), error)),
+        };
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        // The time of the last change of its inode, too: a program can set back the other one.
+        Ok(is_file.then(|| Version {
+            len_bytes: found.st_size.cast_unsigned(),
+            text: format!(
+                "file {} {} {} {}.{:09} {}.{:09}",
+                found.st_dev,
+                found.st_ino,
+                found.st_size,
+                found.st_mtime,
+                found.st_mtime_nsec,
+                found.st_ctime,
+                found.st_ctime_nsec
+            ),
+        }))
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {

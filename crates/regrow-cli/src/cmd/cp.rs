@@ -1,0 +1,93 @@
+//! `regrow cp`: a checkpoint to another place, byte for byte.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::CopyOptions;
+use regrow::text::{counted, printable};
+use serde_json::json;
+
+use crate::Globals;
+use crate::exit::{Exit, Failure};
+use crate::out;
+
+/// Copy a checkpoint to another place, byte for byte.
+///
+/// SRC and DST are paths or URLs, in any combination; a folder of steps is copied with all that are committed. Each file is
+/// read back and compared. DST is no checkpoint before all of it is there. Where a copy was interrupted, the same command
+/// goes on.
+#[derive(Debug, clap::Args)]
+pub struct Cp {
+    /// The checkpoint to read.
+    #[arg(value_name = "SRC")]
+    source: PathBuf,
+    /// The checkpoint to make.
+    #[arg(value_name = "DST")]
+    target: PathBuf,
+    /// Replace a checkpoint that is there.
+    #[arg(long)]
+    overwrite: bool,
+    /// Do not read back what was written.
+    #[arg(long)]
+    no_verify: bool,
+    /// Do not wait until the disk has it: faster, but a power cut may cost the copy.
+    #[arg(long)]
+    no_sync: bool,
+    /// Requests at once, 8 at most; as many as there are processors if not given.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
+    /// Say on stderr how long each part of the work took.
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Cp {
+    pub fn paths(&self) -> Vec<&Path> {
+        vec![&self.source, &self.target]
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        globals.refuse_step_and_item()?;
+        let (source, target) = (globals.locate(&self.source)?, globals.locate(&self.target)?);
+        let (bar, monitor) = globals.bar("copying");
+        let options = CopyOptions {
+            overwrite: self.overwrite,
+            unverified: self.no_verify,
+            not_durable: self.no_sync,
+            threads: self.jobs.map(usize::from),
+            monitor: monitor.clone(),
+            ..CopyOptions::default()
+        };
+        let report = regrow::copy(source, target, &options);
+        drop(bar);
+        let report = report?;
+        let path = report.path.to_string_lossy();
+        if globals.json {
+            let value = json!({
+                "path": path,
+                "file_count": report.file_count,
+                "bytes": report.bytes,
+                "reused_bytes": report.reused_bytes,
+                "verified": !self.no_verify,
+                "seconds": report.seconds,
+                "gb_per_s": report.gb_per_s(),
+                "stages": monitor.stages().iter().map(super::stage_json).collect::<Vec<_>>(),
+            });
+            out::json(out, &value)?;
+            return Ok(Exit::Fine);
+        }
+        if self.verbose {
+            out::warn(&report.to_string());
+            for stage in monitor.stages() {
+                out::warn(&format!("  {:13} {:8.3} s", stage.stage.name(), stage.seconds));
+            }
+        }
+        let files = counted(report.file_count, "file", "files");
+        write!(out, "{}: {files}, {}", printable(&path), out::size(report.bytes))?;
+        if report.reused_bytes > 0 {
+            write!(out, ", {} were there already", out::size(report.reused_bytes))?;
+        }
+        writeln!(out)?;
+        Ok(Exit::Fine)
+    }
+}

@@ -1,0 +1,171 @@
+//! Removing what is on a local disk: a checkpoint, or what a save or a copy has left.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use super::Kind;
+use super::leftovers::{self, Lock, aside_path, leftovers_of, lock, sweep};
+use super::rename::rename_new;
+use super::target::{check_target, no_name};
+use crate::error::{Error, ErrorKind, Result};
+use crate::storage::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
+use crate::store::local::folders::sync_folder;
+
+/// How often a temporary name may turn out to be taken.
+const TRIES: usize = 16;
+
+/// Removes a folder that is a checkpoint and nothing else: renamed first, so that it is never half there.
+pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
+    let absolute = std::path::absolute(folder).map_err(|_| no_name(folder))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(folder));
+    };
+    check_target(Kind::Folder, &absolute, true).map_err(|error| match error.kind() {
+        ErrorKind::InvalidArgument => {
+            error.help("all of it would be removed: move it elsewhere, or remove it yourself")
+        }
+        _ => error,
+    })?;
+    let removed = stock(&absolute)?.0;
+    for _ in 0..TRIES {
+        let aside = aside_path(parent, name)?;
+        match rename_new(&absolute, &aside) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            other => other.map_err(|error| Error::io("cannot remove the checkpoint", folder, error))?,
+        }
+        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        remove_all(&aside)?;
+        return Ok(removed);
+    }
+    Err(Error::new(ErrorKind::Io, "every temporary name is taken").in_file(folder))
+}
+
+/// Removes files, in their order. Of a link the link goes.
+pub(crate) fn remove_files(files: &[&Path]) -> Result<Removed> {
+    let mut removed = Removed::default();
+    for file in files {
+        let len_bytes = fs::symlink_metadata(file).map_or(0, |found| found.len());
+        fs::remove_file(file).map_err(|error| Error::io("cannot remove", file, error))?;
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        sync_folder(parent).map_err(|error| Error::io("cannot sync the folder", parent, error))?;
+        removed.add(len_bytes);
+    }
+    Ok(removed)
+}
+
+/// Removes what saves and copies to a target have left, or the one thing of a temporary name.
+pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
+    let absolute = std::path::absolute(at).map_err(|_| no_name(at))?;
+    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+        return Err(no_name(at));
+    };
+    let is_temporary = name.to_string_lossy().contains(UNCOMMITTED_MARK);
+    let left: Vec<PathBuf> = if is_temporary { vec![absolute.clone()] } else { leftovers_of(parent, name) };
+    let mut removed = Removed::default();
+    if left.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "no unfinished save is here").in_file(at));
+    }
+    let stocks: Vec<_> = left.iter().map(|folder| stock(folder).ok()).collect();
+    // What dead writers have left, of which some is to be put back rather than removed.
+    let target = match is_temporary {
+        true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
+        false => name.to_owned(),
+    };
+    let put_back = put_back_by_sweep(parent, &target);
+    if put_back {
+        return Err(Error::invalid(
+            "what was left is the checkpoint itself, whose writer died just before it had its name",
+        )
+        .in_file(parent.join(&target))
+        .help("it has its name now: look at it, and remove it as a checkpoint if it is to go"));
+    }
+    for (folder, stock) in left.iter().zip(stocks) {
+        let Some((found, modified)) = stock else {
+            return Err(Error::io("cannot look at", folder, std::io::ErrorKind::NotFound.into()));
+        };
+        match lock(folder) {
+            Ok(Lock::Ours(_lock)) if is_own(folder) || force || !is_recent(modified) => remove_all(folder)?,
+            Ok(Lock::Unlockable(_)) if force || !is_recent(modified) => remove_all(folder)?,
+            Ok(Lock::Theirs) if force => remove_all(folder)?,
+            Ok(_) => return Err(may_live(folder, modified)),
+            // The sweep has removed it.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("cannot remove", folder, error)),
+        }
+        removed.merge(found);
+    }
+    Ok(removed)
+}
+
+/// Removes what dead writers of `target` have left; whether that gave back a name that nothing had.
+fn put_back_by_sweep(parent: &Path, target: &OsStr) -> bool {
+    let names = || -> BTreeSet<OsString> {
+        let entries = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        entries.filter(|entry| !entry.to_string_lossy().contains(UNCOMMITTED_MARK)).collect()
+    };
+    let before = names();
+    sweep(parent, target);
+    names().iter().any(|name| !before.contains(name) && starts_with(name, target))
+}
+
+fn starts_with(name: &OsStr, beginning: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(beginning.as_encoded_bytes())
+}
+
+/// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.
+fn is_own(folder: &Path) -> bool {
+    let Some(name) = folder.file_name().and_then(|name| name.to_str()) else { return false };
+    name.split_once(UNCOMMITTED_MARK)
+        .is_some_and(|(target, _)| leftovers::is_own(name.as_ref(), target.as_ref()))
+}
+
+fn may_live(folder: &Path, modified: Option<SystemTime>) -> Error {
+    let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+    Error::new(ErrorKind::AlreadyExists, "its writer may still be at it")
+        .in_file(folder)
+        .expected(
+            format_args!("no writer, and no change for {} minutes", RESPECTED_FOR.as_secs() / 60),
+            age.map_or("a lock".to_owned(), |age| format!("a change {} s ago", age.as_secs())),
+        )
+        .help("wait for it; if it is dead for sure, say so (`force`)")
+}
+
+fn remove_all(folder: &Path) -> Result<()> {
+    // And again: a network file system may fail for a moment. Neither goes through links.
+    let removed = fs::remove_dir_all(folder).or_else(|_| fs::remove_dir_all(folder));
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("cannot remove what is left", folder, error)
+                .help("it is no checkpoint any more; remove it yourself"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Files and bytes below a folder, and when anything in it was changed last.
+pub(crate) fn stock(folder: &Path) -> Result<(Removed, Option<SystemTime>)> {
+    let cannot_look = |error| Error::io("cannot look into", folder, error);
+    let mut removed = Removed::default();
+    let mut modified = fs::symlink_metadata(folder).map_err(cannot_look)?.modified().ok();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).map_err(cannot_look)? {
+            let entry = entry.map_err(cannot_look)?;
+            // Of a link the link itself.
+            let found = match entry.metadata() {
+                Ok(found) => found,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(cannot_look(error)),
+            };
+            modified = modified.max(found.modified().ok());
+            match found.is_dir() {
+                true => folders.push(entry.path()),
+                false => removed.add(found.len()),
+            }
+        }
+    }
+    Ok((removed, modified))
+}

@@ -1,0 +1,342 @@
+//! A copy on its way to a local disk, which goes on where an earlier one was interrupted.
+//!
+//! ```text
+//! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; made anew only if it is not there
+//!   journal                                            a line of JSON for each file that is whole, or whose beginning is
+//!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
+//! ```
+//! What the journal does not name is removed when the next copy begins. The journal goes before the name is given: a
+//! folder without one holds nothing to go on with, for it may be what an overwrite has left to remove.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blake3::Hash;
+use serde::{Deserialize, Serialize};
+
+use super::leftovers::OwnFolder;
+use super::publication::kind_of;
+use super::{Kind, SYNC_LATER_LEN_MAX_BYTES, Staged, siblings};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::storage::{Left, Transfer, TransferFile, TransferOptions};
+use crate::store::local::folders::{make_folders, relative_path};
+use crate::store::{
+    Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
+};
+
+/// The files of a folder, or the one file, below the temporary folder. No reader takes it for a checkpoint by its name.
+const FILES: &str = ".orbax-checkpoint-tmp-files";
+
+/// What is known of them.
+const JOURNAL: &str = "journal";
+
+/// Of a longer journal nothing is read.
+const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
+
+/// Whether the temporary folder of a copy holds nothing to go on with.
+pub(super) fn is_over(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(JOURNAL)).is_err()
+}
+
+/// One line of the journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Line {
+    name: String,
+    version: String,
+    /// Of the file, or of its beginning.
+    len_bytes: u64,
+    digest: String,
+}
+
+impl Line {
+    fn hash(&self) -> Option<Hash> {
+        Hash::from_hex(&self.digest).ok()
+    }
+}
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(crate) struct LocalTransfer {
+    staged: Staged,
+    files: Vec<TransferFile>,
+    paths: Vec<PathBuf>,
+    left: Vec<Left>,
+    journal: Mutex<File>,
+}
+
+impl LocalTransfer {
+    /// Begins, or goes on.
+    pub(crate) fn begin(target: &Location, options: TransferOptions<'_>) -> Result<Self> {
+        let (kind, suffixes) = kind_of(options.kind);
+        let own_folder = OwnFolder::of_copy;
+        let staged = Staged::begin_in(own_folder, kind, target.local_path()?, suffixes, options.overwrite)?;
+        staged.stays.store(!is_over(&staged.own.path), Ordering::Relaxed);
+        let staged = match options.may_replace.filter(|_| kind == Kind::File) {
+            Some(may_replace) => staged.replacing_only(may_replace)?,
+            None => staged,
+        };
+        let mut staged = staged.durable(options.durable).watched(options.monitor);
+        if kind != Kind::Siblings {
+            staged.data = staged.own.path.join(FILES);
+        }
+        let paths: Result<Vec<PathBuf>> =
+            options.files.iter().enumerate().map(|(at, file)| path_of(&staged, at, file)).collect();
+        let (paths, lines) = (paths?, read_journal(&staged.own.path));
+        let left: Vec<Left> =
+            options.files.iter().zip(&paths).map(|(file, path)| left_of(file, path, &lines)).collect();
+        prune(&staged.own.path, &paths, &left)?;
+        make_folders(&staged.data)
+            .map_err(|error| Error::io("cannot make the folder", &staged.data, error))?;
+        let path = staged.own.path.join(JOURNAL);
+        let open = || -> io::Result<File> {
+            let mut journal = File::options().create(true).append(true).open(&path)?;
+            // The last line may have been cut off.
+            journal.write_all(b"\n")?;
+            Ok(journal)
+        };
+        let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
+        staged.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
+        Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
+    }
+
+    fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
+        let found = self.files.get(at).zip(self.paths.get(at));
+        let found = found.ok_or_else(|| Error::invalid("the copy has no file of this number"))?;
+        Ok((found.0, found.1))
+    }
+
+    fn note(&self, at: usize, len_bytes: u64, digest: Hash) -> Result<()> {
+        let (file, _) = self.file(at)?;
+        let line = Line {
+            name: file.name.clone(),
+            version: file.version.clone(),
+            len_bytes,
+            digest: digest.to_hex().to_string(),
+        };
+        let mut text = serde_json::to_vec(&line).unwrap_or_default();
+        text.push(b'\n');
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal
+            .write_all(&text)
+            .map_err(|error| Error::io("cannot write", self.staged.own.path.join(JOURNAL), error))?;
+        self.staged.stays.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Where a file is written.
+fn path_of(staged: &Staged, at: usize, file: &TransferFile) -> Result<PathBuf> {
+    Ok(match staged.kind {
+        Kind::Folder => staged.data.join(relative_path(file.name.as_bytes())?),
+        Kind::File => staged.single_file(),
+        Kind::Siblings => {
+            let target = staged.siblings.get(at).ok_or_else(|| super::no_such_file("file of this number"))?;
+            siblings::staged_path(&staged.own.path, at, target)
+        }
+    })
+}
+
+/// The lines by the name of their file; those that cannot be read are left out.
+fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
+    let mut lines: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+    let Ok(file) = File::open(folder.join(JOURNAL)) else { return lines };
+    let mut text = Vec::new();
+    if file.take(JOURNAL_LEN_MAX_BYTES + 1).read_to_end(&mut text).is_err()
+        || text.len() as u64 > JOURNAL_LEN_MAX_BYTES
+    {
+        return lines;
+    }
+    for line in text.split(|&byte| byte == b'\n') {
+        if let Ok(line) = serde_json::from_slice::<Line>(line) {
+            lines.entry(line.name.clone()).or_default().push(line);
+        }
+    }
+    lines
+}
+
+fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String, Vec<Line>>) -> Left {
+    let Ok(found) = fs::symlink_metadata(path) else { return Left::Nothing };
+    let of_version = lines.get(&file.name).into_iter().flatten().filter(|line| line.version == file.version);
+    let known: Vec<(u64, Hash)> =
+        of_version.filter_map(|line| Some((line.len_bytes, line.hash()?))).collect();
+    if !found.is_file() || known.is_empty() {
+        return Left::Nothing;
+    }
+    let whole = known.iter().rev().find(|(len_bytes, _)| *len_bytes == file.len_bytes);
+    match whole.filter(|_| found.len() == file.len_bytes) {
+        // What a disk gives back is known when it is read.
+        Some((_, digest)) => Left::Whole { digest: *digest, is_proven: false },
+        None => {
+            Left::Beginning(known.into_iter().filter(|(len_bytes, _)| *len_bytes <= found.len()).collect())
+        }
+    }
+}
+
+/// Removes all files of which nothing can be used, and folders that hold none.
+fn prune(folder: &Path, paths: &[PathBuf], left: &[Left]) -> Result<()> {
+    let journal = folder.join(JOURNAL);
+    let of_use = paths.iter().zip(left).filter(|(_, left)| **left != Left::Nothing).map(|(path, _)| &**path);
+    let kept: HashSet<&Path> = of_use.chain([journal.as_path()]).collect();
+    prune_folder(folder, &kept).map(drop).map_err(|error| Error::io("cannot clear", folder, error))
+}
+
+/// Whether anything is left in it.
+fn prune_folder(folder: &Path, kept: &HashSet<&Path>) -> io::Result<bool> {
+    let mut is_used = false;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if !entry.file_type()?.is_dir() {
+            match kept.contains(path.as_path()) {
+                true => is_used = true,
+                false => fs::remove_file(&path)?,
+            }
+        } else if prune_folder(&path, kept)? {
+            is_used = true;
+        } else {
+            fs::remove_dir(&path)?;
+        }
+    }
+    Ok(is_used)
+}
+
+impl Transfer for LocalTransfer {
+    fn left(&self, at: usize) -> Left {
+        self.left.get(at).cloned().unwrap_or(Left::Nothing)
+    }
+
+    fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
+        let (file, path) = self.file(at)?;
+        if offset_bytes > 0 {
+            let sink = Rest::open(path, offset_bytes, self.staged.durable, &self.staged.monitor)?;
+            return Ok(FileWriter::new(sink));
+        }
+        let folder = path.parent().unwrap_or(path);
+        make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        self.discard(at)?;
+        let is_small = file.len_bytes < SYNC_LATER_LEN_MAX_BYTES;
+        let durable = self.staged.durable && !is_small;
+        let options = WriteOptions { expected_len_bytes: file.len_bytes, checksums_from: 0, durable };
+        Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.staged.monitor)))
+    }
+
+    fn reached(&self, at: usize, offset_bytes: u64, digest: Hash) -> Result<()> {
+        self.note(at, offset_bytes, digest)
+    }
+
+    fn written(&self, at: usize) -> Result<Arc<dyn Blob>> {
+        let (_, path) = self.file(at)?;
+        let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        let opened = LocalStore::new(folder).open(name.as_encoded_bytes())?;
+        opened.ok_or_else(|| missing(path.to_owned()))
+    }
+
+    fn finished(&self, at: usize, digest: Hash, _is_verified: bool) -> Result<()> {
+        let (file, path) = self.file(at)?;
+        // Also a file of an earlier copy, which may not have got to its sync.
+        if file.len_bytes < SYNC_LATER_LEN_MAX_BYTES || self.left(at) != Left::Nothing {
+            self.staged.sync_later(path.to_owned());
+        }
+        self.note(at, file.len_bytes, digest)
+    }
+
+    fn discard(&self, at: usize) -> Result<()> {
+        let (_, path) = self.file(at)?;
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io("cannot remove", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        let monitor = self.staged.monitor.clone();
+        if self.staged.durable {
+            monitor.enter(Stage::Sync);
+            monitor.timed(Stage::Sync, 0, || self.staged.sync_tree())?;
+        }
+        monitor.check()?;
+        monitor.enter(Stage::Commit);
+        let journal = self.staged.own.path.join(JOURNAL);
+        fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
+        let Self { staged, .. } = *self;
+        staged.stays.store(false, Ordering::Relaxed);
+        monitor.timed(Stage::Commit, 0, || staged.name_it())
+    }
+}
+
+/// The rest of a file whose beginning is there.
+#[derive(Debug)]
+struct Rest {
+    path: PathBuf,
+    file: File,
+    offset_bytes: u64,
+    durable: bool,
+    monitor: Monitor,
+}
+
+impl Rest {
+    fn open(path: &Path, offset_bytes: u64, durable: bool, monitor: &Monitor) -> Result<Self> {
+        let open = || -> io::Result<File> {
+            let mut file = File::options().write(true).open(path)?;
+            file.set_len(offset_bytes)?;
+            file.seek(SeekFrom::End(0))?;
+            Ok(file)
+        };
+        let file = open().map_err(|error| Error::io("cannot open", path, error))?;
+        Ok(Self { path: path.to_owned(), file, offset_bytes, durable, monitor: monitor.clone() })
+    }
+}
+
+impl FileSink for Rest {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let began = std::time::Instant::now();
+        self.file.write_all(bytes).map_err(|error| Error::io("cannot write", &self.path, error))?;
+        self.offset_bytes += bytes.len() as u64;
+        self.monitor.add(Stage::Write, began.elapsed(), bytes.len() as u64);
+        self.monitor.advance(bytes.len() as u64)
+    }
+
+    fn write_with(
+        &mut self,
+        len_bytes: u64,
+        fill: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut piece = [0; 16 << 10];
+        let mut done = 0;
+        while done < len_bytes {
+            let len = (len_bytes - done).min(piece.len() as u64) as usize;
+            let piece = piece.get_mut(..len).unwrap_or_default();
+            fill(done, piece)?;
+            self.write(piece)?;
+            done += len as u64;
+        }
+        Ok(())
+    }
+
+    fn offset_bytes(&self) -> u64 {
+        self.offset_bytes
+    }
+
+    fn saved(&self, len_bytes: u64) -> Result<()> {
+        self.monitor.advance(len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn finish(self: Box<Self>) -> Result<WrittenFile> {
+        if self.durable {
+            self.file.sync_all().map_err(|error| Error::io("cannot sync", &self.path, error))?;
+        }
+        Ok(WrittenFile { len_bytes: self.offset_bytes, block_crc32c: Vec::new() })
+    }
+}

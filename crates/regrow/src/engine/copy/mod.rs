@@ -1,0 +1,169 @@
+//! Copying a checkpoint to another place, byte for byte: disk to bucket, bucket to disk, or within either.
+//!
+//! ```text
+//! open the source -> its files, each in one version -> for each file: read, hash, write, read back, compare -> commit
+//! ```
+//! Large files are read in pieces, many at once; small files go many at once. What is read and not yet written stays within
+//! the budget. The target is no checkpoint before the commit, and then it is a whole one.
+//!
+//! A copy that is interrupted, however that happens, leaves what it has under a temporary name (on a disk) or under the
+//! claim (in a bucket). The next copy of the same source to the same target takes each file that is there already, if it is
+//! of the version that the source has now and has the digest that it had: see [`Transfer`]. Of a large file on a disk, the
+//! beginning is taken.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::convert::refuse_target_inside;
+use super::retry::Retries;
+use super::{SaveOptions, format_bytes, replace};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::{Location, ToLocation};
+use crate::monitor::{Monitor, gb_per_s};
+use crate::storage::{Target, TransferFile, TransferOptions};
+use crate::text::{counted, printable};
+
+mod plan;
+mod work;
+
+use plan::Plan;
+use work::Copying;
+
+/// How to copy.
+#[derive(Debug, Clone, Default)]
+pub struct CopyOptions {
+    /// Replace a checkpoint that is there, under the rules of [`SaveOptions::overwrite`].
+    pub overwrite: bool,
+    /// Do not read back what was written.
+    pub unverified: bool,
+    /// Skip syncing to disk: faster, and a power cut may cost the copy.
+    pub not_durable: bool,
+    /// Bytes that are read and not yet written, at most about; 64 MiB if `None`.
+    pub budget_bytes: Option<u64>,
+    /// Requests at once; as many as the machine has threads if `None`, 8 at most.
+    pub threads: Option<usize>,
+    /// Watches the copy, and stops it.
+    pub monitor: Monitor,
+}
+
+/// What a copy did.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CopyReport {
+    /// Where the copy now is.
+    pub path: PathBuf,
+    /// Files of the checkpoint.
+    pub file_count: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// Bytes that an interrupted copy had brought there before; a part of `bytes`.
+    pub reused_bytes: u64,
+    /// What all of it took.
+    pub seconds: f64,
+}
+
+impl CopyReport {
+    /// Bytes that were moved now, in 10^9 a second.
+    pub fn gb_per_s(&self) -> f64 {
+        gb_per_s(self.bytes.saturating_sub(self.reused_bytes), self.seconds)
+    }
+}
+
+impl fmt::Display for CopyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {}, {} in {:.3} s ({:.2} GB/s)",
+            printable(&self.path.to_string_lossy()),
+            counted(self.file_count, "file", "files"),
+            format_bytes(self.bytes),
+            self.seconds,
+            self.gb_per_s(),
+        )?;
+        match self.reused_bytes {
+            0 => Ok(()),
+            reused => write!(f, "; {} were there already", format_bytes(reused)),
+        }
+    }
+}
+
+/// Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout: one checkpoint, or a folder of steps
+/// with all that are committed. Each file is read back and compared by its BLAKE3 before the target becomes a checkpoint.
+///
+/// Where a copy to the same target was interrupted, this goes on with it.
+///
+/// # Errors
+/// What opening the source says; `AlreadyExists` if the target is there and is not to be replaced, or another copy to it is
+/// under way; `InvalidArgument` if source and target lie inside each other; `Unsupported` for a checkpoint that could not
+/// be opened at the target; `Corrupt` if what is read back is not what was written; `Replaced` if somebody keeps changing
+/// the source; `Cancelled`; what the storages say. What was copied by then stays under its temporary name, and the target
+/// is as it was; only after `NotDurable` it is the copy.
+pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOptions) -> Result<CopyReport> {
+    let (source, target) = (source.to_location()?, target.to_location()?);
+    let monitor = &options.monitor;
+    let began = Instant::now();
+    let report = monitor.begin().and_then(|_running| {
+        let mut report = Retries::until_unreplaced(|| copy_once(&source, &target, options))?;
+        report.seconds = began.elapsed().as_secs_f64();
+        Ok(report)
+    });
+    monitor.conclude(report)
+}
+
+fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Result<CopyReport> {
+    check_apart(source, target)?;
+    replace::check_place(target, &SaveOptions::default())?;
+    let checkpoint = super::open(source)?;
+    let plan = Plan::of(&checkpoint, target)?;
+    let has_steps = plan.kind == Target::Folder && !checkpoint.description().steps.is_empty();
+    drop(checkpoint);
+    if has_steps && options.overwrite && target.is_folder() && target.for_reading().is_ok() {
+        return Err(Error::invalid("a folder of steps is not replaced as a whole")
+            .in_file(target)
+            .help("steps that are only there would be lost: copy step by step, or choose another path"));
+    }
+    let files: Vec<TransferFile> = plan.files.iter().map(|file| file.transfer.clone()).collect();
+    let transfer = target.storage().transfer(
+        target,
+        TransferOptions {
+            kind: &plan.kind,
+            files: &files,
+            marker: &plan.marker,
+            overwrite: options.overwrite,
+            may_replace: Some(replace::check_file),
+            durable: !options.not_durable,
+            monitor: &options.monitor,
+        },
+    )?;
+    let copying = Copying::new(&*transfer, options);
+    let bytes = files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
+    let passes = if options.unverified { 1 } else { 2 };
+    options.monitor.expect(bytes.saturating_mul(passes));
+    copying.all(&plan).map_err(|error| stays(error, options))?;
+    let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
+    options.monitor.finish()?;
+    transfer.commit()?;
+    Ok(CopyReport { path: target.describe(), file_count: files.len(), bytes, reused_bytes, seconds: 0.0 })
+}
+
+/// Says what to do about a copy that the storage has stopped.
+fn stays(error: Error, options: &CopyOptions) -> Error {
+    let is_of_storage = matches!(error.kind(), ErrorKind::Io | ErrorKind::StorageFull);
+    match is_of_storage && error.help_text().is_none() && !options.monitor.is_cancelled() {
+        true => error.help("what was copied stays: the same copy goes on from there"),
+        false => error,
+    }
+}
+
+fn check_apart(source: &Location, target: &Location) -> Result<()> {
+    if source.leads_to(target) || source.is_same(target) {
+        return Err(Error::invalid("the source and the target are the same").in_file(target));
+    }
+    refuse_target_inside(source, target)?;
+    match source.folders_above().any(|folder| folder.leads_to(target)) {
+        true => Err(Error::invalid("the source lies inside the target").in_file(source)),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,307 @@
+//! What is copied: the files of a checkpoint, each in the version that was found.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::work::read_piece;
+use crate::engine::Checkpoint;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::flax::steps::ARRAYS_SUFFIX;
+use crate::formats::orbax::{self, steps::step_number};
+use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
+use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
+use crate::location::Location;
+use crate::storage::{EntryKind, Marker, Target, TransferFile, is_bookkeeping};
+use crate::store::local::folders::LOCK_SUFFIX;
+use crate::store::{Blob, Store};
+
+/// Orbax' marker of a committed checkpoint.
+const MARKER: &str = COMMIT_MARKERS[0];
+
+/// Longest marker that is taken over.
+const MARKER_LEN_MAX_BYTES: u64 = 1 << 20;
+
+/// Folders in folders: what lies deeper is likely a link that leads back.
+const DEPTH_MAX: usize = 64;
+
+/// How a network file system names what was removed while it was open.
+const REMOVED_PREFIX: &str = ".nfs";
+
+/// What is copied.
+pub(super) struct Plan {
+    pub(super) kind: Target,
+    pub(super) files: Vec<SourceFile>,
+    pub(super) marker: Marker,
+}
+
+/// One file, in the version that was found.
+pub(super) struct SourceFile {
+    pub(super) transfer: TransferFile,
+    content: Content,
+}
+
+enum Content {
+    Stored {
+        store: Arc<dyn Store>,
+        key: Vec<u8>,
+    },
+    /// A marker that the source does without.
+    Made(Vec<u8>),
+}
+
+impl Plan {
+    pub(super) fn of(checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
+        let layout = checkpoint.description().layout.as_str();
+        if layout == "trak" && target.local_path().is_err() {
+            return Err(Error::unsupported("a TRAK store is read and written on local disks only")
+                .in_file(target)
+                .help("copy it to a local disk, or convert it"));
+        }
+        let reading = checkpoint.location().for_reading()?;
+        let mut at = reading.location;
+        while let Some(path) = at.storage().stands_for(at.path()) {
+            at = at.join(path);
+        }
+        let (at, before) = (&at, at.identity());
+        let plan = match at.is_folder() {
+            true => Self::of_folder(at, checkpoint, target)?,
+            false if layout == "pytree_data" => Self::of_pair(at)?,
+            false => Self::of_file(at)?,
+        };
+        match before != at.identity() || checkpoint.is_replaced() {
+            true => Err(replaced(at)),
+            false => Ok(plan),
+        }
+    }
+
+    fn of_folder(at: &Location, checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
+        let about = checkpoint.description();
+        let (layout, has_steps) = (about.layout.as_str(), !about.steps.is_empty());
+        let mut files = match has_steps && matches!(layout, "regrow" | "orbax") {
+            true => files_of_steps(at, target)?,
+            false => files_in(at, "")?,
+        };
+        let own = files.iter().position(|file| file.transfer.name == MARKER);
+        let needs_one = || layout == "regrow" || layout == "orbax" && orbax::has_documents(at);
+        let marker = match own {
+            _ if has_steps => Marker::OfSteps,
+            // Where the name commits, the marker is a file like the others.
+            Some(own) if target.commits_by_marker() => Marker::Own(files.remove(own).read_short()?),
+            None if needs_one() => Marker::Own(Vec::new()),
+            _ => Marker::Other,
+        };
+        // A marker within, of a step or an item, says that all files beside it are there.
+        files.sort_by(|a, b| {
+            let key = |file: &SourceFile| (file.is_marker(), file.transfer.name.clone());
+            key(a).cmp(&key(b))
+        });
+        Ok(Self { kind: Target::Folder, files, marker })
+    }
+
+    fn of_pair(at: &Location) -> Result<Self> {
+        let files = Files::of(at).located();
+        if let Some(name) = pytree_data::other_data_file(&files)? {
+            return Err(Error::unsupported("the manifest names a data file of another name than its own")
+                .in_file(&files.manifest)
+                .expected(format_args!("*{DATA_SUFFIX}"), format_args!("{name:?}"))
+                .help("convert it to the layout pytree_data, which writes the manifest anew"));
+        }
+        let suffixes = vec![DATA_SUFFIX.to_owned(), MANIFEST_SUFFIX.to_owned()];
+        let files = vec![single(&files.data, DATA_SUFFIX)?, single(&files.manifest, MANIFEST_SUFFIX)?];
+        Ok(Self { kind: Target::Siblings { suffixes }, files, marker: Marker::Other })
+    }
+
+    fn of_file(at: &Location) -> Result<Self> {
+        let is_index = at.name_text().ends_with(".safetensors.index.json");
+        if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
+            return Err(Error::invalid("the file is one of several that are the checkpoint")
+                .in_file(at)
+                .help("copy the folder that holds them"));
+        }
+        Ok(Self { kind: Target::File, files: vec![single(at, "file")?], marker: Marker::Other })
+    }
+}
+
+impl SourceFile {
+    pub(super) fn is_marker(&self) -> bool {
+        self.transfer.name.rsplit('/').next() == Some(MARKER)
+    }
+
+    fn made(name: String, text: &str) -> Self {
+        let (bytes, version) = (text.as_bytes().to_vec(), format!("made: {text}"));
+        let transfer = TransferFile { name, len_bytes: bytes.len() as u64, version };
+        Self { transfer, content: Content::Made(bytes) }
+    }
+
+    /// All of it, of a marker.
+    fn read_short(&self) -> Result<Vec<u8>> {
+        if self.transfer.len_bytes > MARKER_LEN_MAX_BYTES {
+            return Err(Error::new(ErrorKind::Limit, "the marker of the checkpoint is too long")
+                .in_file(self.describe())
+                .expected(format_args!("at most {MARKER_LEN_MAX_BYTES} bytes"), self.transfer.len_bytes));
+        }
+        let blob = self.open()?;
+        read_piece(&*blob, 0, self.transfer.len_bytes)
+    }
+
+    fn describe(&self) -> PathBuf {
+        match &self.content {
+            Content::Stored { store, key } => store.describe(key),
+            Content::Made(_) => PathBuf::from(&self.transfer.name),
+        }
+    }
+
+    /// The file in the version that was found.
+    ///
+    /// # Errors
+    /// `Replaced` if it has another by now, or is gone.
+    pub(super) fn open(&self) -> Result<Arc<dyn Blob>> {
+        match &self.content {
+            Content::Stored { store, key } => {
+                let opened = store.open(key)?.filter(|blob| blob.len_bytes() == self.transfer.len_bytes);
+                opened.ok_or_else(|| replaced(self.describe()))
+            }
+            Content::Made(bytes) => {
+                Ok(Arc::new(crate::store::MemoryBlob::new(bytes.clone().into(), self.describe())))
+            }
+        }
+    }
+
+    /// Errs if the file has another version by now.
+    pub(super) fn check_version(&self) -> Result<()> {
+        let Content::Stored { store, key } = &self.content else { return Ok(()) };
+        match store.version(key)?.is_some_and(|now| now.text == self.transfer.version) {
+            true => Ok(()),
+            false => Err(replaced(self.describe())),
+        }
+    }
+
+    /// An error of reading it; `Replaced` if that is why.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Cancelled | ErrorKind::Replaced => error,
+            _ => self
+                .check_version()
+                .err()
+                .filter(|found| found.kind() == ErrorKind::Replaced)
+                .unwrap_or(error),
+        }
+    }
+}
+
+fn replaced(file: impl Into<PathBuf>) -> Error {
+    Error::new(ErrorKind::Replaced, "the checkpoint was changed while it was being copied")
+        .in_file(file)
+        .help("copy it again when nobody writes to it")
+}
+
+/// A file that is opened by its own name.
+fn single(at: &Location, name: &str) -> Result<SourceFile> {
+    let reading = at.for_reading()?;
+    let store = reading.location.parent().store();
+    let key = at.name().as_encoded_bytes().to_vec();
+    stored(store, key, name.to_owned())
+}
+
+fn stored(store: Arc<dyn Store>, key: Vec<u8>, name: String) -> Result<SourceFile> {
+    let version = store.version(&key)?.ok_or_else(|| replaced(store.describe(&key)))?;
+    let transfer = TransferFile { name, len_bytes: version.len_bytes, version: version.text };
+    Ok(SourceFile { transfer, content: Content::Stored { store, key } })
+}
+
+/// All files of a folder of steps: those of the committed steps, and what lies beside them.
+fn files_of_steps(root: &Location, target: &Location) -> Result<Vec<SourceFile>> {
+    let mut files = Vec::new();
+    for entry in root.entries()? {
+        let Ok(name) = entry.name.into_string() else {
+            return Err(not_text(&root.describe()));
+        };
+        if is_left_out(&name) {
+            continue;
+        }
+        let at = root.join(&name);
+        if entry.found != EntryKind::Folder {
+            files.push(single(&at, &name)?);
+            continue;
+        }
+        let is_step = step_number(&name).is_some();
+        let reading = match at.for_reading() {
+            Err(error) if error.kind() == ErrorKind::Uncommitted => continue,
+            reading => reading?,
+        };
+        let step = files_in(&reading.location, &format!("{name}/"))?;
+        let marker = format!("{name}/{MARKER}");
+        let is_marked = step.iter().any(|file| file.transfer.name == marker);
+        if is_step && root.commits_by_marker() && !is_marked {
+            // A save that never ended.
+            continue;
+        }
+        if is_step && target.commits_by_marker() && !is_marked {
+            let text = format!("Checkpoint commit was successful to {}", target.join(&name));
+            files.push(SourceFile::made(marker, &text));
+        }
+        files.extend(step);
+    }
+    Ok(files)
+}
+
+/// Names of what is no part of a checkpoint: the unfinished, locks, the removed, bookkeeping.
+fn is_left_out(name: &str) -> bool {
+    name.contains(UNCOMMITTED_MARK)
+        || name.ends_with(LOCK_SUFFIX)
+        || name.starts_with(REMOVED_PREFIX)
+        || is_bookkeeping(name)
+}
+
+/// All files below a folder, their names behind `prefix`.
+fn files_in(at: &Location, prefix: &str) -> Result<Vec<SourceFile>> {
+    let store = at.opened()?;
+    let keys = match at.local_path() {
+        Ok(_) => {
+            let mut keys = BTreeSet::new();
+            walk(at, "", 0, &mut keys)?;
+            keys
+        }
+        Err(_) => {
+            let text = |key: Vec<u8>| String::from_utf8(key).map_err(|_| not_text(&at.describe()));
+            store.list(b"")?.into_iter().map(text).collect::<Result<_>>()?
+        }
+    };
+    let kept = keys.into_iter().filter(|key| !key.split('/').any(is_left_out));
+    kept.map(|key| {
+        let name = format!("{prefix}{key}");
+        stored(Arc::clone(&store), key.into_bytes(), name)
+    })
+    .collect()
+}
+
+/// The files below a folder of a disk, through links, as they are read.
+fn walk(at: &Location, below: &str, depth: usize, keys: &mut BTreeSet<String>) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::new(ErrorKind::Limit, "folders lie too deep in each other, or a link leads back")
+            .in_file(at)
+            .expected(format_args!("at most {DEPTH_MAX} folders"), "more"));
+    }
+    for entry in at.entries()? {
+        let name = entry.name.to_str().ok_or_else(|| not_text(&at.join(&entry.name).describe()))?;
+        if is_left_out(name) {
+            continue;
+        }
+        let key = format!("{below}{name}");
+        match entry.found {
+            EntryKind::Folder => walk(&at.join(name), &format!("{key}/"), depth + 1, keys)?,
+            EntryKind::File => drop(keys.insert(key)),
+            EntryKind::Other => {
+                return Err(Error::unsupported("there is something that is no file and cannot be copied")
+                    .in_file(at.join(name))
+                    .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn not_text(file: &std::path::Path) -> Error {
+    Error::unsupported("a file whose name is no UTF-8 text cannot be copied").in_file(file)
+}

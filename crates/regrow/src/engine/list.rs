@@ -1,0 +1,150 @@
+//! What checkpoints there are in a folder, of steps or of anything, with what a list shows of each.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::flax::step_names::split;
+use crate::formats::pytree_data::{Files, MANIFEST_SUFFIX};
+use crate::formats::suggestions;
+use crate::location::{Location, ToLocation};
+use crate::storage::{Entry, Stock, UNCOMMITTED_MARK, archive};
+use crate::threads::{map_ordered, thread_count};
+
+/// One checkpoint in a folder.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Listed {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its path or URL.
+    pub path: PathBuf,
+    /// Its layout; empty if it cannot be opened.
+    pub layout: String,
+    /// The steps in it, of a folder of steps.
+    pub steps: Vec<u64>,
+    /// Whether it can be opened.
+    pub state: ListedState,
+    /// Its files, if the storage could say.
+    pub stock: Option<Stock>,
+}
+
+/// What is to be said of a checkpoint in a list.
+#[derive(Debug)]
+pub enum ListedState {
+    /// It is there, whole as far as its metadata tell.
+    Committed,
+    /// A save or a copy that is under way, or never ended.
+    Unfinished,
+    /// It cannot be opened.
+    Damaged(Error),
+}
+
+impl ListedState {
+    /// A lower-case word for it: `committed`, `unfinished`, `damaged`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Unfinished => "unfinished",
+            Self::Damaged(_) => "damaged",
+        }
+    }
+}
+
+/// The checkpoints right in a folder, finished or not, by name, with numbers at the end in their order. Empty if there are
+/// none.
+///
+/// Each is opened: its metadata are read.
+///
+/// # Errors
+/// `NotFound` if there is no folder; `Uncommitted` for a folder that is itself being written; what the storage says.
+pub fn list(folder: impl ToLocation) -> Result<Vec<Listed>> {
+    let at = folder.to_location()?;
+    let at = archive::find(&at)?.unwrap_or(at);
+    crate::formats::refuse_uncommitted(&at)?;
+    let root = at.for_reading()?.location;
+    let entries = root.entries()?;
+    let mut names: Vec<String> = entries.into_iter().filter_map(|entry| candidate(&at, entry)).collect();
+    names.sort_by_cached_key(|name| {
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = name.get(digits.len()..).and_then(|number| number.parse::<u64>().ok());
+        (digits.to_owned(), number, name.clone())
+    });
+    names.dedup();
+    let mut listed = Vec::new();
+    map_ordered(
+        thread_count(),
+        names,
+        u64::MAX,
+        |_| 1,
+        |name| Ok(look(&at, name)),
+        |found| {
+            listed.extend(found);
+            Ok(())
+        },
+    )?;
+    Ok(listed)
+}
+
+/// The name of what may be a checkpoint.
+fn candidate(folder: &Location, entry: Entry) -> Option<String> {
+    let is_file = entry.is_file();
+    let is_folder = entry.is_folder();
+    let name = entry.name.into_string().ok().filter(|name| !name.starts_with('.'))?;
+    if is_folder {
+        return Some(name);
+    }
+    if let Some(stem) = name.strip_suffix(MANIFEST_SUFFIX).filter(|stem| !stem.is_empty())
+        && Files::are_at(&folder.join(stem)).unwrap_or(false)
+    {
+        return Some(stem.to_owned());
+    }
+    let is_named = suggestions::is_named_like_one(name.as_ref()) || split(&name).is_some();
+    (is_file && is_named).then_some(name)
+}
+
+/// What is there under a name; `None` if it is no checkpoint.
+fn look(folder: &Location, name: String) -> Option<Listed> {
+    let at = folder.join(&name);
+    let mut listed = Listed {
+        path: at.describe(),
+        layout: String::new(),
+        steps: Vec::new(),
+        state: ListedState::Committed,
+        stock: stock(&at),
+        name,
+    };
+    if listed.name.contains(UNCOMMITTED_MARK) {
+        listed.state = ListedState::Unfinished;
+        return Some(listed);
+    }
+    match super::open(&at) {
+        Ok(checkpoint) => {
+            let about = checkpoint.description();
+            listed.layout.clone_from(&about.layout);
+            listed.steps.clone_from(&about.steps);
+        }
+        Err(error) => match error.kind() {
+            // Removed meanwhile, or something else.
+            ErrorKind::NotACheckpoint | ErrorKind::NotFound => return None,
+            ErrorKind::Uncommitted => listed.state = ListedState::Unfinished,
+            _ => listed.state = ListedState::Damaged(error),
+        },
+    }
+    Some(listed)
+}
+
+/// Files and bytes; of data and manifest, both.
+fn stock(at: &Location) -> Option<Stock> {
+    if at.exists() {
+        return at.storage().stock(at.path()).ok()?;
+    }
+    let files = Files::of(at).located();
+    let of = |file: &Location| file.storage().stock(file.path()).ok()?;
+    let (data, manifest) = (of(&files.data), of(&files.manifest)?);
+    Some(Stock {
+        file_count: manifest.file_count + data.map_or(0, |data| data.file_count),
+        bytes: manifest.bytes + data.map_or(0, |data| data.bytes),
+        modified: manifest.modified.max(data.and_then(|data: Stock| -> Option<SystemTime> { data.modified })),
+    })
+}

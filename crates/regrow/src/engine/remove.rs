@@ -1,0 +1,126 @@
+//! Removing a checkpoint: all of it, and nothing else.
+//!
+//! | | a disk | a bucket |
+//! |---|---|---|
+//! | first | renamed to a temporary name, which no reader opens | a claim is put there, and the marker goes |
+//! | then | what is under that name goes | the objects go, the claim last |
+//! | killed between | the next save to the same path removes the rest | the next save there removes the rest |
+//!
+//! What is no checkpoint is refused, and so is a folder with something in it that is no part of one, by the rules of an
+//! overwrite. Links are not followed: neither a link that is named, nor those in the folder.
+
+use std::path::PathBuf;
+
+use super::{SaveOptions, replace};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::flax::steps::ARRAYS_SUFFIX;
+use crate::formats::pytree_data::{Files, PytreeData};
+use crate::formats::{Format, builtin_formats};
+use crate::location::{Location, ToLocation};
+use crate::storage::{Found, Removal, archive};
+
+/// How to remove.
+#[derive(Debug, Clone, Default)]
+pub struct RemoveOptions {
+    /// Remove what a save or a copy has left that never ended, instead of a checkpoint.
+    pub unfinished: bool,
+    /// With `unfinished`: also if its writer may still live.
+    pub force: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RemoveReport {
+    /// Where it was.
+    pub path: PathBuf,
+    /// Files that are gone.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Removes the checkpoint at a path or URL; with [`unfinished`](RemoveOptions::unfinished), what a save to that path has
+/// left that never ended.
+///
+/// # Errors
+/// `NotFound` if nothing is there; `NotACheckpoint` for something else; `InvalidArgument` for a folder of steps, for one
+/// with something beside the checkpoint, for a part of one, for a link; `Uncommitted` for a save that never ended, without
+/// `unfinished`; `AlreadyExists` if the writer of one may still live, without `force`; what the storage says. Whatever is
+/// left then is no checkpoint, or all of it.
+pub fn remove(path: impl ToLocation, options: &RemoveOptions) -> Result<RemoveReport> {
+    let at = path.to_location()?;
+    if archive::find(&at)?.is_some() {
+        return Err(Error::unsupported(
+            "nothing can be removed from an archive, and an archive is no checkpoint",
+        )
+        .in_file(&at)
+        .help("remove the archive itself, if all in it is to go"));
+    }
+    let removed = match options.unfinished {
+        true => at.storage().remove_unfinished(&at, options.force)?,
+        false => at.storage().remove(&at, &check(&at)?)?,
+    };
+    Ok(RemoveReport { path: at.describe(), file_count: removed.file_count, bytes: removed.bytes })
+}
+
+/// Errs unless one checkpoint is there, and nothing that is no part of it; what it is made of.
+fn check(at: &Location) -> Result<Removal> {
+    if at.is_link() {
+        return Err(Error::invalid("this is a link, and what it leads to is somebody else's to remove")
+            .in_file(at)
+            .help("name the checkpoint itself, or remove the link yourself"));
+    }
+    let reading = at.for_reading()?;
+    let looked = reading.location.look()?;
+    if looked.is_none() && !PytreeData.recognise(&reading.location)? {
+        let source = std::io::Error::from_raw_os_error(2);
+        return Err(Error::io("cannot remove the checkpoint", at, source));
+    }
+    let pair: &'static dyn Format = &PytreeData;
+    let formats = if looked.is_some() { builtin_formats().to_vec() } else { vec![pair] };
+    let found = formats.into_iter().find_map(|format| match format.recognise(&reading.location) {
+        Ok(false) => None,
+        Ok(true) => Some(Ok(format)),
+        Err(error) => Some(Err(error)),
+    });
+    let Some(format) = found.transpose()? else {
+        return Err(super::open(at).err().unwrap_or_else(|| {
+            Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)
+        }));
+    };
+    replace::check_place(at, &SaveOptions::default())?;
+    match looked {
+        Some(Found::Folder) => {
+            // One that cannot be opened can be removed all the same.
+            match super::open(at) {
+                Ok(checkpoint) if !checkpoint.description().steps.is_empty() => {
+                    return Err(Error::invalid("this is a folder of several checkpoints")
+                        .in_file(at)
+                        .help("name one of them"));
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Uncommitted | ErrorKind::NotACheckpoint) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+            Ok(Removal::Folder)
+        }
+        _ if format.name() == PytreeData.name() => {
+            let files = Files::of(at).located();
+            let mut found = vec![files.manifest];
+            found.extend(Some(files.data).filter(Location::is_file));
+            Ok(Removal::Files(found))
+        }
+        Some(Found::File { .. }) => {
+            let is_index = at.name_text().ends_with(".safetensors.index.json");
+            if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
+                return Err(Error::invalid("the file is one of several that are the checkpoint")
+                    .in_file(at)
+                    .help("remove them together, yourself"));
+            }
+            Ok(Removal::Files(vec![at.clone()]))
+        }
+        _ => Err(Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at)),
+    }
+}

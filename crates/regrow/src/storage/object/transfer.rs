@@ -1,0 +1,485 @@
+//! A copy on its way to a bucket, which goes on where an earlier one was interrupted.
+//!
+//! The claim is its journal: it names each object that is whole, with the object's tag. It is written anew every few
+//! seconds, so that it also says that its writer lives. An object that has its tag still is what was read back when it was
+//! written; all others are removed when the next copy begins.
+//!
+//! ```text
+//! a folder            T/regrow-writing.json, the objects below T; under an overwrite below T.orbax-checkpoint-tmp-copy
+//! files of one stem   T.orbax-checkpoint-tmp-copy, one object: the claim; the files under their names, the last of which
+//!                     makes the checkpoint
+//! one file            T.orbax-checkpoint-tmp-copy/, with the claim and the file; the commit copies that to T within the
+//!                     bucket. A file too long for that is written to T without a claim: it appears when it is whole
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use blake3::Hash;
+
+use super::keys::ObjectBlob;
+use super::listing::Listing;
+use super::marker::{
+    CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, nonce, staged_folder,
+};
+use super::settle::{settle, settle_moved};
+use super::sink::ObjectSink;
+use super::target::{Before, check, check_gone, check_name, exists_already, pair_stays};
+use super::{Conditional, Object, Objects, key_of};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::storage::{
+    Left, Marker, Target, Transfer, TransferFile, TransferOptions, UNCOMMITTED_MARK, no_such_file,
+};
+use crate::store::{Blob, FileWriter, missing};
+
+/// Copies that replace something are written beside it under this name, so that the next one finds them.
+const COPY: &str = "copy";
+
+/// The name of a single file before the commit.
+const STAGED_FILE: &str = "file";
+
+/// How often it is written while one long object is on its way.
+const LIVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The longest object that every bucket copies in one request.
+const COPIED_LEN_MAX_BYTES: u64 = 5_000_000_000;
+
+/// How often the claim is written.
+const WRITE_EVERY: Duration = Duration::from_secs(5);
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(super) struct ObjectTransfer {
+    objects: Arc<dyn Objects>,
+    target: Location,
+    key: String,
+    kind: Target,
+    /// Where the files of a folder are written, and a single one before the commit.
+    folder: String,
+    marker: Marker,
+    /// What this replaces: what its keys begin with.
+    old_prefix: Option<String>,
+    files: Vec<TransferFile>,
+    keys: Vec<String>,
+    left: Vec<Left>,
+    monitor: Monitor,
+    /// `None` for one file that is written to its place.
+    claim_key: Option<String>,
+    state: Mutex<State>,
+    /// Which process may say that nobody is at it: not a fork's child.
+    pid: u32,
+    /// For as long as this is there, the claim is respected.
+    _running: Running,
+}
+
+#[derive(Debug)]
+struct State {
+    claim: Claim,
+    /// Tags of the objects that were written and are not in the claim.
+    tags: BTreeMap<usize, String>,
+    written: Instant,
+    is_over: bool,
+}
+
+impl ObjectTransfer {
+    /// Begins, or goes on.
+    pub(super) fn begin(
+        objects: &Arc<dyn Objects>,
+        target: &Location,
+        options: TransferOptions<'_>,
+    ) -> Result<Self> {
+        let key = check_name(objects, target)?;
+        let nonce = nonce()?;
+        let claim = Claim::new(&nonce);
+        let mut new = Self {
+            objects: Arc::clone(objects),
+            target: target.clone(),
+            folder: key.clone(),
+            key,
+            kind: options.kind.clone(),
+            marker: options.marker.clone(),
+            old_prefix: None,
+            files: options.files.to_vec(),
+            keys: Vec::new(),
+            left: Vec::new(),
+            monitor: options.monitor.clone(),
+            claim_key: None,
+            state: Mutex::new(State { claim, tags: BTreeMap::new(), written: Instant::now(), is_over: true }),
+            pid: std::process::id(),
+            _running: Running::begin(&nonce),
+        };
+        let mut there = Vec::new();
+        match options.kind {
+            Target::File => {
+                check(objects, target, options.as_publish())?;
+                if options.files.iter().all(|file| file.len_bytes <= COPIED_LEN_MAX_BYTES) {
+                    new.folder = staged_folder(&new.key, COPY);
+                    there = objects.list(&format!("{}/", new.folder), false)?.0;
+                    new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
+                }
+            }
+            Target::Siblings { .. } => {
+                new.claim_key = Some(format!("{}{UNCOMMITTED_MARK}-{COPY}", new.key));
+            }
+            Target::Folder => {
+                match check(objects, target, options.as_publish())? {
+                    Before::Nothing => {}
+                    Before::Leftovers(left) => there = left,
+                    Before::Old(old) => {
+                        let old = settle_moved(objects, &new.key, old)?;
+                        new.old_prefix = Some(old.prefix().to_owned());
+                        new.folder = staged_folder(&new.key, COPY);
+                        there = objects.list(&format!("{}/", new.folder), false)?.0;
+                    }
+                }
+                new.claim_key = Some(format!("{}/{CLAIM}", new.folder));
+            }
+        }
+        new.keys = (0..new.files.len()).map(|at| new.key_of_file(at)).collect::<Result<_>>()?;
+        let Some(claim_key) = new.claim_key.clone() else {
+            new.left = vec![Left::Nothing; new.files.len()];
+            return Ok(new);
+        };
+        let found = objects.get(&claim_key)?;
+        let earlier = found.as_ref().and_then(|(bytes, _)| Claim::parse(bytes));
+        if found.is_some() {
+            check_gone(target, earlier.as_ref())?;
+        }
+        let copied = earlier.map(|claim| claim.copied).unwrap_or_default();
+        if let Target::Siblings { .. } = options.kind {
+            there = new.siblings_there(found.is_some(), &copied, options.overwrite)?;
+        }
+        // Before anything of it is looked at: what it vouches for must not be lost now.
+        new.state().claim.copied.clone_from(&copied);
+        new.take_claim(&claim_key, found.is_some())?;
+        new.take_over(&claim_key, &copied, there)?;
+        Ok(new)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key_of_file(&self, at: usize) -> Result<String> {
+        match &self.kind {
+            Target::Folder => {
+                let name = self.files.get(at).map_or("", |file| &*file.name);
+                key_of(&self.objects, format!("{}/{name}", self.folder).as_ref())
+            }
+            Target::File => match self.claim_key {
+                Some(_) => Ok(format!("{}/{STAGED_FILE}", self.folder)),
+                None => Ok(self.key.clone()),
+            },
+            Target::Siblings { suffixes } => {
+                let suffix = suffixes.get(at).ok_or_else(|| no_such_file("file of this number"))?;
+                key_of(&self.objects, self.target.with_suffix(suffix).path())
+            }
+        }
+    }
+
+    /// The files beside each other that an earlier copy has brought: with its claim there, all but the last, without which
+    /// they are no checkpoint.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one is there.
+    fn siblings_there(
+        &self,
+        is_claimed: bool,
+        copied: &BTreeMap<String, Copied>,
+        overwrite: bool,
+    ) -> Result<Vec<Object>> {
+        let mut there = Vec::new();
+        for (file, key) in self.files.iter().zip(&self.keys) {
+            let Some(object) = self.objects.head(key)? else { continue };
+            let is_last = self.keys.last() == Some(key);
+            let is_own = is_claimed && !is_last;
+            if !is_own && copied.get(&file.name).is_none_or(|copied| copied.tag != object.tag.to_string()) {
+                let at = Location::new(Arc::clone(self.target.storage()), key.as_str());
+                return Err(if overwrite { pair_stays(&at) } else { exists_already(&at) });
+            }
+            there.push(object);
+        }
+        Ok(there)
+    }
+
+    fn take_claim(&self, claim_key: &str, is_there: bool) -> Result<()> {
+        let claim = self.state().claim.clone();
+        let is_ours = if is_there {
+            // Of two that take it over one is first, and finds that out here or when it writes it next.
+            self.objects.put(claim_key, claim.to_bytes())?;
+            self.has_claim(claim_key)?
+        } else {
+            matches!(self.objects.create(claim_key, claim.to_bytes())?, Conditional::Done(_))
+        };
+        if !is_ours {
+            return Err(Error::new(ErrorKind::AlreadyExists, "another copy to this target has begun")
+                .in_file(&self.target));
+        }
+        self.state().is_over = false;
+        Ok(())
+    }
+
+    fn has_claim(&self, claim_key: &str) -> Result<bool> {
+        let found = self.objects.get(claim_key)?.and_then(|(bytes, _)| Claim::parse(&bytes));
+        Ok(found.is_some_and(|found| found.nonce == self.state().claim.nonce))
+    }
+
+    /// Errs if another writer has taken the place of this one, which it took for dead.
+    fn check_claim(&self) -> Result<()> {
+        match &self.claim_key {
+            Some(claim_key) if !self.has_claim(claim_key)? => {
+                self.state().is_over = true;
+                Err(self.was_taken())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn was_taken(&self) -> Error {
+        Error::new(ErrorKind::AlreadyExists, "another writer has taken over this target")
+            .in_file(&self.target)
+    }
+
+    /// Keeps what the claim of an earlier copy vouches for, and removes all else.
+    fn take_over(
+        &mut self,
+        claim_key: &str,
+        copied: &BTreeMap<String, Copied>,
+        there: Vec<Object>,
+    ) -> Result<()> {
+        let by_key: BTreeMap<&str, &Object> = there.iter().map(|object| (&*object.key, object)).collect();
+        let mut kept = HashSet::from([claim_key]);
+        let mut known = BTreeMap::new();
+        for (file, key) in self.files.iter().zip(&self.keys) {
+            let use_of = |copied: &Copied| {
+                let object = by_key.get(key.as_str())?;
+                let is_same = copied.version == file.version
+                    && copied.len_bytes == file.len_bytes
+                    && object.len_bytes == file.len_bytes
+                    && copied.tag == object.tag.to_string();
+                let digest = Hash::from_hex(&copied.digest).ok()?;
+                is_same.then_some(Left::Whole { digest, is_proven: copied.is_verified })
+            };
+            let copied = copied.get(&file.name);
+            let left = copied.and_then(use_of).unwrap_or(Left::Nothing);
+            if let (Some(copied), true) = (copied, left != Left::Nothing) {
+                kept.insert(key);
+                known.insert(file.name.clone(), copied.clone());
+            }
+            self.left.push(left);
+        }
+        let stale: Vec<String> = there
+            .iter()
+            .filter(|object| !kept.contains(&*object.key))
+            .map(|object| object.key.clone())
+            .collect();
+        self.objects.delete(&stale)?;
+        self.state().claim.copied = known;
+        self.write_claim()
+    }
+
+    /// Writes the claim as it is now.
+    fn write_claim(&self) -> Result<()> {
+        let Some(claim_key) = &self.claim_key else { return Ok(()) };
+        self.check_claim()?;
+        let claim = {
+            let mut state = self.state();
+            state.written = Instant::now();
+            let since = Claim::new("").since;
+            state.claim.since = since;
+            state.claim.clone()
+        };
+        self.objects.put(claim_key, claim.to_bytes()).map(drop)
+    }
+
+    /// Errs unless every object is the one that was noted.
+    fn check_objects(&self) -> Result<()> {
+        if matches!(self.kind, Target::Siblings { .. }) {
+            return Ok(());
+        }
+        let (found, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let tags: BTreeMap<&str, String> =
+            found.iter().map(|object| (&*object.key, object.tag.to_string())).collect();
+        let state = self.state();
+        for (file, key) in self.files.iter().zip(&self.keys) {
+            let copied = state.claim.copied.get(&file.name);
+            if copied.is_none_or(|copied| tags.get(key.as_str()) != Some(&copied.tag)) {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    "another writer has changed what was copied",
+                )
+                .in_file(self.objects.url(key))
+                .help("see to it that nobody else writes there, and copy again"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The marker that makes the folder a checkpoint.
+    fn mark(&self) -> Result<()> {
+        let name = if matches!(self.marker, Marker::Own(_)) { MARKER } else { OTHER_MARKER };
+        let key = format!("{}/{name}", self.folder);
+        let bytes = match &self.marker {
+            // As it is: the layout may have a checksum of it.
+            Marker::Own(text) if !text.is_empty() => text.clone().into(),
+            _ => marker_bytes(b"", &self.objects.url(&self.folder), &self.state().claim.nonce),
+        };
+        match self.objects.create(&key, bytes.clone())? {
+            Conditional::Done(_) => Ok(()),
+            Conditional::Lost(found, _) if found == bytes => Ok(()),
+            Conditional::Lost(..) => Err(self.was_taken()),
+        }
+    }
+
+    fn commit_folder(&self, claim_key: &str) -> Result<()> {
+        self.mark()?;
+        let Some(old_prefix) = &self.old_prefix else {
+            self.state().is_over = true;
+            // It says nothing any more; who finds it beside the marker knows that.
+            let unclaimed = self.objects.delete(&[claim_key.to_owned()]);
+            if self.marker == Marker::OfSteps && unclaimed.is_ok() {
+                // With it the folder would be one checkpoint, which an overwrite replaces with all steps.
+                let _ = self.objects.delete(&[format!("{}/{OTHER_MARKER}", self.folder)]);
+            }
+            return Ok(());
+        };
+        let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
+        match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
+            Conditional::Done(_) => self.state().is_over = true,
+            Conditional::Lost(..) => return Err(self.was_taken()),
+        }
+        // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
+        let _ = self.objects.delete(&[claim_key.to_owned()]);
+        let _ = Listing::of(&self.objects, format!("{}/", self.folder))
+            .and_then(|_| settle(&self.objects, &self.key, &self.folder, old_prefix));
+        Ok(())
+    }
+
+    /// Gives the one file its name.
+    fn commit_file(&self, claim_key: &str) -> Result<()> {
+        let key = self.key(0)?;
+        let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
+        self.objects.copy(&staged, &self.key)?;
+        self.state().is_over = true;
+        // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
+        let _ = self
+            .objects
+            .delete(&[key.to_owned()])
+            .and_then(|()| self.objects.delete(&[claim_key.to_owned()]));
+        Ok(())
+    }
+
+    fn key(&self, at: usize) -> Result<&str> {
+        self.keys.get(at).map(String::as_str).ok_or_else(|| no_such_file("file of this number"))
+    }
+}
+
+impl Transfer for ObjectTransfer {
+    fn left(&self, at: usize) -> Left {
+        self.left.get(at).cloned().unwrap_or(Left::Nothing)
+    }
+
+    fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
+        let key = self.key(at)?;
+        if offset_bytes > 0 {
+            return Err(Error::invalid("objects are written whole").in_file(self.objects.url(key)));
+        }
+        let expected = self.files.get(at).map_or(0, |file| file.len_bytes);
+        let objects = Arc::clone(&self.objects);
+        let sink = ObjectSink::begin(&*objects, key, expected, 0, &self.monitor, Box::new(|_, _| {}))?;
+        Ok(FileWriter::new(sink))
+    }
+
+    /// Only so that the claim says that its writer lives: an upload that is cut off leaves nothing.
+    fn reached(&self, _at: usize, _offset_bytes: u64, _digest: Hash) -> Result<()> {
+        let is_due = self.state().written.elapsed() >= LIVE_EVERY;
+        if is_due { self.write_claim() } else { Ok(()) }
+    }
+
+    fn written(&self, at: usize) -> Result<Arc<dyn Blob>> {
+        let key = self.key(at)?;
+        let object = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
+        self.state().tags.insert(at, object.tag.to_string());
+        Ok(Arc::new(ObjectBlob::new(Arc::clone(&self.objects), object)))
+    }
+
+    fn finished(&self, at: usize, digest: Hash, is_verified: bool) -> Result<()> {
+        let (Some(file), key) = (self.files.get(at), self.key(at)?) else { return Ok(()) };
+        if self.claim_key.is_none() {
+            self.state().is_over = true;
+            return Ok(());
+        }
+        let noted = self.state().tags.remove(&at);
+        let tag = match noted {
+            Some(tag) => tag,
+            None => match self.objects.head(key)? {
+                Some(object) => object.tag.to_string(),
+                None => return Err(missing(self.objects.url(key).into())),
+            },
+        };
+        let copied = Copied {
+            version: file.version.clone(),
+            len_bytes: file.len_bytes,
+            digest: digest.to_hex().to_string(),
+            is_verified,
+            tag,
+        };
+        let is_due = {
+            let mut state = self.state();
+            state.claim.copied.insert(file.name.clone(), copied);
+            state.written.elapsed() >= WRITE_EVERY
+        };
+        if is_due { self.write_claim() } else { Ok(()) }
+    }
+
+    fn discard(&self, at: usize) -> Result<()> {
+        self.objects.delete(&[self.key(at)?.to_owned()])
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        self.monitor.check()?;
+        self.monitor.enter(Stage::Commit);
+        self.monitor.timed(Stage::Commit, 0, || {
+            let Some(claim_key) = &self.claim_key else { return Ok(()) };
+            self.check_claim()?;
+            self.check_objects()?;
+            match self.kind {
+                Target::Folder => self.commit_folder(claim_key),
+                Target::File => self.commit_file(claim_key),
+                Target::Siblings { .. } => {
+                    self.state().is_over = true;
+                    let _ = self.objects.delete(std::slice::from_ref(claim_key));
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+impl Drop for ObjectTransfer {
+    fn drop(&mut self) {
+        let (is_over, copied) = {
+            let mut state = self.state();
+            state.claim.is_released = true;
+            (state.is_over, state.claim.copied.clone())
+        };
+        let Some(claim_key) = self.claim_key.as_ref().filter(|_| !is_over && self.pid == std::process::id())
+        else {
+            return;
+        };
+        if !matches!(self.has_claim(claim_key), Ok(true)) {
+            return;
+        }
+        // What was not finished goes: of files beside each other the last one first, which would make a checkpoint of them.
+        let unfinished = self.files.iter().zip(&self.keys).rev();
+        let unfinished = unfinished.filter(|(file, _)| !copied.contains_key(&file.name));
+        let gone = self.objects.delete(&unfinished.map(|(_, key)| key.clone()).collect::<Vec<_>>());
+        let _ = match copied.is_empty() {
+            true => gone.and_then(|()| self.objects.delete(std::slice::from_ref(claim_key))),
+            false => self.write_claim(),
+        };
+    }
+}

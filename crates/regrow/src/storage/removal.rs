@@ -1,0 +1,44 @@
+//! Removing: what goes, and what may not.
+
+use std::time::{Duration, SystemTime};
+
+use crate::location::Location;
+
+/// What makes up a checkpoint that is to be removed.
+#[derive(Debug, Clone)]
+pub enum Removal {
+    /// The folder, and all that is in it.
+    Folder,
+    /// Files, in the order in which they go: the one that makes the checkpoint first.
+    Files(Vec<Location>),
+}
+
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Files.
+    pub file_count: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Removed {
+    pub(crate) fn add(&mut self, len_bytes: u64) {
+        self.file_count += 1;
+        self.bytes = self.bytes.saturating_add(len_bytes);
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.file_count += other.file_count;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
+
+/// How long a save is respected of which nobody can say whether its writer lives.
+pub(crate) const RESPECTED_FOR: Duration = Duration::from_secs(60 * 60);
+
+/// Whether something was changed so lately that somebody may be at it.
+pub(crate) fn is_recent(modified: Option<SystemTime>) -> bool {
+    // In the future, by another clock: as good as now.
+    modified.is_none_or(|modified| modified.elapsed().map_or(true, |age| age < RESPECTED_FOR))
+}
