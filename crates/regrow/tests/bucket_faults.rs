@@ -283,3 +283,49 @@ proptest! {
 fn cases() -> u32 {
     if std::env::var_os("REGROW_LONG").is_some() { 2000 } else { 24 }
 }
+
+#[test]
+fn lists_that_are_older_than_the_last_writes_lose_nothing() {
+    let sharded = serde_json::json!({ "max_shard_size": 100_000 });
+    for (name, layout_options) in
+        [("regrow", serde_json::Value::Null), ("safetensors", sharded), ("npy", serde_json::Value::Null)]
+    {
+        for writes in 1..6 {
+            let server = ObjectServer::start().unwrap();
+            server.create_bucket("faults");
+            let path = root(&server, &format!("stale-{name}-{writes}")).join("x");
+            let layout = Layout::from_name(name, layout_options.clone()).unwrap();
+            let options =
+                |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+            let say = |what: &dyn std::fmt::Display| format!("{name}, {writes} writes: {what}");
+
+            // A save that finds that its claim is not its own gives up, and leaves nothing that passes for a checkpoint.
+            server.fault(Fault::stale_list(writes));
+            server.fault(Fault::wrong_bytes(0).on(Op::Get).first(1));
+            save_with(&path, &tree(1), &options(false)).unwrap_err();
+            server.clear_faults();
+            let kind = load(&path).unwrap_err().kind();
+            assert!(
+                matches!(kind, ErrorKind::NotFound | ErrorKind::Uncommitted),
+                "{}",
+                say(&format!("{kind:?}"))
+            );
+
+            save_with(&path, &tree(2), &options(true)).unwrap();
+            server.fault(Fault::stale_list(writes));
+            let saved = save_with(&path, &tree(3), &options(true));
+            server.clear_faults();
+            let found = fill_of(&load(&path).unwrap_or_else(|error| panic!("{}", say(&error))));
+            assert!(found == 3 || saved.is_err() && found == 2, "{}", say(&found));
+            assert!(verify(&path).unwrap().is_ok(), "{}", say(&"damaged"));
+            save_with(&path, &tree(4), &options(true)).unwrap();
+            assert_eq!(fill_of(&load(&path).unwrap()), 4);
+            let left = server.keys("faults", "");
+            assert!(
+                !left.iter().any(|key| key.contains("orbax-checkpoint-tmp")),
+                "{}",
+                say(&format!("{left:?}"))
+            );
+        }
+    }
+}

@@ -30,7 +30,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 use super::rename::rename_new;
-use super::{siblings, transfer};
+use super::siblings;
 use crate::error::{Error, Result};
 use crate::formats::UNCOMMITTED_MARK;
 use crate::store::local::folders::random_name;
@@ -58,6 +58,14 @@ const READER_PACE: Duration = Duration::from_millis(1);
 
 /// How often a folder may be found in the hands of readers: there may be many, one after the other.
 const READER_TRIES: usize = 100;
+
+/// What is known of them.
+pub(super) const JOURNAL: &str = "journal";
+
+/// Whether the temporary folder of a copy holds nothing to go on with.
+pub(super) fn is_over(folder: &Path) -> bool {
+    fs::symlink_metadata(folder.join(JOURNAL)).is_err()
+}
 
 fn keep_removing(parent: &Path) -> Error {
     Error::new(crate::ErrorKind::Io, "other writers keep removing the temporary folder").in_file(parent)
@@ -173,11 +181,11 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
         .collect();
     for (path, kind) in found {
         // What a copy has left is for the next copy to go on with, but for a commit that had begun or is over.
-        if kind == Kind::Copy && !siblings::has_begun(&path) && !transfer::is_over(&path) {
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
         let Some(_lock) = lock_leftover(&path) else { continue };
-        if kind == Kind::Copy && !siblings::has_begun(&path) && !transfer::is_over(&path) {
+        if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
         if kind == Kind::Replaced {

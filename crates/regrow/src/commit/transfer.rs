@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
-use super::leftovers::OwnFolder;
+use super::leftovers::{JOURNAL, OwnFolder, is_over};
 use super::publication::kind_of;
 use super::{Kind, SYNC_LATER_LEN_MAX_BYTES, Staged, siblings};
 use crate::error::{Error, Result};
@@ -33,16 +33,8 @@ use crate::store::{
 /// The files of a folder, or the one file, below the temporary folder. No reader takes it for a checkpoint by its name.
 const FILES: &str = ".orbax-checkpoint-tmp-files";
 
-/// What is known of them.
-const JOURNAL: &str = "journal";
-
 /// Of a longer journal nothing is read.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
-
-/// Whether the temporary folder of a copy holds nothing to go on with.
-pub(super) fn is_over(folder: &Path) -> bool {
-    fs::symlink_metadata(folder.join(JOURNAL)).is_err()
-}
 
 /// One line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]

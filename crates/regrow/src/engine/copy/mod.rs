@@ -26,6 +26,7 @@ use crate::storage::{Target, TransferFile, TransferOptions};
 use crate::text::{counted, printable};
 
 mod plan;
+mod read;
 mod work;
 
 use plan::Plan;

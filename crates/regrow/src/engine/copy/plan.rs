@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::work::read_piece;
+use super::read::read_piece;
 use crate::engine::Checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;

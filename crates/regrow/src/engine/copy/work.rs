@@ -7,12 +7,12 @@ use blake3::{Hash, Hasher};
 
 use super::CopyOptions;
 use super::plan::{Plan, SourceFile};
-use crate::bytes::limits::work_space;
+use super::read::read_piece;
 use crate::engine::BUDGET_DEFAULT_BYTES;
 use crate::error::{Error, Result};
 use crate::monitor::Stage;
 use crate::storage::{Left, Target, Transfer};
-use crate::store::{Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, ReadPath, Scratch};
+use crate::store::Blob;
 use crate::threads::{for_each_parallel, map_ordered, thread_count};
 
 /// Pieces of a large file; a shorter file is one piece, and many of those go at once.
@@ -195,25 +195,4 @@ impl<'a> Copying<'a> {
             |piece| each(&piece),
         )
     }
-}
-
-/// Bytes of a value: long requests where there is no cache to go past.
-pub(super) fn read_piece(blob: &dyn Blob, offset_bytes: u64, len_bytes: u64) -> Result<Vec<u8>> {
-    let mut out = work_space(len_bytes)?;
-    if len_bytes <= CACHED_LEN_BYTES || blob.suits().requests_max > Scratch::KEPT_MAX {
-        blob.read(offset_bytes, &mut out, ReadPath::Cached)?;
-        return Ok(out);
-    }
-    let (mut scratch, mut at) = (Scratch::default(), offset_bytes);
-    let step = usize::try_from(FETCH_LEN_MAX_BYTES).unwrap_or(usize::MAX);
-    for part in out.chunks_mut(step) {
-        let len_bytes = part.len() as u64;
-        if blob.is_cached(at, len_bytes) {
-            blob.read(at, part, ReadPath::Cached)?;
-        } else {
-            part.copy_from_slice(blob.fetch(at, part.len(), ReadPath::Direct, &mut scratch)?);
-        }
-        at += len_bytes;
-    }
-    Ok(out)
 }

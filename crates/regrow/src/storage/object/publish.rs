@@ -228,7 +228,11 @@ impl NewObjects {
             Some(old) => {
                 self.mark(&self.folder)?;
                 let key = key_of(&self.objects, self.target.path())?;
-                let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
+                let moved = Moved {
+                    nonce: self.nonce.clone(),
+                    folder: self.folder.clone(),
+                    files: self.file_count(),
+                };
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
                     Conditional::Lost(..) => return Err(self.exists()),
@@ -236,10 +240,15 @@ impl NewObjects {
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
                 let _ = Listing::of(&self.objects, format!("{}/", self.folder))
-                    .and_then(|_| settle(&self.objects, &key, &self.folder, old.prefix()));
+                    .and_then(|_| settle(&self.objects, &key, &moved, old.prefix()));
                 Ok(())
             }
         }
+    }
+
+    /// Objects of the checkpoint itself, without the marker.
+    fn file_count(&self) -> usize {
+        self.state().names.iter().filter(|name| *name != MARKER).count()
     }
 
     /// Removes all that is in the folder, also what was written and not answered. The claim goes last: until then it says
@@ -247,8 +256,11 @@ impl NewObjects {
     fn remove_folder(&self) -> Result<()> {
         self.check_claim()?;
         let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
-        let keys = all.into_iter().map(|object| object.key);
-        let (claim, others): (Vec<String>, Vec<String>) = keys.partition(|key| key.ends_with(CLAIM));
+        let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();
+        // A list may be older than the last writes: a file that stayed without the claim would pass for a checkpoint's.
+        keys.extend(self.state().names.iter().map(|name| format!("{}/{name}", self.folder)));
+        let (claim, others): (Vec<String>, Vec<String>) =
+            keys.into_iter().partition(|key| key.ends_with(CLAIM));
         self.objects.delete(&others)?;
         self.objects.delete(&claim)
     }
