@@ -28,8 +28,8 @@
 //! ```
 //!
 //! Modules: [`tree`] and [`mod@array`] hold the data model, [`bytes`] reads foreign bytes, [`store`] maps keys
-//! to bytes (OCDBT among them), [`zarr`] and [`codec`] turn arrays into chunks and back, [`formats`] has a
-//! folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it,
+//! to bytes (OCDBT among them), [`reads`] reads and checks many ranges of them at once, [`zarr`] and [`codec`] turn
+//! arrays into chunks and back, [`formats`] has a folder for each layout, [`engine`] opens, saves, loads and verifies, [`monitor`] watches and stops it,
 //! [`text`] makes names fit for people, [`location`] says which paths are local, and [`commit`] is the only place that
 //! renames.
 
@@ -43,6 +43,7 @@ pub mod formats;
 pub mod location;
 pub mod monitor;
 pub mod options;
+pub mod reads;
 pub mod report;
 pub mod storage;
 pub mod store;

@@ -7,7 +7,7 @@
 //! | `search`, `keys` | leaves by their key paths, also where these print alike |
 //! | `patterns` | globs that match nothing |
 //! | `arena` | memory for what is loaded |
-//! | `load` | selection, template, casts; views of the map or parallel reads |
+//! | `load` | selection, template, casts: a plan of reads, and the one executor of it |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save` | stages, lets the format write, commits |
 //! | `background` | saves while the caller goes on |
