@@ -35,6 +35,7 @@
 //! | [`formats`] | the layouts, a folder each |
 //! | [`zarr`], [`codec`] | arrays as chunks and back |
 //! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
+//! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
@@ -49,6 +50,7 @@ pub mod formats;
 pub mod location;
 pub mod monitor;
 pub mod options;
+pub mod reads;
 pub mod report;
 pub mod storage;
 pub mod store;

@@ -14,7 +14,7 @@ use regrow::engine::OpenOptions;
 use regrow::formats::orbax::Orbax;
 use regrow::formats::orbax::entry::{Entry, KeyType};
 use regrow::formats::orbax::metadata::TreeMetadata;
-use regrow::formats::{Format, Reader};
+use regrow::formats::{Format, Reader, ReaderExt};
 use regrow::location::Location;
 use regrow::store::ocdbt::{EntryValue, OcdbtConfig, write_database};
 use regrow::tree::{Key, KeyPath, LeafKind, NodeKind};
@@ -317,7 +317,7 @@ fn every_item_of_every_fixture() {
             let mut order = reader.read_order();
             order.sort_unstable();
             assert_eq!(order, (0..reader.tree().len()).collect::<Vec<_>>(), "{what}");
-            let findings = reader.check_files().unwrap();
+            let findings = reader.check_rest().unwrap().findings;
             assert!(findings.is_empty(), "{what}: {findings:?}");
         }
     }
@@ -360,7 +360,10 @@ fn damaged_ones_say_where() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt, "{fixture}: {error}");
                 assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), wanted, "{fixture}");
                 assert!(error.place().file.is_some(), "{fixture}: {error}");
-                assert!(!reader.check_files().unwrap().is_empty(), "{fixture}: the check sees it, too");
+                assert!(
+                    !reader.check_rest().unwrap().findings.is_empty(),
+                    "{fixture}: the check sees it, too"
+                );
             }
         }
     }
@@ -635,7 +638,7 @@ fn use_it(path: &Path) -> usize {
         errors += usize::from(reader.view(leaf).is_err());
     }
     reader.read_order();
-    errors + reader.check_files().map_or(1, |findings| findings.len())
+    errors + reader.check_rest().map_or(1, |rest| rest.findings.len())
 }
 
 /// A new file under the same name: cutting the old one short would make some file systems wait for the disk.

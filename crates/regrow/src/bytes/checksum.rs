@@ -37,6 +37,40 @@ impl Crc32c {
     }
 }
 
+/// A CRC-32, as zip and gzip have it, over parts that arrive one after another.
+pub(crate) struct Crc32(crc_fast::Digest);
+
+impl Crc32 {
+    /// Over nothing yet.
+    pub fn new() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))
+    }
+
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> u32 {
+        let mut crc = Self::new();
+        crc.update(bytes);
+        crc.value()
+    }
+
+    /// Takes in the next part.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all parts so far.
+    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
+impl std::fmt::Debug for Crc32 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Crc32({:08x})", self.value())
+    }
+}
+
 /// CRC-32Cs of the blocks of bytes that arrive in pieces of any length: one for each started block.
 pub(crate) struct BlockSums {
     block_len_bytes: usize,

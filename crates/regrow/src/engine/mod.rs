@@ -5,8 +5,8 @@
 //! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; begins anew if it is replaced meanwhile |
 //! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
 //! | `patterns` | refuses globs that match nothing |
-//! | `load`, `template` | selection, casts; views of the map or parallel reads; restoring into a template |
-//! | `arena`, `bands` | memory for what is loaded; large leaves, cut for reading |
+//! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
+//! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
 //! | `background` | saves while the caller goes on |

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+
 use super::OpenOptions;
 use super::keys;
 use super::retry::Retries;
@@ -13,9 +15,9 @@ use crate::array::{Array, Region};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
-use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
+use crate::formats::{Description, Format, Reader, ReaderExt, builtin_formats, suggestions};
 use crate::location::{Location, StepFolder, ToLocation};
-use crate::monitor::Monitor;
+use crate::reads::{CheckFor, Source};
 use crate::storage::{Found, Identity, archive};
 use crate::text::printable;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Tree};
@@ -107,11 +109,6 @@ fn open_any(at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     };
     for format in builtin_formats() {
         if (is_there || format.name() == PytreeData.name()) && format.recognise(at)? {
-            if options.bare && !format.opens_bare() {
-                return Err(Error::invalid("only npy, npz and Equinox files can be opened bare")
-                    .in_file(at)
-                    .expected("layout npy or equinox", format.name()));
-            }
             let reader = format.open(at, options)?;
             return match reader.description().warnings.first() {
                 Some(warning) if options.strict => Err(Error::corrupt(warning)
@@ -155,9 +152,13 @@ impl Checkpoint {
             let opened = opened.map(|reader| Self::of(&at, before, is_mapped, opening.is_pinned(), reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
-                Ok(checkpoint) if checkpoint.reader().reads_open_files() => false,
+                Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,
                 // Whatever is of another one fails its checksum, or has another version.
-                Ok(checkpoint) if opening.is_pinned() && checkpoint.reader().has_data_checksums() => false,
+                Ok(checkpoint)
+                    if opening.is_pinned() && checkpoint.reader().standing().has_data_checksums =>
+                {
+                    false
+                }
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Of several writers one may have ended, and the next begun, while this looked.
                 Err(_) if before.is_none() => pytree_data::appears_at(&at),
@@ -205,7 +206,7 @@ impl Checkpoint {
     /// Whether leaves are read as views of maps: it was asked for, or nobody writes into the files.
     pub(super) fn has_views(&self) -> bool {
         self.is_mapped()
-            || self.reader().is_never_rewritten() && !self.0.location.storage().is_written_in_place()
+            || self.reader().standing().is_never_rewritten && !self.0.location.storage().is_written_in_place()
     }
 
     /// Where it was opened, as a path or URL.
@@ -220,7 +221,7 @@ impl Checkpoint {
 
     /// Whether another checkpoint has taken the path since this one was opened.
     pub fn is_replaced(&self) -> bool {
-        let step = self.reader().step_folder();
+        let step = self.reader().standing().step_folder;
         identity(&self.0.location) != self.0.identity || step.is_some_and(StepFolder::is_replaced)
     }
 
@@ -229,8 +230,8 @@ impl Checkpoint {
     /// first.
     pub(super) fn unless_replaced<T>(&self, result: Result<T>) -> Result<T> {
         let is_whole = self.0.is_pinned
-            || self.reader().reads_open_files()
-            || result.is_ok() && self.reader().has_data_checksums();
+            || self.reader().standing().reads_open_files
+            || result.is_ok() && self.reader().standing().has_data_checksums;
         let is_cancelled = matches!(&result, Err(error) if error.kind() == ErrorKind::Cancelled);
         if is_whole || is_cancelled || !self.is_replaced() {
             return result;
@@ -404,26 +405,27 @@ impl Checkpoint {
                 self.reader().check_unknown(leaf)?;
                 LeafData::Absent
             }
-            _ => {
-                let reader = self.reader();
-                let bytes = match if self.has_views() { reader.view(leaf)? } else { None } {
-                    Some(view) => {
-                        reader.check_view(leaf)?;
-                        view
-                    }
-                    None => {
-                        let mut out = allocate(info.len_bytes())?;
-                        let rest = reader.read_raw(vec![(leaf, &mut out)], false, &Monitor::default())?;
-                        for (leaf, out) in rest {
-                            reader.read_region(leaf, &Region::whole(&info.shape), out)?;
-                        }
-                        out.into()
-                    }
-                };
-                LeafData::Array(Array::new(info.dtype, info.shape.clone(), bytes)?)
-            }
+            _ => LeafData::Array(Array::new(info.dtype, info.shape.clone(), self.read_array(leaf, info)?)?),
         };
         Ok(Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
+    }
+
+    fn read_array(&self, leaf: usize, info: &LeafInfo) -> Result<Bytes> {
+        match self.reader().source(leaf)? {
+            Source::Memory(bytes) if self.has_views() => return Ok(bytes),
+            Source::Raw(extent) => {
+                if let Some(view) = if self.has_views() { extent.view()? } else { None } {
+                    return extent.check(CheckFor::Views).map(|()| view);
+                }
+                if let Some(read) = self.read_blocks(leaf, &extent)? {
+                    return Ok(read.into());
+                }
+            }
+            _ => {}
+        }
+        let mut out = allocate(info.len_bytes())?;
+        self.reader().read_region(leaf, &Region::whole(&info.shape), &mut out)?;
+        Ok(out.into())
     }
 
     fn index_texts(&self) -> HashMap<String, Match> {

@@ -15,7 +15,7 @@
 
 use super::SaveOptions;
 use crate::error::{Error, Result};
-use crate::formats::{COMMIT_MARKERS, Format, UNCOMMITTED_MARK, builtin_formats, suggestions};
+use crate::formats::{COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, suggestions};
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
 use crate::tree::{Leaf, Tree};

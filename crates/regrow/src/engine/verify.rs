@@ -4,13 +4,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::bands::{band_elements, for_each_band};
+use super::load::short_blocks;
 use super::retry::Retries;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
 use crate::error::{ErrorKind, Result};
-use crate::formats::CheckFor;
+use crate::formats::{Reader, ReaderExt};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
+use crate::reads::{CheckFor, Extent, Source, check_ahead};
 use crate::report::{Finding, VerifyReport};
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
@@ -82,7 +84,7 @@ impl Checkpoint {
         match report {
             Ok(report) if report.is_ok() => self.unless_replaced(Ok(report)),
             Ok(report) => {
-                let is_whole = self.reader().reads_open_files() || !self.is_replaced();
+                let is_whole = self.reader().standing().reads_open_files || !self.is_replaced();
                 if is_whole { Ok(report) } else { Err(self.was_replaced()) }
             }
             error => self.unless_replaced(error),
@@ -90,25 +92,20 @@ impl Checkpoint {
     }
 
     fn check_all(&self, monitor: &Monitor) -> Result<VerifyReport> {
-        let findings = Mutex::new(self.reader().check_files()?);
+        let reader = self.reader();
+        let rest = reader.check_rest()?;
+        let findings = Mutex::new(rest.findings);
         let checked = AtomicU64::new(0);
         let root = KeyPath::root();
-        let order = self.reader().read_order();
+        let order = reader.read_order();
         // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
-        let is_counted = self.reader().check_ahead(&order, CheckFor::Verify, monitor)?;
-        let cost = |&leaf: &usize| {
-            // A view of a map takes no memory; everything else is decoded piece by piece.
-            let is_view = self.reader().view(leaf).is_ok_and(|view| view.is_some());
-            let info = self.tree().leaves().get(leaf).filter(|_| !is_view);
-            info.map_or(0, |info| {
-                let size = info.dtype.size_bytes() as u64;
-                let piece = band_elements(info, PIECE_LEN_BYTES).saturating_mul(size);
-                self.reader().working_len_bytes(leaf, piece).saturating_add(piece)
-            })
-        };
+        let extents: Vec<Extent<'_>> = order.iter().filter_map(|&leaf| raw(reader, leaf)).collect();
+        check_ahead(extents.iter().filter_map(short_blocks), CheckFor::Verify, Some(monitor))?;
+        let cost =
+            |&leaf: &usize| self.tree().leaves().get(leaf).map_or(0, |info| cost_bytes(reader, leaf, info));
         pool::for_each_parallel(pool::thread_count(), order, BUDGET_DEFAULT_BYTES, cost, |leaf| {
             let Some(info) = self.tree().leaves().get(leaf) else { return Ok(()) };
-            match self.check_leaf(leaf, info, is_counted, monitor) {
+            match check_leaf(reader, leaf, info, monitor) {
                 Ok(bytes) => {
                     checked.fetch_add(bytes, Ordering::Relaxed);
                 }
@@ -125,7 +122,7 @@ impl Checkpoint {
         })?;
         let mut findings = findings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         findings.sort_by(|a, b| a.error.place().leaf.cmp(&b.error.place().leaf));
-        let mut notes = self.reader().check_notes()?;
+        let mut notes = rest.notes;
         let is_found = |what: &String| findings.iter().any(|finding| finding.error.what() == what);
         notes.extend(self.description().warnings.iter().filter(|warning| !is_found(warning)).cloned());
         Ok(VerifyReport {
@@ -133,35 +130,70 @@ impl Checkpoint {
             leaf_count: self.tree().len(),
             checked_bytes: checked.into_inner(),
             notes,
-            has_data_checksums: self.reader().has_data_checksums(),
+            has_data_checksums: reader.standing().has_data_checksums,
         })
     }
+}
 
-    /// Views are counted here unless they have been.
-    fn check_leaf(&self, leaf: usize, info: &LeafInfo, is_counted: bool, monitor: &Monitor) -> Result<u64> {
-        let reader = self.reader();
-        match info.kind {
-            LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),
-            LeafKind::Placeholder => return Ok(0),
-            LeafKind::Unknown(_) => return reader.check_unknown(leaf).map(|()| 0),
-            _ => {}
-        }
-        if reader.view(leaf)?.is_some() {
-            reader.check_data(leaf)?;
-            if !is_counted {
-                monitor.done(Stage::Read, info.len_bytes())?;
-            }
-            return Ok(info.len_bytes());
-        }
-        let mut buffer = Vec::new();
-        for_each_band(info, PIECE_LEN_BYTES, |region, _| {
-            let len_bytes = region.shape().len_bytes(info.dtype)?;
-            if buffer.len() as u64 != len_bytes {
-                buffer = allocate(len_bytes)?;
-            }
-            reader.read_region(leaf, region, &mut buffer)?;
-            monitor.done(Stage::Read, len_bytes)
-        })?;
-        Ok(info.len_bytes())
+/// Where a leaf lies raw.
+fn raw(reader: &dyn Reader, leaf: usize) -> Option<Extent<'_>> {
+    match reader.source(leaf) {
+        Ok(Source::Raw(extent)) => Some(extent),
+        _ => None,
     }
+}
+
+/// Memory that checking a leaf takes: what is raw takes none, everything else is decoded piece by piece.
+fn cost_bytes(reader: &dyn Reader, leaf: usize, info: &LeafInfo) -> u64 {
+    let piece = band_elements(info, PIECE_LEN_BYTES).saturating_mul(info.dtype.size_bytes() as u64);
+    let working = match reader.source(leaf) {
+        Ok(Source::Memory(_)) => return 0,
+        Ok(Source::Raw(extent)) if is_checked_raw(&extent) => return 0,
+        Ok(Source::Raw(extent)) => extent.working_len_bytes,
+        Ok(Source::Coded(coded)) => coded.working_len_bytes,
+        _ => None,
+    };
+    working.unwrap_or(piece).saturating_add(piece)
+}
+
+/// Whether there is nothing to decode: checksums tell what the bytes are, or a map has them and nothing tells.
+fn is_checked_raw(extent: &Extent<'_>) -> bool {
+    extent.checks.is_some() || extent.view().is_ok_and(|view| view.is_some())
+}
+
+/// Bytes that were checked are counted here unless they have been.
+fn check_leaf(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
+    match info.kind {
+        LeafKind::Str => return Ok(reader.read_text(leaf)?.len() as u64),
+        LeafKind::Placeholder => return Ok(0),
+        LeafKind::Unknown(_) => return reader.check_unknown(leaf).map(|()| 0),
+        _ => {}
+    }
+    let is_counted = match reader.source(leaf)? {
+        Source::Memory(_) => false,
+        Source::Raw(extent) if extent.checks.is_some() => {
+            extent.check(CheckFor::Verify)?;
+            short_blocks(&extent).is_some()
+        }
+        Source::Raw(extent) if extent.view()?.is_some() => false,
+        _ => return decode(reader, leaf, info, monitor),
+    };
+    if !is_counted {
+        monitor.done(Stage::Read, info.len_bytes())?;
+    }
+    Ok(info.len_bytes())
+}
+
+/// Reads a leaf piece by piece, for what the layout checks of it.
+fn decode(reader: &dyn Reader, leaf: usize, info: &LeafInfo, monitor: &Monitor) -> Result<u64> {
+    let mut buffer = Vec::new();
+    for_each_band(info, PIECE_LEN_BYTES, |region, _| {
+        let len_bytes = region.shape().len_bytes(info.dtype)?;
+        if buffer.len() as u64 != len_bytes {
+            buffer = allocate(len_bytes)?;
+        }
+        reader.read_region(leaf, region, &mut buffer)?;
+        monitor.done(Stage::Read, len_bytes)
+    })?;
+    Ok(info.len_bytes())
 }

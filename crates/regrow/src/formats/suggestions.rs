@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{UNCOMMITTED_MARK, builtin_formats};
+use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats};
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::location::Location;
 use crate::storage::Entry;

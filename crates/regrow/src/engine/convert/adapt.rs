@@ -62,11 +62,13 @@ pub(super) fn plan(
         tree.with_leaves(order)?
     };
     let infos = tree.try_map(|_, draft| Ok(draft.target.clone()))?;
-    losses.extend(format.losses(&infos, &options.save));
-    for (path, draft) in tree.iter() {
-        let LeafData::Text(text) = &draft.leaf.data else { continue };
-        losses.extend(format.text_loss(text).map(|(kind, what)| Loss { kind, path, what }));
+    let mut texts = Vec::new();
+    for (leaf, draft) in tree.leaves().iter().enumerate() {
+        if let LeafData::Text(text) = &draft.leaf.data {
+            texts.push((leaf, &**text));
+        }
     }
+    losses.extend(format.losses(&infos, &texts, &options.save));
     losses.extend(metadata_loss(checkpoint, format, options));
     losses.extend(checkpoint.description().warnings.iter().map(|warning| Loss {
         kind: LossKind::Note,

@@ -19,7 +19,7 @@ use super::save::check_save;
 use super::{Checkpoint, OpenOptions, SaveOptions, SaveReport, save_with};
 use crate::array::{Array, Shape, transposed};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{Loss, LossKind};
+use crate::formats::{Loss, LossKind, ReaderExt};
 use crate::location::{Location, ToLocation};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 

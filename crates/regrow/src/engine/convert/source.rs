@@ -9,6 +9,7 @@ use super::super::bands::band_elements;
 use crate::array::{ArraySource, Region, copy_region, for_each_box};
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::LeafInfo;
 

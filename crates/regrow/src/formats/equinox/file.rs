@@ -1,18 +1,26 @@
 //! An opened leaf file: its records, and their bytes, checked where regrow's trailer has checksums of them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use bytes::Bytes;
 
+use super::image::Image;
 use super::layout::{Line, Record, Scan, no_record};
 use super::trailer::{Trailer, block_count, is_begun};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::pages::{FreshPages, LARGE_PAGE_LEN_BYTES};
 use crate::error::{Error, Result, ResultExt};
 use crate::location::{Location, ToLocation};
-use crate::store::{Access, Store, StoreExt, advise};
+use crate::reads::{BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Words};
+use crate::store::{Access, advise};
 use crate::threads::pool;
+
+/// What is said of a block that fails.
+const WORDS: Words = Words {
+    what: |record, block| format!("block {block} of record {record} fails its crc32c"),
+    help: HELP,
+    help_if_zeros: HELP,
+};
+
+const HELP: &str = "copy the file again, or restore the other leaves";
 
 /// Bytes that a thread reads at a time, where records are small.
 const BATCH_LEN_BYTES: u64 = 1 << 20;
@@ -26,27 +34,14 @@ const PIECE_LEN_BYTES: u64 = 4 << 20;
 /// A leaf file: headers in memory, data on disk; all of it in memory where there are no maps.
 #[derive(Debug)]
 pub struct LeafFile {
-    at: Location,
-    store: Arc<dyn Store>,
-    bytes: Bytes,
-    /// Whether those are a map of the file.
-    is_map: bool,
+    image: Image,
     scan: Scan,
     trailer: Option<Trailer>,
-    checksums: Option<Checksums>,
+    /// For each record its blocks, from its header on; none if there are no checksums.
+    blocks: Vec<BlockTable>,
     /// What is wrong with the trailer, where the records are whole all the same.
     damage: Option<Error>,
     trailing_len_bytes: u64,
-}
-
-/// The checksums of all blocks, and which have been looked at.
-#[derive(Debug)]
-struct Checksums {
-    block_len_bytes: u64,
-    /// For each record the number of its first block.
-    first: Vec<usize>,
-    crc32c: Vec<u32>,
-    is_checked: Vec<AtomicBool>,
 }
 
 impl LeafFile {
@@ -56,46 +51,27 @@ impl LeafFile {
     /// # Errors
     /// `Corrupt` if what stands in front of the leaves is no line of JSON, or the trailer speaks of other records.
     pub fn open(at: impl ToLocation) -> Result<Self> {
-        let at = at.to_location()?;
-        let key = at.name().as_encoded_bytes();
-        if key.is_empty() {
-            return Err(Error::invalid("the path names no file").in_file(at));
-        }
-        let store = at.parent().store();
-        let no_file =
-            || Error::io("cannot open the file", &at, std::io::Error::from(std::io::ErrorKind::NotFound));
-        let map = store.map(key)?;
-        let is_map = map.is_some();
-        let bytes = map.map_or_else(|| store.get_whole(key), |map| Ok(Some(map)))?.ok_or_else(no_file)?;
-        let scan = Scan::of(&bytes).in_file(&at)?;
+        let image = Image::of(at.to_location()?)?;
+        let scan = Scan::of(&image.bytes).in_file(&image.at)?;
         let end = usize::try_from(scan.end_bytes).unwrap_or(usize::MAX);
-        let mut file = Self {
-            at,
-            store,
-            bytes,
-            is_map,
-            scan,
-            trailer: None,
-            checksums: None,
-            damage: None,
-            trailing_len_bytes: 0,
-        };
-        file.read_trailer(end).map_err(|error| error.in_file(&file.at))?;
+        let mut file =
+            Self { image, scan, trailer: None, blocks: Vec::new(), damage: None, trailing_len_bytes: 0 };
+        file.read_trailer(end).map_err(|error| error.in_file(&file.image.at))?;
         Ok(file)
     }
 
     fn read_trailer(&mut self, end: usize) -> Result<()> {
-        let rest = self.bytes.slice(end.min(self.bytes.len())..);
+        let rest = self.image.bytes.slice(end.min(self.image.bytes.len())..);
         match Trailer::parse(&rest) {
             Ok(Some(trailer)) => {
-                self.checksums = Some(self.fit(&trailer)?);
+                self.blocks = self.fit(&trailer)?;
                 self.check_blobs(&trailer, rest.len() as u64)?;
                 self.trailer = Some(trailer);
                 Ok(())
             }
             // The records are whole: what lies behind them is what was damaged.
             Err(error) if is_begun(&rest) => {
-                self.damage = Some(error.shift(end as u64).in_file(&self.at));
+                self.damage = Some(error.shift(end as u64).in_file(&self.image.at));
                 Ok(())
             }
             // The end of a trailer, but records that stop short of its beginning.
@@ -113,8 +89,8 @@ impl LeafFile {
         }
     }
 
-    /// The checksums, once the trailer fits the records.
-    fn fit(&self, trailer: &Trailer) -> Result<Checksums> {
+    /// The blocks of each record, once the trailer fits the records.
+    fn fit(&self, trailer: &Trailer) -> Result<Vec<BlockTable>> {
         let other = |what: &str| Error::corrupt(format!("the trailer speaks of other {what} than there are"));
         let records = &self.scan.records;
         let start = records.first().map_or(0, |record| record.offset_bytes);
@@ -125,11 +101,9 @@ impl LeafFile {
         if trailer.block_len_bytes == 0 {
             return Err(Error::corrupt("the trailer has blocks of no length").expected("at least 1 byte", 0));
         }
-        let (mut first, mut count) = (Vec::with_capacity(records.len()), 0_u64);
-        for record in records {
-            first.push(usize::try_from(count).map_err(|_| other("blocks"))?);
-            count += block_count(record.end_bytes() - record.offset_bytes, trailer.block_len_bytes);
-        }
+        let block_len_bytes = trailer.block_len_bytes;
+        let blocks = |record: &Record| block_count(record.end_bytes() - record.offset_bytes, block_len_bytes);
+        let count = records.iter().map(blocks).fold(0, u64::saturating_add);
         if count != trailer.crc32c.len() as u64 {
             return Err(other("blocks").expected(count, trailer.crc32c.len()));
         }
@@ -137,12 +111,15 @@ impl LeafFile {
         if line != trailer.line.map(|(len, _)| len) {
             return Err(other("bytes in front of the leaves"));
         }
-        Ok(Checksums {
-            block_len_bytes: trailer.block_len_bytes,
-            first,
-            crc32c: trailer.crc32c.clone(),
-            is_checked: trailer.crc32c.iter().map(|_| AtomicBool::new(false)).collect(),
-        })
+        let mut rest = trailer.crc32c.as_slice();
+        let table = |(at, record): (usize, &Record)| {
+            let (sums, later) = rest.split_at_checked(blocks(record) as usize).unwrap_or_default();
+            rest = later;
+            let range = record.offset_bytes..record.end_bytes();
+            let table = BlockTable::new(range, block_len_bytes, Checksum::Crc32c, sums.to_vec(), WORDS);
+            table.map(|table| table.labelled(at))
+        };
+        records.iter().enumerate().map(table).collect()
     }
 
     fn check_blobs(&self, trailer: &Trailer, trailer_len_bytes: u64) -> Result<()> {
@@ -159,7 +136,7 @@ impl LeafFile {
 
     /// Where it was opened.
     pub fn location(&self) -> &Location {
-        &self.at
+        &self.image.at
     }
 
     /// The hyperparameters in front of the leaves.
@@ -184,7 +161,7 @@ impl LeafFile {
 
     /// Gives up the file for what is wrong with its last record.
     pub(super) fn into_broken(self) -> Option<Error> {
-        self.scan.broken.map(|error| error.in_file(self.at))
+        self.scan.broken.map(|error| error.in_file(self.image.at))
     }
 
     /// The file, or what is wrong with its index.
@@ -212,7 +189,7 @@ impl LeafFile {
 
     /// Whether the file has no bytes.
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.image.bytes.is_empty()
     }
 
     /// Errs if the line in front of the leaves is not what the trailer says.
@@ -220,12 +197,12 @@ impl LeafFile {
         let Some((len, stored)) = self.trailer.as_ref().and_then(|trailer| trailer.line) else {
             return Ok(());
         };
-        let found = crc32c(&self.slice(0, len)?);
+        let found = crc32c(&self.image.slice(0, len)?);
         if found == stored {
             return Ok(());
         }
         Err(Error::corrupt("the line in front of the leaves fails its crc32c")
-            .in_file(&self.at)
+            .in_file(&self.image.at)
             .at_byte(0)
             .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
     }
@@ -238,12 +215,12 @@ impl LeafFile {
     /// # Errors
     /// `Corrupt` with an offset if a block fails its checksum; `InvalidArgument` for another length.
     pub fn read(&self, wanted: Vec<(usize, &mut [u8])>) -> Result<()> {
-        self.check_len()?;
+        self.image.check_len()?;
         let (mut batches, mut batch, mut batch_len, mut total_len) = (Vec::new(), Vec::new(), 0, 0);
         for (at, out) in wanted {
             let record = self.record(at)?;
-            let stored = self.slice(record.offset_bytes, record.end_bytes() - record.offset_bytes)?;
-            if self.is_map {
+            let stored = self.image.slice(record.offset_bytes, record.end_bytes() - record.offset_bytes)?;
+            if self.image.is_map() {
                 advise(&stored, Access::Soon);
             }
             if record.data_len_bytes != out.len() as u64 {
@@ -298,9 +275,9 @@ impl LeafFile {
     /// The data of a record where the block that holds its byte `start` ends.
     fn block_end(&self, record: &Record, start: u64) -> u64 {
         let header_len = record.data_offset_bytes - record.offset_bytes;
-        let end = match &self.checksums {
-            Some(checksums) => {
-                let block = checksums.block_len_bytes;
+        let end = match self.blocks.first() {
+            Some(table) => {
+                let block = table.block_len_bytes();
                 ((header_len + start) / block + 1).saturating_mul(block).saturating_sub(header_len)
             }
             None => start + PIECE_LEN_BYTES,
@@ -311,82 +288,57 @@ impl LeafFile {
     /// `len_bytes` of the data of a record from its byte `start` on, as a slice of the file. Not checked.
     pub(super) fn data(&self, at: usize, start: u64, len_bytes: u64) -> Result<Bytes> {
         let record = self.record(at)?;
-        self.slice(record.data_offset_bytes + start, len_bytes)
+        self.image.slice(record.data_offset_bytes + start, len_bytes)
     }
 
     /// Checks the blocks that hold the data of a record from `start` to `end`, and the first, whose header says what
     /// that data means; each once.
     pub(super) fn check(&self, at: usize, start: u64, end: u64) -> Result<()> {
-        let Some(checksums) = &self.checksums else { return Ok(()) };
+        let Some(table) = self.blocks.get(at) else { return Ok(()) };
         let record = self.record(at)?;
-        let header_len = record.data_offset_bytes - record.offset_bytes;
-        let block_len = checksums.block_len_bytes;
-        let first = checksums.first.get(at).copied().unwrap_or_default() as u64;
-        let last_byte = header_len + end.max(start + 1) - 1;
-        let first_block = (header_len + start) / block_len;
-        for block in std::iter::once(0).chain(first_block.max(1)..=last_byte / block_len) {
-            let index = (first + block) as usize;
-            let (Some(&stored), Some(is_checked)) =
-                (checksums.crc32c.get(index), checksums.is_checked.get(index))
-            else {
-                continue;
-            };
-            if is_checked.load(Ordering::Acquire) {
-                continue;
-            }
-            let block_start = record.offset_bytes + block * block_len;
-            let block_end = (block_start + block_len).min(record.end_bytes());
-            let found = crc32c(&self.slice(block_start, block_end.saturating_sub(block_start))?);
-            if found != stored {
-                return Err(Error::corrupt(format!("block {block} of record {at} fails its crc32c"))
-                    .in_file(&self.at)
-                    .at_byte(block_start)
-                    .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
-                    .help("copy the file again, or restore the other leaves"));
-            }
-            is_checked.store(true, Ordering::Release);
-        }
-        Ok(())
+        let checked = Checked { blob: &self.image, table };
+        checked.check(record.offset_bytes, record.offset_bytes + 1, CheckFor::Views)?;
+        let (start, end) = (record.data_offset_bytes + start, record.data_offset_bytes + end);
+        checked.check(start, end, CheckFor::Views)
+    }
+
+    /// The data of a record, which its header vouches for as well. A view of it is at hand if its elements, whose words
+    /// have `align_bytes`, lie where programs can use them.
+    pub(super) fn extent(&self, at: usize, align_bytes: usize) -> Result<Extent<'_>> {
+        let record = self.record(at)?;
+        let first = self.image.bytes.as_ptr().addr().wrapping_add(record.data_offset_bytes as usize);
+        let end_bytes = record.end_bytes();
+        let checks = |table| Checks { table, start_bytes: record.offset_bytes, end_bytes };
+        Ok(Extent {
+            blob: BlobRef::Kept(&self.image),
+            offset_bytes: record.data_offset_bytes,
+            len_bytes: record.data_len_bytes,
+            checks: self.blocks.get(at).map(checks),
+            is_viewable: first.is_multiple_of(align_bytes),
+            working_len_bytes: None,
+        })
+    }
+
+    /// Errs if the file has shrunk since it was opened.
+    pub(super) fn check_len(&self) -> Result<()> {
+        self.image.check_len()
     }
 
     /// A leaf that lies in the trailer, checked.
     pub(super) fn blob(&self, (offset, len_bytes, stored): (u64, u64, u32)) -> Result<Bytes> {
         let start = self.scan.end_bytes + offset;
-        let bytes = self.slice(start, len_bytes)?;
+        let bytes = self.image.slice(start, len_bytes)?;
         let found = crc32c(&bytes);
         if found == stored {
             return Ok(bytes);
         }
         Err(Error::corrupt("a leaf in the trailer fails its crc32c")
-            .in_file(&self.at)
+            .in_file(&self.image.at)
             .at_byte(start)
             .expected(format_args!("{stored:08x}"), format_args!("{found:08x}")))
     }
 
     fn record(&self, at: usize) -> Result<&Record> {
         self.scan.records.get(at).ok_or_else(|| Error::invalid(format!("there is no record {at}")))
-    }
-
-    fn slice(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
-        let (start, end) = (offset_bytes as usize, offset_bytes.saturating_add(len_bytes) as usize);
-        match end <= self.bytes.len() && start <= end {
-            true => Ok(self.bytes.slice(start..end)),
-            false => Err(self.changed()),
-        }
-    }
-
-    /// Errs if the file has shrunk since it was opened: its map would fault beyond its end.
-    pub(super) fn check_len(&self) -> Result<()> {
-        if !self.is_map {
-            return Ok(());
-        }
-        match self.store.len_bytes(self.at.name().as_encoded_bytes())? {
-            Some(len) if len >= self.bytes.len() as u64 => Ok(()),
-            _ => Err(self.changed()),
-        }
-    }
-
-    fn changed(&self) -> Error {
-        Error::corrupt("the file has changed since it was opened").in_file(&self.at).help("open it again")
     }
 }

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::array::Region;
 use crate::error::ErrorKind;
+use crate::formats::ReaderExt;
 
 /// Cases that Equinox calls corrupt for the sake of a `like`, or because of its own limits: as files they are sound.
 const SOUND: [&str; 14] = [

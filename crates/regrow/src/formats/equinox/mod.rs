@@ -26,7 +26,7 @@ use std::ffi::OsStr;
 
 use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
-use super::{Format, Loss, Preview, Reader, Target};
+use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -34,6 +34,7 @@ use crate::storage::{Found, Publication};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod file;
+mod image;
 pub mod layout;
 mod order;
 mod plan;
@@ -71,39 +72,31 @@ impl Format for Equinox {
         }
     }
 
-    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
-        let shows = shows_records(|offset_bytes, len_bytes| Ok(preview.read_at(offset_bytes, len_bytes)));
-        self.claims_name(name) || shows.unwrap_or(false)
-    }
-
-    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
-        plan::plan(tree, &own_options(options), options)?.preview()
-    }
-
-    fn claims_name(&self, name: &OsStr) -> bool {
-        let stem = name.as_encoded_bytes().strip_suffix(SUFFIX.as_bytes());
-        stem.and_then(|stem| stem.strip_suffix(b".")).is_some_and(|stem| !stem.is_empty())
-    }
-
-    fn suffix(&self) -> Option<&'static str> {
-        Some(".eqx")
-    }
-
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::EquinoxReader::open(at, options.bare)?))
     }
 
-    fn opens_bare(&self) -> bool {
-        true
-    }
-
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
         Target::File
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        Some(self)
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
+        plan::plan(tree, &own_options(options), options).map(drop)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
+    }
+}
+
+impl Fidelity for Equinox {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         plan::losses(tree, &own_options(options))
     }
 
@@ -116,13 +109,25 @@ impl Format for Equinox {
         let own = own_options(options);
         own.trailer && own.hyperparameters.is_none()
     }
+}
 
-    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
-        plan::plan(tree, &own_options(options), options).map(drop)
+impl SingleFile for Equinox {
+    fn claims_name(&self, name: &OsStr) -> bool {
+        let stem = name.as_encoded_bytes().strip_suffix(SUFFIX.as_bytes());
+        stem.and_then(|stem| stem.strip_suffix(b".")).is_some_and(|stem| !stem.is_empty())
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        let shows = shows_records(|offset_bytes, len_bytes| Ok(preview.read_at(offset_bytes, len_bytes)));
+        self.claims_name(name) || shows.unwrap_or(false)
+    }
+
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
+        plan::plan(tree, &own_options(options), options)?.preview()
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        Some(".eqx")
     }
 }
 

@@ -1,16 +1,14 @@
 //! A leaf file as a checkpoint.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::file::LeafFile;
 use super::pytree::{self, Place, Placed};
 use crate::array::{Array, Region};
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{BARE_HELP, Description, Reader};
+use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::monitor::{Monitor, Stage};
+use crate::reads::{Coded, Source, Text};
 use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 
@@ -106,8 +104,18 @@ impl Reader for EquinoxReader {
         &self.placed.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        self.placed.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let (info, place) = self.leaf(leaf)?;
+        Ok(match place {
+            Place::Record(at, elements) if elements.is_raw() => {
+                // Records begin anywhere: what lies askew is copied instead, since few programs take it.
+                Source::Raw(self.file.extent(*at, info.dtype.word_bytes())?)
+            }
+            Place::Record(..) | Place::Blob(..) => Source::Coded(Coded::in_chunks(info)),
+            Place::Nowhere => {
+                self.placed.texts.get(&leaf).map_or(Source::Nothing, |text| Source::Text(Text::Known(text)))
+            }
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -127,65 +135,6 @@ impl Reader for EquinoxReader {
         elements.copy_region(bytes, region, out)
     }
 
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        let (info, place) = self.leaf(leaf)?;
-        let Place::Record(_, elements) = place else { return Ok(None) };
-        if !elements.is_raw() {
-            return Ok(None);
-        }
-        let bytes = self.stored(info, place)?;
-        // Records begin anywhere: what lies askew is copied instead, since few programs take it.
-        let is_aligned = bytes.as_ptr().addr().is_multiple_of(info.dtype.word_bytes());
-        Ok((is_aligned || bytes.is_empty()).then_some(bytes))
-    }
-
-    fn check_view(&self, leaf: usize) -> Result<()> {
-        match self.leaf(leaf)? {
-            (info, Place::Record(at, _)) => {
-                self.file.check_len()?;
-                self.file.check(*at, 0, info.len_bytes())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn read_raw<'a>(
-        &self,
-        leaves: Vec<(usize, &'a mut [u8])>,
-        unverified: bool,
-        monitor: &Monitor,
-    ) -> Result<Vec<(usize, &'a mut [u8])>> {
-        let (mut records, mut places, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for (leaf, out) in leaves {
-            match self.placed.places.get(leaf) {
-                Some(Place::Record(at, elements)) if elements.is_raw() => {
-                    places.push((*at, leaf));
-                    records.push((*at, out));
-                }
-                _ => others.push((leaf, out)),
-            }
-        }
-        if unverified {
-            self.file.check_len()?;
-            for (at, out) in records {
-                out.copy_from_slice(&self.file.data(at, 0, out.len() as u64)?);
-                monitor.done(Stage::Read, out.len() as u64)?;
-            }
-            return Ok(others);
-        }
-        let len_bytes = records.iter().map(|(_, out)| out.len() as u64).sum();
-        self.file.read(records).map_err(|error| {
-            let of_byte = |byte| self.file.records().iter().position(|record| byte < record.end_bytes());
-            let record = error.place().offset_bytes.and_then(of_byte);
-            match places.iter().find(|(at, _)| Some(*at) == record) {
-                Some((_, leaf)) => error.at_leaf(&self.placed.tree.path_of(*leaf)),
-                None => error,
-            }
-        })?;
-        monitor.done(Stage::Read, len_bytes)?;
-        Ok(others)
-    }
-
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         order.sort_by_key(|&leaf| match self.placed.places.get(leaf) {
@@ -196,11 +145,11 @@ impl Reader for EquinoxReader {
         order
     }
 
-    fn check_notes(&self) -> Result<Vec<String>> {
-        Ok(trailing(&self.file).into_iter().collect())
+    fn check_rest(&self) -> Result<Rest> {
+        Ok(Rest::noted(trailing(&self.file)))
     }
 
-    fn has_data_checksums(&self) -> bool {
-        self.file.trailer().is_some()
+    fn standing(&self) -> Standing<'_> {
+        Standing { has_data_checksums: self.file.trailer().is_some(), ..Standing::default() }
     }
 }

@@ -103,7 +103,7 @@ fn the_exact_tree_comes_back() {
         assert!(report.is_ok() && report.has_data_checksums, "{:?}", report.findings);
         let own = Layout::from_name("equinox", own).unwrap();
         let options = SaveOptions { layout: own, ..Default::default() };
-        assert!(Equinox.losses(checkpoint.tree(), &options).is_empty());
+        assert!(Equinox.losses(checkpoint.tree(), &[], &options).is_empty());
     }
 }
 
@@ -125,7 +125,7 @@ fn without_a_trailer_the_leaves_come_back_in_jax_order() {
     }
     let trailed = saved(&tree(), json!(null));
     let infos = engine::open(&trailed.1).unwrap();
-    let losses = Equinox.losses(infos.tree(), &options(json!({"trailer": false})));
+    let losses = Equinox.losses(infos.tree(), &[], &options(json!({"trailer": false})));
     assert!(losses.iter().any(|loss| loss.kind == LossKind::Structure && loss.path.is_root()));
     assert_eq!(losses.iter().filter(|loss| loss.kind == LossKind::Value).count(), 3);
     // One file is the beginning of the other: what Equinox reads is the same.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::formats::Preview;
 use crate::formats::npy::header::MAGIC;
 use crate::location::Location;
-use crate::store::{ReadPath, Store, StoreExt};
+use crate::store::{Blob, ByteRange, ReadPath, Store, StoreExt, Suits, resolve_range};
+use crate::threads::pool;
 
 /// The ending of names that say what they are.
 pub(super) const ENDING: &str = ".msgpack";
@@ -101,6 +103,46 @@ impl Whole {
                 .help("open the checkpoint again"));
         }
         Ok(())
+    }
+}
+
+impl Whole {
+    /// Where in the file its part `piece` begins; `None` if it is no part of it.
+    pub fn offset_of(&self, piece: &Bytes) -> Option<u64> {
+        let start = piece.as_ptr().addr().checked_sub(self.bytes.as_ptr().addr())?;
+        let end = start.checked_add(piece.len())?;
+        (end <= self.bytes.len()).then_some(start as u64)
+    }
+}
+
+impl Blob for Whole {
+    fn len_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.mapped_from.as_ref().map_or_else(PathBuf::new, |(store, key)| store.describe(key))
+    }
+
+    fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
+        self.check_len()?;
+        let range = ByteRange::Span { offset_bytes, len_bytes: out.len() as u64 };
+        let part = resolve_range(range, self.len_bytes())?;
+        out.copy_from_slice(self.bytes.get(part.start as usize..part.end as usize).unwrap_or_default());
+        Ok(())
+    }
+
+    fn map(&self) -> Result<Option<Bytes>> {
+        self.check_len()?;
+        Ok(Some(self.bytes.clone()))
+    }
+
+    fn has_its_length(&self) -> bool {
+        self.check_len().is_ok()
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 1, requests_max: pool::thread_count() }
     }
 }
 

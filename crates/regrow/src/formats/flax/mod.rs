@@ -26,9 +26,8 @@
 
 use std::ffi::OsStr;
 
-use super::{Format, Loss, LossKind, Reader, Target};
+use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
-use crate::formats::Preview;
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
 use crate::storage::{Found, Publication};
@@ -67,6 +66,50 @@ impl Format for Flax {
         }
     }
 
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
+        super::refuse_uncommitted(at)?;
+        Ok(Box::new(reader::FlaxReader::open(at, options)?))
+    }
+
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::File
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        Some(self)
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
+        writer::plan(tree, target, options, &own_options(options)).map(drop)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options, &own_options(options))
+    }
+}
+
+impl Fidelity for Flax {
+    fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
+        let mut losses = losses::losses(tree, &own_options(options));
+        let of_text = |&(leaf, text): &(usize, &str)| {
+            losses::of_text(text).map(|(kind, what)| Loss { kind, path: tree.path_of(leaf), what })
+        };
+        losses.extend(texts.iter().filter_map(of_text));
+        losses
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let tree = super::without_data(leaf);
+        tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        false
+    }
+}
+
+impl SingleFile for Flax {
     fn claims_name(&self, name: &OsStr) -> bool {
         files::is_named_so(name)
     }
@@ -81,36 +124,6 @@ impl Format for Flax {
 
     fn suffix(&self) -> Option<&'static str> {
         Some(files::ENDING)
-    }
-
-    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
-        super::refuse_uncommitted(at)?;
-        Ok(Box::new(reader::FlaxReader::open(at, options)?))
-    }
-
-    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
-        Target::File
-    }
-
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
-        losses::losses(tree, &own_options(options))
-    }
-
-    fn text_loss(&self, text: &str) -> Option<(LossKind, String)> {
-        losses::of_text(text)
-    }
-
-    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
-        let tree = super::without_data(leaf);
-        tree.and_then(|tree| writer::encode(&tree, &own_options(options)).map(drop)).err()
-    }
-
-    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
-        writer::plan(tree, target, options, &own_options(options)).map(drop)
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options, &own_options(options))
     }
 }
 

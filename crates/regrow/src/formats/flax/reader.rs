@@ -11,9 +11,10 @@ use super::steps::Steps;
 use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
-use crate::formats::{Description, Reader, refuse_step_and_item};
+use crate::formats::{Description, Reader, Rest, Standing, refuse_step_and_item};
 use crate::location::Location;
 use crate::options::OpenOptions;
+use crate::reads::{self, BlobRef, Coded, Extent, Text};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 use crate::zarr::ZarrArray;
 
@@ -134,11 +135,27 @@ impl Reader for FlaxReader {
         &self.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        match self.leaf(leaf)?.1 {
-            Source::Text(text) => Ok(text.clone()),
-            _ => Err(Error::invalid("the leaf is no text")),
-        }
+    fn source(&self, leaf: usize) -> Result<reads::Source<'_>> {
+        let (info, source) = self.leaf(leaf)?;
+        Ok(match source {
+            Source::Pieces(pieces) => match pieces.as_slice() {
+                [whole] => match self.file.offset_of(whole) {
+                    Some(offset_bytes) => reads::Source::Raw(Extent {
+                        blob: BlobRef::Kept(&self.file),
+                        offset_bytes,
+                        len_bytes: whole.len() as u64,
+                        checks: None,
+                        is_viewable: true,
+                        working_len_bytes: None,
+                    }),
+                    None => reads::Source::Memory(whole.clone()),
+                },
+                _ => reads::Source::Coded(Coded::in_chunks(info)),
+            },
+            Source::Zarr(_) => reads::Source::Coded(Coded::in_chunks(info)),
+            Source::Text(text) => reads::Source::Text(Text::Known(text)),
+            Source::Absent => reads::Source::Nothing,
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -156,13 +173,15 @@ impl Reader for FlaxReader {
         }
     }
 
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        match self.leaf(leaf)?.1 {
-            Source::Pieces(pieces) => match self.mapped(pieces)? {
-                [whole] => Ok(Some(whole.clone())),
-                _ => Ok(None),
-            },
-            _ => Ok(None),
-        }
+    fn read_order(&self) -> Vec<usize> {
+        (0..self.tree.len()).collect()
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        Ok(Rest::default())
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing::default()
     }
 }

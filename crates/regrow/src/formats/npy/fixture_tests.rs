@@ -8,6 +8,7 @@ use super::zip::Crc32;
 use super::*;
 use crate::array::{Dtype, Region, Shape, copy_region};
 use crate::error::ErrorKind;
+use crate::formats::ReaderExt;
 use crate::tree::{Key, LeafKind};
 
 fn fixture(name: &str) -> PathBuf {
@@ -158,7 +159,7 @@ fn archives_hold_what_numpy_wrote() {
         // A folder in an archive is nothing but a name.
         let count = members.keys().filter(|key| !key.ends_with('/')).count();
         assert_eq!(reader.tree().len(), count, "{name}");
-        assert!(reader.has_data_checksums());
+        assert!(reader.standing().has_data_checksums);
         for (leaf, (path, info)) in reader.tree().iter().enumerate() {
             let [Key::Dict(key)] = path.keys() else { panic!("{path}") };
             let member = &members[&**key];

@@ -29,7 +29,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Format, Loss, Preview, Reader, Target};
+use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -67,22 +67,10 @@ impl Format for Npy {
         detect::is_one(at)
     }
 
-    fn claims_name(&self, name: &OsStr) -> bool {
-        Form::of_name(name) != Form::Folder
-    }
-
-    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
-        detect::is_preview_of_one(name, preview)
-    }
-
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::NpyReader::open(at, options.bare)?))
-    }
-
-    fn opens_bare(&self) -> bool {
-        true
     }
 
     fn target(&self, at: &Location, options: &SaveOptions) -> Target {
@@ -92,7 +80,23 @@ impl Format for Npy {
         }
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        Some(self)
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
+        let own = own(options);
+        writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        let own = own(options);
+        writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
+    }
+}
+
+impl Fidelity for Npy {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         let own = own(options);
         let is_one_array = tree.nodes().len() == 1;
         // The target is not known here; what holds the least is assumed where nothing was asked for.
@@ -112,15 +116,23 @@ impl Format for Npy {
         let own = own(options);
         own.structure && own.form != Some(Form::Npy)
     }
+}
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
-        let own = own(options);
-        writer::plan(tree, target, form_at(target, &own), &own, options).map(drop)
+impl SingleFile for Npy {
+    fn claims_name(&self, name: &OsStr) -> bool {
+        Form::of_name(name) != Form::Folder
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        let own = own(options);
-        writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        detect::is_preview_of_one(name, preview)
+    }
+
+    fn preview(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Preview> {
+        Ok(Preview::default())
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -1,7 +1,5 @@
 //! An npy file, an archive or a folder of them, as a checkpoint.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::detect::{FIRST_LEN_BYTES, ZIP_BEGINNINGS};
@@ -18,17 +16,12 @@ use crate::bytes::glance::Language;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Regrown;
-use crate::formats::{BARE_HELP, Description, Reader};
+use crate::formats::{BARE_HELP, Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::monitor::Monitor;
-use crate::report::Finding;
+use crate::reads::{Source, Text};
 use crate::storage::Found;
 use crate::text::counted;
-use crate::threads::pool;
 use crate::tree::{LeafInfo, Tree};
-
-/// Below this, threads cost more than they save.
-const ALONE_LEN_MAX_BYTES: usize = 4 << 20;
 
 /// An opened file, archive or folder.
 #[derive(Debug)]
@@ -95,7 +88,7 @@ impl NpyReader {
             None => pytree::nested(items, &mut description.notes),
         };
         let placed = placed.in_file(at)?;
-        let files = files.for_leaves(placed.tree.len());
+        let files = files.for_leaves(&placed.stored)?;
         Ok(Self { description, placed, files, is_archive: false, is_of_arrays_alone })
     }
 
@@ -152,7 +145,7 @@ impl NpyReader {
             }
             None => pytree::nested(items, &mut description.notes)?,
         };
-        let files = files.for_leaves(placed.tree.len());
+        let files = files.for_leaves(&placed.stored)?;
         Ok(Self { description, placed, files, is_archive: true, is_of_arrays_alone: false })
     }
 
@@ -171,83 +164,23 @@ impl Reader for NpyReader {
         &self.placed.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        self.placed.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        if let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) {
+            let help = "the other leaves can be selected (`only`)";
+            let help = why.help_text().map_or(help.to_owned(), |why| format!("{help}; {why}"));
+            return Ok(self.files.unreadable(stored, why.duplicate().help(help)));
+        }
+        match self.stored(leaf) {
+            Ok(stored) => self.files.source(leaf, stored),
+            Err(_) => {
+                let text = self.placed.texts.get(&leaf);
+                Ok(text.map_or(Source::Nothing, |text| Source::Text(Text::Known(text))))
+            }
+        }
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
         self.files.read_region(leaf, self.stored(leaf)?, region, out)
-    }
-
-    fn working_len_bytes(&self, leaf: usize, band_len_bytes: u64) -> u64 {
-        match self.placed.stored.get(leaf) {
-            Some(Some(stored)) => stored.working_len_bytes(band_len_bytes),
-            _ => band_len_bytes,
-        }
-    }
-
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        match self.placed.stored.get(leaf) {
-            Some(Some(stored)) => self.files.view(stored),
-            _ => Ok(None),
-        }
-    }
-
-    fn check_view(&self, leaf: usize) -> Result<()> {
-        self.files.check(self.stored(leaf)?)
-    }
-
-    fn check_before_part(&self, leaf: usize) -> Result<()> {
-        self.files.check_once(leaf, self.stored(leaf)?)
-    }
-
-    fn check_unknown(&self, leaf: usize) -> Result<()> {
-        let Some(Unreadable { stored, why }) = self.placed.unreadable.get(&leaf) else { return Ok(()) };
-        self.files.check(stored)?;
-        let help = "the other leaves can be selected (`only`)";
-        let help = why.help_text().map_or(help.to_owned(), |why| format!("{help}; {why}"));
-        Err(why.duplicate().in_file(self.files.describe(stored.file)).help(help))
-    }
-
-    fn check_files(&self) -> Result<Vec<Finding>> {
-        let checks = self.placed.others.iter().map(|(name, stored)| {
-            let checked = self.files.check(stored);
-            checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
-        });
-        Ok(checks.filter_map(Result::err).map(|error| Finding { error }).collect())
-    }
-
-    fn check_notes(&self) -> Result<Vec<String>> {
-        let note =
-            "no pytree is kept beside the arrays: texts and containers, if there were any, are not known";
-        Ok(if self.is_of_arrays_alone { vec![note.to_owned()] } else { Vec::new() })
-    }
-
-    /// Members of archives, one a thread: a checksum is of all of one.
-    fn read_raw<'a>(
-        &self,
-        leaves: Vec<(usize, &'a mut [u8])>,
-        unverified: bool,
-        monitor: &Monitor,
-    ) -> Result<Vec<(usize, &'a mut [u8])>> {
-        let is_raw_member = |&(leaf, ref out): &(usize, &mut [u8])| {
-            let is_raw = |stored: &&Stored| stored.is_raw() && stored.record.len_bytes() == out.len() as u64;
-            self.is_archive && self.stored(leaf).ok().filter(is_raw).is_some()
-        };
-        let (members, others): (Vec<_>, Vec<_>) = leaves.into_iter().partition(is_raw_member);
-        let len_bytes: usize = members.iter().map(|(_, out)| out.len()).sum();
-        let threads = if len_bytes < ALONE_LEN_MAX_BYTES { 1 } else { pool::thread_count() };
-        pool::for_each_parallel(
-            threads,
-            members,
-            1,
-            |_| 0,
-            |(leaf, out)| {
-                let read = self.files.read_raw(self.stored(leaf)?, out, unverified, monitor);
-                read.map_err(|error| error.at_leaf(&self.placed.tree.path_of(leaf)))
-            },
-        )?;
-        Ok(others)
     }
 
     fn read_order(&self) -> Vec<usize> {
@@ -257,8 +190,19 @@ impl Reader for NpyReader {
         order
     }
 
-    fn has_data_checksums(&self) -> bool {
-        self.is_archive
+    fn check_rest(&self) -> Result<Rest> {
+        let checks = self.placed.others.iter().map(|(name, stored)| {
+            let checked = self.files.check(stored);
+            checked.map_err(|error| named(error, &format!("{name}{SUFFIX}")))
+        });
+        let note =
+            "no pytree is kept beside the arrays: texts and containers, if there were any, are not known";
+        let note = self.is_of_arrays_alone.then(|| note.to_owned());
+        Ok(Rest::noted(note).found(checks.filter_map(Result::err)))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { has_data_checksums: self.is_archive, ..Standing::default() }
     }
 }
 

@@ -5,15 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::record::Record;
-use super::zip::{Crc32, Inflater, Method, bad_crc};
+use super::zip::{BAD_CRC, BAD_CRC_HELP, Crc32, Inflater, Method, bad_crc};
 use crate::array::Region;
 use crate::bytes::limits::allocate;
 use crate::error::{Error, Result, ResultExt};
-use crate::monitor::{Monitor, Stage};
+use crate::reads::{
+    BlobRef, BlockTable, Checks, Checksum, Coded, Extent, KeyedBlob, Seal, Source, Unreadable, Words,
+};
 use crate::store::{ByteRange, Store};
 
-/// Bytes that are read at once: they are checked while the processor's cache has them.
-const PIECE_LEN_BYTES: usize = 256 << 10;
+/// What is said of a member that fails.
+const WORDS: Words =
+    Words { what: |_, _| BAD_CRC.to_owned(), help: BAD_CRC_HELP, help_if_zeros: BAD_CRC_HELP };
 
 /// A leaf's data on disk.
 #[derive(Debug, Clone)]
@@ -44,13 +47,16 @@ impl Stored {
         ByteRange::Span { offset_bytes: self.offset_bytes, len_bytes: self.stored_len_bytes }
     }
 
-    /// Memory that reading a band of so many bytes takes beside the result, at most. A deflated member counts with all
-    /// of it: one inflater goes through it, so its bands are best read one after the other.
-    pub fn working_len_bytes(&self, band_len_bytes: u64) -> u64 {
-        match self.method {
-            Method::Deflated => self.record.len_bytes().saturating_mul(2),
-            _ => band_len_bytes,
-        }
+    /// All of the member as one block, if its elements lie in it as they are and it is under a checksum.
+    ///
+    /// # Errors
+    /// `Corrupt` if it has no bytes that could be checked.
+    pub fn block(&self) -> Result<Option<BlockTable>> {
+        let Some(crc32) = self.crc32.filter(|_| self.is_raw() && self.stored_len_bytes > 0) else {
+            return Ok(None);
+        };
+        let range = self.offset_bytes..self.offset_bytes.saturating_add(self.stored_len_bytes);
+        BlockTable::new(range, self.stored_len_bytes, Checksum::Crc32, vec![crc32], WORDS).map(Some)
     }
 }
 
@@ -63,6 +69,8 @@ pub(super) struct Files {
     unpacking: Mutex<Option<Unpacking>>,
     /// For each leaf whether its member has passed its CRC-32, once a part of it was asked for.
     has_passed: Vec<Mutex<bool>>,
+    /// For each leaf its member as one block.
+    blocks: Vec<Option<BlockTable>>,
 }
 
 /// A deflated member, and how far it is unpacked.
@@ -79,18 +87,30 @@ struct DataFile {
     key: Vec<u8>,
     /// When it was opened.
     len_bytes: u64,
+    blob: KeyedBlob,
 }
 
 impl Files {
     /// None yet, all below the folder of `store`.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, files: Vec::new(), unpacking: Mutex::new(None), has_passed: Vec::new() }
+        Self {
+            store,
+            files: Vec::new(),
+            unpacking: Mutex::new(None),
+            has_passed: Vec::new(),
+            blocks: Vec::new(),
+        }
     }
 
-    /// With a place for each of so many leaves, so that [`check_once`](Self::check_once) checks each once.
-    pub fn for_leaves(mut self, count: usize) -> Self {
-        self.has_passed.resize_with(count, Mutex::default);
-        self
+    /// With the leaves that lie in them, so that [`check_once`](Self::check_once) checks each once.
+    ///
+    /// # Errors
+    /// As [`Stored::block`].
+    pub fn for_leaves(mut self, leaves: &[Option<Stored>]) -> Result<Self> {
+        self.has_passed.resize_with(leaves.len(), Mutex::default);
+        let block = |stored: &Option<Stored>| stored.as_ref().map_or(Ok(None), Stored::block);
+        self.blocks = leaves.iter().map(block).collect::<Result<_>>()?;
+        Ok(self)
     }
 
     /// Takes in a file; gives its number and its length.
@@ -103,7 +123,8 @@ impl Files {
                 .in_file(self.store.describe(key))
                 .help("copy the whole checkpoint again")
         })?;
-        self.files.push(DataFile { key: key.to_owned(), len_bytes });
+        let blob = KeyedBlob::new(self.store.clone(), key, len_bytes, has_changed);
+        self.files.push(DataFile { key: key.to_owned(), len_bytes, blob });
         Ok((self.files.len() - 1, len_bytes))
     }
 
@@ -126,38 +147,36 @@ impl Files {
         self.store.read_into(&self.file(file)?.key, offset_bytes, out)
     }
 
-    /// Reads the whole leaf, whose elements lie in the file as they are, and checks what it reads.
+    /// Where the data of a leaf is.
     ///
     /// # Errors
-    /// As [`read_region`](Self::read_region).
-    pub fn read_raw(
-        &self,
-        stored: &Stored,
-        out: &mut [u8],
-        unverified: bool,
-        monitor: &Monitor,
-    ) -> Result<()> {
-        let mut crc = Crc32::new();
-        if stored.crc32.is_some() && !unverified {
-            crc.update(&self.read(stored.file, stored.offset_bytes, stored.data_at)?);
+    /// `InvalidArgument` if there is no such file.
+    pub fn source<'r>(&'r self, leaf: usize, stored: &'r Stored) -> Result<Source<'r>> {
+        let table = self.blocks.get(leaf).and_then(Option::as_ref);
+        let is_checked = stored.crc32.is_some();
+        if !stored.is_raw() || is_checked && table.is_none() {
+            let seal = is_checked.then(|| Box::new(Member { files: self, leaf: Some(leaf), stored }) as _);
+            // One inflater goes through a deflated member, so its bands are best read one after the other.
+            let is_deflated = stored.method == Method::Deflated;
+            let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
+            return Ok(Source::Coded(Coded { working_len_bytes, seal }));
         }
-        let mut at = stored.offset_bytes.saturating_add(stored.data_at);
-        for piece in out.chunks_mut(PIECE_LEN_BYTES) {
-            self.read_into(stored.file, at, piece)?;
-            if stored.crc32.is_some() && !unverified {
-                crc.update(piece);
-            }
-            monitor.done(Stage::Read, piece.len() as u64)?;
-            at += piece.len() as u64;
-        }
-        // A member may go on behind its array, and its checksum with it.
-        let end = stored.offset_bytes.saturating_add(stored.stored_len_bytes);
-        while at < end && stored.crc32.is_some() && !unverified {
-            let piece = self.read(stored.file, at, (end - at).min(PIECE_LEN_BYTES as u64))?;
-            crc.update(&piece);
-            at += piece.len() as u64;
-        }
-        if unverified { Ok(()) } else { self.compare(stored, crc.value()) }
+        let (start_bytes, end_bytes) =
+            (stored.offset_bytes, stored.offset_bytes.saturating_add(stored.stored_len_bytes));
+        Ok(Source::Raw(Extent {
+            blob: BlobRef::Kept(&self.file(stored.file)?.blob),
+            offset_bytes: stored.offset_bytes.saturating_add(stored.data_at),
+            len_bytes: stored.record.len_bytes(),
+            checks: table.map(|table| Checks { table, start_bytes, end_bytes }),
+            is_viewable: true,
+            working_len_bytes: None,
+        }))
+    }
+
+    /// A leaf that cannot be read, for that reason.
+    pub fn unreadable<'r>(&'r self, stored: &'r Stored, why: Error) -> Source<'r> {
+        let seal = Box::new(Member { files: self, leaf: None, stored });
+        Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal })
     }
 
     /// A slice of the file's map; `None` where there are no maps.
@@ -179,17 +198,6 @@ impl Files {
         match self.mapped(file, offset_bytes, len_bytes)? {
             Some(bytes) => Ok(bytes),
             None => self.read(file, offset_bytes, len_bytes),
-        }
-    }
-
-    /// The whole leaf as a slice of the map, if its elements lie there as they are.
-    ///
-    /// # Errors
-    /// `Corrupt` if the file has changed.
-    pub fn view(&self, stored: &Stored) -> Result<Option<Bytes>> {
-        match stored.is_raw() {
-            true => self.mapped(stored.file, stored.offset_bytes + stored.data_at, stored.record.len_bytes()),
-            false => Ok(None),
         }
     }
 
@@ -383,8 +391,28 @@ impl Files {
     }
 
     fn changed(&self, file: usize) -> Error {
-        Error::corrupt("a file has changed since it was opened")
-            .in_file(self.describe(file))
-            .help("open the checkpoint again")
+        has_changed().in_file(self.describe(file))
     }
+}
+
+/// A member whose one checksum covers all of it.
+#[derive(Debug)]
+struct Member<'r> {
+    files: &'r Files,
+    /// The leaf that it is, if there are parts of it to be read.
+    leaf: Option<usize>,
+    stored: &'r Stored,
+}
+
+impl Seal for Member<'_> {
+    fn check(&self) -> Result<()> {
+        match self.leaf {
+            Some(leaf) => self.files.check_once(leaf, self.stored),
+            None => self.files.check(self.stored),
+        }
+    }
+}
+
+fn has_changed() -> Error {
+    Error::corrupt("a file has changed since it was opened").help("open the checkpoint again")
 }

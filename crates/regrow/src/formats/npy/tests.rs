@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::array::{Array, Dtype, Region, Shape};
 use crate::error::ErrorKind;
+use crate::formats::ReaderExt;
 use crate::tree::{Key, LeafData, LeafKind, NodeKind, Scalar, TreeBuilder};
 
 fn array(dtype: Dtype, dims: &[u64]) -> Array {
@@ -87,7 +88,7 @@ fn the_exact_tree_comes_back_from_archives_and_folders() {
     for (i, json) in all.into_iter().enumerate() {
         let path = folder.path().join(format!("{i}.npz"));
         save(&path, &tree, json).unwrap();
-        assert!(Npy.losses(&crate::open(&path).unwrap().tree().clone(), &options(json)).is_empty());
+        assert!(Npy.losses(&crate::open(&path).unwrap().tree().clone(), &[], &options(json)).is_empty());
         assert_same(&crate::load(&path).unwrap(), &tree);
         let report = crate::verify(&path).unwrap();
         assert!(report.is_ok() && report.has_data_checksums, "{report:?}");
@@ -149,8 +150,8 @@ fn without_the_structure_there_are_dicts_of_names() {
     let other = LeafKind::NumpyOther("<U3".into());
     assert_eq!(infos.leaves()[1].kind, other);
     let folder_json = r#"{"structure":false,"form":"folder"}"#;
-    assert!(Npy.losses(&infos, &options(folder_json)).is_empty());
-    let flat = Npy.losses(&infos, &options(json));
+    assert!(Npy.losses(&infos, &[], &options(folder_json)).is_empty());
+    let flat = Npy.losses(&infos, &[], &options(json));
     assert!(flat.iter().any(|loss| loss.path.to_string() == "a"), "{flat:?}");
     let error = crate::save_with(
         folder.path().join("m.npz"),
@@ -167,7 +168,8 @@ fn losses_name_what_would_come_back_otherwise() {
     save(&path, &rich(), "{}").unwrap();
     let infos = crate::open(&path).unwrap().tree().clone();
     let json = r#"{"structure":false,"form":"folder","named_dtypes":false}"#;
-    let losses: Vec<String> = Npy.losses(&infos, &options(json)).iter().map(ToString::to_string).collect();
+    let losses: Vec<String> =
+        Npy.losses(&infos, &[], &options(json)).iter().map(ToString::to_string).collect();
     for expected in [
         "text: a str comes back as a 0-d array of text, without NULs at its end",
         "a/b: a tuple comes back as a dict of names",

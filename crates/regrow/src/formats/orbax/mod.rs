@@ -33,7 +33,7 @@
 
 use std::borrow::Cow;
 
-use super::{Format, Loss, Reader};
+use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
@@ -82,6 +82,7 @@ impl Format for Orbax {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
         let found = detect::detect(at)?;
         if matches!(found, detect::Found::FlaxSteps) {
             return super::flax::Flax.open(at, options);
@@ -98,7 +99,25 @@ impl Format for Orbax {
         Ok(Box::new(open::open(found, at, options)?))
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::Folder
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, options, &own_options(options))
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options, &own_options(options))
+    }
+}
+
+impl Fidelity for Orbax {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         losses::losses(tree, &own_options(options))
     }
 
@@ -111,14 +130,6 @@ impl Format for Orbax {
 
     fn holds_metadata(&self, _options: &SaveOptions) -> bool {
         true
-    }
-
-    fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
-        writer::check(tree, options, &own_options(options))
-    }
-
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options, &own_options(options))
     }
 }
 

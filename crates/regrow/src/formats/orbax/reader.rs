@@ -1,7 +1,5 @@
 //! An opened checkpoint: from leaves to bytes.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 
 use super::slot::{Source, leaf_path};
@@ -9,8 +7,9 @@ use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::regrow;
-use crate::formats::{Description, Reader};
+use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::{Location, StepFolder};
+use crate::reads;
 use crate::report::Finding;
 use crate::store::ocdbt;
 use crate::text::counted;
@@ -54,14 +53,16 @@ impl Reader for OrbaxReader {
         &self.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        match self.leaf(leaf)? {
-            (_, Source::Text(text)) => Ok(text.clone()),
-            (info, _) => {
-                Err(Error::invalid(format!("this leaf is no text but of kind {}", info.kind.name()))
-                    .at_leaf(&self.path(leaf)))
-            }
-        }
+    fn source(&self, leaf: usize) -> Result<reads::Source<'_>> {
+        Ok(match self.leaf(leaf)?.1 {
+            Source::Zarr(stored) => stored.source().map_err(|error| error.at_leaf(&self.path(leaf)))?,
+            Source::Pieces(pieces) => match pieces.as_slice() {
+                [piece] => reads::Source::Memory(piece.clone()),
+                _ => reads::Source::Coded(reads::Coded::default()),
+            },
+            Source::Text(text) => reads::Source::Text(reads::Text::Known(text)),
+            Source::Absent => reads::Source::Nothing,
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -79,36 +80,6 @@ impl Reader for OrbaxReader {
         read.map_err(|error| error.at_leaf(&self.path(leaf)))
     }
 
-    fn is_cached(&self, leaf: usize) -> bool {
-        !matches!(self.leaf(leaf), Ok((_, Source::Zarr(stored))) if !stored.is_cached())
-    }
-
-    fn working_len_bytes(&self, leaf: usize, band_len_bytes: u64) -> u64 {
-        match self.leaf(leaf) {
-            Ok((_, Source::Zarr(stored))) => stored.array.working_len_bytes(),
-            _ => band_len_bytes,
-        }
-    }
-
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        match self.leaf(leaf)?.1 {
-            Source::Zarr(stored) => stored.view().map_err(|error| error.at_leaf(&self.path(leaf))),
-            Source::Pieces(pieces) => match pieces.as_slice() {
-                [piece] => Ok(Some(piece.clone())),
-                _ => Ok(None),
-            },
-            Source::Text(_) | Source::Absent => Ok(None),
-        }
-    }
-
-    fn step_folder(&self) -> Option<&StepFolder> {
-        self.step_folder.as_ref()
-    }
-
-    fn is_never_rewritten(&self) -> bool {
-        true
-    }
-
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<(Vec<u8>, u64, usize)> = Vec::with_capacity(self.sources.len());
         for (leaf, (source, info)) in self.sources.iter().zip(self.tree.leaves()).enumerate() {
@@ -122,6 +93,17 @@ impl Reader for OrbaxReader {
         order.into_iter().map(|(.., leaf)| leaf).collect()
     }
 
+    fn check_rest(&self) -> Result<Rest> {
+        Ok(Rest { findings: self.check_files()?, notes: self.check_notes()? })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { is_never_rewritten: true, step_folder: self.step_folder.as_ref(), ..Standing::default() }
+    }
+}
+
+impl OrbaxReader {
+    /// What is wrong with the databases, and which arrays are not whole.
     fn check_files(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for folder in &self.databases {
@@ -151,6 +133,7 @@ impl Reader for OrbaxReader {
         Ok(findings)
     }
 
+    /// Which arrays are whole only with their fill value.
     fn check_notes(&self) -> Result<Vec<String>> {
         const SHOWN: usize = 5;
         let mut filled = Vec::new();

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::array::{Region, Shape};
 use crate::error::Result;
-use crate::store::{ByteRange, Located, Store, resolve_range};
+use crate::reads;
+use crate::store::{Located, Store};
 use crate::zarr::{Missing, ZarrArray};
 
 /// One zarr array, and what the store knows of it.
@@ -52,29 +51,26 @@ impl StoredArray {
         Ok(None)
     }
 
-    /// Whether memory has the bytes of the view already.
-    pub fn is_cached(&self) -> bool {
-        match self.array.locate_raw_whole() {
-            Ok(Some(Located::At(span))) => span.store.is_cached(&span.key, span.offset_bytes, span.len_bytes),
-            _ => true,
-        }
-    }
-
-    /// The whole array as a view of a map, if it is stored raw and in one piece.
+    /// Where the bytes are: raw in one piece, in the index, or in chunks.
     ///
     /// # Errors
-    /// `Corrupt` if its bytes are missing or too few.
-    pub fn view(&self) -> Result<Option<Bytes>> {
-        let span = match self.array.locate_raw_whole()? {
-            None => return Ok(None),
-            Some(Located::Inline(bytes)) => return Ok(Some(bytes)),
-            Some(Located::At(span)) => span,
-        };
-        let Some(map) = span.store.map(&span.key)? else { return Ok(None) };
-        let range = ByteRange::Span { offset_bytes: span.offset_bytes, len_bytes: span.len_bytes };
-        let part = resolve_range(range, map.len() as u64)
-            .map_err(|error| error.in_file(span.store.describe(&span.key)).at_byte(span.offset_bytes))?;
-        Ok(Some(map.slice(part.start as usize..part.end as usize)))
+    /// `Corrupt` if they are missing or too few.
+    pub fn source(&self) -> Result<reads::Source<'_>> {
+        Ok(match self.array.locate_raw_whole()? {
+            None => reads::Source::Coded(reads::Coded {
+                working_len_bytes: Some(self.array.working_len_bytes()),
+                seal: None,
+            }),
+            Some(Located::Inline(bytes)) => reads::Source::Memory(bytes),
+            Some(Located::At(span)) => reads::Source::Raw(reads::Extent {
+                offset_bytes: span.offset_bytes,
+                len_bytes: span.len_bytes,
+                checks: None,
+                is_viewable: true,
+                working_len_bytes: Some(self.array.working_len_bytes()),
+                blob: reads::BlobRef::Made(Box::new(reads::KeyedBlob::of_span(span))),
+            }),
+        })
     }
 
     fn first_chunk_key(&self, name: &str) -> Vec<u8> {

@@ -31,7 +31,7 @@
 
 use std::path::PathBuf;
 
-use super::{Format, Loss, Reader, Target};
+use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -67,6 +67,7 @@ impl Format for PytreeData {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::PytreeDataReader::open(&Files::of(at).located())?))
     }
@@ -75,13 +76,8 @@ impl Format for PytreeData {
         Target::Siblings { suffixes: writer::suffixes(&options_of(options)) }
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
-        plan::losses(tree, &options_of(options))
-    }
-
-    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
-        let own = PytreeDataOptions { paths: None, ..options_of(options) };
-        super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
@@ -90,6 +86,21 @@ impl Format for PytreeData {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
+    }
+}
+
+impl Fidelity for PytreeData {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
+        plan::losses(tree, &options_of(options))
+    }
+
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error> {
+        let own = PytreeDataOptions { paths: None, ..options_of(options) };
+        super::without_data(leaf).and_then(|tree| plan::Plan::of(&tree, &own).map(drop)).err()
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        false
     }
 }
 

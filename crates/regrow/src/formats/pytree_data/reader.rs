@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
@@ -12,19 +11,23 @@ use super::manifest::{BLOCK_LEN_BYTES, Entry, MANIFEST_LEN_MAX_BYTES, Manifest};
 use super::paths::about;
 use super::tree::{Placed, check_paths, place};
 use crate::array::{Region, copy_region};
-use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::glance::Language;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
-use crate::formats::{Description, Reader};
+use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::monitor::{Monitor, Stage};
-use crate::store::{Access, ByteRange, Store, advise};
-use crate::threads::pool;
+use crate::reads::{
+    BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Coded, Extent, KeyedBlob, Source, Text, Words,
+};
+use crate::store::{Blob, ByteRange, Store};
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
-/// Bytes that are read at once: they are checked while the processor's cache has them.
-const PIECE_LEN_BYTES: usize = 256 << 10;
+/// What is said of a block that fails.
+const WORDS: Words =
+    Words { what: |_, _| "an array fails its crc32c".to_owned(), help: HELP, help_if_zeros: HELP };
+
+const HELP: &str = "copy both files again; if the array was changed in place on purpose, load without verifying and \
+                    save again";
 
 /// An opened manifest, with its data mapped where there are maps.
 #[derive(Debug)]
@@ -40,10 +43,12 @@ pub(super) struct DataFile {
     pub(super) entries: Vec<Entry>,
     store: Arc<dyn Store>,
     name: Vec<u8>,
-    /// When it was opened.
-    len_bytes: u64,
-    /// For each entry, and each of its blocks, whether it has met its checksum.
-    passed: Vec<Vec<AtomicBool>>,
+    /// As it was when it was opened.
+    blob: KeyedBlob,
+    /// For each entry its blocks, if it has checksums.
+    blocks: Vec<Option<BlockTable>>,
+    /// Whether all of them have.
+    has_checksums: bool,
 }
 
 impl PytreeDataReader {
@@ -107,11 +112,11 @@ impl DataFile {
                 .help("a manifest holds no data: copy both files")
         })?;
         check_ranges(&manifest.entries, len_bytes).in_file(&files.manifest)?;
-        let passed =
-            |entry: &Entry| entry.crc32c.iter().flatten().map(|_| AtomicBool::new(false)).collect::<Vec<_>>();
+        let blob = KeyedBlob::new(store.clone(), &name, len_bytes, changed);
         let entries = manifest.entries.clone();
-        let passed = entries.iter().map(passed).collect();
-        Ok((manifest, Self { entries, store, name, len_bytes, passed }))
+        let blocks: Vec<_> = entries.iter().map(blocks_of).collect::<Result<_>>().in_file(&files.manifest)?;
+        let has_checksums = blocks.iter().all(Option::is_some);
+        Ok((manifest, Self { entries, store, name, blob, blocks, has_checksums }))
     }
 
     /// Where it lies.
@@ -119,93 +124,36 @@ impl DataFile {
         self.store.describe(&self.name)
     }
 
-    /// A range of the file as a slice of its map; `None` where there are no maps.
-    fn mapped(&self, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
-        if len_bytes == 0 {
-            return Ok(Some(Bytes::new()));
+    /// An entry and what vouches for it.
+    fn extent(&self, at: usize, entry: &Entry) -> Extent<'_> {
+        let end_bytes = entry.offset_bytes + entry.len_bytes;
+        let table = self.blocks.get(at).and_then(Option::as_ref);
+        Extent {
+            blob: BlobRef::Kept(&self.blob),
+            offset_bytes: entry.offset_bytes,
+            len_bytes: entry.len_bytes,
+            checks: table.map(|table| Checks { table, start_bytes: entry.offset_bytes, end_bytes }),
+            is_viewable: true,
+            working_len_bytes: None,
         }
-        let Some(map) = self.store.map(&self.name)? else { return Ok(None) };
-        // A map of a file that has shrunk since it was opened would fault beyond its end.
-        if self.store.len_bytes(&self.name)? != Some(self.len_bytes) {
-            return Err(self.changed());
-        }
-        let end = offset_bytes + len_bytes;
-        if end > map.len() as u64 {
-            return Err(self.changed());
-        }
-        Ok(Some(map.slice(offset_bytes as usize..end as usize)))
     }
 
     /// A range of the file, as a slice of its map where there is one.
     fn stored_bytes(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
-        match self.mapped(offset_bytes, len_bytes)? {
-            Some(bytes) => Ok(bytes),
-            None => self.read(offset_bytes, len_bytes),
+        if let Some(map) = self.blob.map()? {
+            return Ok(map.slice(offset_bytes as usize..(offset_bytes + len_bytes) as usize));
         }
-    }
-
-    fn read(&self, offset_bytes: u64, len_bytes: u64) -> Result<Bytes> {
         let range = ByteRange::Span { offset_bytes, len_bytes };
-        self.store.get(&self.name, range)?.ok_or_else(|| self.changed())
-    }
-
-    fn changed(&self) -> Error {
-        Error::corrupt("the data file has changed since it was opened")
-            .in_file(self.path())
-            .help("open the checkpoint again")
+        self.store.get(&self.name, range)?.ok_or_else(|| changed().in_file(self.path()))
     }
 
     /// Checks the blocks of an entry that the bytes from `first` up to `end` of it touch; each block once.
     pub(super) fn check(&self, at: usize, first: u64, end: u64) -> Result<()> {
-        let (Some(entry), Some(passed)) = (self.entries.get(at), self.passed.get(at)) else { return Ok(()) };
-        let Some(sums) = &entry.crc32c else { return Ok(()) };
-        let blocks = sums.iter().zip(passed).zip((0_u64..).step_by(BLOCK_LEN_BYTES as usize));
-        for ((&expected, passed), start) in blocks.skip((first / BLOCK_LEN_BYTES) as usize) {
-            if start >= end {
-                break;
-            }
-            if passed.load(Ordering::Acquire) {
-                continue;
-            }
-            let len = BLOCK_LEN_BYTES.min(entry.len_bytes - start);
-            let bytes = self.stored_bytes(entry.offset_bytes + start, len)?;
-            advise(&bytes, Access::Soon);
-            self.compare(entry.offset_bytes + start, expected, crc32c(&bytes))?;
-            passed.store(true, Ordering::Release);
+        match (self.entries.get(at), self.blocks.get(at)) {
+            (Some(Entry { offset_bytes, .. }), Some(Some(table))) => Checked { blob: &self.blob, table }
+                .check(offset_bytes.saturating_add(first), offset_bytes.saturating_add(end), CheckFor::Views),
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    /// Reads a block into `out`, and checks what it reads while the processor's cache has it.
-    fn read_block(
-        &self,
-        offset_bytes: u64,
-        out: &mut [u8],
-        expected: Option<u32>,
-        monitor: &Monitor,
-    ) -> Result<()> {
-        let (mut at, mut found) = (offset_bytes, Crc32c::new());
-        for piece in out.chunks_mut(PIECE_LEN_BYTES) {
-            self.store.read_into(&self.name, at, piece)?;
-            found.update(piece);
-            monitor.done(Stage::Read, piece.len() as u64)?;
-            at += piece.len() as u64;
-        }
-        expected.map_or(Ok(()), |expected| self.compare(offset_bytes, expected, found.value()))
-    }
-
-    fn compare(&self, offset_bytes: u64, expected: u32, found: u32) -> Result<()> {
-        if found == expected {
-            return Ok(());
-        }
-        Err(Error::corrupt("an array fails its crc32c")
-            .in_file(self.path())
-            .at_byte(offset_bytes)
-            .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
-            .help(
-                "copy both files again; if the array was changed in place on purpose, load without \
-                 verifying and save again",
-            ))
     }
 
     /// Checks all entries, one after another.
@@ -217,6 +165,18 @@ impl DataFile {
     }
 }
 
+fn changed() -> Error {
+    Error::corrupt("the data file has changed since it was opened").help("open the checkpoint again")
+}
+
+/// The blocks of an entry; `None` if it has no checksums.
+fn blocks_of(entry: &Entry) -> Result<Option<BlockTable>> {
+    let range = entry.offset_bytes..entry.offset_bytes.saturating_add(entry.len_bytes);
+    let table =
+        |sums: &Vec<u32>| BlockTable::new(range, BLOCK_LEN_BYTES, Checksum::Crc32c, sums.clone(), WORDS);
+    entry.crc32c.as_ref().map(table).transpose()
+}
+
 impl Reader for PytreeDataReader {
     fn description(&self) -> &Description {
         &self.description
@@ -226,15 +186,13 @@ impl Reader for PytreeDataReader {
         &self.placed.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        let (info, at, entry) = self.leaf(leaf)?;
-        if info.kind != LeafKind::Str {
-            return Err(Error::invalid("the leaf is no text"));
-        }
-        self.data.check(at, 0, entry.len_bytes)?;
-        let bytes = self.data.read(entry.offset_bytes, entry.len_bytes)?;
-        let text = std::str::from_utf8(&bytes);
-        text.map(Arc::from).map_err(|_| Error::corrupt("a text is no UTF-8").at_byte(entry.offset_bytes))
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let Ok((info, at, entry)) = self.leaf(leaf) else { return Ok(Source::Nothing) };
+        Ok(match entry.descr {
+            _ if info.kind == LeafKind::Str => Source::Text(Text::Stored(self.data.extent(at, entry))),
+            Descr::Number { big_endian: true, .. } => Source::Coded(Coded::in_chunks(info)),
+            _ => Source::Raw(self.data.extent(at, entry)),
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -262,60 +220,6 @@ impl Reader for PytreeDataReader {
         Ok(())
     }
 
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        let Some(&Some(at)) = self.placed.entries.get(leaf) else { return Ok(None) };
-        match self.data.entries.get(at) {
-            Some(Entry { descr: Descr::Number { big_endian: true, .. }, .. }) | None => Ok(None),
-            Some(entry) => self.data.mapped(entry.offset_bytes, entry.len_bytes),
-        }
-    }
-
-    fn check_view(&self, leaf: usize) -> Result<()> {
-        match self.placed.entries.get(leaf) {
-            Some(&Some(at)) => self.data.check(at, 0, u64::MAX),
-            _ => Ok(()),
-        }
-    }
-
-    /// What has checksums, a block a thread.
-    fn read_raw<'a>(
-        &self,
-        leaves: Vec<(usize, &'a mut [u8])>,
-        unverified: bool,
-        monitor: &Monitor,
-    ) -> Result<Vec<(usize, &'a mut [u8])>> {
-        let (mut blocks, mut others) = (Vec::new(), Vec::new());
-        for (leaf, out) in leaves {
-            let entry = self.leaf(leaf).ok().map(|(_, _, entry)| entry);
-            let is_raw = |entry: &&Entry| {
-                let is_swapped = matches!(entry.descr, Descr::Number { big_endian: true, .. });
-                !is_swapped && entry.len_bytes == out.len() as u64
-            };
-            match entry.filter(is_raw).and_then(|entry| Some((entry, entry.crc32c.as_ref()?))) {
-                Some((entry, sums)) => {
-                    let offsets = (entry.offset_bytes..).step_by(BLOCK_LEN_BYTES as usize);
-                    let parts = out.chunks_mut(BLOCK_LEN_BYTES as usize).zip(sums).zip(offsets);
-                    blocks.extend(parts.map(|((out, &crc32c), offset)| {
-                        (leaf, offset, out, Some(crc32c).filter(|_| !unverified))
-                    }));
-                }
-                None => others.push((leaf, out)),
-            }
-        }
-        let threads = if blocks.len() < 2 { 1 } else { pool::thread_count() };
-        pool::for_each_parallel(
-            threads,
-            blocks,
-            1,
-            |_| 0,
-            |(leaf, offset, out, crc32c)| {
-                let read = self.data.read_block(offset, out, crc32c, monitor);
-                read.map_err(|error| error.at_leaf(&self.placed.tree.path_of(leaf)))
-            },
-        )?;
-        Ok(others)
-    }
-
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let entry = |leaf: usize| {
@@ -326,8 +230,12 @@ impl Reader for PytreeDataReader {
         order
     }
 
-    fn has_data_checksums(&self) -> bool {
-        self.data.entries.iter().all(|entry| entry.crc32c.is_some())
+    fn check_rest(&self) -> Result<Rest> {
+        Ok(Rest::default())
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { has_data_checksums: self.data.has_checksums, ..Standing::default() }
     }
 }
 

@@ -141,7 +141,7 @@ fn losses_of(tree: &Tree<Leaf>, json: serde_json::Value) -> Vec<Loss> {
             coding: Arc::from(""),
         })
         .collect();
-    PytreeData.losses(&tree.with_leaves(infos).unwrap(), &options(json))
+    PytreeData.losses(&tree.with_leaves(infos).unwrap(), &[], &options(json))
 }
 
 #[test]

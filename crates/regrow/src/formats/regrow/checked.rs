@@ -8,11 +8,12 @@
 //!
 //! A view of the map is free; its blocks are checked once, whoever asks first, and have a flag that says so. What is
 //! read into memory of the caller is checked there each time, since those bytes have just come from the disk.
-//! [`block_reads`](super::passes) has the ways in which many blocks are checked at once, and read.
+//! [`reads`](crate::reads) has the ways in which many blocks are checked at once, and read.
 //!
 //! All files are opened below one folder, which stays open, and each data file is opened once. So reads, maps and flags
 //! are about the same bytes, also when another checkpoint has taken the path.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,20 +21,30 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::manifest::{DataFile, SmallFile};
+use super::recorded::RecordedBlob;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::{Error, Result};
-use crate::formats::CheckFor;
+use crate::reads::{
+    BlobRef, BlockTable, CheckFor, Checked, Checks, Checksum, Extent, Part, ReadOptions, Words, fill,
+};
 use crate::store::{Blob, ByteRange, Located, ReadPath, Scratch, Span, Store, resolve_range};
 
 /// Largest block of which a record may speak.
 const BLOCK_LEN_MAX_BYTES: u64 = 1 << 30;
 
-/// Blocks up to this length are read by offset; longer ones, which regrow does not write, through the map.
-const READ_BLOCK_LEN_MAX_BYTES: u64 = 1 << 20;
-
 /// Files that are checked as a whole are read in pieces of this length.
 const CHECKED_LEN_BYTES: u64 = 1 << 20;
+
+/// What is said of a block that fails.
+const WORDS: Words = Words {
+    what: |_, block| format!("block {block} of a data file fails its crc32c"),
+    help: "copy the file again, or load the other leaves",
+    help_if_zeros: HELP_IF_ZEROS,
+};
+
+const HELP_IF_ZEROS: &str =
+    "the block is all zeros, as after an interrupted copy; copy the file again, or load the other leaves";
 
 /// A folder whose files are checked on reading.
 #[derive(Debug, Clone)]
@@ -48,12 +59,13 @@ struct Inner {
 
 /// A data file: what is recorded of it, and what is known by now.
 #[derive(Debug)]
-pub(super) struct CheckedFile {
-    pub(super) record: DataFile,
+struct CheckedFile {
+    record: DataFile,
     /// The file itself, for reads and for the map.
-    opened: OnceLock<Arc<dyn Blob>>,
-    /// One for each block, and a last one for the head.
-    passed: Vec<AtomicBool>,
+    blob: RecordedBlob,
+    blocks: BlockTable,
+    /// Whether the bytes before the blocks are what was written.
+    has_head_passed: AtomicBool,
 }
 
 /// A file that is checked as a whole.
@@ -64,54 +76,9 @@ struct CheckedSmallFile {
     passed: OnceLock<Arc<dyn Blob>>,
 }
 
-/// A block of a data file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Block {
-    pub(super) number: usize,
-    /// First byte in the file, and the one after the last.
-    pub(super) start: u64,
-    pub(super) end: u64,
-}
-
-impl Block {
-    fn len_bytes(&self) -> usize {
-        (self.end - self.start) as usize
-    }
-}
-
 impl CheckedFile {
-    /// The block that holds a byte at or after the first of the data.
-    pub(super) fn block_at(&self, offset_bytes: u64) -> Block {
-        let DataFile { data_offset, block_len_bytes, len_bytes, .. } = self.record;
-        let number = offset_bytes.saturating_sub(data_offset) / block_len_bytes;
-        let start = data_offset + number * block_len_bytes;
-        Block { number: number as usize, start, end: (start + block_len_bytes).min(len_bytes) }
-    }
-
-    /// The blocks from the one that holds `start` to the one that holds the byte before `end`.
-    pub(super) fn blocks(&self, start: u64, end: u64) -> impl Iterator<Item = Block> + '_ {
-        let end = end.min(self.record.len_bytes);
-        let first = Some(self.block_at(start)).filter(|_| start < end);
-        std::iter::successors(first, move |block| (block.end < end).then(|| self.block_at(block.end)))
-    }
-
-    /// Whether the block has been found to be what was written.
-    pub(super) fn has_passed(&self, block: Block) -> bool {
-        self.passed.get(block.number).is_some_and(|passed| passed.load(Ordering::Acquire))
-    }
-
-    /// Takes the blocks for not yet checked.
-    pub(super) fn forget(&self, start: u64, end: u64) {
-        for block in self.blocks(start, end) {
-            if let Some(passed) = self.passed.get(block.number) {
-                passed.store(false, Ordering::Release);
-            }
-        }
-    }
-
-    /// Whether blocks are short enough to be read by offset.
-    pub(super) fn is_read_by_offset(&self) -> bool {
-        self.record.block_len_bytes <= READ_BLOCK_LEN_MAX_BYTES
+    fn checked(&self) -> Checked<'_> {
+        Checked { blob: &self.blob, table: &self.blocks }
     }
 }
 
@@ -120,7 +87,7 @@ impl CheckedStore {
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
-    pub fn new(base: Arc<dyn Store>, records: &[DataFile], small_files: Vec<SmallFile>) -> Result<Self> {
+    pub fn new(base: Arc<dyn Store>, records: Vec<DataFile>, small_files: Vec<SmallFile>) -> Result<Self> {
         let mut files = Vec::with_capacity(records.len());
         for record in records {
             let data_len = record.len_bytes.checked_sub(record.data_offset);
@@ -134,8 +101,14 @@ impl CheckedStore {
                 ))
                 .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
             }
-            let passed = (0..=record.block_crc32c.len()).map(|_| AtomicBool::new(false)).collect();
-            files.push(CheckedFile { record: record.clone(), opened: OnceLock::new(), passed });
+            let range = record.data_offset..record.len_bytes;
+            let (len_bytes, expected) = (record.block_len_bytes, record.block_crc32c.clone());
+            files.push(CheckedFile {
+                blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes),
+                blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?,
+                record,
+                has_head_passed: AtomicBool::new(false),
+            });
         }
         let small_files = small_files.into_iter();
         let small_files =
@@ -148,33 +121,38 @@ impl CheckedStore {
         self.0.files.iter().map(|file| &file.record)
     }
 
-    /// The bytes of a data file as a view of its map; `None` where there are no maps; **not checked**.
+    /// A range of a data file, which lies behind its head.
     ///
     /// # Errors
-    /// `Corrupt` if the file is gone or has another length than recorded.
-    pub fn view(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Option<Bytes>> {
+    /// `InvalidArgument` if there is no such file.
+    pub fn extent(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
         let file = self.file(file)?;
-        let Some(map) = self.map_of(file)? else { return Ok(None) };
-        let range = resolve_range(ByteRange::Span { offset_bytes, len_bytes }, map.len() as u64)
-            .map_err(|error| error.in_file(self.path_of(file)))?;
-        Ok(Some(map.slice(range.start as usize..range.end as usize)))
+        let end_bytes = offset_bytes.saturating_add(len_bytes);
+        Ok(Extent {
+            blob: BlobRef::Kept(&file.blob),
+            offset_bytes,
+            len_bytes,
+            checks: Some(Checks { table: &file.blocks, start_bytes: offset_bytes, end_bytes }),
+            is_viewable: true,
+            working_len_bytes: None,
+        })
     }
 
-    /// Checks every block that a range of a data file touches and that has not passed yet: through the map for
-    /// views; by reads to verify, since a map faults where the disk cannot be read.
+    /// Reads parts of a data file into place, in its order, and checks their blocks.
     ///
     /// # Errors
-    /// `Corrupt` with file and offset of the first block that fails; what the disk says.
-    pub fn check(&self, file: usize, offset_bytes: u64, len_bytes: u64, ahead: CheckFor) -> Result<()> {
-        let file = self.file(file)?;
-        self.check_file(file, offset_bytes, offset_bytes.saturating_add(len_bytes), ahead)
+    /// `Corrupt` with file and offset of a block that fails; what the storage says.
+    pub fn fill(&self, file: usize, parts: Vec<Part<'_>>, how: ReadOptions) -> Result<()> {
+        let checked = self.file(file)?.checked();
+        let wanted = parts.into_iter().map(|part| (checked, 0..0, part));
+        fill(wanted, how, None, |_, error| error)
     }
 
     /// Checks what every data file has before its blocks: what fails.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
         for file in &self.0.files {
-            if let Err(error) = self.check_file(file, 0, file.record.data_offset, CheckFor::Verify) {
+            if let Err(error) = check_head(file) {
                 found.push(error);
             }
         }
@@ -203,142 +181,38 @@ impl CheckedStore {
     /// The data file of such a record, if it is there and as long as recorded.
     pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
         let file = self.file_named(record.name.as_bytes())?;
-        self.opened(file).ok().cloned()
+        file.blob.opened().ok().cloned()
     }
 
-    /// The data file of that number.
-    pub(super) fn file(&self, file: usize) -> Result<&CheckedFile> {
+    fn file(&self, file: usize) -> Result<&CheckedFile> {
         self.0.files.get(file).ok_or_else(|| Error::invalid("no such data file"))
     }
 
-    /// Whether the page cache has a range of a data file, by a few looks; so does a file of which nobody knows.
-    pub fn is_cached(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> bool {
-        let reader = self.file(file).and_then(|file| self.opened(file));
-        reader.map_or(true, |reader| reader.is_cached(offset_bytes, len_bytes))
+    /// Checks the head of a file, if the range touches it, and the blocks that it touches.
+    fn check_file(&self, file: &CheckedFile, range: Range<u64>, purpose: CheckFor) -> Result<()> {
+        if range.start < range.end && range.start < file.record.data_offset {
+            check_head(file)?;
+        }
+        file.checked().check(range.start, range.end, purpose)
     }
 
-    pub(super) fn check_file(&self, file: &CheckedFile, start: u64, end: u64, ahead: CheckFor) -> Result<()> {
-        if start >= end {
-            return Ok(());
+    /// Bytes of a data file that has no map, read into memory and checked.
+    fn read_checked(&self, file: &CheckedFile, part: Range<u64>) -> Result<Bytes> {
+        let mut bytes = work_space(part.end - part.start)?;
+        let head_len = file.record.data_offset.saturating_sub(part.start).min(part.end - part.start);
+        if head_len > 0 {
+            check_head(file)?;
+            let head = bytes.get_mut(..head_len as usize).unwrap_or_default();
+            file.blob.read(part.start, head, ReadPath::Cached)?;
         }
-        let record = &file.record;
-        if start < record.data_offset
-            && let Some(passed) = file.passed.last()
-            && !passed.load(Ordering::Acquire)
-        {
-            let head = self.bytes_of(file, 0, record.data_offset)?;
-            self.compare(file, &"the header", 0, &head, record.head_crc32c)?;
-            passed.store(true, Ordering::Release);
+        let offset_bytes = part.start.max(file.record.data_offset);
+        let out = bytes.get_mut(head_len as usize..).unwrap_or_default();
+        if !out.is_empty() {
+            let how = ReadOptions { verified: true, direct: false };
+            let part = Part { offset_bytes, out, leaf: 0 };
+            fill([(file.checked(), 0..0, part)], how, None, |_, error| error)?;
         }
-        let (start, end) = (start.max(record.data_offset), end.min(record.len_bytes));
-        if file.blocks(start, end).all(|block| file.has_passed(block)) {
-            return Ok(());
-        }
-        if ahead == CheckFor::Views {
-            self.check_blocks_ahead([(file, start, end)], ahead, None)?;
-        }
-        // What has not passed by now fails, or lies in blocks of a length that is not read by offset.
-        for block in file.blocks(start, end).filter(|&block| !file.has_passed(block)) {
-            if file.is_read_by_offset() {
-                let mut scratch = Scratch::default();
-                let bytes = self.opened(file)?.fetch(
-                    block.start,
-                    block.len_bytes(),
-                    ReadPath::Cached,
-                    &mut scratch,
-                )?;
-                self.check_block(file, block, bytes)?;
-            } else {
-                let bytes = self.bytes_of(file, block.start, block.end)?;
-                self.check_block(file, block, &bytes)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Bytes of a data file, not checked: a part of the map where there is one, else read into memory.
-    pub(super) fn bytes_of(&self, file: &CheckedFile, start: u64, end: u64) -> Result<Bytes> {
-        if let Some(map) = self.map_of(file)? {
-            return Ok(map.slice(start as usize..end as usize));
-        }
-        let mut bytes = work_space(end - start)?;
-        self.opened(file)?.read(start, &mut bytes, ReadPath::Cached)?;
         Ok(bytes.into())
-    }
-
-    /// Checks a block in the map of its file.
-    pub(super) fn check_mapped(&self, file: &CheckedFile, block: Block, map: &Bytes) -> Result<()> {
-        let bytes = map.get(block.start as usize..block.end as usize).unwrap_or_default();
-        self.check_block(file, block, bytes)
-    }
-
-    /// Checks the bytes of a block, and remembers whether they passed.
-    pub(super) fn check_block(&self, file: &CheckedFile, block: Block, bytes: &[u8]) -> Result<()> {
-        let (Some(passed), Some(&expected)) =
-            (file.passed.get(block.number), file.record.block_crc32c.get(block.number))
-        else {
-            return Err(Error::invalid("no such block"));
-        };
-        let compared =
-            self.compare(file, &format_args!("block {}", block.number), block.start, bytes, expected);
-        passed.store(compared.is_ok(), Ordering::Release);
-        compared
-    }
-
-    fn compare(
-        &self,
-        file: &CheckedFile,
-        part: &dyn std::fmt::Display,
-        at: u64,
-        bytes: &[u8],
-        expected: u32,
-    ) -> Result<()> {
-        let found = crc32c(bytes);
-        if found == expected {
-            return Ok(());
-        }
-        let zeros = bytes.iter().all(|&byte| byte == 0);
-        Err(Error::corrupt(format!("{part} of a data file fails its crc32c"))
-            .in_file(self.path_of(file))
-            .at_byte(at)
-            .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
-            .help(if zeros {
-                "the block is all zeros, as after an interrupted copy; copy the file again, or load the other leaves"
-            } else {
-                "copy the file again, or load the other leaves"
-            }))
-    }
-
-    /// The map of a data file, which has the recorded length (a shorter one would fault); `None` where there are no maps.
-    pub(super) fn map_of(&self, file: &CheckedFile) -> Result<Option<Bytes>> {
-        self.opened(file)?.map()
-    }
-
-    /// The data file, open for everything that is done with it; it has the recorded length.
-    pub(super) fn opened<'a>(&self, file: &'a CheckedFile) -> Result<&'a Arc<dyn Blob>> {
-        if let Some(opened) = file.opened.get() {
-            return Ok(opened);
-        }
-        let found = self.0.base.open(file.record.name.as_bytes())?;
-        self.expect_len(file, found.as_ref().map(|found| found.len_bytes()))?;
-        let found = found.ok_or_else(|| Error::invalid("no such data file"))?;
-        Ok(file.opened.get_or_init(|| found))
-    }
-
-    fn expect_len(&self, file: &CheckedFile, found: Option<u64>) -> Result<()> {
-        let found: &dyn std::fmt::Display = match &found {
-            Some(len) if *len == file.record.len_bytes => return Ok(()),
-            Some(len) => len,
-            None => &"no such file",
-        };
-        Err(Error::corrupt("a data file is not what regrow.json says")
-            .in_file(self.path_of(file))
-            .expected(format_args!("{} bytes", file.record.len_bytes), found)
-            .help("the copy or download of this checkpoint was not finished; copy it again"))
-    }
-
-    fn path_of(&self, file: &CheckedFile) -> PathBuf {
-        self.0.base.describe(file.record.name.as_bytes())
     }
 
     fn file_named(&self, key: &[u8]) -> Option<&CheckedFile> {
@@ -400,13 +274,40 @@ impl CheckedStore {
     }
 }
 
+/// Checks the bytes before the blocks of a data file, once.
+fn check_head(file: &CheckedFile) -> Result<()> {
+    let head_len = file.record.data_offset;
+    if head_len == 0 || file.has_head_passed.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let head = match file.blob.map()? {
+        Some(map) => map.slice(..head_len as usize),
+        None => {
+            let mut head = work_space(head_len)?;
+            file.blob.read(0, &mut head, ReadPath::Cached)?;
+            head.into()
+        }
+    };
+    let (expected, found) = (file.record.head_crc32c, crc32c(&head));
+    if found != expected {
+        let is_zeros = head.iter().all(|&byte| byte == 0);
+        return Err(Error::corrupt("the header of a data file fails its crc32c")
+            .in_file(file.blob.describe())
+            .at_byte(0)
+            .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
+            .help(if is_zeros { HELP_IF_ZEROS } else { WORDS.help }));
+    }
+    file.has_head_passed.store(true, Ordering::Release);
+    Ok(())
+}
+
 impl Store for CheckedStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
         if let Some(file) = self.file_named(key) {
             let part = resolve_range(range, file.record.len_bytes)
-                .map_err(|error| error.in_file(self.path_of(file)))?;
-            if let Some(map) = self.map_of(file)? {
-                self.check_file(file, part.start, part.end, CheckFor::Views)?;
+                .map_err(|error| error.in_file(file.blob.describe()))?;
+            if let Some(map) = file.blob.map()? {
+                self.check_file(file, part.clone(), CheckFor::Views)?;
                 return Ok(Some(map.slice(part.start as usize..part.end as usize)));
             }
             return self.read_checked(file, part).map(Some);

@@ -21,23 +21,23 @@
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
 //! | `checked` | data files whose blocks are checked before they are handed out |
-//! | `block_reads` | many blocks at once: checked, or read into the caller's memory |
+//! | `recorded` | one of them, opened when it is wanted |
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
-use super::{Description, Format, Reader};
+use super::{Description, Fidelity, Format, Loss, Reader, SingleFile, Target};
 use crate::array::Dtype;
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
 use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::storage::{Entry, Found};
-use crate::tree::{Leaf, Tree};
+use crate::tree::{Leaf, LeafInfo, Tree};
 
-mod block_reads;
 mod checked;
 pub mod manifest;
 mod reader;
+mod recorded;
 mod save;
 
 /// The default layout.
@@ -55,6 +55,7 @@ impl Format for Regrow {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_unmarked(at)?;
         super::refuse_step_and_item(at, options)?;
@@ -62,8 +63,12 @@ impl Format for Regrow {
         Ok(Box::new(reader::RegrowReader::open(at)?))
     }
 
-    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
-        true
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::Folder
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
     }
 
     fn check(&self, tree: &Tree<Leaf>, _target: &Location, options: &SaveOptions) -> Result<()> {
@@ -72,6 +77,20 @@ impl Format for Regrow {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         save::save(tree, staged, options)
+    }
+}
+
+impl Fidelity for Regrow {
+    fn losses(&self, _tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], _options: &SaveOptions) -> Vec<Loss> {
+        Vec::new()
+    }
+
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        None
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        true
     }
 }
 

@@ -1,11 +1,8 @@
 //! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-
-use super::block_reads::{Part, ReadOptions};
 use super::checked::CheckedStore;
 use super::manifest::uuid_text;
 use super::manifest::{self, DataFile, LeafPlace, Manifest};
@@ -13,10 +10,9 @@ use crate::array::Region;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
-use crate::formats::{CheckFor, Description, Reader};
+use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::{Location, StepFolder};
-use crate::monitor::Monitor;
-use crate::report::Finding;
+use crate::reads::{Coded, Part, ReadOptions, Source, Text};
 use crate::storage::Document;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
 use crate::store::{Blob, Store, StoreExt};
@@ -112,11 +108,11 @@ impl RegrowReader {
                 LeafPlace::Nowhere => {}
             }
         }
-        let store = CheckedStore::new(base, &manifest.data_files, manifest.files)?;
         let variant = match manifest.data_files.len() {
             1 => "one data file".to_owned(),
             n => format!("{n} data files"),
         };
+        let store = CheckedStore::new(base, manifest.data_files, manifest.files)?;
         let description = Description {
             layout: "regrow".to_owned(),
             variant,
@@ -183,25 +179,6 @@ impl RegrowReader {
             _ => Ok(()),
         }
     }
-
-    fn check(&self, leaf: usize, ahead: CheckFor) -> Result<()> {
-        match self.leaf(leaf)? {
-            (info, LeafPlace::Raw { file, offset_bytes }) => {
-                self.store.check(file, offset_bytes, info.len_bytes(), ahead)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Names, in an error of a data file, the first of the leaves whose bytes end after where it happened.
-    fn name_leaf(&self, ends: &[(usize, u64)], error: Error) -> Error {
-        let Some(at) = error.place().offset_bytes else { return error };
-        let leaf = ends.iter().find(|(_, end)| *end > at).map(|(leaf, _)| *leaf);
-        match leaf.and_then(|leaf| self.tree.iter().nth(leaf)) {
-            Some((path, _)) => error.at_leaf(&path),
-            None => error,
-        }
-    }
 }
 
 impl Reader for RegrowReader {
@@ -213,8 +190,17 @@ impl Reader for RegrowReader {
         &self.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        self.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let (info, place) = self.leaf(leaf)?;
+        Ok(match place {
+            LeafPlace::Raw { file, offset_bytes } => {
+                Source::Raw(self.store.extent(file, offset_bytes, info.len_bytes())?)
+            }
+            LeafPlace::Chunks => Source::Coded(Coded::in_chunks(info)),
+            LeafPlace::Nowhere => {
+                self.texts.get(&leaf).map_or(Source::Nothing, |text| Source::Text(Text::Known(text)))
+            }
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -234,92 +220,15 @@ impl Reader for RegrowReader {
                         .split_at_mut_checked(len)
                         .ok_or_else(|| Error::invalid("the destination is shorter than the region"))?;
                     rest = later;
-                    parts.push(Part { offset_bytes: offset_bytes + offset, out: now });
+                    parts.push(Part { offset_bytes: offset_bytes + offset, out: now, leaf });
                     if parts.len() < RUNS_MAX {
                         return Ok(());
                     }
-                    self.store.fill(file, std::mem::take(&mut parts), how, None)
+                    self.store.fill(file, std::mem::take(&mut parts), how)
                 })?;
-                self.store.fill(file, parts, how, None)
+                self.store.fill(file, parts, how)
             }
         }
-    }
-
-    fn read_raw<'a>(
-        &self,
-        leaves: Vec<(usize, &'a mut [u8])>,
-        unverified: bool,
-        monitor: &Monitor,
-    ) -> Result<Vec<(usize, &'a mut [u8])>> {
-        let mut files: BTreeMap<usize, Vec<(usize, Part<'a>)>> = BTreeMap::new();
-        let mut others = Vec::new();
-        for (leaf, out) in leaves {
-            match self.leaf(leaf)? {
-                (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() == out.len() as u64 => {
-                    files.entry(file).or_default().push((leaf, Part { offset_bytes, out }));
-                }
-                _ => others.push((leaf, out)),
-            }
-        }
-        let how = ReadOptions { verified: !unverified, direct: true };
-        for (file, mut leaves) in files {
-            leaves.sort_by_key(|(_, part)| part.offset_bytes);
-            let mut parts = Vec::with_capacity(leaves.len());
-            let mut ends = Vec::with_capacity(leaves.len());
-            let mut end = 0;
-            for (leaf, part) in leaves {
-                // Regrow writes no two leaves to the same place, but a record may say so.
-                if part.offset_bytes < end {
-                    others.push((leaf, part.out));
-                } else {
-                    end = part.offset_bytes.saturating_add(part.out.len() as u64);
-                    ends.push((leaf, end));
-                    parts.push(part);
-                }
-            }
-            self.store.fill(file, parts, how, Some(monitor)).map_err(|error| self.name_leaf(&ends, error))?;
-        }
-        Ok(others)
-    }
-
-    fn is_never_rewritten(&self) -> bool {
-        true
-    }
-
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        match self.leaf(leaf)? {
-            (info, LeafPlace::Raw { file, offset_bytes }) if info.len_bytes() > 0 => {
-                self.store.view(file, offset_bytes, info.len_bytes())
-            }
-            (info, LeafPlace::Raw { .. }) if info.len_bytes() == 0 => Ok(Some(Bytes::new())),
-            _ => Ok(None),
-        }
-    }
-
-    fn is_cached(&self, leaf: usize) -> bool {
-        match self.leaf(leaf) {
-            Ok((info, LeafPlace::Raw { file, offset_bytes })) => {
-                self.store.is_cached(file, offset_bytes, info.len_bytes())
-            }
-            _ => true,
-        }
-    }
-
-    fn check_view(&self, leaf: usize) -> Result<()> {
-        self.check(leaf, CheckFor::Views)
-    }
-
-    fn check_data(&self, leaf: usize) -> Result<()> {
-        self.check(leaf, CheckFor::Verify)
-    }
-
-    fn check_ahead(&self, leaves: &[usize], ahead: CheckFor, monitor: &Monitor) -> Result<bool> {
-        let range = |&leaf: &usize| match self.leaf(leaf) {
-            Ok((info, LeafPlace::Raw { file, offset_bytes })) => Some((file, offset_bytes, info.len_bytes())),
-            _ => None,
-        };
-        let ranges = leaves.iter().filter_map(range).collect();
-        self.store.check_ahead(ranges, ahead, monitor).map(|()| true)
     }
 
     fn read_order(&self) -> Vec<usize> {
@@ -331,29 +240,26 @@ impl Reader for RegrowReader {
         order
     }
 
-    fn check_files(&self) -> Result<Vec<Finding>> {
+    fn check_rest(&self) -> Result<Rest> {
         let mut errors = self.store.check_heads();
         errors.extend(self.store.check_small_files()?);
-        Ok(errors.into_iter().map(|error| Finding { error }).collect())
-    }
-
-    fn check_notes(&self) -> Result<Vec<String>> {
         let names: Vec<&str> = self.store.empty_records().map(|record| record.name.as_str()).collect();
-        if names.is_empty() {
-            return Ok(Vec::new());
+        let note = || {
+            format!(
+                "an early version of regrow wrote this checkpoint: of {} only the length is recorded, so another \
+                 checkpoint's file in its place would not be noticed; save or convert it again",
+                names.join(" and ")
+            )
+        };
+        Ok(Rest::noted((!names.is_empty()).then(note)).found(errors))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing {
+            has_data_checksums: true,
+            is_never_rewritten: true,
+            step_folder: self.step_folder.as_ref(),
+            ..Standing::default()
         }
-        Ok(vec![format!(
-            "an early version of regrow wrote this checkpoint: of {} only the length is recorded, so another checkpoint's \
-             file in its place would not be noticed; save or convert it again",
-            names.join(" and ")
-        )])
-    }
-
-    fn has_data_checksums(&self) -> bool {
-        true
-    }
-
-    fn step_folder(&self) -> Option<&StepFolder> {
-        self.step_folder.as_ref()
     }
 }

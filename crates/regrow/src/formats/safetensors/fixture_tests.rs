@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::*;
 use crate::array::{Dtype, Region, copy_region};
 use crate::error::ErrorKind;
+use crate::formats::ReaderExt;
 use crate::tree::LeafKind;
 
 fn fixture(name: &str) -> PathBuf {

@@ -28,7 +28,7 @@ use std::ffi::OsStr;
 use bytes::Bytes;
 use rustix::io::Errno;
 
-use super::{Format, Loss, Reader, Target};
+use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -66,11 +66,8 @@ impl Format for Safetensors {
         parts::are_at(at)
     }
 
-    fn claims_name(&self, name: &OsStr) -> bool {
-        parts::is_named_so(name)
-    }
-
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
         super::refuse_step_and_item(at, options)?;
         other_checkpoints::refuse(at)?;
         open_as(at, &TreeForm::Kept)
@@ -80,7 +77,21 @@ impl Format for Safetensors {
         writer::target(at, &SafetensorsOptions::of(options))
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, options: &SaveOptions) -> Vec<Loss> {
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        Some(self)
+    }
+
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
+        writer::check(tree, target, options)
+    }
+
+    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+        writer::write(tree, staged, options)
+    }
+}
+
+impl Fidelity for Safetensors {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss> {
         losses::losses(tree, &SafetensorsOptions::of(options))
     }
 
@@ -94,13 +105,23 @@ impl Format for Safetensors {
             || options.custom_metadata.as_ref().is_some_and(|custom| metadata::as_texts(custom).is_some());
         SafetensorsOptions::of(options).structure || is_text()
     }
+}
 
-    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()> {
-        writer::check(tree, target, options)
+impl SingleFile for Safetensors {
+    fn claims_name(&self, name: &OsStr) -> bool {
+        parts::is_named_so(name)
     }
 
-    fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
-        writer::write(tree, staged, options)
+    fn recognise_preview(&self, name: &OsStr, _preview: &Preview) -> bool {
+        self.claims_name(name)
+    }
+
+    fn preview(&self, _tree: &Tree<Leaf>, _options: &SaveOptions) -> Result<Preview> {
+        Ok(Preview::default())
+    }
+
+    fn suffix(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -17,8 +17,9 @@ use crate::array::{Region, Shape, copy_region};
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Structure;
-use crate::formats::{Description, Reader};
+use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
+use crate::reads::{BlobRef, Coded, Extent, KeyedBlob, Source, Text};
 use crate::store::{ByteRange, MemoryStore, PrivateMap, Store};
 use crate::tree::{LeafInfo, Tree};
 
@@ -187,9 +188,11 @@ impl SafetensorsReader {
 }
 
 fn changed(store: &dyn Store, file: &DataFile) -> Error {
-    Error::corrupt("a safetensors file has changed since it was opened")
-        .in_file(store.describe(file.name.as_encoded_bytes()))
-        .help("open the checkpoint again")
+    has_changed().in_file(store.describe(file.name.as_encoded_bytes()))
+}
+
+fn has_changed() -> Error {
+    Error::corrupt("a safetensors file has changed since it was opened").help("open the checkpoint again")
 }
 
 impl Reader for SafetensorsReader {
@@ -201,8 +204,27 @@ impl Reader for SafetensorsReader {
         &self.placed.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        self.placed.texts.get(&leaf).cloned().ok_or_else(|| Error::invalid("the leaf is no text"))
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let Ok((info, file, tensor)) = self.leaf(leaf) else {
+            let text = self.placed.texts.get(&leaf);
+            return Ok(text.map_or(Source::Nothing, |text| Source::Text(Text::Known(text))));
+        };
+        if tensor.is_packed() {
+            return Ok(Source::Coded(Coded::in_chunks(info)));
+        }
+        if file.memory.is_some() {
+            return self.read(file, tensor.offset_bytes, tensor.len_bytes).map(Source::Memory);
+        }
+        let key = file.name.as_encoded_bytes();
+        let blob = KeyedBlob::new(self.store.clone(), key, file.len_bytes, has_changed);
+        Ok(Source::Raw(Extent {
+            blob: BlobRef::Made(Box::new(blob)),
+            offset_bytes: tensor.offset_bytes,
+            len_bytes: tensor.len_bytes,
+            checks: None,
+            is_viewable: true,
+            working_len_bytes: None,
+        }))
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -236,25 +258,19 @@ impl Reader for SafetensorsReader {
         }
     }
 
-    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
-        match self.placed.tensors.get(leaf) {
-            Some(Some((_, tensor))) if !tensor.is_packed() => {
-                let (_, file, tensor) = self.leaf(leaf)?;
-                self.mapped(file, tensor.offset_bytes, tensor.len_bytes)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn reads_open_files(&self) -> bool {
-        self.is_one_file
-    }
-
     fn read_order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.placed.tree.len()).collect();
         let place = |leaf: usize| self.placed.tensors.get(leaf).and_then(Option::as_ref);
         order.sort_by_key(|&leaf| place(leaf).map(|(file, tensor)| (*file, tensor.offset_bytes)));
         order
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        Ok(Rest::default())
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { reads_open_files: self.is_one_file, ..Standing::default() }
     }
 }
 
@@ -402,6 +418,7 @@ mod tests {
 
     use super::*;
     use crate::array::Dtype;
+    use crate::formats::ReaderExt;
     use crate::store::{Located, MemoryStore};
 
     /// A bucket: reads, and no maps.

@@ -317,7 +317,7 @@ fn arrays_without_axes_are_losses() {
             }
             info
         });
-        let losses = Trak.losses(&infos, &SaveOptions::default());
+        let losses = Trak.losses(&infos, &[], &SaveOptions::default());
         let of_size = losses.into_iter().filter(|loss| loss.path.to_string().contains("JL dimension"));
         of_size.map(|loss| loss.kind).collect::<Vec<_>>()
     };

@@ -46,8 +46,8 @@
 use self::layout::{
     METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
 };
-use super::{Format, Loss, Reader};
-use crate::error::Result;
+use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
+use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
 use crate::storage::Publication;
@@ -101,13 +101,18 @@ impl Format for Trak {
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
         Ok(Box::new(reader::TrakReader::open(at.local_path()?)?))
     }
 
-    fn losses(&self, tree: &Tree<LeafInfo>, _options: &SaveOptions) -> Vec<Loss> {
-        writer::losses(tree)
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::Folder
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
     }
 
     fn check(&self, tree: &Tree<Leaf>, target: &Location, _options: &SaveOptions) -> Result<()> {
@@ -116,6 +121,20 @@ impl Format for Trak {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
+    }
+}
+
+impl Fidelity for Trak {
+    fn losses(&self, tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], _options: &SaveOptions) -> Vec<Loss> {
+        writer::losses(tree)
+    }
+
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        None
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        false
     }
 }
 

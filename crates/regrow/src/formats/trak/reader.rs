@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -20,8 +19,8 @@ use super::layout::{
 use super::store::is_there;
 use crate::array::{Region, Shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{Description, Reader};
-use crate::report::Finding;
+use crate::formats::{Description, Reader, Rest, Standing};
+use crate::reads::{self, Coded, Text};
 use crate::text::counted;
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 
@@ -130,11 +129,12 @@ impl Reader for TrakReader {
         &self.tree
     }
 
-    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
-        match self.sources.get(leaf) {
-            Some(Source::Member(LeafData::Text(text))) => Ok(text.clone()),
-            _ => Err(Error::invalid("the leaf is no text")),
-        }
+    fn source(&self, leaf: usize) -> Result<reads::Source<'_>> {
+        Ok(match self.sources.get(leaf) {
+            Some(Source::Member(LeafData::Text(text))) => reads::Source::Text(Text::Known(text)),
+            Some(Source::Member(LeafData::Absent)) | None => reads::Source::Nothing,
+            Some(_) => reads::Source::Coded(Coded::default()),
+        })
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
@@ -167,12 +167,18 @@ impl Reader for TrakReader {
         Ok(())
     }
 
-    fn check_files(&self) -> Result<Vec<Finding>> {
-        check::check(&self.root, &self.catalog, &self.parameters)
+    fn read_order(&self) -> Vec<usize> {
+        (0..self.tree.len()).collect()
     }
 
-    fn check_notes(&self) -> Result<Vec<String>> {
-        check::notes(&self.root, &self.catalog, &self.parameters)
+    fn check_rest(&self) -> Result<Rest> {
+        let (root, catalog, parameters) = (&self.root, &self.catalog, &self.parameters);
+        let findings = check::check(root, catalog, parameters)?;
+        Ok(Rest { findings, notes: check::notes(root, catalog, parameters)? })
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing::default()
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::layout::{ExperimentName, LOCK_FILE, Parameters, Precision, TrainArray};
 use super::*;
 use crate::ErrorKind;
+use crate::formats::ReaderExt;
 
 const PARAMETERS: Parameters = Parameters { train_set_size: 6, proj_dim: 2, precision: Precision::Single };
 

@@ -8,6 +8,7 @@ mod writer;
 pub(super) use inflate::Inflater;
 pub(super) use writer::{Listed, ZipWriter};
 
+pub(super) use crate::bytes::checksum::Crc32;
 use crate::bytes::zip::{
     CENTRAL, END, END64, END64_LEN_BYTES, END64_LOCATOR, EXTRA_ZIP64, FLAG_UTF8, LOCAL, LOCAL_LEN_BYTES,
 };
@@ -17,38 +18,17 @@ use crate::error::Error;
 /// Extra field of padding that aligns the data, as Android's zipalign writes it.
 const EXTRA_ALIGNMENT: u16 = 0xd935;
 
-/// A CRC-32 over parts that arrive one after another.
-pub(super) struct Crc32(crc_fast::Digest);
-
-impl Crc32 {
-    /// Over nothing yet.
-    pub fn new() -> Self {
-        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32IsoHdlc))
-    }
-
-    /// Takes in the next part.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// The checksum of all parts so far.
-    #[expect(clippy::cast_possible_truncation, reason = "a 32-bit checksum in the crate's u64")]
-    pub fn value(&self) -> u32 {
-        self.0.finalize() as u32
-    }
-}
-
-impl std::fmt::Debug for Crc32 {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Crc32({:08x})", self.value())
-    }
-}
-
 /// What is said of a member whose bytes are not those that were packed.
+pub(super) const BAD_CRC: &str = "a member of a zip archive fails its CRC-32";
+
+/// What to do about it.
+pub(super) const BAD_CRC_HELP: &str = "copy the file again, or load the other leaves";
+
+/// The error of such a member.
 pub(super) fn bad_crc(expected: u32, found: u32) -> Error {
-    Error::corrupt("a member of a zip archive fails its CRC-32")
+    Error::corrupt(BAD_CRC)
         .expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
-        .help("copy the file again, or load the other leaves")
+        .help(BAD_CRC_HELP)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::commit::Staged;
 use crate::engine::{Compression, Layout, LeafChunking, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{ErrorKind, Result};
 use crate::formats::orbax::Orbax;
-use crate::formats::{Format, Reader};
+use crate::formats::{Format, Reader, ReaderExt};
 use crate::location::Location;
 use crate::store::ocdbt::OcdbtStore;
 use crate::store::{ByteRange, LocalStore, Located, Store};

@@ -1,0 +1,71 @@
+//! Parts of leaves that the layout decodes, each straight to where it goes.
+
+use crate::array::{Dtype, Region, cast_bytes};
+use crate::bytes::limits::allocate;
+use crate::engine::bands::for_each_band;
+use crate::error::Result;
+use crate::formats::Reader;
+use crate::tree::LeafInfo;
+
+/// Arrays above this size are read in bands by several threads.
+pub(super) const BAND_LEN_BYTES: u64 = 8 << 20;
+
+/// A part of a leaf, and where it goes.
+pub(super) struct Band<'a> {
+    pub leaf: usize,
+    region: Region,
+    dtype: Dtype,
+    pub out: &'a mut [u8],
+    /// Memory that decoding takes, unless it is as much as the band.
+    working_len_bytes: Option<u64>,
+}
+
+impl Band<'_> {
+    /// Bytes of the band as it is stored, if it has to be cast.
+    fn source_len_bytes(&self, info: &LeafInfo) -> Option<u64> {
+        (self.dtype != info.dtype).then(|| self.stored_len_bytes(info))
+    }
+
+    /// Memory that it takes beside its destination. A band that is to be cast is held as it was stored, too.
+    pub fn cost_bytes(&self, info: &LeafInfo) -> u64 {
+        let stored = self.source_len_bytes(info);
+        let working = self.working_len_bytes.unwrap_or(stored.unwrap_or(self.out.len() as u64));
+        working.saturating_add(stored.unwrap_or(0))
+    }
+
+    /// Bytes of the elements, as they are stored.
+    pub fn stored_len_bytes(&self, info: &LeafInfo) -> u64 {
+        self.region.len_elements() * info.dtype.size_bytes() as u64
+    }
+
+    /// Whether it keeps one thread long.
+    pub fn is_long(&self) -> Option<usize> {
+        Some(self.out.len()).filter(|&len| len as u64 > 2 * BAND_LEN_BYTES)
+    }
+
+    pub fn read(self, reader: &dyn Reader, info: &LeafInfo) -> Result<()> {
+        let Some(len_bytes) = self.source_len_bytes(info) else {
+            return reader.read_region(self.leaf, &self.region, self.out);
+        };
+        let mut source = allocate(len_bytes)?;
+        reader.read_region(self.leaf, &self.region, &mut source)?;
+        cast_bytes(&source, info.dtype, self.dtype, self.out)
+    }
+}
+
+/// Cuts a leaf into bands of whole chunk rows along its first axis; their bytes follow each other in `out`.
+pub(super) fn cut_into_bands<'a>(
+    leaf: usize,
+    info: &LeafInfo,
+    (dtype, working_len_bytes): (Dtype, Option<u64>),
+    out: &'a mut [u8],
+    bands: &mut Vec<Band<'a>>,
+) -> Result<()> {
+    let mut rest = out;
+    for_each_band(info, BAND_LEN_BYTES, |region, count| {
+        let (band, after) = std::mem::take(&mut rest).split_at_mut(count as usize * dtype.size_bytes());
+        rest = after;
+        bands.push(Band { leaf, region: region.clone(), dtype, out: band, working_len_bytes });
+        Ok(())
+    })
+}

@@ -1,0 +1,102 @@
+//! Loading: all of it, or a selection.
+//!
+//! ```text
+//! select    which leaves, as what dtype, and where they go          patterns, template, casts, memory of the caller
+//! plan      for each of them a step, in the order of the disk       data: where its bytes are, how they come
+//! run       views checked and handed out; the rest read into place  the one executor, a few threads, one budget
+//! hand out  the tree of the leaves
+//! ```
+//!
+//! What is stored raw and whole in files that nobody writes into comes back as a view of the map, checked first, in the
+//! order in which it lies on disk; where the page cache does not have it and memory has room, it is read past the cache
+//! into memory, which is faster. Files of other programs, which write them in place, are read into memory unless the
+//! caller asks for maps. Everything else is decoded straight into its destination by a few threads; an array of many
+//! chunks is cut into bands along its first axis so that one leaf can keep all of them busy. Memory that the caller
+//! gives is filled in place, and what goes there is checked on the way.
+
+mod band;
+mod plan;
+mod prune;
+mod run;
+mod select;
+
+pub(super) use run::short_blocks;
+
+use super::retry::Retries;
+use super::{Checkpoint, LoadOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::ToLocation;
+use crate::monitor::Stage;
+use crate::text::counted;
+use crate::tree::{Leaf, Tree};
+
+/// Loads the whole checkpoint at `path` as the tree it is, every block checked.
+///
+/// [`regrow::load`](crate::load) makes a value of it, of any type that is [`Pytree`](crate::Pytree).
+///
+/// # Errors
+/// As [`open`](super::open), and `Corrupt` with file, leaf and offset.
+pub fn load(path: impl ToLocation) -> Result<Tree<Leaf>> {
+    load_with(path, &LoadOptions::default())
+}
+
+/// Loads what `options` select.
+///
+/// # Errors
+/// As [`load`]; `Mismatch` if a template does not fit, with all differences.
+pub fn load_with(path: impl ToLocation, options: &LoadOptions) -> Result<Tree<Leaf>> {
+    let at = path.to_location()?;
+    Retries::until_unreplaced(|| {
+        let checkpoint = super::open_with(&at, &options.open)?;
+        match checkpoint.load(options) {
+            // Also where the error is one of a checkpoint that is whole: the one that took its place may have none.
+            Err(error) if error.kind() != ErrorKind::Cancelled && checkpoint.is_replaced() => {
+                Err(checkpoint.was_replaced())
+            }
+            loaded => loaded,
+        }
+    })
+}
+
+impl Checkpoint {
+    /// Loads what `options` select.
+    ///
+    /// # Errors
+    /// As [`load_with`]: `NotFound` also for patterns that match nothing, all of them named.
+    pub fn load(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+        self.load_watched(options, Vec::new())
+    }
+
+    /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its bytes go in C
+    /// order, or `None`. Leaves that were filled come back as [`LeafData::Absent`], the others as from
+    /// [`load`](Self::load); text is never filled in.
+    ///
+    /// Raw leaves are read straight to where they go and checked in the same pass, by several threads.
+    ///
+    /// # Errors
+    /// As for `load`; `InvalidArgument` without a template; `Mismatch` if a destination has another length than its
+    /// leaf (as cast), or the template another dtype. After an error the contents of all destinations are unspecified.
+    pub fn load_into_memory(
+        &self,
+        options: &LoadOptions,
+        outs: Vec<Option<&mut [u8]>>,
+    ) -> Result<Tree<Leaf>> {
+        let template_len = options.template.as_ref().map(Tree::len);
+        if template_len != Some(outs.len()) {
+            return Err(Error::invalid(
+                "a load into memory needs a template, and a place for each of its leaves",
+            )
+            .expected(counted(template_len.unwrap_or(0), "place", "places"), outs.len()));
+        }
+        self.load_watched(options, outs)
+    }
+
+    fn load_watched(&self, options: &LoadOptions, outs: Vec<Option<&mut [u8]>>) -> Result<Tree<Leaf>> {
+        let monitor = &options.monitor;
+        let running = monitor.begin();
+        let loaded = running.and_then(|_running| {
+            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.load_selected(options, outs)))
+        });
+        monitor.conclude(loaded)
+    }
+}

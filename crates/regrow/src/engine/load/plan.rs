@@ -1,0 +1,285 @@
+//! The plan of a load, as data: for each leaf where its bytes come from and where they go, in the order of the disk.
+//!
+//! | a leaf | comes |
+//! |---|---|
+//! | raw, in a file that nobody writes into | as a view of the map, checked first |
+//! | the same, which the page cache lacks | past the cache, into memory |
+//! | raw, under checksums of blocks | block by block, into memory or to where the caller wants it |
+//! | in any other coding, or to be cast | in bands that the layout decodes |
+//!
+//! Making it looks at maps and at what the page cache has; it reads no data.
+
+use std::cell::LazyCell;
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::array::Dtype;
+use crate::bytes::available::is_available;
+use crate::engine::{Checkpoint, LoadOptions};
+use crate::error::{Error, Result};
+use crate::formats::Reader;
+use crate::reads::{BlobRef, Extent, Source, Text, Unreadable};
+use crate::store::LONG_LEN_MIN_BYTES;
+use crate::tree::{LeafInfo, LeafKind, PathPattern};
+
+/// Views are checked this many bytes ahead of where they are handed out.
+const AHEAD_LEN_BYTES: u64 = 256 << 20;
+
+/// What is done, in this order.
+#[derive(Debug)]
+pub(super) struct Plan<'r> {
+    /// A step for each leaf that is wanted, in the order in which they lie on disk.
+    pub steps: Vec<Step<'r>>,
+    /// The steps whose views are checked at once.
+    pub portions: Vec<Range<usize>>,
+    /// Bytes of all leaves, as they are stored.
+    pub wanted_bytes: u64,
+}
+
+/// A leaf.
+#[derive(Debug)]
+pub(super) struct Step<'r> {
+    pub leaf: usize,
+    /// As which it is wanted.
+    pub dtype: Dtype,
+    pub how: How<'r>,
+    pub to: Destination,
+}
+
+/// How a leaf comes.
+#[derive(Debug)]
+pub(super) enum How<'r> {
+    /// It has no data.
+    Nothing,
+    /// It has data that cannot be read: an error, once these are known to be whole.
+    Unreadable(Unreadable<'r>),
+    Text(Text<'r>),
+    /// As a view of the map, once its blocks have passed.
+    View(Extent<'r>, Bytes),
+    /// It is in memory.
+    Memory(Bytes),
+    /// Its blocks are read, and checked there.
+    Blocks(Extent<'r>),
+    /// The layout decodes it in bands, each of which takes so much memory beside the result; `None`: as much as the
+    /// band.
+    Bands(Option<u64>),
+}
+
+/// Where the bytes of a leaf go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// They stay where they are, or there are none.
+    Stay,
+    /// To where the caller wants them.
+    Given,
+    /// To fresh memory, whose pages come as they are touched.
+    Fresh,
+    /// To fresh memory, whose pages are made ahead: the disk is faster than they come.
+    Paged,
+}
+
+impl<'r> Plan<'r> {
+    /// Plans to load these leaves of a checkpoint; `is_given` says whose bytes the caller has a place for.
+    ///
+    /// # Errors
+    /// `Corrupt` if what says where a leaf is, is damaged.
+    pub fn of(
+        checkpoint: &'r Checkpoint,
+        wanted: &[usize],
+        options: &LoadOptions,
+        is_given: &dyn Fn(usize) -> bool,
+    ) -> Result<Self> {
+        let (reader, infos) = (checkpoint.reader(), checkpoint.tree().leaves());
+        let order = in_order(reader, wanted);
+        let wanted_bytes = sum_bytes(infos, order.iter().copied());
+        let is_mapped = options.mapped || checkpoint.is_mapped();
+        let has_views = is_mapped || checkpoint.has_views();
+        let mut planner = Planner { checkpoint, options, has_views, map: None };
+        let mut steps = Vec::with_capacity(order.len());
+        for leaf in order {
+            let Some(info) = infos.get(leaf) else { continue };
+            // Paths of all leaves would take longer than opening: they are for a cast's patterns, and for the one error.
+            let step = planner.step(leaf, info, is_given(leaf));
+            steps.push(step.map_err(|error| error.at_leaf(&checkpoint.tree().path_of(leaf)))?);
+        }
+        let mut plan = Self { steps, portions: Vec::new(), wanted_bytes };
+        plan.portions = plan.cut_into_portions(infos);
+        if has_views && !is_mapped && !options.unverified {
+            plan.read_cold_views(infos);
+        }
+        plan.leave_overlaps(infos);
+        Ok(plan)
+    }
+
+    fn cut_into_portions(&self, infos: &[LeafInfo]) -> Vec<Range<usize>> {
+        let mut portions = Vec::new();
+        let (mut start, mut len_bytes) = (0, 0_u64);
+        for (at, step) in self.steps.iter().enumerate() {
+            if len_bytes >= AHEAD_LEN_BYTES {
+                portions.push(start..at);
+                (start, len_bytes) = (at, 0);
+            }
+            len_bytes = len_bytes.saturating_add(infos.get(step.leaf).map_or(0, LeafInfo::len_bytes));
+        }
+        portions.push(start..self.steps.len());
+        portions
+    }
+
+    /// Views that the page cache lacks are read into memory instead, portion by portion, if it has room.
+    fn read_cold_views(&mut self, infos: &[LeafInfo]) {
+        let wanted_bytes = self.wanted_bytes;
+        let has_room = LazyCell::new(|| is_available(wanted_bytes));
+        for portion in self.portions.clone() {
+            let steps = self.steps.get_mut(portion).unwrap_or_default();
+            let views = steps.iter().filter(|step| step.is_view()).map(|step| step.leaf);
+            let is_long = sum_bytes(infos, views) >= LONG_LEN_MIN_BYTES;
+            if is_long && is_mostly_cold(steps) && *has_room {
+                steps.iter_mut().for_each(Step::read_into_memory);
+            }
+        }
+    }
+
+    /// Of two leaves at the same bytes, which no layout writes but a record may have, the second is decoded alone: what
+    /// is read at once does not overlap.
+    fn leave_overlaps(&mut self, infos: &[LeafInfo]) {
+        let mut end: Option<(*const (), u64)> = None;
+        for step in &mut self.steps {
+            let (How::Blocks(extent), Some(info)) = (&step.how, infos.get(step.leaf)) else { continue };
+            let Some(checks) = &extent.checks else { continue };
+            let table = std::ptr::from_ref(checks.table).cast();
+            let overlaps = end.is_some_and(|(last, end)| last == table && extent.offset_bytes < end);
+            if overlaps || extent.len_bytes != info.len_bytes() {
+                step.how = How::Bands(extent.working_len_bytes);
+            } else {
+                end = Some((table, extent.offset_bytes.saturating_add(extent.len_bytes)));
+            }
+        }
+    }
+}
+
+/// Makes the steps.
+struct Planner<'r, 'o> {
+    checkpoint: &'r Checkpoint,
+    options: &'o LoadOptions,
+    has_views: bool,
+    /// The map that was asked for last, of a blob that the reader keeps.
+    map: Option<(*const (), Option<Bytes>)>,
+}
+
+impl<'r> Planner<'r, '_> {
+    fn step(&mut self, leaf: usize, info: &LeafInfo, is_given: bool) -> Result<Step<'r>> {
+        let reader = self.checkpoint.reader();
+        let stay = |how| Step { leaf, dtype: info.dtype, how, to: Destination::Stay };
+        Ok(match info.kind {
+            LeafKind::Placeholder => stay(How::Nothing),
+            LeafKind::Str => match reader.source(leaf)? {
+                Source::Text(text) => stay(How::Text(text)),
+                _ => return Err(Error::invalid("the leaf is no text")),
+            },
+            LeafKind::Unknown(_) => match reader.source(leaf)? {
+                Source::Unreadable(unreadable) => stay(How::Unreadable(unreadable)),
+                _ => stay(How::Nothing),
+            },
+            _ => {
+                let cast = self.cast_of(leaf, info);
+                let how = self.array(reader.source(leaf)?, is_given || cast.is_some(), cast.is_some())?;
+                let to = match &how {
+                    How::View(..) | How::Memory(_) => Destination::Stay,
+                    _ if is_given => Destination::Given,
+                    _ => Destination::Fresh,
+                };
+                Step { leaf, dtype: cast.unwrap_or(info.dtype), how, to }
+            }
+        })
+    }
+
+    /// How an array comes that may have to be moved, and cast.
+    fn array(&mut self, source: Source<'r>, is_moved: bool, is_cast: bool) -> Result<How<'r>> {
+        Ok(match source {
+            Source::Raw(extent) if is_cast => How::Bands(extent.working_len_bytes),
+            Source::Raw(extent) => match if is_moved { None } else { self.view(&extent)? } {
+                Some(view) => How::View(extent, view),
+                None => in_memory(extent),
+            },
+            Source::Memory(bytes) if self.has_views && !is_moved => How::Memory(bytes),
+            Source::Coded(coded) => How::Bands(coded.working_len_bytes),
+            _ => How::Bands(None),
+        })
+    }
+
+    /// What others may write into is no place for a view: its numbers would change, or fault, with the file.
+    fn view(&mut self, extent: &Extent<'r>) -> Result<Option<Bytes>> {
+        let blob = match extent.blob {
+            _ if !self.has_views => return Ok(None),
+            BlobRef::Kept(blob) if extent.is_viewable && extent.len_bytes > 0 => blob,
+            _ => return extent.view(),
+        };
+        let key = std::ptr::from_ref(blob).cast();
+        if self.map.as_ref().is_none_or(|(known, _)| *known != key) {
+            self.map = Some((key, blob.map()?));
+        }
+        let map = self.map.as_ref().and_then(|(_, map)| map.as_ref());
+        map.map(|map| extent.view_of(map)).transpose()
+    }
+
+    fn cast_of(&self, leaf: usize, info: &LeafInfo) -> Option<Dtype> {
+        let is_for = |pattern: &PathPattern| {
+            self.checkpoint.paths().get(leaf).is_some_and(|path| pattern.matches(path))
+        };
+        let cast = self.options.cast.iter().find(|(pattern, _)| is_for(pattern));
+        cast.map(|(_, to)| *to).filter(|&to| info.kind.is_castable() && to != info.dtype)
+    }
+}
+
+impl Step<'_> {
+    fn is_view(&self) -> bool {
+        matches!(self.how, How::View(..) | How::Memory(_))
+    }
+
+    /// A view that has bytes comes by a read instead.
+    fn read_into_memory(&mut self) {
+        let how = std::mem::replace(&mut self.how, How::Nothing);
+        (self.how, self.to) = match how {
+            How::View(extent, _) if extent.len_bytes > 0 => (in_memory(extent), Destination::Paged),
+            How::Memory(bytes) if !bytes.is_empty() => (How::Bands(None), Destination::Paged),
+            how => (how, self.to),
+        };
+    }
+}
+
+/// What has checksums is read by blocks; the layout reads the rest, a band at a time.
+fn in_memory(extent: Extent<'_>) -> How<'_> {
+    if extent.checks.is_some() { How::Blocks(extent) } else { How::Bands(extent.working_len_bytes) }
+}
+
+/// The leaves that are wanted, in the order in which they lie on disk.
+fn in_order(reader: &dyn Reader, wanted: &[usize]) -> Vec<usize> {
+    let mut is_wanted = vec![false; reader.tree().len()];
+    for &leaf in wanted {
+        if let Some(slot) = is_wanted.get_mut(leaf) {
+            *slot = true;
+        }
+    }
+    let mut order = reader.read_order();
+    order.retain(|&leaf| is_wanted.get(leaf) == Some(&true));
+    order
+}
+
+/// Whether the page cache lacks most of these views, which lie side by side: a few of them are looked at.
+fn is_mostly_cold(steps: &[Step<'_>]) -> bool {
+    let views: Vec<&How<'_>> = steps.iter().filter(|step| step.is_view()).map(|step| &step.how).collect();
+    let last = views.len().saturating_sub(1);
+    let looks = [0, last / 4, last / 2, last / 4 * 3, last];
+    let is_cached = |how: &&How<'_>| !matches!(how, How::View(extent, _) if !extent.is_cached());
+    let cached = looks.iter().filter_map(|&at| views.get(at).copied()).filter(is_cached).count();
+    !views.is_empty() && cached < looks.len().div_ceil(2)
+}
+
+fn sum_bytes(infos: &[LeafInfo], leaves: impl Iterator<Item = usize>) -> u64 {
+    leaves.filter_map(|leaf| infos.get(leaf)).map(LeafInfo::len_bytes).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+//! Which leaves are loaded, and where they go.
+
+use super::prune::prune;
+use crate::array::Dtype;
+use crate::engine::patterns::check_patterns;
+use crate::engine::template::match_template;
+use crate::engine::{Checkpoint, LoadOptions, TemplateLeaf};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
+
+impl Checkpoint {
+    pub(super) fn load_selected(
+        &self,
+        options: &LoadOptions,
+        outs: Vec<Option<&mut [u8]>>,
+    ) -> Result<Tree<Leaf>> {
+        let casts = options.cast.iter().map(|(pattern, _)| pattern);
+        check_patterns(self.tree(), options.only.iter().chain(casts))
+            .map_err(|error| error.in_file(self.path()))?;
+        match &options.template {
+            Some(template) => self.load_as(template, options, outs),
+            None if options.only.is_empty() => {
+                let wanted: Vec<usize> = (0..self.tree().len()).collect();
+                let leaves = self.read_all(&wanted, options, Vec::new())?;
+                self.tree()
+                    .with_leaves(leaves.into_iter().map(|leaf| leaf.unwrap_or_else(placeholder)).collect())
+            }
+            None => self.load_chosen(options),
+        }
+    }
+
+    /// The leaves that a template asks for, as its tree.
+    fn load_as(
+        &self,
+        template: &Tree<TemplateLeaf>,
+        options: &LoadOptions,
+        outs: Vec<Option<&mut [u8]>>,
+    ) -> Result<Tree<Leaf>> {
+        let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
+        let matches = match_template(self.tree(), template, options.partial, is_cast)
+            .map_err(|error| error.in_file(self.path()))?;
+        let wanted: Vec<usize> = matches.iter().flatten().copied().collect();
+        let mut places: Vec<Option<&mut [u8]>> = Vec::new();
+        if outs.iter().any(Option::is_some) {
+            places.resize_with(self.tree().len(), || None);
+            for ((leaf, out), want) in matches.iter().zip(outs).zip(template.leaves()) {
+                let place = leaf.and_then(|leaf| places.get_mut(leaf).zip(Some(leaf)));
+                if let (Some((place, leaf)), Some(out)) = (place, out) {
+                    let cast = self.paths().get(leaf).and_then(|path| cast_for(options, path));
+                    self.check_destination(leaf, cast, want.dtype, out.len())?;
+                    *place = Some(out);
+                }
+            }
+        }
+        let mut leaves = self.read_all(&wanted, options, places)?;
+        let placed = matches.into_iter().map(|leaf| {
+            leaf.and_then(|leaf| leaves.get_mut(leaf).and_then(Option::take)).unwrap_or_else(placeholder)
+        });
+        template.with_leaves(placed.collect())
+    }
+
+    /// The leaves that `only` chooses, and of the tree what holds them.
+    fn load_chosen(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
+        let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
+        let paths = self.paths().iter().enumerate();
+        let wanted: Vec<usize> = paths.filter(|(_, path)| chosen(path)).map(|(leaf, _)| leaf).collect();
+        let empty: Vec<bool> = self
+            .tree()
+            .walk()
+            .map(|(path, node)| node.kind != NodeKind::Leaf && node.child_count == 0 && chosen(&path))
+            .collect();
+        prune(self.tree(), self.read_all(&wanted, options, Vec::new())?, &empty)
+    }
+
+    fn check_destination(
+        &self,
+        leaf: usize,
+        cast: Option<Dtype>,
+        dtype: Option<Dtype>,
+        len: usize,
+    ) -> Result<()> {
+        let info = self.info(leaf)?;
+        let becomes = cast.filter(|_| info.kind.is_castable()).unwrap_or(info.dtype);
+        let len_bytes = info.shape.len_bytes(becomes)?;
+        let has_no_data = matches!(info.kind, LeafKind::Str | LeafKind::Placeholder | LeafKind::Unknown(_));
+        if has_no_data || len_bytes == len as u64 && dtype.is_none_or(|dtype| dtype == becomes) {
+            return Ok(());
+        }
+        let shown = dtype.map_or_else(String::new, |dtype| format!(" of {dtype}"));
+        Err(Error::new(ErrorKind::Mismatch, "a destination does not fit its leaf")
+            .in_file(self.path())
+            .expected(format_args!("{len_bytes} bytes of {becomes}"), format_args!("{len} bytes{shown}"))
+            .help("give an array of the leaf's shape and dtype, or ask for the cast")
+            .at_leaf(&self.key_path(leaf)?))
+    }
+}
+
+/// What a leaf of that path is to be cast to.
+fn cast_for(options: &LoadOptions, path: &KeyPath) -> Option<Dtype> {
+    options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|cast| cast.1)
+}
+
+/// A leaf without data.
+pub(super) fn placeholder() -> Leaf {
+    Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
+}

@@ -1,0 +1,113 @@
+//! What a layout is to the engine: how it is recognised, opened and written, and what it keeps.
+
+use std::ffi::OsStr;
+use std::fmt::Debug;
+
+use super::{Loss, Preview, Reader, Target};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::options::{OpenOptions, SaveOptions};
+use crate::storage::Publication;
+use crate::tree::{Leaf, LeafInfo, Tree};
+
+/// One layout.
+pub trait Format: Fidelity + Debug + Sync {
+    /// Its name in `layout=`, in reports and in `Description`.
+    fn name(&self) -> &'static str;
+
+    /// Whether what is `at` a location (a file or a folder that exists) looks like this layout. Looks at names and first bytes only.
+    ///
+    /// # Errors
+    /// What the file system says; `Uncommitted` for a save that never ended.
+    fn recognise(&self, at: &Location) -> Result<bool>;
+
+    /// Reads the metadata of the checkpoint `at` a location, no array data.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`, each with file and offset.
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>>;
+
+    /// What kind of thing [`write`](Self::write) makes `at` a location.
+    fn target(&self, at: &Location, options: &SaveOptions) -> Target;
+
+    /// How its single files are told from others; `None` if it has none, or only beside each other.
+    fn single_file(&self) -> Option<&dyn SingleFile>;
+
+    /// Says all that [`write`](Self::write) would refuse of `tree`, saved at `target`: the plan that `write` begins
+    /// with, and nothing after it. Reads no array data but that of numbers, and writes nothing.
+    ///
+    /// # Errors
+    /// Those of `write`, but for what the disk says.
+    fn check(&self, tree: &Tree<Leaf>, target: &Location, options: &SaveOptions) -> Result<()>;
+
+    /// Adds all files of a checkpoint to a publication; the caller commits. The leaves have been cast as
+    /// `options` ask, but for the layouts regrow and orbax, which keep what they know of the original.
+    ///
+    /// # Errors
+    /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
+    fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
+}
+
+/// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it may.
+pub trait Fidelity {
+    /// What of `tree`, whose text leaves have these `texts`, would come back from this layout as something else, or not
+    /// at all: everything that [`write`](Format::write) does not refuse, but a later load could not restore.
+    fn losses(&self, tree: &Tree<LeafInfo>, texts: &[(usize, &str)], options: &SaveOptions) -> Vec<Loss>;
+
+    /// Why this layout cannot write such a leaf, whatever the rest of the tree; `None` if it can. `convert` puts
+    /// what comes nearest in its place.
+    fn refusal(&self, leaf: &LeafInfo, options: &SaveOptions) -> Option<Error>;
+
+    /// Whether a checkpoint's own metadata (any JSON) has a place in this layout.
+    fn holds_metadata(&self, options: &SaveOptions) -> bool;
+}
+
+/// How single files of a layout are told from other files.
+pub trait SingleFile {
+    /// Whether the name alone makes a file one of this layout: `x.msgpack`. A name that other programs use for their own
+    /// files does not.
+    fn claims_name(&self, name: &OsStr) -> bool;
+
+    /// Whether a file of this name and beginning, which has not been written yet, would be
+    /// [recognised](Format::recognise).
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool;
+
+    /// The beginning of the file that [`write`](Format::write) would make of `tree`, without its array data. A dry run
+    /// shows it to all layouts to see which of them would recognise the file. Layouts whose files are recognised by their
+    /// names alone give nothing.
+    ///
+    /// # Errors
+    /// Those of [`check`](Format::check).
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview>;
+
+    /// How the names of this layout's files end, if files of other names are recognised by their content: a save refuses
+    /// another name when the content would not tell.
+    fn suffix(&self) -> Option<&'static str>;
+}
+
+/// Comfort for callers: what a [`SingleFile`] says, and what holds where there is none.
+pub trait FormatExt: Format {
+    /// Whether the name alone makes a file one of this layout.
+    fn claims_name(&self, name: &OsStr) -> bool {
+        self.single_file().is_some_and(|file| file.claims_name(name))
+    }
+
+    /// Whether a file of this name and beginning would be recognised.
+    fn recognise_preview(&self, name: &OsStr, preview: &Preview) -> bool {
+        self.single_file().is_some_and(|file| file.recognise_preview(name, preview))
+    }
+
+    /// The beginning of the file that a save would make.
+    ///
+    /// # Errors
+    /// As [`SingleFile::preview`].
+    fn preview(&self, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<Preview> {
+        self.single_file().map_or_else(|| Ok(Preview::default()), |file| file.preview(tree, options))
+    }
+
+    /// How names end, if they have to.
+    fn suffix(&self) -> Option<&'static str> {
+        self.single_file().and_then(SingleFile::suffix)
+    }
+}
+impl<T: Format + ?Sized> FormatExt for T {}

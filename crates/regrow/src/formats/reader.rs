@@ -1,0 +1,169 @@
+//! What a layout says of an opened checkpoint: the few things that only it knows. The engine does the rest.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::array::Region;
+use crate::error::{Error, Result};
+use crate::location::StepFolder;
+use crate::reads::{CheckFor, Seal, Source, Text, Unreadable};
+use crate::report::Finding;
+use crate::tree::{LeafInfo, Tree};
+
+/// An opened checkpoint: metadata in memory, data on disk. Leaves go by their position in flatten order.
+pub trait Reader: Debug + Send + Sync {
+    /// What the checkpoint says of itself.
+    fn description(&self) -> &Description;
+
+    /// The structure, with what is known of each leaf.
+    fn tree(&self) -> &Tree<LeafInfo>;
+
+    /// Where the data of a leaf is, and how it is coded. Reads none of it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such leaf; `Corrupt` if what says where it is, is damaged.
+    fn source(&self, leaf: usize) -> Result<Source<'_>>;
+
+    /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the chunks or byte
+    /// ranges that the region meets, and checks all that is checkable of them. What a [`Seal`] vouches for is checked
+    /// only when all parts are read, front to back.
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()>;
+
+    /// Leaves in the order in which their bytes lie on disk, for reading them all.
+    fn read_order(&self) -> Vec<usize>;
+
+    /// Checks everything that is not a leaf's data: indexes, small files.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn check_rest(&self) -> Result<Rest>;
+
+    /// What is sure of the files, whoever writes to them.
+    fn standing(&self) -> Standing<'_>;
+}
+
+/// What is sure of the files of a checkpoint, whoever writes to them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standing<'r> {
+    /// Whether damage to array data is sure to be noticed: every data byte is under a checksum.
+    pub has_data_checksums: bool,
+    /// Whether nobody writes into the files in place: then a view of a map stays what it is. True of folders that are
+    /// committed once and for all; the files of other programs are overwritten by whoever saves again.
+    pub is_never_rewritten: bool,
+    /// Whether all that is read comes from files that have been open since this was opened: then it is of one
+    /// checkpoint, whatever happens to the path.
+    pub reads_open_files: bool,
+    /// The folder of the step that was opened, if the path is that of a folder of steps.
+    pub step_folder: Option<&'r StepFolder>,
+}
+
+/// What was found of everything that is not a leaf's data.
+#[derive(Debug, Default)]
+pub struct Rest {
+    /// What is wrong, each with its place.
+    pub findings: Vec<Finding>,
+    /// What cannot be called wrong and somebody should know of, each with its place.
+    pub notes: Vec<String>,
+}
+
+impl Rest {
+    /// Nothing wrong, and these notes.
+    pub fn noted(notes: impl IntoIterator<Item = String>) -> Self {
+        Self { findings: Vec::new(), notes: notes.into_iter().collect() }
+    }
+
+    /// With what is wrong.
+    #[must_use]
+    pub fn found(mut self, errors: impl IntoIterator<Item = Error>) -> Self {
+        self.findings.extend(errors.into_iter().map(|error| Finding { error }));
+        self
+    }
+}
+
+/// Comfort for callers.
+pub trait ReaderExt: Reader {
+    /// The text of a leaf of kind `Str`, checked.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no text; `Corrupt`.
+    fn read_text(&self, leaf: usize) -> Result<Arc<str>> {
+        match self.source(leaf)? {
+            Source::Text(Text::Known(text)) => Ok(text.clone()),
+            Source::Text(Text::Stored(extent)) => extent.read_text(),
+            _ => Err(Error::invalid("the leaf is no text")),
+        }
+    }
+
+    /// The whole leaf as a view of a read-only map, if it is stored raw and in one piece; `None` otherwise. **Not
+    /// checked**: [`check_view`](Self::check_view) does that.
+    ///
+    /// # Errors
+    /// As [`Reader::source`]; `Corrupt` if the file has changed.
+    fn view(&self, leaf: usize) -> Result<Option<Bytes>> {
+        match self.source(leaf)? {
+            Source::Raw(extent) => extent.view(),
+            Source::Memory(bytes) => Ok(Some(bytes)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Checks the bytes that a view of this leaf shows against their stored checksums, each block once.
+    ///
+    /// # Errors
+    /// `Corrupt`; what the storage says.
+    fn check_view(&self, leaf: usize) -> Result<()> {
+        match self.source(leaf)? {
+            Source::Raw(extent) => extent.check(CheckFor::Views),
+            _ => Ok(()),
+        }
+    }
+
+    /// Errs if a leaf of kind `Unknown` has data that cannot be read, which a load without an error would lose.
+    ///
+    /// # Errors
+    /// `Unsupported`; `Corrupt` if it is damaged.
+    fn check_unknown(&self, leaf: usize) -> Result<()> {
+        match self.source(leaf)? {
+            Source::Unreadable(Unreadable { why, seal }) => seal.check().and(Err(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// To be called before a part of this leaf is read alone.
+    ///
+    /// # Errors
+    /// `Corrupt` if what is under one checksum fails it.
+    fn check_before_part(&self, leaf: usize) -> Result<()> {
+        match self.source(leaf)? {
+            Source::Coded(coded) => coded.seal.map_or(Ok(()), |seal: Box<dyn Seal + '_>| seal.check()),
+            _ => Ok(()),
+        }
+    }
+}
+impl<T: Reader + ?Sized> ReaderExt for T {}
+
+/// What a checkpoint says of itself.
+#[derive(Debug, Clone, Default)]
+pub struct Description {
+    /// Name of the layout: `regrow`, `orbax`, `safetensors`.
+    pub layout: String,
+    /// The variant in words: `ocdbt, zarr v3`.
+    pub variant: String,
+    /// The step that was opened, for a folder of steps.
+    pub step: Option<u64>,
+    /// All committed steps, for a folder of steps.
+    pub steps: Vec<u64>,
+    /// Named parts, for a checkpoint that has them: name and kind (`pytree`, `json`, `files: a, b`).
+    pub items: Vec<(String, String)>,
+    /// The user's own metadata, if any.
+    pub custom_metadata: Option<serde_json::Value>,
+    /// Metrics saved with a step, if any.
+    pub metrics: Option<serde_json::Value>,
+    /// What a reader should be told, though it is no error: "never synced", "no checksums".
+    pub notes: Vec<String>,
+    /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or damage to it may go
+    /// unseen. An error for those who open it [strictly](OpenOptions::strict).
+    pub warnings: Vec<String>,
+}

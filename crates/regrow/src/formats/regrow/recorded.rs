@@ -1,0 +1,98 @@
+//! A data file as `regrow.json` records it: opened when it is first wanted, and refused if it has another length.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use crate::error::{Error, Result};
+use crate::storage::Identity;
+use crate::store::{Blob, ReadPath, Scratch, Store, Suits};
+
+/// The file of a record. It is opened once, for everything that is done with it.
+#[derive(Debug)]
+pub(super) struct RecordedBlob {
+    base: Arc<dyn Store>,
+    name: String,
+    len_bytes: u64,
+    opened: OnceLock<Arc<dyn Blob>>,
+}
+
+impl RecordedBlob {
+    /// The file of that name, which should be so long.
+    pub fn new(base: Arc<dyn Store>, name: &str, len_bytes: u64) -> Self {
+        Self { base, name: name.to_owned(), len_bytes, opened: OnceLock::new() }
+    }
+
+    /// The file itself.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is gone or has another length than recorded; what the storage says.
+    pub fn opened(&self) -> Result<&Arc<dyn Blob>> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let found = self.base.open(self.name.as_bytes())?;
+        match found {
+            Some(found) if found.len_bytes() == self.len_bytes => Ok(self.opened.get_or_init(|| found)),
+            Some(found) => Err(self.is_another(&found.len_bytes())),
+            None => Err(self.is_another(&"no such file")),
+        }
+    }
+
+    fn is_another(&self, found: &dyn std::fmt::Display) -> Error {
+        Error::corrupt("a data file is not what regrow.json says")
+            .in_file(self.describe())
+            .expected(format_args!("{} bytes", self.len_bytes), found)
+            .help("the copy or download of this checkpoint was not finished; copy it again")
+    }
+}
+
+/// What cannot fail says of a file that cannot be opened what leads to a read, which then says what is wrong.
+impl Blob for RecordedBlob {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.base.describe(self.name.as_bytes())
+    }
+
+    fn read(&self, offset_bytes: u64, out: &mut [u8], way: ReadPath) -> Result<()> {
+        self.opened()?.read(offset_bytes, out, way)
+    }
+
+    fn fetch<'s>(
+        &self,
+        offset_bytes: u64,
+        len: usize,
+        way: ReadPath,
+        scratch: &'s mut Scratch,
+    ) -> Result<&'s [u8]> {
+        self.opened()?.fetch(offset_bytes, len, way, scratch)
+    }
+
+    fn map(&self) -> Result<Option<Bytes>> {
+        self.opened()?.map()
+    }
+
+    fn is_cached(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        self.opened().map_or(true, |opened| opened.is_cached(offset_bytes, len_bytes))
+    }
+
+    fn has_its_length(&self) -> bool {
+        self.opened().is_ok_and(|opened| opened.has_its_length())
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.opened().ok()?.identity()
+    }
+
+    fn object(&self) -> Option<(String, Identity)> {
+        self.opened().ok()?.object()
+    }
+
+    fn suits(&self) -> Suits {
+        self.opened().map_or(Suits { requests_min: 1, requests_max: 1 }, |opened| opened.suits())
+    }
+}

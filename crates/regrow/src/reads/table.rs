@@ -1,0 +1,225 @@
+//! The blocks of a blob: what each of them should be, and which have been found to be that.
+//!
+//! ```text
+//! blob    | head |  block 0  |  block 1  | b. 2 |  rest |      every block as long as the first, but for the last
+//!                start                         end
+//! ```
+
+use std::fmt::Display;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bytes::checksum::{Crc32, Crc32c, crc32c};
+use crate::error::{Error, Result};
+use crate::store::Blob;
+
+/// Blocks up to this length are read whole, many at once; longer ones one at a time, in steps.
+const SHORT_BLOCK_LEN_MAX_BYTES: u64 = 1 << 20;
+
+/// A block of a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// From the first of the table.
+    pub number: usize,
+    /// First byte in the blob.
+    pub start: u64,
+    /// The byte after the last.
+    pub end: u64,
+}
+
+impl Block {
+    /// Its length.
+    pub fn len_bytes(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+/// Which checksum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checksum {
+    /// CRC-32C, as most layouts have it.
+    Crc32c,
+    /// CRC-32, as zip has it.
+    Crc32,
+}
+
+/// What a layout says of a block that fails.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// What has failed, by the label of the table and the number of the block.
+    pub what: fn(usize, usize) -> String,
+    /// What to do.
+    pub help: &'static str,
+    /// The same, if the block is all zeros.
+    pub help_if_zeros: &'static str,
+}
+
+/// The checksums of the blocks between two bytes of a blob.
+#[derive(Debug)]
+pub struct BlockTable {
+    range: Range<u64>,
+    block_len_bytes: u64,
+    checksum: Checksum,
+    expected: Vec<u32>,
+    passed: Vec<AtomicBool>,
+    words: Words,
+    label: usize,
+}
+
+impl BlockTable {
+    /// The blocks of that length from the first byte of `range` on, with a checksum each.
+    ///
+    /// # Errors
+    /// `Corrupt` if these are not as many as the blocks.
+    pub fn new(
+        range: Range<u64>,
+        block_len_bytes: u64,
+        checksum: Checksum,
+        expected: Vec<u32>,
+        words: Words,
+    ) -> Result<Self> {
+        let len_bytes = range.end.checked_sub(range.start);
+        let count = len_bytes.filter(|_| block_len_bytes > 0).map(|len| len.div_ceil(block_len_bytes));
+        if count != Some(expected.len() as u64) {
+            return Err(Error::corrupt("there is not one checksum for each block")
+                .expected(format_args!("{count:?}"), expected.len()));
+        }
+        let passed = expected.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { range, block_len_bytes, checksum, expected, passed, words, label: 0 })
+    }
+
+    /// With a number for what lies there, for errors.
+    #[must_use]
+    pub fn labelled(self, label: usize) -> Self {
+        Self { label, ..self }
+    }
+
+    /// The bytes that have checksums.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Bytes of every block but the last, which may have fewer.
+    pub fn block_len_bytes(&self) -> u64 {
+        self.block_len_bytes
+    }
+
+    /// The block that holds a byte at or after the first.
+    pub fn block_at(&self, offset_bytes: u64) -> Block {
+        let number = offset_bytes.saturating_sub(self.range.start) / self.block_len_bytes;
+        let start = self.range.start + number * self.block_len_bytes;
+        let end = start.saturating_add(self.block_len_bytes).min(self.range.end);
+        Block { number: number as usize, start, end }
+    }
+
+    /// The blocks from the one that holds `start` to the one that holds the byte before `end`.
+    pub fn blocks(&self, start: u64, end: u64) -> impl Iterator<Item = Block> + '_ {
+        let (start, end) = (start.max(self.range.start), end.min(self.range.end));
+        let first = Some(self.block_at(start)).filter(|_| start < end);
+        std::iter::successors(first, move |block| (block.end < end).then(|| self.block_at(block.end)))
+    }
+
+    /// Whether the block has been found to be what was written.
+    pub fn has_passed(&self, block: Block) -> bool {
+        self.passed.get(block.number).is_some_and(|passed| passed.load(Ordering::Acquire))
+    }
+
+    /// Takes the blocks for not yet checked.
+    pub fn forget(&self, start: u64, end: u64) {
+        for block in self.blocks(start, end) {
+            if let Some(passed) = self.passed.get(block.number) {
+                passed.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    /// Whether blocks are short enough to be read whole.
+    pub fn is_short(&self) -> bool {
+        self.block_len_bytes <= SHORT_BLOCK_LEN_MAX_BYTES
+    }
+
+    /// Checks the bytes of a block, and remembers whether they passed.
+    ///
+    /// # Errors
+    /// `Corrupt` with file and offset.
+    pub fn check(&self, blob: &dyn Blob, block: Block, bytes: &[u8]) -> Result<()> {
+        let found = match self.checksum {
+            Checksum::Crc32c => crc32c(bytes),
+            Checksum::Crc32 => Crc32::of(bytes),
+        };
+        self.conclude(blob, block, found, || bytes.iter().all(|&byte| byte == 0))
+    }
+
+    /// Begins to check a block whose bytes come in steps.
+    pub fn begin(&self, block: Block) -> Running<'_> {
+        let sum = match self.checksum {
+            Checksum::Crc32c => Sum::Crc32c(Crc32c::new()),
+            Checksum::Crc32 => Sum::Crc32(Crc32::new()),
+        };
+        Running { table: self, block, sum, is_zeros: true }
+    }
+
+    fn conclude(
+        &self,
+        blob: &dyn Blob,
+        block: Block,
+        found: u32,
+        is_zeros: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let (Some(passed), Some(&expected)) =
+            (self.passed.get(block.number), self.expected.get(block.number))
+        else {
+            return Err(Error::invalid("no such block"));
+        };
+        passed.store(found == expected, Ordering::Release);
+        if found == expected {
+            return Ok(());
+        }
+        let help = if is_zeros() { self.words.help_if_zeros } else { self.words.help };
+        Err(mismatch((self.words.what)(self.label, block.number), expected, found)
+            .in_file(blob.describe())
+            .at_byte(block.start)
+            .help(help))
+    }
+}
+
+/// A block, some of whose bytes have come in.
+pub struct Running<'t> {
+    table: &'t BlockTable,
+    block: Block,
+    sum: Sum,
+    is_zeros: bool,
+}
+
+enum Sum {
+    Crc32c(Crc32c),
+    Crc32(Crc32),
+}
+
+impl Running<'_> {
+    /// Takes in the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.is_zeros = self.is_zeros && bytes.iter().all(|&byte| byte == 0);
+        match &mut self.sum {
+            Sum::Crc32c(sum) => sum.update(bytes),
+            Sum::Crc32(sum) => sum.update(bytes),
+        }
+    }
+
+    /// Says whether all of them are the block, and remembers it.
+    ///
+    /// # Errors
+    /// As [`BlockTable::check`].
+    pub fn finish(self, blob: &dyn Blob) -> Result<()> {
+        let found = match self.sum {
+            Sum::Crc32c(sum) => sum.value(),
+            Sum::Crc32(sum) => sum.value(),
+        };
+        self.table.conclude(blob, self.block, found, || self.is_zeros)
+    }
+}
+
+/// An error for a checksum that was expected to be another.
+pub(crate) fn mismatch(what: impl Display, expected: u32, found: u32) -> Error {
+    Error::corrupt(what.to_string()).expected(format_args!("{expected:08x}"), format_args!("{found:08x}"))
+}
