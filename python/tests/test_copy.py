@@ -30,8 +30,6 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "npy": ("x", {"layout": "npy"}),
 }
 BY_LAYOUT = pytest.mark.parametrize(("name", "saved"), LAYOUTS.values(), ids=LAYOUTS)
-MARKERS = {"commit_success.txt"}
-"""What a bucket has and a disk has not."""
 LONG = {"a": np.arange(3_000_000, dtype=np.float64), "b": np.ones(3)}
 
 _buckets = itertools.count()
@@ -50,6 +48,11 @@ def bucket() -> str:
 def files(folder: Path) -> dict[str, bytes]:
     found = (path for path in folder.rglob("*") if path.is_file())
     return {os.fspath(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def without_marker(found: dict[str, bytes]) -> dict[str, bytes]:
+    """A bucket needs the marker of the layout; on a disk some have none."""
+    return {name: data for name, data in found.items() if Path(name).name != "commit_success.txt"}
 
 
 # ---- copy ---------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ def test_every_layout_goes_to_memory_and_comes_back(
     back = regrow.copy(within.path, target)
     assert back.path == os.fspath(target)
     came = files(tmp_path / "to")
-    assert {file: came[file] for file in came if Path(file).name not in MARKERS} == files(tmp_path / "from")
+    assert without_marker(came) == without_marker(files(tmp_path / "from"))
     assert_same(regrow.load(target), regrow.load(source))
     removed = regrow.remove(there.path)
     assert removed.path == there.path and removed.file_count >= there.file_count
@@ -103,11 +106,26 @@ def test_to_a_bucket_and_back(options: dict[str, str], s3: Any, layout: str, tmp
     regrow.copy(f"s3://runs/copies/{layout}/{name}", target, storage_options=options)
     assert_same(regrow.load(target), regrow.load(source))
     came = files(tmp_path / "to")
-    assert {file: came[file] for file in came if Path(file).name not in MARKERS} == files(tmp_path / "from")
+    assert without_marker(came) == without_marker(files(tmp_path / "from"))
     (listed,) = regrow.list_checkpoints(f"s3://runs/copies/{layout}", storage_options=options)
     assert (listed.name, listed.layout, listed.state) == (name, layout, "committed")
     regrow.remove(f"s3://runs/copies/{layout}/{name}", storage_options=options)
     assert keys(s3, f"copies/{layout}/") == []
+
+
+def test_a_trak_store_goes_to_disks_only(fixtures: Path, bucket: str, tmp_path: Path) -> None:
+    source = fixtures / "trak" / "half_two_models"
+    regrow.copy(source, tmp_path / "store")
+    assert files(tmp_path / "store") == files(source)
+    assert regrow.open(tmp_path / "store").layout == "trak"
+    with pytest.raises(regrow.UnsupportedError):
+        regrow.copy(source, f"{bucket}/store")
+    with pytest.raises(regrow.NotFoundError):
+        regrow.open(f"{bucket}/store")
+    # Nothing in it says that it was written by a save.
+    with pytest.raises(regrow.InvalidArgumentError):
+        regrow.remove(tmp_path / "store")
+    assert files(tmp_path / "store") == files(source)
 
 
 def test_a_folder_of_steps_goes_as_a_whole(bucket: str, tmp_path: Path) -> None:
@@ -138,7 +156,7 @@ def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, bucket: str, 
     with pytest.raises((regrow.NotFoundError, regrow.UncommittedError)):
         regrow.open(target)
     report = regrow.copy(source, target, progress=lambda done, total: told.append((done, total)))
-    assert 0 < report.reused_bytes < report.bytes
+    assert 0 < report.reused_bytes <= report.bytes
     assert "were there already" in str(report)
     assert told[-1] == (2 * report.bytes, 2 * report.bytes), "what is read back counts too"
     assert_same(regrow.load(target), regrow.load(source))
@@ -150,7 +168,7 @@ def test_what_a_copy_has_left_can_be_removed(tmp_path: Path) -> None:
     regrow.save(tmp_path / "source", LONG)
 
     def stop(done: int, total: int) -> None:
-        if done:
+        if done == total:
             raise StopItError
 
     with pytest.raises(StopItError):
@@ -167,6 +185,24 @@ def test_what_a_copy_has_left_can_be_removed(tmp_path: Path) -> None:
         regrow.remove(tmp_path / "x", unfinished=True)
 
 
+def test_a_copy_that_is_under_way_is_left_alone_but_for_force(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "x"
+    regrow.save(source, LONG)
+
+    def disturb(done: int, total: int) -> None:
+        if done == total:
+            with pytest.raises(regrow.AlreadyExistsError):
+                regrow.copy(source, target)
+            with pytest.raises(regrow.AlreadyExistsError):
+                regrow.remove(target, unfinished=True)
+            assert regrow.remove(target, unfinished=True, force=True).file_count > 0
+            raise StopItError
+
+    with pytest.raises(StopItError):
+        regrow.copy(source, target, progress=disturb)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
 def test_progress_is_told_on_the_callers_thread(tmp_path: Path) -> None:
     regrow.save(tmp_path / "source", LONG)
     told: list[tuple[int, int]] = []
@@ -180,9 +216,11 @@ def test_progress_is_told_on_the_callers_thread(tmp_path: Path) -> None:
     assert told[-1] == (2 * verified.bytes, 2 * verified.bytes)
     assert all(one[0] <= other[0] for one, other in itertools.pairwise(told))
     assert threads == {threading.get_ident()}
-    plain = regrow.copy(tmp_path / "source", tmp_path / "y", verify=False, durable=False, progress=progress)
-    assert told[-1] == (plain.bytes, plain.bytes), "nothing is read back"
-    assert plain.bytes == verified.bytes
+    regrow.copy(tmp_path / "source", tmp_path / "y", durable=False, progress=progress)
+    assert told[-1] == (2 * verified.bytes, 2 * verified.bytes), "read back, also if nobody waits for the disk"
+    unverified = regrow.copy(tmp_path / "source", tmp_path / "z", verify=False, progress=progress)
+    assert told[-1] == (unverified.bytes, unverified.bytes), "nothing is read back"
+    assert unverified.bytes == verified.bytes
 
 
 def test_what_is_there_is_replaced_only_when_asked(bucket: str, tmp_path: Path) -> None:
