@@ -9,6 +9,7 @@
     ckpt = regrow.open(path)                      # any layout: a mapping of key paths to lazy leaves
     ckpt["params/dense/kernel"][0:16]             # reads just those bytes
     regrow.verify(path).ok
+    regrow.copy(path, "s3://bucket/run")          # byte for byte, read back; also `remove`, `list_checkpoints`
 
 Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them. Loading never
 runs code from a file and never imports a class that a file names.
@@ -50,14 +51,17 @@ if TYPE_CHECKING:
     from ._cache import Cache, CacheReport
     from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
+    from ._copy import CopyReport, copy
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
+    from ._list import Listed, list_checkpoints
     from ._location import Location
     from ._location import StrPath as StrPath
     from ._nodes import Node, PrngKey, UnknownLeaf
     from ._open import load, open, overview, verify
     from ._options import OrbaxOptions
     from ._progress import Progress as Progress
+    from ._remove import RemoveReport, remove
     from ._report import SaveReport, StageReport
     from ._save import save
 
@@ -75,6 +79,7 @@ __all__ = [
     "ConvertOptions",
     "ConvertPlan",
     "ConvertReport",
+    "CopyReport",
     "CorruptError",
     "Finding",
     "IncompleteCheckpointWarning",
@@ -89,6 +94,7 @@ __all__ = [
     "LeafRegistry",
     "LeafTypeError",
     "LimitError",
+    "Listed",
     "LoadOptions",
     "Location",
     "Loss",
@@ -103,6 +109,7 @@ __all__ = [
     "PlannedLeaf",
     "PrngKey",
     "RegrowError",
+    "RemoveReport",
     "ReplacedError",
     "SaveOptions",
     "SaveReport",
@@ -115,9 +122,12 @@ __all__ = [
     "UnsupportedError",
     "VerifyReport",
     "convert",
+    "copy",
+    "list_checkpoints",
     "load",
     "open",
     "overview",
+    "remove",
     "save",
     "save_async",
     "verify",
@@ -130,13 +140,16 @@ _HOMES = {
     "_cache": ("Cache", "CacheReport"),
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
+    "_copy": ("CopyReport", "copy"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
+    "_list": ("Listed", "list_checkpoints"),
     "_location": ("Location", "StrPath"),
     "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
     "_open": ("load", "open", "overview", "verify"),
     "_options": ("OrbaxOptions",),
     "_progress": ("Progress",),
+    "_remove": ("RemoveReport", "remove"),
     "_report": ("SaveReport", "StageReport"),
     "_save": ("save",),
 }

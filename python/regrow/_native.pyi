@@ -21,6 +21,8 @@ _LeavesIn = tuple[bytes, list[Any], dict[int, str], dict[int, str]]
 _Template = tuple[Structure, TemplateLeaves, bytes]
 _Info = tuple[str, str, list[int]]
 _Finding = tuple[str, str, str | None, str | None, int | None]
+_Listed = tuple[str, str, str | None, str, list[int], tuple[int | None, int | None, float | None], _Finding | None]
+"""Name, path, layout, state, steps; files, bytes and seconds since 1970, where the storage knows; what is wrong."""
 
 _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
@@ -160,6 +162,18 @@ def convert(
     source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], watch: _Watch
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
+
+def copy(
+    source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
+) -> tuple[str, int, int, int, float]:
+    """Copies; gives path, files, bytes, bytes that were there already, seconds. Options: whether to overwrite, whether
+    to sync, whether to read back, budget."""
+
+def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
+    """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
+
+def list_checkpoints(folder: _Place) -> list[_Listed]:
+    """The checkpoints right in a folder."""
 
 def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Region, Shape};
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{OpenOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow::{Error, OpenOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -99,12 +99,14 @@ pub fn verify(
 }
 
 fn verify_out(report: VerifyReport) -> VerifyOut {
-    let findings = report.findings.iter().map(|finding| {
-        let (file, leaf, offset_bytes) = place(&finding.error);
-        (finding.error.kind().name(), finding.error.to_string(), file, leaf, offset_bytes)
-    });
-    let findings = findings.collect();
+    let findings = report.findings.iter().map(|finding| finding_out(&finding.error)).collect();
     (findings, report.checked_bytes, report.leaf_count, report.has_data_checksums, report.notes)
+}
+
+/// An error as something that was found.
+pub fn finding_out(error: &Error) -> FindingOut {
+    let (file, leaf, offset_bytes) = place(error);
+    (error.kind().name(), error.to_string(), file, leaf, offset_bytes)
 }
 
 /// An opened checkpoint; leaves go by their position in flatten order.
@@ -136,7 +138,7 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
-type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
+pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
 
 #[pymethods]
 impl Checkpoint {

@@ -19,6 +19,9 @@
 //! | `checkpoint` | an opened checkpoint |
 //! | `background` | saves while Python goes on |
 //! | `convert` | from one layout to another |
+//! | `copy` | a checkpoint to another place |
+//! | `remove` | one checkpoint, or what a save has left |
+//! | `list` | the checkpoints in a folder |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
@@ -37,17 +40,20 @@ mod cache;
 mod checkpoint;
 mod columns;
 mod convert;
+mod copy;
 mod equinox;
 mod error;
 mod flatten;
 mod flax;
 mod gather;
 mod leaves;
+mod list;
 mod literal;
 mod location;
 mod memory;
 mod options;
 mod pytree_data;
+mod remove;
 mod safetensors;
 mod trak;
 mod unflatten;
@@ -71,6 +77,8 @@ mod _native {
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
     #[pymodule_export]
+    use crate::copy::copy;
+    #[pymodule_export]
     use crate::equinox::{
         EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,
     };
@@ -81,6 +89,8 @@ mod _native {
     #[pymodule_export]
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
     #[pymodule_export]
+    use crate::list::list_checkpoints;
+    #[pymodule_export]
     use crate::literal::literal;
     #[pymodule_export]
     use crate::location::{Location, local_path};
@@ -88,6 +98,8 @@ mod _native {
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
     use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
+    #[pymodule_export]
+    use crate::remove::remove;
     #[pymodule_export]
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,

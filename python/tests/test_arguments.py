@@ -23,6 +23,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "verify": regrow.verify,
     "overview": regrow.overview,
     "convert": regrow.convert,
+    "copy": regrow.copy,
+    "remove": regrow.remove,
+    "list_checkpoints": regrow.list_checkpoints,
     "Checkpoint.load": lambda path, **more: regrow.open(path).load(**more),
     "Checkpoint.verify": lambda path, **more: regrow.open(path).verify(**more),
 }
@@ -38,6 +41,7 @@ ANYTHING = {"self", "tree", "like"}
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
 TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
+    "folder": (str, bytes), "cache": (str, bytes),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
@@ -65,7 +69,9 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
     positional: dict[str, Any] = {"path": path}
     if function in ("save", "save_async", "AsyncSaver.save"):
         positional = {"path": new, "tree": TREE}
-    elif function == "convert":
+    elif function == "list_checkpoints":
+        positional = {"folder": path.parent}
+    elif function in ("convert", "copy"):
         positional = {"source": path, "target": new}
     if keyword == "path" and function.startswith("Checkpoint"):
         return
@@ -77,6 +83,7 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
             FUNCTIONS[function](**arguments)
         assert keyword in str(caught.value), f"{value!r}: {caught.value}"
     assert not Path(new).exists()
+    assert path.exists()
 
 
 OPTIONS = {

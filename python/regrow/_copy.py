@@ -1,0 +1,85 @@
+"""Copying a checkpoint to another place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from . import _arguments, _native
+from ._location import StrPath, places
+from ._progress import Progress, Watch, format_bytes
+from ._text import counted, printable
+
+
+class CopyReport(NamedTuple):
+    """What a copy did. As text it is a line."""
+
+    path: str
+    """Where the copy now is."""
+    file_count: int
+    """Files of the checkpoint."""
+    bytes: int
+    """Bytes of all of them."""
+    reused_bytes: int
+    """Bytes that an interrupted copy had brought there before; they are part of `bytes`."""
+    seconds: float
+    """What all of it took."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Bytes that were moved now, in 10^9 a second."""
+        return (self.bytes - self.reused_bytes) / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    def __str__(self) -> str:
+        files = counted(self.file_count, "file", "files")
+        text = (
+            f"{printable(self.path)}: {files}, {format_bytes(self.bytes)} in {self.seconds:.3f} s"
+            f" ({self.gb_per_s:.2f} GB/s)"
+        )
+        return f"{text}; {format_bytes(self.reused_bytes)} were there already" if self.reused_bytes else text
+
+
+def copy(
+    source: StrPath,
+    target: StrPath,
+    *,
+    overwrite: bool = False,
+    durable: bool = True,
+    verify: bool = True,
+    budget: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = None,
+) -> CopyReport:
+    """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
+
+    Between disks and buckets, in any combination; a folder of steps with all that are committed. Each file is read back
+    and compared before the target becomes a checkpoint. Where a copy to the same target was interrupted, or has raised,
+    the same call goes on with it.
+
+    Args:
+        source: A checkpoint, or a folder of steps.
+        target: Where the copy is to be.
+        overwrite: Replace a checkpoint that is there, as `save` does. A folder of steps is not replaced as a whole.
+        durable: Wait for the disk.
+        verify: Read back what was written, and compare.
+        budget: Bytes that are read and not yet written, at most about; 64 MiB if `None`.
+        storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
+        progress: As for `save`. What is read back counts too.
+
+    Raises:
+        AlreadyExistsError: if the target is there and is not to be replaced; if another copy to it is under way.
+        InvalidArgumentError: if source and target are the same or lie inside each other; for a folder of steps that is
+            to be replaced.
+        UnsupportedError: for a checkpoint that could not be opened at the target.
+        CorruptError: if what is read back is not what was written.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
+    """
+    at = places(storage_options, source=source, target=target)
+    options = (
+        _arguments.flag("overwrite", overwrite),
+        _arguments.flag("durable", durable),
+        _arguments.flag("verify", verify),
+        _arguments.count("budget", budget),
+    )
+    with Watch(progress, "copying") as watch:
+        return CopyReport(*_native.copy(at["source"], at["target"], options, watch))

@@ -1,0 +1,41 @@
+//! Copying: a checkpoint to another place, byte for byte.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+use regrow::CopyOptions;
+use regrow::location::ToLocation;
+
+use crate::location::LocationIn;
+use crate::watch::{WatchIn, watched};
+
+/// Overwrite, durable, verify, budget.
+pub type CopyIn = (bool, bool, bool, Option<u64>);
+
+/// Path, files, bytes, bytes that were there already, seconds.
+type CopyOut = (OsString, usize, u64, u64, f64);
+
+/// Copies; gives the report.
+#[pyfunction]
+pub fn copy(
+    py: Python<'_>,
+    source: LocationIn,
+    target: LocationIn,
+    options: CopyIn,
+    watch: WatchIn,
+) -> PyResult<CopyOut> {
+    let (overwrite, durable, verify, budget_bytes) = options;
+    // How much there is to copy shows only when the source is open: it may be long.
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        let options = CopyOptions {
+            overwrite,
+            not_durable: !durable,
+            unverified: !verify,
+            budget_bytes,
+            monitor,
+            ..CopyOptions::default()
+        };
+        regrow::copy(source.to_location()?, target.to_location()?, &options)
+    })?;
+    Ok((report.path.into_os_string(), report.file_count, report.bytes, report.reused_bytes, report.seconds))
+}

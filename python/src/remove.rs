@@ -1,0 +1,21 @@
+//! Removing one checkpoint, or what a save has left.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+use regrow::RemoveOptions;
+use regrow::location::ToLocation;
+
+use crate::error::released;
+use crate::location::LocationIn;
+
+/// Path, files, bytes.
+type RemoveOut = (OsString, usize, u64);
+
+/// Removes; gives the report.
+#[pyfunction]
+pub fn remove(py: Python<'_>, path: LocationIn, unfinished: bool, force: bool) -> PyResult<RemoveOut> {
+    let options = RemoveOptions { unfinished, force };
+    let report = released(py, || regrow::remove(path.to_location()?, &options))?;
+    Ok((report.path.into_os_string(), report.file_count, report.bytes))
+}
