@@ -250,8 +250,8 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
     }
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
-        let moved = marker::moved_to(objects, moved)?;
-        let listing = Listing::of(objects, format!("{}/", moved.folder))?;
+        let folder = marker::moved_to(objects, moved)?;
+        let listing = Listing::of(objects, format!("{folder}/"))?;
         // Under the name of the target: that of the folder is one of unfinished saves.
         return Ok(Reading {
             location: listed(objects, listing, folder_key(objects, path)?, path),

@@ -166,10 +166,6 @@ pub(super) struct Moved {
     pub nonce: String,
     /// The key of the folder, without a slash at its end.
     pub folder: String,
-    /// How many objects the checkpoint has there, without its marker; 0 if that was not said. A list that shows fewer is
-    /// older than the checkpoint.
-    #[serde(default)]
-    pub files: usize,
 }
 
 impl Moved {
@@ -178,11 +174,11 @@ impl Moved {
     }
 }
 
-/// What a pointer says.
+/// The folder that a pointer names.
 ///
 /// # Errors
 /// `Corrupt` if it is none; `Replaced` if it is gone by now.
-pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<Moved> {
+pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<String> {
     let url = objects.url(&pointer.key);
     let Some((bytes, _)) = objects.get(&pointer.key)? else {
         return Err(Error::new(
@@ -198,7 +194,7 @@ pub(super) fn moved_to(objects: &Arc<dyn Objects>, pointer: &Object) -> Result<M
     // Only where a save of this target puts it: a pointer is no way out of the bucket's folder.
     let target = pointer.key.strip_suffix(MOVED).unwrap_or_default().trim_end_matches('/');
     if moved.folder == staged_folder(target, &moved.nonce) {
-        return Ok(moved);
+        return Ok(moved.folder);
     }
     Err(Error::corrupt("the pointer to the checkpoint names a folder that is not one of its own")
         .in_file(url)

@@ -240,15 +240,10 @@ impl NewObjects {
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
                 let _ = Listing::of(&self.objects, format!("{}/", self.folder))
-                    .and_then(|_| settle(&self.objects, &key, &moved, old.prefix()));
+                    .and_then(|_| settle(&self.objects, &key, &self.folder, old.prefix()));
                 Ok(())
             }
         }
-    }
-
-    /// Objects of the checkpoint itself, without the marker.
-    fn file_count(&self) -> usize {
-        self.state().names.iter().filter(|name| *name != MARKER).count()
     }
 
     /// Removes all that is in the folder, also what was written and not answered. The claim goes last: until then it says

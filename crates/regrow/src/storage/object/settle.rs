@@ -4,28 +4,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, is_bookkeeping, moved_to};
+use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, is_bookkeeping, moved_to};
 use super::{Object, Objects};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::storage::UNCOMMITTED_MARK;
-use crate::text::counted;
 use crate::threads::for_each_parallel;
 
 /// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
 pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
-    let moved = moved_to(objects, pointer)?;
-    settle(objects, key, &moved, old.prefix())?;
+    let folder = moved_to(objects, pointer)?;
+    settle(objects, key, &folder, old.prefix())?;
     Listing::of(objects, format!("{key}/"))
 }
 
 /// Brings the checkpoint that has `moved` to `key`, within the bucket. Whenever it stops, the pointer or the marker at
 /// `key` leads to the whole of it.
-///
-/// # Errors
-/// `Io` if the bucket's list does not show all of it yet; what the bucket says.
-pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, moved: &Moved, old_prefix: &str) -> Result<()> {
-    let folder = &moved.folder;
+pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let (staged, _) = objects.list(&format!("{folder}/"), false)?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
     let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
@@ -37,12 +32,6 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, moved: &Moved, old_p
         // Somebody else has settled it.
         return Ok(());
     };
-    if files.len() < moved.files {
-        return Err(Error::new(ErrorKind::Io, "the bucket does not list all objects of the checkpoint yet")
-            .in_file(objects.url(folder))
-            .expected(counted(moved.files, "object", "objects"), files.len())
-            .help("try again later: the checkpoint is whole, and is not lost"));
-    }
     let (old, _) = objects.list(old_prefix, false)?;
     // Orbax is to see no checkpoint while it is half the one and half the other.
     objects.delete(&[format!("{key}/{MARKER}"), format!("{key}/{OTHER_MARKER}")])?;

@@ -346,8 +346,7 @@ impl ObjectTransfer {
             }
             return Ok(());
         };
-        let files = self.files.iter().filter(|file| &*file.name != MARKER).count();
-        let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone(), files };
+        let moved = Moved { nonce: COPY.to_owned(), folder: self.folder.clone() };
         match self.objects.create(&format!("{}/{MOVED}", self.key), moved.to_bytes())? {
             Conditional::Done(_) => self.state().is_over = true,
             Conditional::Lost(..) => return Err(self.was_taken()),
@@ -355,7 +354,7 @@ impl ObjectTransfer {
         // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
         let _ = Listing::of(&self.objects, format!("{}/", self.folder))
-            .and_then(|_| settle(&self.objects, &self.key, &moved, old_prefix));
+            .and_then(|_| settle(&self.objects, &self.key, &self.folder, old_prefix));
         Ok(())
     }
 
