@@ -228,11 +228,7 @@ impl NewObjects {
             Some(old) => {
                 self.mark(&self.folder)?;
                 let key = key_of(&self.objects, self.target.path())?;
-                let moved = Moved {
-                    nonce: self.nonce.clone(),
-                    folder: self.folder.clone(),
-                    files: self.file_count(),
-                };
+                let moved = Moved { nonce: self.nonce.clone(), folder: self.folder.clone() };
                 match self.objects.create(&format!("{key}/{MOVED}"), moved.to_bytes())? {
                     Conditional::Done(_) => self.is_over = true,
                     Conditional::Lost(..) => return Err(self.exists()),
