@@ -214,6 +214,25 @@ fn a_single_file_is_committed_like_a_folder() {
 }
 
 #[test]
+fn a_checkpoint_of_one_kind_has_no_files_of_another() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StagedFolder::create(&root.path().join("folder"), false).unwrap();
+    let file = StagedFile::create(&root.path().join("file"), false).unwrap();
+    let siblings = StagedSiblings::create(&root.path().join("pair"), &[".m".to_owned()], false).unwrap();
+    for (staged, own) in [(&folder as &dyn Publication, 0), (&file, 1), (&siblings, 2)] {
+        let kinds = [staged.writer("x", 0, 0), staged.single_writer(0, 0), staged.sibling_writer(0, 0, 0)];
+        for (kind, writer) in kinds.into_iter().enumerate() {
+            match writer {
+                Ok(_) => assert_eq!(kind, own),
+                Err(error) => assert!(kind != own && error.kind() == ErrorKind::InvalidArgument, "{error}"),
+            }
+        }
+        assert_eq!(staged.write("y", b"").is_ok(), own == 0);
+        assert_eq!((staged.staged_file().is_some(), staged.local_folder().is_some()), (own == 1, own == 0));
+    }
+}
+
+#[test]
 fn a_file_that_became_precious_meanwhile_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("x");
