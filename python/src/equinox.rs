@@ -15,7 +15,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::bytes::python_literal::{Literal, LiteralOptions, parse};
-use regrow::commit::Staged;
+use regrow::commit;
 use regrow::formats::equinox::trailer::Trailer;
 use regrow::formats::equinox::writer::{Contents, RecordOut, write};
 use regrow::formats::equinox::{LeafFile, as_leaf, jax_order, leaf_info};
@@ -98,7 +98,7 @@ pub fn write_equinox(
     let trailer = trailer.map(|trailer| to_trailer(trailer, &records)).transpose()?;
     let mut contents = Contents { line: line.to_vec(), records, trailer };
     released(py, || {
-        let staged = Staged::for_file(&path, true)?.durable(durable);
+        let staged = commit::StagedFile::create(&path, true)?.durable(durable);
         write(&staged, &mut contents)?;
         staged.commit()
     })?;
@@ -247,13 +247,13 @@ impl EquinoxFile {
 
 /// A file under a temporary name, for Python to write; it gets its own when it is whole.
 #[pyclass(frozen, module = "regrow._native")]
-pub struct StagedFile(Mutex<Option<Staged>>);
+pub struct StagedFile(Mutex<Option<commit::StagedFile>>);
 
 #[pymethods]
 impl StagedFile {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, durable: bool) -> PyResult<Self> {
-        let staged = released(py, || Staged::for_file(&path, true))?;
+        let staged = released(py, || commit::StagedFile::create(&path, true))?;
         Ok(Self(Mutex::new(Some(staged.durable(durable)))))
     }
 
@@ -265,7 +265,7 @@ impl StagedFile {
 
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let staged = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        released(py, || staged.map(Staged::commit).transpose())?;
+        released(py, || staged.map(commit::StagedFile::commit).transpose())?;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use regrow::array::{Array, Dtype, Shape};
-use regrow::commit::Staged;
+use regrow::commit::{StagedFile, StagedFolder, StagedSiblings};
 use regrow::engine::{Layout, load, verify};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
@@ -113,11 +113,11 @@ impl Scene {
     /// What the next save does before it writes.
     fn sweep(&self) {
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
-        drop(match self.layout {
-            "regrow" => Staged::create(&self.target, true).unwrap(),
-            "safetensors" => Staged::for_file(&self.target, true).unwrap(),
-            _ => Staged::for_siblings(&self.target, &suffixes, true).unwrap(),
-        });
+        match self.layout {
+            "regrow" => drop(StagedFolder::create(&self.target, true).unwrap()),
+            "safetensors" => drop(StagedFile::create(&self.target, true).unwrap()),
+            _ => drop(StagedSiblings::create(&self.target, &suffixes, true).unwrap()),
+        }
     }
 
     /// Names beside the target that are not its own.

@@ -86,7 +86,7 @@ fn a_killed_save_never_mixes_two_pairs() {
         ended += usize::from(now.is_some());
         left += fs::read_dir(folder.path()).unwrap().count().saturating_sub(2);
         let suffixes = [".data".to_owned(), ".manifest".to_owned()];
-        drop(regrow::commit::Staged::for_siblings(&stem, &suffixes, true).unwrap());
+        drop(regrow::commit::StagedSiblings::create(&stem, &suffixes, true).unwrap());
         assert_eq!(generation(&stem), now, "ending what was begun changes nothing for a reader");
     }
     assert!(ended > 0, "no save ever ended");

@@ -10,14 +10,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use regrow::commit::Staged;
+use regrow::commit::StagedFolder;
+use regrow::storage::Publication;
 
 const FOLDER: &str = "REGROW_TEST_SAVES_INTO";
 const DATA_LEN_BYTES: usize = 3 << 20;
 const KILLS: u64 = 20;
 
 fn save(target: &Path, overwrite: bool, generation: u8) {
-    let staged = Staged::create(target, overwrite).unwrap();
+    let staged = StagedFolder::create(target, overwrite).unwrap();
     staged.write("_METADATA", &[generation; 100]).unwrap();
     let mut writer = staged.writer("d/array", DATA_LEN_BYTES as u64, 0).unwrap();
     writer.write(&vec![generation; DATA_LEN_BYTES]).unwrap();
@@ -88,7 +89,7 @@ fn a_killed_save_is_all_or_nothing() {
             if name == "step" {
                 let _ = fs::remove_dir_all(folder.path().join(name));
             }
-            drop(Staged::create(&folder.path().join(name), true).unwrap());
+            drop(StagedFolder::create(&folder.path().join(name), true).unwrap());
         }
         assert_eq!(unfinished(folder.path()), 0, "the next save removes what is left");
         assert_eq!(generation(&latest), now, "removing it changes nothing else");
@@ -101,9 +102,9 @@ fn a_killed_save_is_all_or_nothing() {
 fn the_folder_of_a_living_writer_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("step");
-    let first = Staged::create(&target, false).unwrap();
+    let first = StagedFolder::create(&target, false).unwrap();
     first.write("_METADATA", b"first").unwrap();
-    let second = Staged::create(&target, false).unwrap();
+    let second = StagedFolder::create(&target, false).unwrap();
     assert_eq!(unfinished(folder.path()), 2);
     drop(second);
     first.commit().unwrap();

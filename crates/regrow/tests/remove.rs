@@ -170,7 +170,7 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
     remove(other.as_path(), &unfinished(false)).unwrap();
     assert!(!other.exists());
     // Of one that lives.
-    let staged = regrow::commit::Staged::create(&folder.path().join("x"), false).unwrap();
+    let staged = regrow::commit::StagedFolder::create(&folder.path().join("x"), false).unwrap();
     let error = remove(&target, &unfinished(false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
     assert!(staged.folder().is_dir());

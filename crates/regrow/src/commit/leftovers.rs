@@ -75,6 +75,8 @@ fn keep_removing(parent: &Path) -> Error {
 #[derive(Debug)]
 pub(super) struct OwnFolder {
     pub(super) path: PathBuf,
+    /// Whether an earlier writer has left something in it to go on with.
+    pub(super) has_beginning: bool,
     _lock: File,
 }
 
@@ -87,7 +89,9 @@ impl OwnFolder {
             let made = fs::DirBuilder::new().mode(mode).create(&path);
             made.map_err(|error| Error::io("cannot make a folder", &path, error))?;
             match lock(&path) {
-                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => return Ok(Self { path, _lock: lock }),
+                Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
+                    return Ok(Self { path, has_beginning: false, _lock: lock });
+                }
                 // Another writer was sweeping and got hold of it first.
                 Ok(Lock::Theirs) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -120,7 +124,8 @@ impl OwnFolder {
                     if private {
                         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(cannot_lock)?;
                     }
-                    return Ok(Self { path, _lock: lock });
+                    let has_beginning = !is_over(&path);
+                    return Ok(Self { path, has_beginning, _lock: lock });
                 }
                 // Another copy, or somebody who looks for a moment whether there is one.
                 Ok(Lock::Theirs) => std::thread::sleep(READER_PACE),

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use super::Staged;
+use super::StagedFolder;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::storage::Storage;
 use crate::storage::local::LocalDisk;
 use crate::store::Blob;
 
-impl Staged {
+impl StagedFolder {
     /// Makes `name`, below the temporary folder, another name of the regular file at `source`, which is `opened`.
     /// Nothing is written into it, and its owner and mode stay. `commit` syncs it, in case that its own writer did not.
     ///
@@ -36,9 +36,9 @@ impl Staged {
         if !is_same {
             return remove(&path);
         }
-        self.sync_later(path);
+        self.staging.sync_later(path);
         self.linked_bytes.fetch_add(linked.len(), Ordering::Relaxed);
-        self.monitor.advance(linked.len())?;
+        self.staging.monitor.advance(linked.len())?;
         Ok(true)
     }
 

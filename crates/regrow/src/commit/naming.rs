@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use super::leftovers::{Lock, lock, remove, replaced_path};
-use super::rename::{exchange, keep_owner_and_mode, rename_new, replace_in_two_steps};
-use super::{Kind, Staged, siblings};
+use super::leftovers::remove;
+use super::rename::{keep_owner_and_mode, rename_new};
+use super::staging::{Staged, Staging};
 use crate::error::{Error, ErrorKind, Result};
+use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
 
 /// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
@@ -18,20 +19,85 @@ const SYNC_EACH_MAX: usize = 64;
 /// How often the target may change under an overwrite before it gives up.
 const TRIES: usize = 64;
 
-impl Staged {
-    pub(super) fn name_it(mut self) -> Result<()> {
-        let replaced = self.take_name()?;
-        self.committed = true;
-        let synced = if self.durable { self.sync_names() } else { Ok(()) };
-        if let Some(old) = replaced {
-            remove(&old);
-        }
-        if self.data != self.own.path {
-            remove(&self.own.path);
-        }
-        synced
-    }
+/// Makes a checkpoint of any kind durable, and gives it its name.
+pub(super) fn commit(staged: Box<dyn Staged>) -> Result<()> {
+    commit_after(staged, |_| Ok(()))
+}
 
+/// The same; `last_step` is taken when all is synced and before the name is given.
+pub(super) fn commit_after(
+    staged: Box<dyn Staged>,
+    last_step: impl FnOnce(&Staging) -> Result<()>,
+) -> Result<()> {
+    let staging = staged.staging();
+    let monitor = staging.monitor.clone();
+    if staging.durable {
+        monitor.enter(Stage::Sync);
+        monitor.timed(Stage::Sync, 0, || staging.sync_tree())?;
+    }
+    monitor.check()?;
+    monitor.enter(Stage::Commit);
+    last_step(staging)?;
+    monitor.timed(Stage::Commit, 0, || name_it(staged))
+}
+
+fn name_it(mut staged: Box<dyn Staged>) -> Result<()> {
+    let replaced = staged.take_name()?;
+    let staging = staged.staging_mut();
+    staging.committed = true;
+    let synced = if staging.durable { staging.sync_names() } else { Ok(()) };
+    if let Some(old) = replaced {
+        remove(&old);
+    }
+    if staging.data != staging.own.path {
+        remove(&staging.own.path);
+    }
+    synced
+}
+
+/// Gives `source`, a file or a folder, the name of the target. Where somebody has that name, `check` errs unless it may be
+/// taken from him, and `replace` takes it; what that leaves to remove.
+pub(super) fn take_name(
+    staging: &Staging,
+    source: &Path,
+    check: &dyn Fn() -> Result<()>,
+    replace: &dyn Fn() -> io::Result<Option<PathBuf>>,
+) -> Result<Option<PathBuf>> {
+    let target = &staging.absolute;
+    let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
+    if let Some(mode) = staging.found_mode {
+        // Also if it is gone by now: what was private stays so.
+        let kept = match keep_owner_and_mode(target, source) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
+                fs::set_permissions(source, fs::Permissions::from_mode(mode & 0o777))
+            }
+            other => other,
+        };
+        kept.map_err(cannot_commit)?;
+    }
+    for _ in 0..TRIES {
+        match rename_new(source, target) {
+            Ok(()) => return Ok(None),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(cannot_commit(error));
+            }
+            Err(_) => check()?,
+        }
+        match keep_owner_and_mode(target, source) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
+            _ => {}
+        }
+        match replace() {
+            Ok(to_remove) => return Ok(to_remove),
+            // Somebody took it away in between; the name is free now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {}
+            Err(error) => return Err(cannot_commit(error)),
+        }
+    }
+    Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
+}
+
+impl Staging {
     /// Syncs the folders, so that the names that the commit has given survive a power cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);
@@ -45,76 +111,7 @@ impl Staged {
         })
     }
 
-    /// Gives the target its name; what is to be removed afterwards, if anything.
-    fn take_name(&mut self) -> Result<Option<PathBuf>> {
-        if self.kind == Kind::Siblings {
-            let check = || self.siblings.iter().try_for_each(|target| self.check(target));
-            return match siblings::take_names(&self.own.path, &self.siblings, self.durable, &check) {
-                Ok(()) => Ok(Some(self.own.path.clone())),
-                Err(failed) => {
-                    // Then it is not ours to remove any more.
-                    self.committed |= failed.keep;
-                    Err(failed.error)
-                }
-            };
-        }
-        let target = &self.absolute;
-        let cannot_commit = |error| Error::io("cannot give the checkpoint its name", target, error);
-        let source = match self.kind {
-            Kind::Folder => self.data.clone(),
-            Kind::File | Kind::Siblings => self.single_file(),
-        };
-        let emptied = (self.kind == Kind::File).then(|| self.own.path.clone());
-        if let Some(mode) = self.found_mode {
-            // Also if it is gone by now: what was private stays so.
-            let kept = match keep_owner_and_mode(target, &source) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
-                    fs::set_permissions(&source, fs::Permissions::from_mode(mode & 0o777))
-                }
-                other => other,
-            };
-            kept.map_err(cannot_commit)?;
-        }
-        for _ in 0..TRIES {
-            match rename_new(&source, target) {
-                Ok(()) => return Ok(emptied),
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(cannot_commit(error));
-                }
-                Err(_) => self.check(target)?,
-            }
-            match keep_owner_and_mode(target, &source) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
-                _ => {}
-            }
-            let replaced = match self.kind {
-                Kind::File | Kind::Siblings => fs::rename(&source, target).map(|()| emptied.clone()),
-                Kind::Folder => self.replace_folder(),
-            };
-            match replaced {
-                Ok(to_remove) => return Ok(to_remove),
-                // Somebody took it away in between; the name is free now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {}
-                Err(error) => return Err(cannot_commit(error)),
-            }
-        }
-        Err(Error::new(ErrorKind::Io, "other writers keep changing the target").in_file(target))
-    }
-
-    fn replace_folder(&self) -> io::Result<Option<PathBuf>> {
-        if exchange(&self.data, &self.absolute)? {
-            return Ok(Some(self.own.path.clone()));
-        }
-        let (Some(parent), Some(name)) = (self.absolute.parent(), self.absolute.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
-        // Held so that nobody takes it for a leftover while it lies aside.
-        let _lock: Lock = lock(&self.absolute)?;
-        replace_in_two_steps(&self.data, &self.absolute, &aside)?;
-        Ok(Some(aside))
-    }
-
+    /// Syncs what was written: the files that no writer has synced, and all folders.
     pub(super) fn sync_tree(&self) -> Result<()> {
         let mut folders = vec![self.own.path.clone()];
         let mut next = 0;

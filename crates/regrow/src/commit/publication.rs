@@ -1,91 +1,35 @@
-//! A checkpoint on a local disk as a [`Publication`].
+//! Where the kind of a checkpoint on a local disk is chosen.
 
-use std::fs;
-use std::path::Path;
-
-use super::{Kind, Staged};
-use crate::error::{Error, Result};
+use super::staging::Terms;
+use super::{StagedFile, StagedFolder, StagedSiblings};
+use crate::error::Result;
 use crate::location::Location;
-use crate::monitor::Monitor;
-use crate::storage::{Publication, Target};
-use crate::store::{Blob, FileWriter};
+use crate::storage::{Publication, PublishOptions, Target};
 
-impl Publication for Staged {
-    fn target(&self) -> &Location {
-        self.target()
-    }
-
-    fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    fn is_durable(&self) -> bool {
-        self.durable
-    }
-
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        self.write(name, bytes)
-    }
-
-    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.writer(name, expected_len_bytes, checksums_from)
-    }
-
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.single_writer(expected_len_bytes, checksums_from)
-    }
-
-    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        self.sibling_writer(at, expected_len_bytes, checksums_from)
-    }
-
-    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        self.link(name, source, opened)
-    }
-
-    fn reused_bytes(&self) -> u64 {
-        self.linked_bytes()
-    }
-
-    fn stored_bytes(&self) -> Result<u64> {
-        folder_len_bytes(&self.own.path)
-    }
-
-    fn staged_file(&self) -> Option<Location> {
-        (self.kind == Kind::File).then(|| Location::local(self.single_file()))
-    }
-
-    fn local_folder(&self) -> Option<&Path> {
-        Some(self.folder())
-    }
-
-    fn commit(self: Box<Self>) -> Result<()> {
-        Self::commit(*self)
-    }
+/// Begins a checkpoint at a path of the local file system.
+///
+/// # Errors
+/// As [`StagedFolder::create`], [`StagedFile::create`], [`StagedSiblings::create`]; what `may_replace` says of a file
+/// that is there.
+pub(crate) fn begin(target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
+    let path = target.local_path()?;
+    let terms = Terms::of_save(options.overwrite, options.durable, options.monitor);
+    Ok(match options.kind {
+        Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
+        Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),
+        Target::Siblings { suffixes } => Box::new(StagedSiblings::begin(path, suffixes, &terms)?),
+    })
 }
 
-pub(super) fn kind_of(target: &Target) -> (Kind, &[String]) {
-    match target {
-        Target::Folder => (Kind::Folder, &[]),
-        Target::File => (Kind::File, &[]),
-        Target::Siblings { suffixes } => (Kind::Siblings, suffixes),
+/// Errs where [`begin`] would not take the target. Makes nothing.
+///
+/// # Errors
+/// As there.
+pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Result<()> {
+    let (path, overwrite) = (target.local_path()?, options.overwrite);
+    match options.kind {
+        Target::Folder => StagedFolder::may_begin(path, overwrite),
+        Target::File => StagedFile::may_begin(target, overwrite, options.may_replace),
+        Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
     }
-}
-
-fn folder_len_bytes(folder: &Path) -> Result<u64> {
-    let mut total = 0;
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let failed = |source| Error::io("cannot list", &folder, source);
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let metadata = entry.metadata().map_err(failed)?;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else {
-                total += metadata.len();
-            }
-        }
-    }
-    Ok(total)
 }

@@ -6,10 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::Kind;
 use super::leftovers::{self, Lock, aside_path, leftovers_of, lock, sweep};
 use super::rename::rename_new;
-use super::target::{check_target, no_name};
+use super::target::{check_folder, no_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{RESPECTED_FOR, Removed, UNCOMMITTED_MARK, is_recent};
 use crate::store::local::folders::sync_folder;
@@ -23,7 +22,7 @@ pub(crate) fn remove_checkpoint(folder: &Path) -> Result<Removed> {
     let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
         return Err(no_name(folder));
     };
-    check_target(Kind::Folder, &absolute, true).map_err(|error| match error.kind() {
+    check_folder(&absolute, true).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Kind, belongs};
+use super::belongs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::UNCOMMITTED_MARK;
@@ -43,9 +43,9 @@ pub(super) fn no_name(target: &Path) -> Error {
 /// Errs for a name that every reader takes for a save that never ended, unless the folder is there and Orbax has just
 /// made it: it makes one for a handler, and renames it when the handler has written what it had to. A folder that holds
 /// more is what a save has left, and nobody would rename it.
-pub(super) fn check_name(kind: Kind, target: &Path) -> Result<()> {
+pub(super) fn check_name(target: &Path) -> Result<()> {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    if kind == Kind::Siblings || !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
+    if !name.contains(UNCOMMITTED_MARK) || was_just_made(target) {
         return Ok(());
     }
     Err(Error::invalid(format!("a name with {UNCOMMITTED_MARK} in it is that of a save that has not ended"))
@@ -60,32 +60,50 @@ fn was_just_made(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| entries.all(is_record))
 }
 
-/// Errs unless the target may be taken.
-pub(super) fn check_target(kind: Kind, target: &Path, overwrite: bool) -> Result<()> {
-    let found = match fs::symlink_metadata(target) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Error::io("cannot look at the target", target, error)),
-    };
-    if !overwrite {
-        return Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
+/// Errs unless a folder may take the target.
+pub(super) fn check_folder(target: &Path, overwrite: bool) -> Result<()> {
+    match find_replaced(target, overwrite)? {
+        None => Ok(()),
+        Some(found) if found.is_dir() => check_replaceable(target),
+        Some(_) => Err(Error::invalid("the target is a file, and this layout is a folder")
             .in_file(target)
-            .help("choose another path, or ask for it to be replaced (`overwrite`)"));
+            .help("choose another path, or remove the file yourself")),
     }
-    match kind {
-        // A link among files beside each other is itself replaced, not what it leads to.
-        Kind::Siblings if found.is_file() || found.is_symlink() => Ok(()),
-        Kind::File if found.is_file() => Ok(()),
-        Kind::File | Kind::Siblings => Err(Error::invalid("the target is no file, and this layout is one")
+}
+
+/// Errs unless a single file may take the target.
+pub(super) fn check_file(target: &Path, overwrite: bool) -> Result<()> {
+    match find_replaced(target, overwrite)? {
+        Some(found) if !found.is_file() => Err(no_file(target)),
+        _ => Ok(()),
+    }
+}
+
+/// Errs unless one of several files beside each other may take the target. A link there is itself replaced, not what it
+/// leads to.
+pub(super) fn check_sibling(target: &Path, overwrite: bool) -> Result<()> {
+    match find_replaced(target, overwrite)? {
+        Some(found) if !found.is_file() && !found.is_symlink() => Err(no_file(target)),
+        _ => Ok(()),
+    }
+}
+
+/// What is at the target, which may be replaced if at all only with `overwrite`.
+fn find_replaced(target: &Path, overwrite: bool) -> Result<Option<fs::Metadata>> {
+    match fs::symlink_metadata(target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("cannot look at the target", target, error)),
+        Ok(found) if overwrite => Ok(Some(found)),
+        Ok(_) => Err(Error::new(ErrorKind::AlreadyExists, "the target exists already")
             .in_file(target)
-            .help("choose another path, or remove it yourself")),
-        Kind::Folder if !found.is_dir() => {
-            Err(Error::invalid("the target is a file, and this layout is a folder")
-                .in_file(target)
-                .help("choose another path, or remove the file yourself"))
-        }
-        Kind::Folder => check_replaceable(target),
+            .help("choose another path, or ask for it to be replaced (`overwrite`)")),
     }
+}
+
+fn no_file(target: &Path) -> Error {
+    Error::invalid("the target is no file, and this layout is one")
+        .in_file(target)
+        .help("choose another path, or remove it yourself")
 }
 
 fn check_replaceable(folder: &Path) -> Result<()> {

@@ -1,9 +1,17 @@
 //! All or nothing, whoever else is there.
 
-use std::os::unix::fs::symlink;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::sync::Barrier;
 
 use super::*;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::storage::Publication;
+use crate::store::DirectWriter;
 
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<_> = fs::read_dir(folder)
@@ -15,7 +23,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 fn save(target: &Path, overwrite: bool, content: &str) -> Result<()> {
-    let staged = Staged::create(target, overwrite)?;
+    let staged = StagedFolder::create(target, overwrite)?;
     staged.write("_METADATA", content.as_bytes())?;
     staged.write("d/data", content.as_bytes())?;
     staged.commit()
@@ -31,7 +39,7 @@ fn saved(target: &Path) -> String {
 fn commits_all_of_it_and_makes_the_folders_above() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("runs/a/step_1");
-    let staged = Staged::create(&target, false).unwrap();
+    let staged = StagedFolder::create(&target, false).unwrap();
     assert_eq!(staged.made_parents(), [root.path().join("runs"), root.path().join("runs/a")]);
     assert!(staged.folder().to_string_lossy().contains("step_1.orbax-checkpoint-tmp-"));
     staged.write("_METADATA", b"m").unwrap();
@@ -47,7 +55,7 @@ fn commits_all_of_it_and_makes_the_folders_above() {
 #[test]
 fn many_small_files_are_synced_at_once() {
     let root = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&root.path().join("a"), false).unwrap();
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
     for i in 0..300 {
         staged.write(&format!("leaf{i}/0.0"), b"x").unwrap();
     }
@@ -58,7 +66,7 @@ fn many_small_files_are_synced_at_once() {
 #[test]
 fn dropped_it_leaves_no_trace() {
     let root = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&root.path().join("a/b/c"), false).unwrap();
+    let staged = StagedFolder::create(&root.path().join("a/b/c"), false).unwrap();
     staged.write("x/y", b"z").unwrap();
     drop(staged);
     assert!(names(root.path()).is_empty());
@@ -67,7 +75,7 @@ fn dropped_it_leaves_no_trace() {
 #[test]
 fn relative_targets_are_beside_the_working_folder_of_the_time() {
     // The tests' working folder is the crate's own; nothing is committed there.
-    let staged = Staged::create(Path::new("a/relative"), false).unwrap();
+    let staged = StagedFolder::create(Path::new("a/relative"), false).unwrap();
     assert_eq!(staged.folder().parent().unwrap(), std::env::current_dir().unwrap().join("a"));
     drop(staged);
     assert!(!Path::new("a").exists());
@@ -113,7 +121,7 @@ fn what_is_no_checkpoint_is_not_replaced() {
 fn a_target_that_became_precious_meanwhile_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("step");
-    let staged = Staged::create(&target, true).unwrap();
+    let staged = StagedFolder::create(&target, true).unwrap();
     fs::create_dir(&target).unwrap();
     fs::write(target.join("thesis.tex"), b"...").unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -146,7 +154,7 @@ fn folders_that_only_look_like_checkpoints_are_kept() {
             false => fs::write(target.join(name), b"{}").unwrap(),
         }
         fs::write(target.join("thesis.txt"), b"...").unwrap();
-        let error = Staged::create(&target, true).unwrap_err();
+        let error = StagedFolder::create(&target, true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
         assert!(target.join("thesis.txt").is_file());
     }
@@ -155,11 +163,11 @@ fn folders_that_only_look_like_checkpoints_are_kept() {
 #[test]
 fn targets_without_a_name_are_refused() {
     for target in ["", "/", "..", "a/.."] {
-        let error = Staged::create(Path::new(target), true).unwrap_err();
+        let error = StagedFolder::create(Path::new(target), true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{target:?}");
     }
     let root = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&root.path().join("a"), false).unwrap();
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap();
     for name in ["", "/x", "../x", "x/../../y"] {
         assert_eq!(staged.write(name, b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
@@ -186,7 +194,7 @@ fn a_single_file_is_committed_like_a_folder() {
     let root = tempfile::tempdir().unwrap();
     let target = root.path().join("new/model.safetensors");
     let save = |overwrite: bool, content: &[u8]| {
-        let staged = Staged::for_file(&target, overwrite)?;
+        let staged = StagedFile::create(&target, overwrite)?;
         let mut writer = DirectWriter::create(&staged.single_file(), 0, 0)?;
         writer.write(content)?;
         writer.finish()?;
@@ -198,11 +206,30 @@ fn a_single_file_is_committed_like_a_folder() {
     save(true, b"third").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"third");
     assert_eq!(names(&root.path().join("new")), ["model.safetensors"]);
-    let folder = Staged::for_file(&root.path().join("new"), true).unwrap_err();
+    let folder = StagedFile::create(&root.path().join("new"), true).unwrap_err();
     assert_eq!(folder.kind(), ErrorKind::InvalidArgument);
-    let nothing = Staged::for_file(&root.path().join("other"), false).unwrap();
+    let nothing = StagedFile::create(&root.path().join("other"), false).unwrap();
     assert_eq!(nothing.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(names(root.path()), ["new"]);
+}
+
+#[test]
+fn a_checkpoint_of_one_kind_has_no_files_of_another() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = StagedFolder::create(&root.path().join("folder"), false).unwrap();
+    let file = StagedFile::create(&root.path().join("file"), false).unwrap();
+    let siblings = StagedSiblings::create(&root.path().join("pair"), &[".m".to_owned()], false).unwrap();
+    for (staged, own) in [(&folder as &dyn Publication, 0), (&file, 1), (&siblings, 2)] {
+        let kinds = [staged.writer("x", 0, 0), staged.single_writer(0, 0), staged.sibling_writer(0, 0, 0)];
+        for (kind, writer) in kinds.into_iter().enumerate() {
+            match writer {
+                Ok(_) => assert_eq!(kind, own),
+                Err(error) => assert!(kind != own && error.kind() == ErrorKind::InvalidArgument, "{error}"),
+            }
+        }
+        assert_eq!(staged.write("y", b"").is_ok(), own == 0);
+        assert_eq!((staged.staged_file().is_some(), staged.local_folder().is_some()), (own == 1, own == 0));
+    }
 }
 
 #[test]
@@ -214,11 +241,13 @@ fn a_file_that_became_precious_meanwhile_is_not_replaced() {
         _ => Err(crate::error::Error::invalid("precious")),
     };
     fs::write(&target, b"").unwrap();
-    let staged = Staged::for_file(&target, true).unwrap().replacing_only(is_empty).unwrap();
+    let monitor = Monitor::new();
+    let terms = staging::Terms::of_save(true, true, &monitor);
+    let staged = StagedFile::begin(&target, &terms, Some(is_empty)).unwrap();
     fs::write(staged.single_file(), b"new").unwrap();
     fs::write(&target, b"thesis").unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert!(Staged::for_file(&target, true).unwrap().replacing_only(is_empty).is_err());
+    assert!(StagedFile::begin(&target, &terms, Some(is_empty)).is_err());
     assert_eq!(fs::read(&target).unwrap(), b"thesis");
     assert_eq!(names(root.path()), ["x"]);
 }
@@ -230,7 +259,7 @@ fn of_two_writers_one_wins() {
         let target = root.path().join(format!("step_{round}"));
         let start = Barrier::new(4);
         let save = |content: String| {
-            let staged = Staged::create(&target, false).unwrap();
+            let staged = StagedFolder::create(&target, false).unwrap();
             start.wait();
             staged.write("_METADATA", content.as_bytes()).unwrap();
             staged.write("d/data", content.as_bytes()).unwrap();
@@ -280,7 +309,7 @@ fn two_overwriters_succeed_in_turn() {
 #[test]
 fn a_checkpoint_that_is_not_durable_is_still_whole() {
     let root = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&root.path().join("a"), false).unwrap().durable(false);
+    let staged = StagedFolder::create(&root.path().join("a"), false).unwrap().durable(false);
     assert!(!staged.is_durable());
     staged.write("_METADATA", b"m").unwrap();
     let mut writer = staged.writer("data", 100_000, 0).unwrap();
@@ -316,10 +345,10 @@ fn nobody_else_looks_into_what_replaces_something() {
     let (new_folder, new_file) = modes_of_new(root.path());
     save(&folder, false, "old").unwrap();
     let save_file = |overwrite| {
-        let staged = Staged::for_file(&file, overwrite)?;
+        let staged = StagedFile::create(&file, overwrite)?;
         fs::write(staged.single_file(), b"x").unwrap();
         if overwrite {
-            assert_eq!(mode(staged.folder()), 0o700);
+            assert_eq!(mode(staged.single_file().parent().unwrap()), 0o700);
         }
         staged.commit()
     };
@@ -328,7 +357,7 @@ fn nobody_else_looks_into_what_replaces_something() {
     for (folder_mode, file_mode) in [(0o700, 0o600), (0o750, 0o640), (0o755, 0o644), (0o2775, 0o664)] {
         set_mode(&folder, folder_mode);
         set_mode(&file, file_mode);
-        let staged = Staged::create(&folder, true).unwrap();
+        let staged = StagedFolder::create(&folder, true).unwrap();
         assert_eq!(mode(staged.folder()), 0o700);
         staged.write("_METADATA", b"new").unwrap();
         staged.commit().unwrap();
@@ -337,7 +366,7 @@ fn nobody_else_looks_into_what_replaces_something() {
     }
     // What was private and went meanwhile does not come back open to all.
     set_mode(&folder, 0o700);
-    let staged = Staged::create(&folder, true).unwrap();
+    let staged = StagedFolder::create(&folder, true).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     staged.write("_METADATA", b"new").unwrap();
     staged.commit().unwrap();
@@ -355,7 +384,7 @@ fn names_of_any_length_are_saved_to_and_swept() {
         save(&target, true, "second").unwrap();
         assert_eq!(saved(&target), "second");
         let file = root.path().join("f".repeat(len));
-        let staged = Staged::for_file(&file, false).unwrap();
+        let staged = StagedFile::create(&file, false).unwrap();
         fs::write(staged.single_file(), b"x").unwrap();
         staged.commit().unwrap();
     }
@@ -484,9 +513,9 @@ fn names_of_unfinished_saves_are_refused() {
     for name in ["run.orbax-checkpoint-tmp", "run.orbax-checkpoint-tmp-5", "a.orbax-checkpoint-tmp.npy"] {
         let target = root.path().join("made").join(name);
         for refused in [
-            Staged::create(&target, true).unwrap_err(),
-            Staged::for_file(&target, true).unwrap_err(),
-            Staged::may_create(Kind::Folder, &target, &[], true).unwrap_err(),
+            StagedFolder::create(&target, true).unwrap_err(),
+            StagedFile::create(&target, true).unwrap_err(),
+            StagedFolder::may_begin(&target, true).unwrap_err(),
         ] {
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
             assert!(refused.to_string().contains(".orbax-checkpoint-tmp"));
@@ -504,9 +533,9 @@ fn addresses_are_not_saved_into_folders() {
     for address in ["hdfs://bucket/x", "memory://bucket/x", "gs:/bucket/x", "file://tmp/x"] {
         let suffixes = [".data".to_owned()];
         for refused in [
-            Staged::create(Path::new(address), true).unwrap_err(),
-            Staged::for_file(Path::new(address), true).unwrap_err(),
-            Staged::for_siblings(Path::new(address), &suffixes, true).unwrap_err(),
+            StagedFolder::create(Path::new(address), true).unwrap_err(),
+            StagedFile::create(Path::new(address), true).unwrap_err(),
+            StagedSiblings::create(Path::new(address), &suffixes, true).unwrap_err(),
         ] {
             assert_eq!(refused.kind(), ErrorKind::Unsupported);
         }

@@ -18,14 +18,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blake3::Hash;
 use serde::{Deserialize, Serialize};
 
-use super::leftovers::{JOURNAL, OwnFolder, is_over};
-use super::publication::kind_of;
-use super::{Kind, SYNC_LATER_LEN_MAX_BYTES, Staged, siblings};
+use super::leftovers::JOURNAL;
+use super::naming::commit_after;
+use super::staging::{Staged, Staging, Terms};
+use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Left, Transfer, TransferFile, TransferOptions};
-use crate::store::local::folders::{make_folders, relative_path};
+use crate::storage::{Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::store::local::folders::make_folders;
 use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
 };
@@ -55,7 +56,7 @@ impl Line {
 /// A copy on its way.
 #[derive(Debug)]
 pub(crate) struct LocalTransfer {
-    staged: Staged,
+    staged: Box<dyn Staged>,
     files: Vec<TransferFile>,
     paths: Vec<PathBuf>,
     left: Vec<Left>,
@@ -65,27 +66,17 @@ pub(crate) struct LocalTransfer {
 impl LocalTransfer {
     /// Begins, or goes on.
     pub(crate) fn begin(target: &Location, options: TransferOptions<'_>) -> Result<Self> {
-        let (kind, suffixes) = kind_of(options.kind);
-        let own_folder = OwnFolder::of_copy;
-        let staged = Staged::begin_in(own_folder, kind, target.local_path()?, suffixes, options.overwrite)?;
-        staged.stays.store(!is_over(&staged.own.path), Ordering::Relaxed);
-        let staged = match options.may_replace.filter(|_| kind == Kind::File) {
-            Some(may_replace) => staged.replacing_only(may_replace)?,
-            None => staged,
-        };
-        let mut staged = staged.durable(options.durable).watched(options.monitor);
-        if kind != Kind::Siblings {
-            staged.data = staged.own.path.join(FILES);
-        }
-        let paths: Result<Vec<PathBuf>> =
-            options.files.iter().enumerate().map(|(at, file)| path_of(&staged, at, file)).collect();
-        let (paths, lines) = (paths?, read_journal(&staged.own.path));
+        let staged = stage(target.local_path()?, &options)?;
+        let staging = staged.staging();
+        let files = options.files.iter().enumerate();
+        let paths: Result<Vec<PathBuf>> = files.map(|(at, file)| staged.path_of(at, &file.name)).collect();
+        let (paths, lines) = (paths?, read_journal(&staging.own.path));
         let left: Vec<Left> =
             options.files.iter().zip(&paths).map(|(file, path)| left_of(file, path, &lines)).collect();
-        prune(&staged.own.path, &paths, &left)?;
-        make_folders(&staged.data)
-            .map_err(|error| Error::io("cannot make the folder", &staged.data, error))?;
-        let path = staged.own.path.join(JOURNAL);
+        prune(&staging.own.path, &paths, &left)?;
+        make_folders(&staging.data)
+            .map_err(|error| Error::io("cannot make the folder", &staging.data, error))?;
+        let path = staging.own.path.join(JOURNAL);
         let open = || -> io::Result<File> {
             let mut journal = File::options().create(true).append(true).open(&path)?;
             // The last line may have been cut off.
@@ -93,8 +84,12 @@ impl LocalTransfer {
             Ok(journal)
         };
         let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
-        staged.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
+        staging.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
         Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
+    }
+
+    fn staging(&self) -> &Staging {
+        self.staged.staging()
     }
 
     fn file(&self, at: usize) -> Result<(&TransferFile, &Path)> {
@@ -116,21 +111,19 @@ impl LocalTransfer {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal
             .write_all(&text)
-            .map_err(|error| Error::io("cannot write", self.staged.own.path.join(JOURNAL), error))?;
-        self.staged.stays.store(true, Ordering::Relaxed);
+            .map_err(|error| Error::io("cannot write", self.staging().own.path.join(JOURNAL), error))?;
+        self.staging().stays.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// Where a file is written.
-fn path_of(staged: &Staged, at: usize, file: &TransferFile) -> Result<PathBuf> {
-    Ok(match staged.kind {
-        Kind::Folder => staged.data.join(relative_path(file.name.as_bytes())?),
-        Kind::File => staged.single_file(),
-        Kind::Siblings => {
-            let target = staged.siblings.get(at).ok_or_else(|| super::no_such_file("file of this number"))?;
-            siblings::staged_path(&staged.own.path, at, target)
-        }
+/// Begins in the temporary folder of copies, and keeps what an earlier copy has left there.
+fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> {
+    let terms = Terms::of_copy(options.overwrite, options.durable, options.monitor, FILES);
+    Ok(match options.kind {
+        Target::Folder => Box::new(StagedFolder::begin(path, &terms)?),
+        Target::File => Box::new(StagedFile::begin(path, &terms, options.may_replace)?),
+        Target::Siblings { suffixes } => Box::new(StagedSiblings::begin(path, suffixes, &terms)?),
     })
 }
 
@@ -206,16 +199,16 @@ impl Transfer for LocalTransfer {
     fn writer(&self, at: usize, offset_bytes: u64) -> Result<FileWriter> {
         let (file, path) = self.file(at)?;
         if offset_bytes > 0 {
-            let sink = Rest::open(path, offset_bytes, self.staged.durable, &self.staged.monitor)?;
+            let sink = Rest::open(path, offset_bytes, self.staging().durable, &self.staging().monitor)?;
             return Ok(FileWriter::new(sink));
         }
         let folder = path.parent().unwrap_or(path);
         make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
         self.discard(at)?;
         let is_small = file.len_bytes < SYNC_LATER_LEN_MAX_BYTES;
-        let durable = self.staged.durable && !is_small;
+        let durable = self.staging().durable && !is_small;
         let options = WriteOptions { expected_len_bytes: file.len_bytes, checksums_from: 0, durable };
-        Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.staged.monitor)))
+        Ok(FileWriter::new(DirectWriter::create_with(path, &options)?.watched(&self.staging().monitor)))
     }
 
     fn reached(&self, at: usize, offset_bytes: u64, digest: Hash) -> Result<()> {
@@ -233,7 +226,7 @@ impl Transfer for LocalTransfer {
         let (file, path) = self.file(at)?;
         // Also a file of an earlier copy, which may not have got to its sync.
         if file.len_bytes < SYNC_LATER_LEN_MAX_BYTES || self.left(at) != Left::Nothing {
-            self.staged.sync_later(path.to_owned());
+            self.staging().sync_later(path.to_owned());
         }
         self.note(at, file.len_bytes, digest)
     }
@@ -249,18 +242,12 @@ impl Transfer for LocalTransfer {
     }
 
     fn commit(self: Box<Self>) -> Result<()> {
-        let monitor = self.staged.monitor.clone();
-        if self.staged.durable {
-            monitor.enter(Stage::Sync);
-            monitor.timed(Stage::Sync, 0, || self.staged.sync_tree())?;
-        }
-        monitor.check()?;
-        monitor.enter(Stage::Commit);
-        let journal = self.staged.own.path.join(JOURNAL);
-        fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
-        let Self { staged, .. } = *self;
-        staged.stays.store(false, Ordering::Relaxed);
-        monitor.timed(Stage::Commit, 0, || staged.name_it())
+        commit_after(self.staged, |staging| {
+            let journal = staging.own.path.join(JOURNAL);
+            fs::remove_file(&journal).map_err(|error| Error::io("cannot remove", &journal, error))?;
+            staging.stays.store(false, Ordering::Relaxed);
+            Ok(())
+        })
     }
 }
 

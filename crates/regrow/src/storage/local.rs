@@ -10,7 +10,7 @@ use super::{
     Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Removal, Removed, Stock,
     Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
-use crate::commit::{LocalTransfer, Staged, remove_checkpoint, remove_files, remove_unfinished, stock};
+use crate::commit::{self, LocalTransfer, remove_checkpoint, remove_files, remove_unfinished, stock};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::read_beginning;
@@ -108,11 +108,11 @@ impl Storage for LocalDisk {
     }
 
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
-        Ok(Box::new(Staged::begin(target, options)?))
+        commit::begin(target, options)
     }
 
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
-        Staged::may_begin(target, options)
+        commit::may_begin(target, options)
     }
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {

@@ -63,29 +63,42 @@ pub trait Publication: Debug + Send + Sync {
     /// Writes one small file of a folder.
     ///
     /// # Errors
-    /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the folder; what the storage
-    /// says.
-    fn write(&self, name: &str, bytes: &[u8]) -> Result<()>;
+    /// `AlreadyExists` if it was written before; `InvalidArgument` if the name leads out of the folder, or the checkpoint
+    /// is none; what the storage says.
+    fn write(&self, _name: &str, _bytes: &[u8]) -> Result<()> {
+        Err(no_such_file("folder"))
+    }
 
     /// A writer of one large file of a folder. About `expected_len_bytes` will be written, 0 if nobody knows; blocks of
     /// checksums begin at byte `checksums_from`.
     ///
     /// # Errors
     /// As [`write`](Self::write).
-    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+    fn writer(&self, _name: &str, _expected_len_bytes: u64, _checksums_from: u64) -> Result<FileWriter> {
+        Err(no_such_file("folder"))
+    }
 
     /// A writer of the one file of a checkpoint that is a single file; the arguments are those of
     /// [`writer`](Self::writer).
     ///
     /// # Errors
-    /// As there.
-    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+    /// As there; `InvalidArgument` if the checkpoint is no single file.
+    fn single_writer(&self, _expected_len_bytes: u64, _checksums_from: u64) -> Result<FileWriter> {
+        Err(no_such_file("single file"))
+    }
 
     /// A writer of file number `at` of a checkpoint of several beside each other.
     ///
     /// # Errors
     /// As [`writer`](Self::writer); `InvalidArgument` if there are not that many.
-    fn sibling_writer(&self, at: usize, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter>;
+    fn sibling_writer(
+        &self,
+        _at: usize,
+        _expected_len_bytes: u64,
+        _checksums_from: u64,
+    ) -> Result<FileWriter> {
+        Err(no_such_file("file of this number"))
+    }
 
     /// Makes `name` a file with the bytes of the value at `source`, which is `opened`, without moving them through this
     /// process: a hard link, a copy within the bucket. Both stay whole when the other one is deleted.
@@ -93,11 +106,15 @@ pub trait Publication: Debug + Send + Sync {
     /// False, with nothing left, where the storage cannot do it, or `source` leads to something else by now.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
-    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool>;
+    /// `InvalidArgument` if the name leads out of the folder, or the checkpoint is none; `Cancelled`.
+    fn reuse(&self, _name: &str, _source: &Location, _opened: &dyn Blob) -> Result<bool> {
+        Err(no_such_file("folder"))
+    }
 
     /// Bytes of the files that were [reused](Self::reuse).
-    fn reused_bytes(&self) -> u64;
+    fn reused_bytes(&self) -> u64 {
+        0
+    }
 
     /// Bytes of all files.
     ///

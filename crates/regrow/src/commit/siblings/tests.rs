@@ -1,8 +1,14 @@
 //! Wherever a commit stops, no manifest stands beside data that is not its own.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use super::super::leftovers::{Begun, begun};
 use super::super::*;
 use super::{has_begun, staged_path, take_names_until, where_is};
+use crate::error::{ErrorKind, Result};
+use crate::location::Location;
+use crate::storage::Publication;
 
 const SUFFIXES: [&str; 2] = [".data", ".manifest"];
 
@@ -10,8 +16,8 @@ fn suffixes() -> Vec<String> {
     SUFFIXES.map(str::to_owned).to_vec()
 }
 
-fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<Staged> {
-    let staged = Staged::for_siblings(stem, &suffixes(), overwrite)?;
+fn stage(stem: &Path, overwrite: bool, content: &str) -> Result<StagedSiblings> {
+    let staged = StagedSiblings::create(stem, &suffixes(), overwrite)?;
     for at in 0..SUFFIXES.len() {
         let mut writer = staged.sibling_writer(at, 0, 0)?;
         writer.write(content.as_bytes())?;
@@ -79,12 +85,13 @@ fn one_of_the_files_is_enough_to_be_in_the_way() {
 fn suffixes_lead_nowhere_else() {
     let root = tempfile::tempdir().unwrap();
     for bad in [["/../x", ".m"], [".d", "a/b"], [".d", ".d"]] {
-        let error = Staged::for_siblings(&root.path().join("a"), &bad.map(str::to_owned), true).unwrap_err();
+        let error =
+            StagedSiblings::create(&root.path().join("a"), &bad.map(str::to_owned), true).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{bad:?}");
     }
-    assert!(Staged::for_siblings(&root.path().join("a"), &[], true).is_err());
+    assert!(StagedSiblings::create(&root.path().join("a"), &[], true).is_err());
     let bare =
-        Staged::for_siblings(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
+        StagedSiblings::create(&root.path().join("a"), &[String::new(), ".m".to_owned()], false).unwrap();
     for at in 0..2 {
         bare.sibling_writer(at, 0, 0).unwrap().finish().unwrap();
     }
@@ -96,10 +103,10 @@ fn suffixes_lead_nowhere_else() {
 /// Stages, and dies after so many moves.
 fn die(stem: &Path, overwrite: bool, content: &str, moves: usize) {
     let mut staged = stage(stem, overwrite, content).unwrap();
-    staged.sync_tree().unwrap();
-    let ended = take_names_until(&staged.own.path, &staged.siblings, true, &|| Ok(()), moves);
+    staged.staging.sync_tree().unwrap();
+    let ended = take_names_until(&staged.staging.own.path, &staged.targets, true, &|| Ok(()), moves);
     // As for a dead process: nothing is removed, the lock is gone.
-    staged.committed = true;
+    staged.staging.committed = true;
     assert_eq!(ended.is_ok(), moves >= 4);
 }
 
@@ -125,7 +132,7 @@ fn a_writer_that_dies_at_any_step_leaves_the_old_the_new_or_nothing() {
             }
         }
         // Whoever saves next finds it finished, and nothing lies about.
-        drop(Staged::for_siblings(&stem, &suffixes(), true).unwrap());
+        drop(StagedSiblings::create(&stem, &suffixes(), true).unwrap());
         assert_eq!(saved(&stem).as_deref(), Some(if moves == 0 { "old" } else { "new" }), "{moves}");
         assert!(begun(&stem).is_none());
     }
@@ -180,15 +187,17 @@ fn a_dead_writers_pair_is_opened_by_many_at_once() {
     for moves in 1..4 {
         let stem = root.path().join(format!("model_{moves}"));
         save(&stem, false, "old").unwrap();
-        let mut staged = Staged::for_siblings(&stem, &suffixes(), true).unwrap();
+        let mut staged = StagedSiblings::create(&stem, &suffixes(), true).unwrap();
         for (at, suffix) in SUFFIXES.into_iter().enumerate() {
             let mut writer = staged.sibling_writer(at, 0, 0).unwrap();
             writer.write(&fs::read(file(&source, suffix)).unwrap()).unwrap();
             writer.finish().unwrap();
         }
-        staged.sync_tree().unwrap();
-        assert!(take_names_until(&staged.own.path, &staged.siblings, false, &|| Ok(()), moves).is_err());
-        staged.committed = true;
+        staged.staging.sync_tree().unwrap();
+        assert!(
+            take_names_until(&staged.staging.own.path, &staged.targets, false, &|| Ok(()), moves).is_err()
+        );
+        staged.staging.committed = true;
         drop(staged);
         std::thread::scope(|scope| {
             for _ in 0..READERS {
@@ -211,14 +220,16 @@ fn a_pair_goes_by_one_of_its_files_also_while_a_living_writer_has_it_moved() {
         let stem = root.path().join(format!("model_{moves}"));
         save(&stem, false, "old").unwrap();
         let mut staged = stage(&stem, true, "new").unwrap();
-        staged.sync_tree().unwrap();
-        assert!(take_names_until(&staged.own.path, &staged.siblings, true, &|| Ok(()), moves).is_err());
+        staged.staging.sync_tree().unwrap();
+        assert!(
+            take_names_until(&staged.staging.own.path, &staged.targets, true, &|| Ok(()), moves).is_err()
+        );
         assert!(matches!(begun(&stem), Some(Begun::Living)));
         for suffix in SUFFIXES {
             let files = crate::formats::pytree_data::Files::of(&Location::local(file(&stem, suffix)));
             assert_eq!(files.manifest.path(), file(&stem, ".manifest"), "{suffix} after {moves} moves");
         }
-        staged.committed = true;
+        staged.staging.committed = true;
     }
 }
 
@@ -249,7 +260,7 @@ fn a_step_that_fails_is_undone() {
     save(&stem, false, "old").unwrap();
     let staged = stage(&stem, true, "new").unwrap();
     // The manifest is not there to be moved: the last step fails, when all others are done.
-    fs::remove_file(staged_path(staged.folder(), 1, &file(&stem, ".manifest"))).unwrap();
+    fs::remove_file(staged_path(&staged.staging.own.path, 1, &file(&stem, ".manifest"))).unwrap();
     assert_eq!(staged.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(saved(&stem).as_deref(), Some("old"));
     assert_eq!(count(root.path()), 2);
@@ -269,7 +280,7 @@ fn a_folder_that_is_half_removed_never_looks_begun() {
     fs::remove_dir_all(folder.join(".regrow-0")).unwrap();
     fs::create_dir(folder.join(".regrow-0")).unwrap();
     assert!(!has_begun(&folder) && begun(&stem).is_none());
-    drop(Staged::for_siblings(&stem, &suffixes(), false).unwrap());
+    drop(StagedSiblings::create(&stem, &suffixes(), false).unwrap());
     assert_eq!(count(root.path()), 0);
 }
 

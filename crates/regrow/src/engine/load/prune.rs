@@ -1,8 +1,12 @@
 //! The tree of a selection.
 
-use super::select::placeholder;
 use crate::error::Result;
-use crate::tree::{Key, Leaf, LeafInfo, Node, NodeKind, Tree, TreeBuilder};
+use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, Node, NodeKind, Tree, TreeBuilder};
+
+/// A leaf without data.
+pub(super) fn placeholder() -> Leaf {
+    Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
+}
 
 /// The tree with only the leaves that are there, and those nodes without children that are chosen (`empty`, for each
 /// node). Others vanish from dicts (with dicts that become empty), and become placeholders in sequences, so that

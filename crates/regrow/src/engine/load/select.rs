@@ -1,12 +1,12 @@
 //! Which leaves are loaded, and where they go.
 
-use super::prune::prune;
+use super::prune::{placeholder, prune};
 use crate::array::Dtype;
 use crate::engine::patterns::check_patterns;
 use crate::engine::template::match_template;
 use crate::engine::{Checkpoint, LoadOptions, TemplateLeaf};
 use crate::error::{Error, ErrorKind, Result};
-use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
+use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 
 impl Checkpoint {
     pub(super) fn load_selected(
@@ -98,9 +98,4 @@ impl Checkpoint {
 /// What a leaf of that path is to be cast to.
 fn cast_for(options: &LoadOptions, path: &KeyPath) -> Option<Dtype> {
     options.cast.iter().find(|(pattern, _)| pattern.matches(path)).map(|cast| cast.1)
-}
-
-/// A leaf without data.
-pub(super) fn placeholder() -> Leaf {
-    Leaf { kind: LeafKind::Placeholder, data: LeafData::Absent, sharding: None }
 }

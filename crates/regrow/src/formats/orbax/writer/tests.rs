@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::array::{Array, Dtype, Region, Shape, cast_bytes};
-use crate::commit::Staged;
+use crate::commit::StagedFolder;
 use crate::engine::{Compression, Layout, LeafChunking, OpenOptions, OrbaxOptions, SaveOptions};
 use crate::error::{ErrorKind, Result};
 use crate::formats::orbax::Orbax;
@@ -81,7 +81,7 @@ fn sample() -> Tree<Leaf> {
 fn write(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ckpt");
-    let staged = Staged::create(&path, false).unwrap().durable(false);
+    let staged = StagedFolder::create(&path, false).unwrap().durable(false);
     Orbax.write(tree, &staged, options)?;
     staged.commit()?;
     Ok((folder, path))
@@ -329,7 +329,7 @@ fn refuses_all_at_once_and_writes_nothing() {
     }
     let tree = dict(bad.into_iter().map(|(name, leaf, _)| (Key::dict(name), leaf)).collect());
     let folder = tempfile::tempdir().unwrap();
-    let staged = Staged::create(&folder.path().join("ckpt"), false).unwrap();
+    let staged = StagedFolder::create(&folder.path().join("ckpt"), false).unwrap();
     let error = Orbax.write(&tree, &staged, &SaveOptions::default()).unwrap_err().to_string();
     assert!(names.iter().all(|name| error.contains(&format!("\n  {name}: "))), "{error}");
     assert_eq!(std::fs::read_dir(staged.folder()).unwrap().count(), 0);

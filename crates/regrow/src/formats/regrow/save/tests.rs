@@ -11,7 +11,7 @@ use super::plan::Plan;
 use super::reuse::LINKS_MAX;
 use super::*;
 use crate::array::{Array, Dtype, Shape};
-use crate::commit::Staged;
+use crate::commit::StagedFolder;
 use crate::formats::safetensors::index::INDEX_FILE_NAME;
 use crate::location::Location;
 use crate::store::{LocalStore, ReadPath, Store};
@@ -35,7 +35,7 @@ fn save(folder: &Path, step: usize, fills: &[u8]) -> Vec<(String, bool)> {
     let path = folder.join(step.to_string());
     let base = step.checked_sub(1).map(|step| Location::local(folder.join(step.to_string())));
     let options = SaveOptions { base, ..SaveOptions::default() };
-    let staged = Staged::create(&path, false).unwrap();
+    let staged = StagedFolder::create(&path, false).unwrap();
     save_split(&tree(fills), &staged, &options, 2000).unwrap();
     staged.commit().unwrap();
     assert!(crate::verify(&path).unwrap().is_ok());
@@ -99,7 +99,7 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     files[0].opened.read(0, &mut found, ReadPath::Cached).unwrap();
     assert!(found == before, "a file of another checkpoint under the record of the base");
     // Its name leads elsewhere by now: it cannot be linked.
-    let staged = Staged::create(&path("next"), false).unwrap();
+    let staged = StagedFolder::create(&path("next"), false).unwrap();
     assert!(!staged.link("model", &files[0].source, &*files[0].opened).unwrap());
 }
 
@@ -110,7 +110,7 @@ fn a_file_that_was_replaced_meanwhile_is_not_linked() {
     fs::write(&source, b"old").unwrap();
     let opened = LocalStore::new(folder.path()).open(b"model.safetensors").unwrap().unwrap();
     let at = Location::local(&source);
-    let staged = Staged::create(&folder.path().join("step"), false).unwrap();
+    let staged = StagedFolder::create(&folder.path().join("step"), false).unwrap();
     assert!(staged.link("a", &at, &*opened).unwrap());
     fs::remove_file(&source).unwrap();
     assert!(!staged.link("b", &at, &*opened).unwrap());
@@ -136,7 +136,7 @@ fn many_leaves_are_split_over_files_that_all_readers_put_together() {
     let tree = build.finish().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step");
-    let staged = Staged::create(&path, false).unwrap();
+    let staged = StagedFolder::create(&path, false).unwrap();
     save_split(&tree, &staged, &SaveOptions::default(), 2000).unwrap();
     staged.commit().unwrap();
     assert!(path.join("model-00001-of-00004.safetensors").is_file());

@@ -1,0 +1,166 @@
+//! A checkpoint that is one file, under its temporary name.
+//!
+//! The file is written into a temporary folder of its own, under the name that it will have. The commit renames it out of
+//! there, over the old file if there is one, and removes the empty folder.
+//!
+//! Any regular file is replaced unless the writer says which may be: functions that stand in for others replace what
+//! those would.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::naming::{self, take_name};
+use super::staging::{Place, Staged, Staging, Terms};
+use super::target::{check_file, check_name, resolve};
+use crate::error::Result;
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::storage::Publication;
+use crate::store::FileWriter;
+
+/// Errs unless the file at a path, which is there, may be replaced.
+pub(super) type MayReplace = fn(&Location) -> Result<()>;
+
+/// One file under its temporary name. Dropped uncommitted, it leaves no trace.
+#[derive(Debug)]
+pub struct StagedFile {
+    staging: Staging,
+    /// What else is asked of a file before it is replaced.
+    may_replace: Option<MayReplace>,
+}
+
+impl StagedFile {
+    /// Makes a temporary folder beside `target`, as [`StagedFolder::create`](super::StagedFolder::create) does.
+    /// [`single_file`](Self::single_file) in it is to be written, and becomes the target.
+    ///
+    /// # Errors
+    /// As there; `InvalidArgument` if the target is a folder and `overwrite` is set.
+    pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
+        let monitor = Monitor::new();
+        let terms = Terms::of_save(overwrite, true, &monitor);
+        Self::begin(Location::parse(target)?.local_path()?, &terms, None)
+    }
+
+    /// Has each file that is to be replaced checked by `may_replace`, now and again by the commit.
+    pub(super) fn begin(target: &Path, terms: &Terms<'_>, may_replace: Option<MayReplace>) -> Result<Self> {
+        let absolute = place(target, terms.overwrite)?;
+        let place = Place {
+            given: target,
+            targets: std::slice::from_ref(&absolute),
+            absolute: absolute.clone(),
+            check: &|target| check_file(target, terms.overwrite),
+        };
+        let staged = Self { staging: Staging::begin(place, terms)?, may_replace };
+        staged.check_found()?;
+        Ok(staged)
+    }
+
+    /// Errs where [`begin`](Self::begin) would not take the target. Makes nothing.
+    pub(super) fn may_begin(
+        target: &Location,
+        overwrite: bool,
+        may_replace: Option<MayReplace>,
+    ) -> Result<()> {
+        let path = target.local_path()?;
+        check_file(&place(path, overwrite)?, overwrite)?;
+        match may_replace {
+            Some(may_replace) if overwrite && target.exists() => may_replace(target),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
+    /// Without, a killed process still costs nothing.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.staging.durable = durable;
+        self
+    }
+
+    /// Where to write it.
+    pub fn single_file(&self) -> PathBuf {
+        self.staging.data.join(self.staging.absolute.file_name().unwrap_or_default())
+    }
+
+    /// Syncs the folder of the file, which its writer has synced, and gives it its name, as
+    /// [`StagedFolder::commit`](super::StagedFolder::commit) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn commit(self) -> Result<()> {
+        naming::commit(Box::new(self))
+    }
+
+    /// Errs if a file is there that may not be replaced.
+    fn check_found(&self) -> Result<()> {
+        let target = &self.staging.absolute;
+        match self.may_replace {
+            Some(may_replace) if fs::symlink_metadata(target).is_ok() => {
+                may_replace(&Location::local(target))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The target as an absolute path, if its name is one to save under.
+fn place(target: &Path, overwrite: bool) -> Result<PathBuf> {
+    let absolute = resolve(target, overwrite)?;
+    check_name(target)?;
+    Ok(absolute)
+}
+
+impl Staged for StagedFile {
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    fn staging_mut(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
+    fn path_of(&self, _at: usize, _name: &str) -> Result<PathBuf> {
+        Ok(self.single_file())
+    }
+
+    fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        let (source, target) = (self.single_file(), &self.staging.absolute);
+        let check = || {
+            check_file(target, self.staging.overwrite)?;
+            self.check_found()
+        };
+        take_name(&self.staging, &source, &check, &|| fs::rename(&source, target).map(|()| None))?;
+        // The folder that it was in is empty now.
+        Ok(Some(self.staging.own.path.clone()))
+    }
+}
+
+impl Publication for StagedFile {
+    fn target(&self) -> &Location {
+        &self.staging.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.staging.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.staging.durable
+    }
+
+    fn single_writer(&self, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.staging.writer(&self.single_file(), expected_len_bytes, checksums_from)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging.stored_bytes()
+    }
+
+    fn staged_file(&self) -> Option<Location> {
+        Some(Location::local(self.single_file()))
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+}

@@ -1,0 +1,208 @@
+//! A checkpoint that is a folder of files, under its temporary name.
+//!
+//! The files are written into the temporary folder, under the names that they will have. The commit renames that folder.
+//! Where a checkpoint is replaced, it exchanges the two folders in one step: at no moment is the target missing. A
+//! file system that cannot do that gets two renames.
+//!
+//! Only a checkpoint is replaced, and only if nothing is beside it that a user would miss: see `target`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+
+use super::SYNC_LATER_LEN_MAX_BYTES;
+use super::leftovers::{Lock, lock, replaced_path};
+use super::naming::{self, take_name};
+use super::rename::{exchange, replace_in_two_steps};
+use super::staging::{Place, Staged, Staging, Terms};
+use super::target::{check_folder, check_name, resolve};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::storage::Publication;
+use crate::store::local::folders::{make_folders, relative_path};
+use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+
+/// A folder under its temporary name. Dropped uncommitted, it leaves no trace.
+#[derive(Debug)]
+pub struct StagedFolder {
+    pub(super) staging: Staging,
+    pub(super) linked_bytes: AtomicU64,
+}
+
+impl StagedFolder {
+    /// Makes the temporary folder beside `target`, and the folders above it that are missing; removes what killed
+    /// writers of the same target have left.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if the target exists and `overwrite` is not set; `InvalidArgument` if it is set and the
+    /// target is a file, or a folder that holds something but no checkpoint, or something beside one, or if the
+    /// target's name is that of an unfinished save; `PermissionDenied` if the folder above cannot be written to;
+    /// `Unsupported` for an [address](crate::location) instead of a path. Nothing that was there has changed.
+    pub fn create(target: &Path, overwrite: bool) -> Result<Self> {
+        let monitor = Monitor::new();
+        let terms = Terms::of_save(overwrite, true, &monitor);
+        Self::begin(Location::parse(target)?.local_path()?, &terms)
+    }
+
+    pub(super) fn begin(target: &Path, terms: &Terms<'_>) -> Result<Self> {
+        let absolute = place(target, terms.overwrite)?;
+        let place = Place {
+            given: target,
+            targets: std::slice::from_ref(&absolute),
+            absolute: absolute.clone(),
+            check: &|target| check_folder(target, terms.overwrite),
+        };
+        Ok(Self { staging: Staging::begin(place, terms)?, linked_bytes: AtomicU64::new(0) })
+    }
+
+    /// Errs where [`create`](Self::create) would not take the target. Makes nothing.
+    pub(super) fn may_begin(target: &Path, overwrite: bool) -> Result<()> {
+        check_folder(&place(target, overwrite)?, overwrite)
+    }
+
+    /// Whether `commit` waits until the checkpoint would survive a power cut; it does unless told otherwise.
+    /// Without, a killed process still costs nothing.
+    #[must_use]
+    pub fn durable(mut self, durable: bool) -> Self {
+        self.staging.durable = durable;
+        self
+    }
+
+    /// The folders above the target that had to be made, outermost first.
+    pub fn made_parents(&self) -> &[PathBuf] {
+        &self.staging.made_parents
+    }
+
+    /// The temporary folder.
+    pub fn folder(&self) -> &Path {
+        &self.staging.own.path
+    }
+
+    /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name leads out of the folder.
+    pub(super) fn file(&self, name: &str) -> Result<PathBuf> {
+        let path = self.folder().join(relative_path(name.as_bytes())?);
+        if let Some(folder) = path.parent().filter(|folder| *folder != self.folder()) {
+            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        }
+        Ok(path)
+    }
+
+    /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or none of it.
+    /// An old checkpoint that it replaces is removed; whatever of that cannot
+    /// be removed stays under a temporary name.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another writer was faster and `overwrite` is not set; `InvalidArgument` if the target
+    /// has become something that may not be replaced. The target is then as it was, and the staged checkpoint is
+    /// removed; so it is if its monitor was cancelled before the name was given (`Cancelled`). Only after `NotDurable`
+    /// the target is the new checkpoint: the folder above could not be synced when it had the name.
+    pub fn commit(self) -> Result<()> {
+        naming::commit(Box::new(self))
+    }
+
+    /// Puts it in the place of the folder that is there; what is to be removed afterwards.
+    fn replace(&self) -> io::Result<Option<PathBuf>> {
+        let Staging { own, data, absolute, .. } = &self.staging;
+        if exchange(data, absolute)? {
+            return Ok(Some(own.path.clone()));
+        }
+        let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let aside = replaced_path(parent, name).map_err(|error| io::Error::other(error.to_string()))?;
+        // Held so that nobody takes it for a leftover while it lies aside.
+        let _lock: Lock = lock(absolute)?;
+        replace_in_two_steps(data, absolute, &aside)?;
+        Ok(Some(aside))
+    }
+}
+
+/// The target as an absolute path, if its name is one to save under.
+fn place(target: &Path, overwrite: bool) -> Result<PathBuf> {
+    let absolute = resolve(target, overwrite)?;
+    check_name(target)?;
+    Ok(absolute)
+}
+
+impl Staged for StagedFolder {
+    fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    fn staging_mut(&mut self) -> &mut Staging {
+        &mut self.staging
+    }
+
+    fn path_of(&self, _at: usize, name: &str) -> Result<PathBuf> {
+        Ok(self.staging.data.join(relative_path(name.as_bytes())?))
+    }
+
+    fn take_name(&mut self) -> Result<Option<PathBuf>> {
+        let Staging { data, absolute, overwrite, .. } = &self.staging;
+        take_name(&self.staging, data, &|| check_folder(absolute, *overwrite), &|| self.replace())
+    }
+}
+
+impl Publication for StagedFolder {
+    fn target(&self) -> &Location {
+        &self.staging.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.staging.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.staging.durable
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.file(name)?;
+        let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes));
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(&path)
+            }
+            _ => Error::io("cannot write", &path, error),
+        })?;
+        self.staging.sync_later(path);
+        self.staging.monitor.advance(bytes.len() as u64)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        let path = self.file(name)?;
+        let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
+        let durable = self.staging.durable && !small;
+        let writer =
+            DirectWriter::create_with(&path, &WriteOptions { expected_len_bytes, checksums_from, durable })?;
+        if small {
+            self.staging.sync_later(path);
+        }
+        Ok(FileWriter::new(writer.watched(&self.staging.monitor)))
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        self.link(name, source, opened)
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.linked_bytes()
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        self.staging.stored_bytes()
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(self.folder())
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        naming::commit(self)
+    }
+}
