@@ -138,7 +138,8 @@ class S3Bucket(Bucket):
 
 
 class S3sFsBucket(S3Bucket):
-    """It does not list uploads: their parts are files beside the buckets."""
+    """It does not list uploads: each is a file beside the buckets. A part that was on its way when an upload was aborted may
+    stay, as a file that belongs to none."""
 
     def __init__(self, endpoint: str, data: Path) -> None:
         super().__init__("s3s-fs", endpoint)
@@ -149,7 +150,10 @@ class S3sFsBucket(S3Bucket):
         shutil.rmtree(self.data / NAME / prefix, ignore_errors=True)  # it keeps the folders
 
     def unfinished(self, prefix: str) -> list[str]:
-        return sorted(file.name for file in self.data.glob(".upload_id-*"))
+        files = (file.name.split(".") for file in self.data.glob(".bucket-*.object-*.upload-*.metadata.json"))
+        coded = (part.removeprefix("object-") for name in files for part in name if part.startswith("object-"))
+        keys = (base64.urlsafe_b64decode(key + "=" * (-len(key) % 4)).decode() for key in coded)
+        return sorted(key for key in keys if key.startswith(prefix))
 
 
 class AzureContainer(Bucket):

@@ -417,7 +417,14 @@ impl Bucket {
             objects.extend(found.into_iter().map(ObjectInfo::of));
             match next {
                 Some(next) if !is_page => page_token = Some(next),
-                next => return Ok((objects, next.is_none())),
+                next => {
+                    // `object_store` leaves what has just this name out of a list of Azure's.
+                    let is_left_out = self.service() == Service::Azure && !begins.ends_with('/');
+                    if is_left_out && objects.iter().all(|object| object.key != begins) {
+                        objects.extend(self.head(begins)?);
+                    }
+                    return Ok((objects, next.is_none()));
+                }
             }
         }
     }
