@@ -234,7 +234,7 @@ mod requests {
     use regrow::array::{Array, Dtype, Shape};
     use regrow::location::StorageOptions;
     use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
-    use regrow_testkit::object_server::{ObjectServer, Op};
+    use regrow_testkit::object_server::{Fault, ObjectServer, Op};
 
     use super::*;
 
@@ -249,12 +249,16 @@ mod requests {
     }
 
     /// So many leaves of one byte.
-    fn scalars(count: usize) -> Tree<Leaf> {
+    fn scalars(count: usize, first: u8) -> Tree<Leaf> {
         let mut build = TreeBuilder::new();
         build.open(Key::Index(0), NodeKind::Dict).unwrap();
         for at in 0..count {
-            let array =
-                Array::new(Dtype::UInt8, Shape::new(vec![1]).unwrap(), vec![at as u8].into()).unwrap();
+            let array = Array::new(
+                Dtype::UInt8,
+                Shape::new(vec![1]).unwrap(),
+                vec![first.wrapping_add(at as u8)].into(),
+            )
+            .unwrap();
             build.leaf(Key::dict(format!("leaf_{at:04}")), Leaf::array(array)).unwrap();
         }
         build.close().unwrap();
@@ -326,7 +330,7 @@ mod requests {
     fn a_checkpoint_of_more_objects_than_a_page_holds_is_opened_once() {
         let server = ObjectServer::start().unwrap();
         let root = bucket(&server);
-        let many = scalars(1100);
+        let many = scalars(1100, 0);
         let layout = Layout::from_name("npy", serde_json::json!({})).unwrap();
         let path = root.join("many");
         save_with(&path, &many, &options(&layout)).unwrap();
@@ -340,7 +344,7 @@ mod requests {
         assert!(counts.0 < 20 && counts.1 < 20 && counts.2 == 1101, "{counts:?}");
         let before = open(&path).unwrap();
         let overwrite = SaveOptions { overwrite: true, ..options(&layout) };
-        save_with(&path, &many, &overwrite).unwrap();
+        save_with(&path, &scalars(1100, 1), &overwrite).unwrap();
         // Not one leaf, the last of the second page either, is read of another save.
         for leaf in [0, 1099] {
             assert_eq!(before.read(leaf).unwrap_err().kind(), ErrorKind::Replaced);
@@ -368,6 +372,24 @@ mod requests {
         assert!(before.is_replaced());
         assert_eq!(before.load(&LoadOptions::default()).unwrap_err().kind(), ErrorKind::Replaced);
         assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(2)));
+    }
+
+    #[test]
+    fn what_is_committed_while_another_looks_is_not_taken_for_leftovers() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
+        // The other writer lists before the marker is there, and finds that whoever had claimed the place has ended.
+        let marker = server.get("requests", "runs/x/commit_success.txt").unwrap();
+        let claim = r#"{"nonce":"1","host":"other","pid":1,"since":1}"#;
+        server.put("requests", "runs/x/regrow-writing.json", claim);
+        server.delete("requests", "runs/x/commit_success.txt");
+        server.put("requests", "runs/x/commit_success.txt", marker);
+        server.fault(Fault::stale_list(1).key("runs/x/").first(1));
+        let error = save_with(&path, &tree(2), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(server.struck(), [1]);
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping};
+use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping, is_commit};
 use super::{Object, Objects, key_of};
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
@@ -122,8 +122,13 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     };
     match gone {
         Ok(()) => {
+            // It may have committed between that list and its end: whoever is gone has written all that it ever will.
             let (all, _) = objects.list(below.prefix(), false)?;
-            Ok(Some(all))
+            let name_of =
+                |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
+            let is_committed = all.iter().any(|object| is_commit(&name_of(object)));
+            let is_claimed = all.iter().any(|object| name_of(object) == CLAIM);
+            Ok(Some(all).filter(|_| is_claimed && !is_committed))
         }
         Err(writer) => Err(Error::new(ErrorKind::AlreadyExists, "another save to this target is under way")
             .in_file(target)
