@@ -345,10 +345,14 @@ mod requests {
         let before = open(&path).unwrap();
         let overwrite = SaveOptions { overwrite: true, ..options(&layout) };
         save_with(&path, &scalars(1100, 1), &overwrite).unwrap();
-        // Not one leaf, the last of the second page either, is read of another save.
-        for leaf in [0, 1099] {
-            assert_eq!(before.read(leaf).unwrap_err().kind(), ErrorKind::Replaced);
+        // Not one leaf, of the second page either, is read of another save.
+        for at in [0, 500, 1050, 1099] {
+            match before.read(at) {
+                Ok(leaf) => assert_eq!(leaf.as_array().unwrap().to_c_order().unwrap()[..], [at as u8]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Replaced, "{error}"),
+            }
         }
+        assert_eq!(before.read(1000).unwrap_err().kind(), ErrorKind::Replaced);
     }
 
     #[test]
@@ -390,6 +394,20 @@ mod requests {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
         assert_eq!(server.struck(), [1]);
         assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+    }
+
+    #[test]
+    fn what_is_committed_between_a_look_and_a_claim_stays() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
+        // The other writer has looked before all of that, and claims the place after it.
+        server.fault(Fault::stale_list(4096).key("runs/x/").first(1));
+        let error = save_with(&path, &tree(2), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(server.struck(), [1]);
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+        assert!(server.keys("requests", "runs/x/").iter().all(|key| !key.contains("writing")));
     }
 
     #[test]
