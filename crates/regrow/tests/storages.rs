@@ -231,8 +231,10 @@ fn what_is_not_there_is_not_found() {
 
 #[cfg(feature = "cloud")]
 mod requests {
+    use regrow::array::{Array, Dtype, Shape};
     use regrow::location::StorageOptions;
-    use regrow_testkit::object_server::{ObjectServer, Op};
+    use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+    use regrow_testkit::object_server::{Fault, ObjectServer, Op};
 
     use super::*;
 
@@ -244,6 +246,23 @@ mod requests {
             .with("key", "test")
             .with("secret", "testtest");
         Location::with_options(Path::new("s3://requests/runs"), &options).unwrap()
+    }
+
+    /// So many leaves of one byte.
+    fn scalars(count: usize, first: u8) -> Tree<Leaf> {
+        let mut build = TreeBuilder::new();
+        build.open(Key::Index(0), NodeKind::Dict).unwrap();
+        for at in 0..count {
+            let array = Array::new(
+                Dtype::UInt8,
+                Shape::new(vec![1]).unwrap(),
+                vec![first.wrapping_add(at as u8)].into(),
+            )
+            .unwrap();
+            build.leaf(Key::dict(format!("leaf_{at:04}")), Leaf::array(array)).unwrap();
+        }
+        build.close().unwrap();
+        build.finish().unwrap()
     }
 
     /// What a piece of work asks of the bucket, in order.
@@ -305,6 +324,90 @@ mod requests {
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::Uncommitted);
         save_with(&path, &tree(3), &options(&layout)).unwrap();
         assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(3)));
+    }
+
+    #[test]
+    fn a_checkpoint_of_more_objects_than_a_page_holds_is_opened_once() {
+        let server = ObjectServer::start().unwrap();
+        let root = bucket(&server);
+        let many = scalars(1100, 0);
+        let layout = Layout::from_name("npy", serde_json::json!({})).unwrap();
+        let path = root.join("many");
+        save_with(&path, &many, &options(&layout)).unwrap();
+        let opening = asked(&server, || {
+            let checkpoint = open(&path).unwrap();
+            assert_eq!(checkpoint.tree().len(), 1100);
+            assert!(!checkpoint.is_replaced());
+        });
+        let count = |op: &str| opening.iter().filter(|request| request.starts_with(op)).count();
+        let counts = (count("List"), count("Head"), count("Get"));
+        assert!(counts.0 < 20 && counts.1 < 20 && counts.2 == 1101, "{counts:?}");
+        let before = open(&path).unwrap();
+        let overwrite = SaveOptions { overwrite: true, ..options(&layout) };
+        save_with(&path, &scalars(1100, 1), &overwrite).unwrap();
+        // Not one leaf, of the second page either, is read of another save.
+        for at in [0, 500, 1050, 1099] {
+            match before.read(at) {
+                Ok(leaf) => assert_eq!(leaf.as_array().unwrap().to_c_order().unwrap()[..], [at as u8]),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Replaced, "{error}"),
+            }
+        }
+        assert_eq!(before.read(1000).unwrap_err().kind(), ErrorKind::Replaced);
+    }
+
+    #[test]
+    fn a_server_whose_lists_tell_no_tags_serves_too() {
+        let server = ObjectServer::builder().lists_without_etags().start().unwrap();
+        let root = bucket(&server);
+        for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
+            let path = root.join(format!("x{at}{suffix}"));
+            save_with(&path, &tree(1), &options(&layout)).unwrap();
+            let opening = asked(&server, || {
+                let checkpoint = open(&path).unwrap();
+                assert!(!checkpoint.is_replaced(), "{path}");
+                assert!(bytes_of(&checkpoint.load(&LoadOptions::default()).unwrap()) == bytes_of(&tree(1)));
+            });
+            assert!(opening.len() < 120, "{path}: {} requests", opening.len());
+        }
+        let path = root.join("x0");
+        let before = open(&path).unwrap();
+        let overwrite = SaveOptions { overwrite: true, ..SaveOptions::default() };
+        save_with(&path, &tree(2), &overwrite).unwrap();
+        assert!(before.is_replaced());
+        assert_eq!(before.load(&LoadOptions::default()).unwrap_err().kind(), ErrorKind::Replaced);
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(2)));
+    }
+
+    #[test]
+    fn what_is_committed_while_another_looks_is_not_taken_for_leftovers() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
+        // The other writer lists before the marker is there, and finds that whoever had claimed the place has ended.
+        let marker = server.get("requests", "runs/x/commit_success.txt").unwrap();
+        let claim = r#"{"nonce":"1","host":"other","pid":1,"since":1}"#;
+        server.put("requests", "runs/x/regrow-writing.json", claim);
+        server.delete("requests", "runs/x/commit_success.txt");
+        server.put("requests", "runs/x/commit_success.txt", marker);
+        server.fault(Fault::stale_list(1).key("runs/x/").first(1));
+        let error = save_with(&path, &tree(2), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(server.struck(), [1]);
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+    }
+
+    #[test]
+    fn what_is_committed_between_a_look_and_a_claim_stays() {
+        let server = ObjectServer::start().unwrap();
+        let path = bucket(&server).join("x");
+        save_with(&path, &tree(1), &SaveOptions::default()).unwrap();
+        // The other writer has looked before all of that, and claims the place after it.
+        server.fault(Fault::stale_list(4096).key("runs/x/").first(1));
+        let error = save_with(&path, &tree(2), &SaveOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(server.struck(), [1]);
+        assert!(bytes_of(&load(&path).unwrap()) == bytes_of(&tree(1)));
+        assert!(server.keys("requests", "runs/x/").iter().all(|key| !key.contains("writing")));
     }
 
     #[test]

@@ -153,12 +153,11 @@ impl Page {
         }
         for (key, listed) in &self.objects {
             document.group("Contents", |entry| {
-                entry
-                    .element("Key", coded(key))
-                    .element("LastModified", iso_date(listed.modified))
-                    .element("ETag", &listed.etag)
-                    .element("Size", listed.size_bytes)
-                    .element("StorageClass", "STANDARD");
+                entry.element("Key", coded(key)).element("LastModified", iso_date(listed.modified));
+                if !listed.etag.is_empty() {
+                    entry.element("ETag", &listed.etag);
+                }
+                entry.element("Size", listed.size_bytes).element("StorageClass", "STANDARD");
             });
         }
         for prefix in &self.prefixes {

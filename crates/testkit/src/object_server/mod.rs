@@ -116,6 +116,12 @@ impl Builder {
         self
     }
 
+    /// Leaves the ETags out of lists in XML, as s3s-fs does.
+    pub fn lists_without_etags(mut self) -> Self {
+        self.settings.lists_without_etags = true;
+        self
+    }
+
     /// The length below which a part may only be the last, 5 MiB at first.
     pub fn part_bytes_min(mut self, bytes: u64) -> Self {
         self.settings.part_bytes_min = bytes;
@@ -196,6 +202,7 @@ impl ObjectServer {
                 region: None,
                 list_denied: false,
                 completes_again: false,
+                lists_without_etags: false,
                 part_bytes_min: store::PART_BYTES_MIN,
             },
         }

@@ -30,6 +30,7 @@ pub(super) struct Settings {
     pub(super) region: Option<String>,
     pub(super) list_denied: bool,
     pub(super) completes_again: bool,
+    pub(super) lists_without_etags: bool,
     pub(super) part_bytes_min: u64,
 }
 
@@ -425,9 +426,12 @@ impl Shared {
             return Err(Refusal::AccessDenied);
         }
         let query = Query::parse(&target.query, self.page_keys_max.load(Ordering::Relaxed))?;
-        let page = Page::cut(&locked(&self.store), &target.bucket, &query, strike.stale_writes)?;
+        let mut page = Page::cut(&locked(&self.store), &target.bucket, &query, strike.stale_writes)?;
         if target.dialect == Dialect::Json {
             return Ok(json_document(&json::page(&target.bucket, &page)));
+        }
+        if self.settings.lists_without_etags {
+            page.objects.iter_mut().for_each(|(_, listed)| listed.etag.clear());
         }
         Ok(document(page.document(&target.bucket, &query)))
     }

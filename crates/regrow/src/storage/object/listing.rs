@@ -42,7 +42,12 @@ pub(super) struct Listing {
 impl Listing {
     /// One look at what begins with `prefix`.
     pub(super) fn of(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
-        let (listed, is_whole) = objects.list(&prefix, true)?;
+        Self::listed(objects, prefix, true)
+    }
+
+    /// With `is_page` what one page shows, else all.
+    fn listed(objects: &Arc<dyn Objects>, prefix: String, is_page: bool) -> Result<Self> {
+        let (listed, is_whole) = objects.list(&prefix, is_page)?;
         let mut below = BTreeMap::new();
         for object in listed {
             // Some programs stand an empty object for a folder: its name ends in a slash.
@@ -54,7 +59,9 @@ impl Listing {
         Ok(Self { prefix, objects: below, is_whole, begins: None, beginnings: Arc::default() })
     }
 
-    /// One look at the folder of a checkpoint. What says whether it is one is asked for where the list was cut before it.
+    /// One look at what may be the folder of a checkpoint. What says whether it is one is asked for where the list was
+    /// cut before it. Of a checkpoint all is listed, so that every object is read in the version of one moment; below a
+    /// folder of many checkpoints there may be millions.
     pub(super) fn of_checkpoint(objects: &Arc<dyn Objects>, prefix: String) -> Result<Self> {
         let mut listing = Self::of(objects, prefix)?;
         if !listing.is_whole {
@@ -64,6 +71,9 @@ impl Listing {
                     false => objects.head(&format!("{}{name}", listing.prefix))?,
                 };
                 listing.objects.extend(found.map(|object| (name.to_owned(), object)));
+            }
+            if listing.is_marked() || listing.object(MOVED).is_some() {
+                return Self::listed(objects, listing.prefix, false);
             }
         }
         Ok(listing)
@@ -143,7 +153,7 @@ impl Listing {
         let start = format!("{folder}/");
         let prefix = format!("{}{start}", self.prefix);
         if !self.knows(folder) {
-            return Self::of(objects, prefix);
+            return Self::of_checkpoint(objects, prefix);
         }
         let below = self.objects.range(start.clone()..).take_while(|(name, _)| name.starts_with(&start));
         let below = below
@@ -251,7 +261,7 @@ pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Rea
     let identity = listing.identity();
     if let Some(moved) = listing.object(MOVED) {
         let folder = marker::moved_to(objects, moved)?;
-        let listing = Listing::of(objects, format!("{folder}/"))?;
+        let listing = Listing::of_checkpoint(objects, format!("{folder}/"))?;
         // Under the name of the target: that of the folder is one of unfinished saves.
         return Ok(Reading {
             location: listed(objects, listing, folder_key(objects, path)?, path),

@@ -23,6 +23,11 @@ pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 /// The checkpoint is in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
+/// Objects that say that a whole checkpoint is here, or where it is.
+pub(super) fn is_commit(name: &str) -> bool {
+    matches!(name, MARKER | OTHER_MARKER | MOVED)
+}
+
 /// Objects that are no part of the checkpoint itself.
 pub(crate) fn is_bookkeeping(name: &str) -> bool {
     matches!(name, CLAIM | MOVED | OTHER_MARKER)

@@ -124,6 +124,12 @@ impl Tag {
         }
     }
 
+    /// Whether it says anything.
+    #[cfg(feature = "cloud")]
+    fn is_known(&self) -> bool {
+        self.e_tag.is_some() || self.version.is_some()
+    }
+
     /// What a listing and a look at the object alone agree on.
     fn text(&self) -> &str {
         self.e_tag.as_deref().or(self.version.as_deref()).unwrap_or("none")
@@ -266,11 +272,13 @@ impl Storage for ObjectStorage {
 
     fn look(&self, path: &Path) -> Result<Option<Found>> {
         let key = key_of(&self.objects, path)?;
-        if let Some(object) = if key.is_empty() { None } else { self.objects.head(&key)? } {
-            return Ok(Some(Found::File { len_bytes: object.len_bytes }));
-        }
+        // The list comes first: a server that keeps its objects in a file system may choke on a look at a folder.
         let (below, _) = self.objects.list(&folder_key(&self.objects, path)?, true)?;
-        Ok((!below.is_empty()).then_some(Found::Folder))
+        if !below.is_empty() {
+            return Ok(Some(Found::Folder));
+        }
+        let object = if key.is_empty() { None } else { self.objects.head(&key)? };
+        Ok(object.map(|object| Found::File { len_bytes: object.len_bytes }))
     }
 
     fn entries(&self, folder: &Path) -> Result<Vec<Entry>> {
@@ -300,7 +308,7 @@ impl Storage for ObjectStorage {
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
-        let listing = self.listing(path).ok()?;
+        let listing = Listing::of_checkpoint(&self.objects, folder_key(&self.objects, path).ok()?).ok()?;
         if !listing.is_empty() {
             return listing.identity();
         }

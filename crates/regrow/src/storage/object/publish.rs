@@ -75,6 +75,9 @@ pub(super) fn begin(
     let claim = format!("{}/{CLAIM}", new.folder);
     match objects.create(&claim, Claim::new(&nonce).to_bytes())? {
         Conditional::Done(tag) => {
+            if new.old.is_none() {
+                new.check_alone(&claim)?;
+            }
             new.note(claim, 0, tag);
             Ok(Box::new(new))
         }
@@ -196,6 +199,21 @@ impl NewObjects {
         Error::new(ErrorKind::AlreadyExists, "another save to this target was faster").in_file(&self.target)
     }
 
+    /// Errs if another save has committed, and taken its claim away, between the look at the target and this claim.
+    /// Whoever comes later meets this claim.
+    fn check_alone(&mut self, claim: &str) -> Result<()> {
+        // Until it is known, nothing here is this save's own but the claim.
+        self.is_over = true;
+        let listed = self.objects.list(&format!("{}/", self.folder), true);
+        if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
+            self.is_over = false;
+            return Ok(());
+        }
+        let _ = self.objects.delete(&[claim.to_owned()]);
+        listed?;
+        Err(self.exists())
+    }
+
     /// The marker, created if nobody else has done so.
     fn mark(&self, folder: &str) -> Result<()> {
         let text = self.state().marker.clone();
@@ -219,8 +237,10 @@ impl NewObjects {
         let claim = format!("{}/{CLAIM}", self.folder);
         match self.old.take() {
             None => {
-                self.mark(&self.folder)?;
-                self.is_over = true;
+                let marked = self.mark(&self.folder);
+                // Another one's marker: what is here is a checkpoint, and stays.
+                self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
+                marked?;
                 // It says nothing any more; who finds it beside the marker knows that.
                 let _ = self.objects.delete(&[claim]);
                 Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping};
+use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping, is_commit};
 use super::{Object, Objects, key_of};
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,23 +55,25 @@ pub(super) fn check(
     let exists = || exists_already(target);
     let other =
         |what: &str| Error::invalid(what).in_file(target).help("choose another path, or remove it yourself");
-    let single = match options.kind {
-        Target::Siblings { suffixes } => {
-            for suffix in suffixes {
-                let sibling = target.with_suffix(suffix);
-                if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
-                    return Err(if options.overwrite {
-                        pair_stays(&sibling)
-                    } else {
-                        exists().in_file(&sibling)
-                    });
-                }
+    if let Target::Siblings { suffixes } = options.kind {
+        for suffix in suffixes {
+            let sibling = target.with_suffix(suffix);
+            if objects.head(&key_of(objects, sibling.path())?)?.is_some() {
+                return Err(if options.overwrite {
+                    pair_stays(&sibling)
+                } else {
+                    exists().in_file(&sibling)
+                });
             }
-            return Ok(Before::Nothing);
         }
+        return Ok(Before::Nothing);
+    }
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
+    // A server that keeps its objects in a file system may choke on a look at what is a folder there.
+    let single = match options.kind {
+        Target::Folder if !below.is_empty() => None,
         _ => objects.head(&key)?,
     };
-    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     match (options.kind, single.is_some(), below.is_empty()) {
         (_, false, true) => Ok(Before::Nothing),
         (Target::File, true, _) if options.overwrite => {
@@ -117,8 +119,12 @@ fn leftovers(objects: &Arc<dyn Objects>, target: &Location, below: &Listing) -> 
     let Some(claim) = below.object(CLAIM) else { return Ok(None) };
     let Some((bytes, _)) = objects.get(&claim.key)? else { return Ok(None) };
     check_gone(target, Claim::parse(&bytes).as_ref())?;
+    // It may have committed between that list and its end: whoever is gone has written all that it ever will.
     let (all, _) = objects.list(below.prefix(), false)?;
-    Ok(Some(all))
+    let name_of = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
+    let is_committed = all.iter().any(|object| is_commit(&name_of(object)));
+    let is_claimed = all.iter().any(|object| name_of(object) == CLAIM);
+    Ok(Some(all).filter(|_| is_claimed && !is_committed))
 }
 
 /// Errs if the writer of a claim may still be at it.

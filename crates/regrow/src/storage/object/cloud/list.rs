@@ -6,11 +6,12 @@ use object_store::list::PaginatedListOptions;
 use object_store::path::Path as StorePath;
 
 use super::error::Action;
-use super::{Bucket, ObjectInfo, invalid_key, path_of};
+use super::{Bucket, ObjectInfo, Service, invalid_key, path_of};
 use crate::error::Result;
 
 /// Keys that one page of a listing holds at most, on every store.
 const PAGE_KEYS: usize = 1000;
+
 /// What is below a prefix.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Listing {
@@ -80,7 +81,14 @@ impl Bucket {
             objects.extend(found.into_iter().map(ObjectInfo::of));
             match next {
                 Some(next) if !is_page => page_token = Some(next),
-                next => return Ok((objects, next.is_none())),
+                next => {
+                    // `object_store` leaves what has just this name out of a list of Azure's.
+                    let is_left_out = self.service() == Service::Azure && !begins.ends_with('/');
+                    if is_left_out && objects.iter().all(|object| object.key != begins) {
+                        objects.extend(self.head(begins)?);
+                    }
+                    return Ok((objects, next.is_none()));
+                }
             }
         }
     }

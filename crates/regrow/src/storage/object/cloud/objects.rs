@@ -11,6 +11,7 @@ use crate::location::Location;
 use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
 use crate::storage::{StorageKind, StorageOptions, Url};
 use crate::store::Suits;
+use crate::threads::map_ordered;
 
 /// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
 pub(in crate::storage) const KIND: StorageKind = StorageKind { schemes: &SCHEMES, locate };
@@ -59,7 +60,7 @@ impl Objects for Bucket {
 
     fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
         let listing = self.list(prefix, page.then_some(PAGE_LEN))?;
-        Ok((listing.objects, !listing.is_cut))
+        Ok((with_tags(self, listing.objects)?, !listing.is_cut))
     }
 
     fn list_level(&self, prefix: &str) -> Result<(Vec<Object>, Vec<String>)> {
@@ -69,7 +70,8 @@ impl Objects for Bucket {
     }
 
     fn list_beginning(&self, begins: &str, page: bool) -> Result<(Vec<Object>, bool)> {
-        self.list_beginning(begins, page)
+        let (objects, is_whole) = self.list_beginning(begins, page)?;
+        Ok((with_tags(self, objects)?, is_whole))
     }
 
     fn put(&self, key: &str, bytes: Bytes) -> Result<Tag> {
@@ -115,6 +117,27 @@ impl Objects for Bucket {
     fn suits(&self) -> Suits {
         Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
     }
+}
+
+/// Not every server tells the tags in its lists: where it does not, each object is looked at. One that is gone by then is
+/// left out.
+fn with_tags(bucket: &Bucket, objects: Vec<Object>) -> Result<Vec<Object>> {
+    if objects.iter().all(|object| object.tag.is_known()) {
+        return Ok(objects);
+    }
+    let mut tagged = Vec::with_capacity(objects.len());
+    map_ordered(
+        REQUESTS_MIN,
+        objects,
+        u64::MAX,
+        |_| 0,
+        |object| if object.tag.is_known() { Ok(Some(object)) } else { bucket.head(&object.key) },
+        |found| {
+            tagged.extend(found);
+            Ok(())
+        },
+    )?;
+    Ok(tagged)
 }
 
 impl std::fmt::Debug for Upload {

@@ -973,3 +973,34 @@ fn exercise(url: &str, options: &StorageOptions) {
     assert!(nowhere.list("", None).unwrap_err().to_string().contains("no-such-bucket does not exist"));
     assert!(nowhere.get("k", None).unwrap_err().to_string().contains("no-such-bucket does not exist"));
 }
+
+#[test]
+fn a_list_of_azure_holds_what_has_just_the_name_that_was_asked_for() {
+    const HEADERS: &[(&str, &str)] = &[("etag", "\"tag\""), ("content-type", "application/xml")];
+    let server = Server::new(|asked| match asked.method.as_str() {
+        "HEAD" => Reply::Say(200, HEADERS, vec![0; 5]),
+        _ => {
+            let blob = |name: &str| {
+                format!(
+                    "<Blob><Name>{name}</Name><Properties><Last-Modified>Wed, 21 Oct 2015 07:28:00 GMT\
+                     </Last-Modified><Etag>\"tag\"</Etag><Content-Length>5</Content-Length><Content-Type>a/b\
+                     </Content-Type></Properties></Blob>"
+                )
+            };
+            let blobs = blob("x.npz") + &blob("x.npz.1");
+            let list = format!(
+                "<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker></NextMarker></EnumerationResults>"
+            );
+            Reply::Say(200, HEADERS, list.into_bytes())
+        }
+    });
+    let options = StorageOptions::new()
+        .with("endpoint_url", format!("http://127.0.0.1:{}/account", server.port))
+        .with("account_name", "account")
+        .with("account_key", "c2VjcmV0LW9mLXRoZS1hY2NvdW50");
+    let bucket = Bucket::of_url_in("az://container/x.npz", &options, &Surroundings::default()).unwrap().0;
+    let (objects, is_whole) = bucket.list_beginning("x.npz", true).unwrap();
+    let mut keys: Vec<_> = objects.iter().map(|object| object.key.as_str()).collect();
+    keys.sort_unstable();
+    assert_eq!((keys, is_whole), (vec!["x.npz", "x.npz.1"], true));
+}
