@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_buckets import endpoint, options, s3, same, tree  # noqa: F401
+from bucket_suite import tree
+from test_buckets import bucket, options, s3, same  # noqa: F401
 
 import regrow
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bucket_servers import S3Bucket
+from bucket_suite import tree
 from conftest import assert_same
-from test_buckets import endpoint, keys, options, s3, same, tree  # noqa: F401
+from test_buckets import bucket, options, s3, same  # noqa: F401
 
 import regrow
 
@@ -40,7 +42,7 @@ class StopItError(Exception):
 
 
 @pytest.fixture
-def bucket() -> str:
+def in_memory() -> str:
     """The URL of an empty bucket in memory."""
     return f"memory://{__name__}-{next(_buckets)}"
 
@@ -74,15 +76,15 @@ def test_every_layout_is_copied_byte_for_byte(name: str, saved: dict[str, Any], 
 
 @BY_LAYOUT
 def test_every_layout_goes_to_memory_and_comes_back(
-    name: str, saved: dict[str, Any], bucket: str, tmp_path: Path
+    name: str, saved: dict[str, Any], in_memory: str, tmp_path: Path
 ) -> None:
     source, target = tmp_path / "from" / name, tmp_path / "to" / name
     regrow.save(source, tree(), **saved)
-    there = regrow.copy(source, f"{bucket}/runs/{name}")
-    assert there.path == f"{bucket}/runs/{name}"
+    there = regrow.copy(source, f"{in_memory}/runs/{name}")
+    assert there.path == f"{in_memory}/runs/{name}"
     assert_same(regrow.load(there.path), regrow.load(source))
     assert regrow.verify(there.path).ok
-    within = regrow.copy(there.path, f"{bucket}/again/{name}")
+    within = regrow.copy(there.path, f"{in_memory}/again/{name}")
     back = regrow.copy(within.path, target)
     assert back.path == os.fspath(target)
     came = files(tmp_path / "to")
@@ -96,7 +98,7 @@ def test_every_layout_goes_to_memory_and_comes_back(
 
 
 @pytest.mark.parametrize("layout", ["regrow", "orbax", "safetensors"])
-def test_to_a_bucket_and_back(options: dict[str, str], s3: Any, layout: str, tmp_path: Path) -> None:  # noqa: F811
+def test_to_a_bucket_and_back(options: dict[str, str], s3: S3Bucket, layout: str, tmp_path: Path) -> None:  # noqa: F811
     name = "x.safetensors" if layout == "safetensors" else "x"
     runs = regrow.Location(f"s3://runs/copies/{layout}", **options)
     source, target = tmp_path / "from" / name, tmp_path / "to" / name
@@ -110,38 +112,38 @@ def test_to_a_bucket_and_back(options: dict[str, str], s3: Any, layout: str, tmp
     (listed,) = regrow.list_checkpoints(f"s3://runs/copies/{layout}", storage_options=options)
     assert (listed.name, listed.layout, listed.state) == (name, layout, "committed")
     regrow.remove(f"s3://runs/copies/{layout}/{name}", storage_options=options)
-    assert keys(s3, f"copies/{layout}/") == []
+    assert s3.keys(f"copies/{layout}/") == []
 
 
-def test_a_trak_store_goes_to_disks_only(fixtures: Path, bucket: str, tmp_path: Path) -> None:
+def test_a_trak_store_goes_to_disks_only(fixtures: Path, in_memory: str, tmp_path: Path) -> None:
     source = fixtures / "trak" / "half_two_models"
     regrow.copy(source, tmp_path / "store")
     assert files(tmp_path / "store") == files(source)
     assert regrow.open(tmp_path / "store").layout == "trak"
     with pytest.raises(regrow.UnsupportedError):
-        regrow.copy(source, f"{bucket}/store")
+        regrow.copy(source, f"{in_memory}/store")
     with pytest.raises(regrow.NotFoundError):
-        regrow.open(f"{bucket}/store")
+        regrow.open(f"{in_memory}/store")
     # Nothing in it says that it was written by a save.
     with pytest.raises(regrow.InvalidArgumentError):
         regrow.remove(tmp_path / "store")
     assert files(tmp_path / "store") == files(source)
 
 
-def test_a_folder_of_steps_goes_as_a_whole(bucket: str, tmp_path: Path) -> None:
+def test_a_folder_of_steps_goes_as_a_whole(in_memory: str, tmp_path: Path) -> None:
     for step in (1, 2, 10):
         regrow.save(tmp_path / "runs" / f"step_{step}", {"w": np.full(3, step)})
-    regrow.copy(tmp_path / "runs", f"{bucket}/runs")
-    assert regrow.open(f"{bucket}/runs").steps == [1, 2, 10]
-    assert regrow.load(f"{bucket}/runs", step=2)["w"][0] == 2
+    regrow.copy(tmp_path / "runs", f"{in_memory}/runs")
+    assert regrow.open(f"{in_memory}/runs").steps == [1, 2, 10]
+    assert regrow.load(f"{in_memory}/runs", step=2)["w"][0] == 2
     with pytest.raises(regrow.InvalidArgumentError, match="folder of steps"):
-        regrow.copy(tmp_path / "runs", f"{bucket}/runs", overwrite=True)
+        regrow.copy(tmp_path / "runs", f"{in_memory}/runs", overwrite=True)
 
 
 @pytest.mark.parametrize("to_memory", [False, True], ids=["disk", "memory"])
-def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, bucket: str, tmp_path: Path) -> None:
+def test_a_copy_that_a_callback_has_ended_goes_on(to_memory: bool, in_memory: str, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    target = f"{bucket}/x" if to_memory else os.fspath(tmp_path / "x")
+    target = f"{in_memory}/x" if to_memory else os.fspath(tmp_path / "x")
     # Several files, of which some are done when it ends.
     regrow.save(source, {f"a{at}": LONG["a"] + at for at in range(4)}, layout="safetensors", max_shard_size=25_000_000)
     told: list[tuple[int, int]] = []
@@ -223,8 +225,8 @@ def test_progress_is_told_on_the_callers_thread(tmp_path: Path) -> None:
     assert unverified.bytes == verified.bytes
 
 
-def test_what_is_there_is_replaced_only_when_asked(bucket: str, tmp_path: Path) -> None:
-    for place in (os.fspath(tmp_path), bucket):
+def test_what_is_there_is_replaced_only_when_asked(in_memory: str, tmp_path: Path) -> None:
+    for place in (os.fspath(tmp_path), in_memory):
         regrow.save(f"{place}/source", tree())
         regrow.save(f"{place}/x", tree(2.0))
         with pytest.raises(regrow.AlreadyExistsError) as raised:
@@ -325,8 +327,8 @@ def test_force_is_for_what_is_unfinished(path: Path) -> None:
 # ---- list ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_of_steps_is_listed_in_their_order(bucket: str, tmp_path: Path) -> None:
-    for runs in (os.fspath(tmp_path / "runs"), f"{bucket}/runs"):
+def test_a_folder_of_steps_is_listed_in_their_order(in_memory: str, tmp_path: Path) -> None:
+    for runs in (os.fspath(tmp_path / "runs"), f"{in_memory}/runs"):
         for step in (10, 9, 1):
             regrow.save(f"{runs}/step_{step}", tree())
         found = regrow.list_checkpoints(runs)
