@@ -417,3 +417,30 @@ fn blocks_of_any_length_are_read() {
         flip(&path, at);
     }
 }
+
+#[test]
+fn what_was_loaded_once_is_checked_again_where_others_may_write() {
+    use std::os::unix::fs::FileExt;
+
+    use regrow::engine::{Layout, save_with};
+    use regrow::{SaveOptions, open};
+
+    for (layout, name, file) in [("pytree_data", "x", "x.data"), ("npy", "x.npz", "x.npz")] {
+        let folder = tempfile::tempdir().unwrap();
+        let shape = Shape::new(vec![500_u64, 1000]).unwrap();
+        let bytes: Vec<u8> = (0..2_000_000_u32).map(|at| (at % 251) as u8).collect();
+        let tree = Tree::single(Leaf::array(Array::new(Dtype::Float32, shape, bytes.into()).unwrap()));
+        let layout = Layout::from_name(layout, serde_json::Value::Null).unwrap();
+        let options = SaveOptions { layout, ..SaveOptions::default() };
+        save_with(folder.path().join(name), &tree, &options).unwrap();
+        let checkpoint = open(folder.path().join(name)).unwrap();
+        checkpoint.load(&LoadOptions::default()).unwrap();
+        let file = std::fs::File::options().write(true).read(true).open(folder.path().join(file)).unwrap();
+        let (mut byte, at) = ([0], file.metadata().unwrap().len() / 2);
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+        let region = Region::new(vec![0, 0], vec![500, 1000]).unwrap();
+        let error = checkpoint.region(0, &region).map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error}");
+    }
+}

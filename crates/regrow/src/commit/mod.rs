@@ -55,7 +55,7 @@ pub use staged_file::StagedFile;
 pub use staged_folder::StagedFolder;
 pub use staged_siblings::StagedSiblings;
 pub use target::CHECKPOINT_MARKERS;
-pub(crate) use target::refuse_strangers;
+pub(crate) use target::{are_of_one_model, refuse_strangers};
 pub(crate) use transfer::LocalTransfer;
 
 /// Files from this length on are synced by their writer; shorter ones by `commit`, together.

@@ -151,15 +151,23 @@ pub(crate) fn refuse_strangers(strangers: &[String], folder: impl Into<PathBuf>)
 /// such folders, a tokenizer or a configuration or another model, which nobody wants to lose.
 fn holds_only_safetensors(folder: &Path) -> bool {
     let Ok(entries) = fs::read_dir(folder) else { return false };
-    let mut models = HashSet::new();
+    let mut names = Vec::new();
     for entry in entries {
         let Ok(entry) = entry else { return false };
-        let name = entry.file_name();
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        let Some(model) = name.to_str().and_then(model_of).filter(|_| is_file) else { return false };
-        models.insert(model.to_owned());
+        let Some(name) = entry.file_name().to_str().map(str::to_owned).filter(|_| is_file) else {
+            return false;
+        };
+        names.push(name);
     }
-    models.len() <= 1
+    are_of_one_model(&names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Whether these are the safetensors files of one model and their index, and nothing else.
+pub(crate) fn are_of_one_model(names: &[&str]) -> bool {
+    let models: Option<HashSet<&str>> =
+        names.iter().map(|name| model_of(name).filter(|_| !name.contains('/'))).collect();
+    models.is_some_and(|models| models.len() <= 1)
 }
 
 /// What the files of one model begin with, of which this is one: of `m.safetensors`, `m-00001-of-00002.safetensors` and

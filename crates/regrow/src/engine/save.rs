@@ -66,6 +66,11 @@ fn save_tree(
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
     let publication = at.storage().publish(at, how_published(&kind, options))?;
+    if kind == Target::File && publication.staged_file().is_none() {
+        // Where a file has its name as soon as it is whole, it is too late to refuse the name afterwards.
+        replace::check_name_ahead(format, &tree, at, options)?;
+        options.monitor.check()?;
+    }
     format.write(&tree, &*publication, options)?;
     if kind == Target::File {
         replace::check_written(format, &tree, &*publication, options)?;

@@ -17,7 +17,7 @@ use super::pieces::{
     PIECE_LEN_BYTES, Part, Piece, Wanted, beyond_the_end, cut, in_place, is_in_place_later, whole_from,
 };
 use super::table::{Block, BlockTable, Running};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::{Monitor, Stage};
 use crate::store::{
     Access, Blob, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch, Suits, advise,
@@ -99,7 +99,8 @@ pub fn check_ahead<'f>(
         && pieces.first().is_some_and(|first| !first.checked.blob.is_cached(first.start, first.len_bytes()));
     let suits = pieces.first().map(|first| first.checked.blob.suits());
     let threads = if is_streamed { STREAM_THREADS } else { suits.map_or(1, thread_count) };
-    each(threads, pieces, |mut piece| {
+    let is_far = suits.is_some_and(|suits| suits.is_far());
+    each(threads, is_far, pieces, |mut piece| {
         let _ = match purpose {
             CheckFor::Views => piece.check_for_views(),
             CheckFor::Verify => {
@@ -127,10 +128,16 @@ pub fn fill<'f, 'a>(
 ) -> Result<()> {
     let pieces = cut(wanted)?;
     let Some(first) = pieces.first() else { return Ok(()) };
-    each(thread_count(first.checked.blob.suits()), pieces, |mut piece| {
-        piece.read(how, monitor).map_err(|error| {
-            let leaf = piece.leaf_at(error.place().offset_bytes);
-            named(leaf, error)
+    let suits = first.checked.blob.suits();
+    each(thread_count(suits), suits.is_far(), pieces, |mut piece| {
+        let done = piece.read(how, monitor);
+        // What was copied has passed; what lies in the file may be written over by the time that a view of it is wanted.
+        if !piece.checked.table.is_never_rewritten() {
+            piece.checked.table.forget(piece.start, piece.end);
+        }
+        done.map_err(|error| match error.kind() {
+            ErrorKind::Cancelled => error,
+            _ => named(piece.leaf_at(error.place().offset_bytes), error),
         })
     })
 }
@@ -235,7 +242,11 @@ impl Piece<'_, '_> {
     fn read_through_cache(&mut self, verified: bool, way: ReadPath) -> Result<()> {
         let (checked, end) = (self.checked, self.end);
         let Checked { blob, table } = checked;
-        let step = CACHED_LEN_BYTES.next_multiple_of(table.block_len_bytes());
+        let step = match blob.suits().is_far() {
+            // As many whole blocks as one request brings.
+            true => FETCH_LEN_MAX_BYTES - FETCH_LEN_MAX_BYTES % table.block_len_bytes(),
+            false => CACHED_LEN_BYTES.next_multiple_of(table.block_len_bytes()),
+        };
         let mut scratch = Scratch::default();
         let mut failed = Ok(());
         let (mut at, mut next) = (self.start, 0);
@@ -344,19 +355,23 @@ fn thread_count(suits: Suits) -> usize {
 /// Does `work` on all pieces, small ones in batches, with so many threads if there is enough to do.
 fn each<'f, 'a>(
     threads: usize,
+    is_far: bool,
     pieces: Vec<Piece<'f, 'a>>,
     work: impl Fn(Piece<'f, 'a>) -> Result<()> + Sync,
 ) -> Result<()> {
     let len_bytes = pieces.iter().map(Piece::len_bytes).sum::<u64>();
     let is_little = pieces.len() < PIECES_MIN && len_bytes < PIECES_MIN as u64 * PIECE_LEN_BYTES;
-    if threads <= 1 || is_little {
+    if threads <= 1 || is_little && !is_far {
         return pieces.into_iter().try_for_each(work);
     }
+    // Over a network each piece is a wait, so that there are enough batches for all threads.
+    let batch_len_max_bytes = if is_far { len_bytes / (4 * threads as u64) } else { BATCH_LEN_BYTES };
+    let batch_len_max_bytes = batch_len_max_bytes.min(BATCH_LEN_BYTES);
     let (mut batches, mut batch, mut batch_len_bytes) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
         batch_len_bytes += piece.len_bytes();
         batch.push(piece);
-        if batch_len_bytes >= BATCH_LEN_BYTES {
+        if batch_len_bytes >= batch_len_max_bytes {
             batches.push(std::mem::take(&mut batch));
             batch_len_bytes = 0;
         }

@@ -63,7 +63,7 @@ impl<'f, 'a> Piece<'f, 'a> {
 
     pub fn takes(&self, checked: Checked<'f>, block: Block) -> bool {
         // The last block counts as a whole one: a piece has room for so many blocks, as in `cut`.
-        let end = block.start + checked.table.block_len_bytes();
+        let end = block.start.saturating_add(checked.table.block_len_bytes());
         let is_next = self.checked.is_same(checked) && self.end == block.start;
         is_next && end - self.start <= piece_len_bytes(checked)
     }

@@ -64,6 +64,7 @@ pub struct BlockTable {
     passed: Vec<AtomicBool>,
     words: Words,
     label: usize,
+    is_never_rewritten: bool,
 }
 
 impl BlockTable {
@@ -85,7 +86,27 @@ impl BlockTable {
                 .expected(format_args!("{count:?}"), expected.len()));
         }
         let passed = expected.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { range, block_len_bytes, checksum, expected, passed, words, label: 0 })
+        Ok(Self {
+            range,
+            block_len_bytes,
+            checksum,
+            expected,
+            passed,
+            words,
+            label: 0,
+            is_never_rewritten: false,
+        })
+    }
+
+    /// Of a blob that nobody writes into: a block that has passed once, whoever read it, stays what it was.
+    #[must_use]
+    pub fn never_rewritten(self) -> Self {
+        Self { is_never_rewritten: true, ..self }
+    }
+
+    /// Whether nobody writes into the blob.
+    pub fn is_never_rewritten(&self) -> bool {
+        self.is_never_rewritten
     }
 
     /// With a number for what lies there, for errors.

@@ -114,6 +114,10 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
         let len = block_len_bytes as usize;
         let read = read_two(&bytes, &table, true).unwrap();
         assert!(read[..len - 3] == bytes[53..50 + len] && read[len - 3..] == bytes[53 + 2 * len..]);
+        // The copy has passed. What is in a blob that others write into is to be checked again.
+        assert!(table.blocks(0, u64::MAX).all(|block| !table.has_passed(block)));
+        let table = table.never_rewritten();
+        read_two(&bytes, &table, true).unwrap();
         assert!(table.blocks(0, u64::MAX).all(|block| table.has_passed(block)));
         // In the first block of a part, in one that only vouches for it, and behind both.
         for (at, leaf) in [(60, 1), (51 + len, 2), (55 + 2 * len, 2)] {

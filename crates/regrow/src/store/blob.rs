@@ -98,6 +98,16 @@ pub struct Suits {
     pub requests_max: usize,
 }
 
+impl Suits {
+    /// From so many on, each request waits for a network more than for its bytes.
+    const REQUESTS_OF_NETWORK_MIN: usize = 8;
+
+    /// Whether requests wait for a network: then few long ones, many at once, are better than short ones in a row.
+    pub fn is_far(&self) -> bool {
+        self.requests_min >= Self::REQUESTS_OF_NETWORK_MIN
+    }
+}
+
 /// Longest [`fetch`](Blob::fetch): with what lies before it in its first device block it fills a buffer.
 pub const FETCH_LEN_MAX_BYTES: u64 = (BUFFER_LEN_BYTES - ALIGN_BYTES) as u64;
 

@@ -105,7 +105,8 @@ impl CheckedStore {
             let (len_bytes, expected) = (record.block_len_bytes, record.block_crc32c.clone());
             files.push(CheckedFile {
                 blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes),
-                blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?,
+                blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?
+                    .never_rewritten(),
                 record,
                 has_head_passed: AtomicBool::new(false),
             });

@@ -73,7 +73,11 @@ impl Blob for RecordedBlob {
     }
 
     fn map(&self) -> Result<Option<Bytes>> {
-        self.opened()?.map()
+        match self.opened()?.map()? {
+            // Cut short since it was opened.
+            Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
+            map => Ok(map),
+        }
     }
 
     fn is_cached(&self, offset_bytes: u64, len_bytes: u64) -> bool {

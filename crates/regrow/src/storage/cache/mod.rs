@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 mod block;
 mod bound;
@@ -100,14 +100,28 @@ impl Cache {
     /// The cache in a folder, which is made if it is not there. It holds at most [`CACHE_LEN_MAX_DEFAULT_BYTES`].
     ///
     /// # Errors
-    /// `InvalidArgument` if any user of the machine may write into the folder: blocks are taken for what the bucket has.
-    /// What the file system says.
+    /// `InvalidArgument` if any user of the machine may write into the folder, `PermissionDenied` if it is another user's:
+    /// blocks are taken for what the bucket has. What the file system says.
     pub fn at(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = std::path::absolute(folder.as_ref())
             .map_err(|error| Error::io("cannot make the cache", folder.as_ref(), error))?;
         let failed = |error| Error::io("cannot make the cache", &folder, error);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join("blocks")).map_err(failed)?;
-        let mode = fs::metadata(&folder).map_err(failed)?.mode();
+        let own = [rustix::process::geteuid().as_raw(), 0];
+        for part in [folder.clone(), folder.join("blocks")] {
+            let owner = fs::metadata(&part).map_err(failed)?.uid();
+            if !own.contains(&owner) {
+                return Err(Error::new(
+                    ErrorKind::PermissionDenied,
+                    "the folder of the cache is another user's",
+                )
+                .in_file(&part)
+                .expected(format_args!("one of user {}", own[0]), format_args!("one of user {owner}"))
+                .help("what is in it would be taken for what the bucket has: name a folder of your own"));
+            }
+        }
+        let mode = [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| found.mode()));
+        let mode = mode.into_iter().try_fold(0, |all, mode| mode.map(|mode| all | mode)).map_err(failed)?;
         if mode & 0o002 != 0 {
             return Err(Error::invalid("every user of this machine may write into the folder of the cache")
                 .in_file(&folder)

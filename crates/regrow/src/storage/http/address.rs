@@ -25,8 +25,9 @@ impl Address {
     /// `InvalidArgument` if it is none.
     pub fn parse(text: &str) -> Result<Self> {
         let refused = |what: &str| Error::invalid(format!("this is no URL of a web server: {what}"));
-        let shown = text.split(['?', '#']).next().unwrap_or_default();
-        let shown = shown.rsplit_once('@').map_or(shown, |(_, rest)| rest);
+        // What stands before an @ may be a secret, also where it holds a `?` or a `#`; and so may what follows a `?`.
+        let shown = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
+        let shown = shown.split(['?', '#']).next().unwrap_or_default();
         let parse = || {
             let url = Url::parse(text).map_err(|error| refused(&error.to_string()))?;
             if !url.has_host() || url.cannot_be_a_base() {

@@ -79,6 +79,8 @@ impl Settings {
     pub fn client(&self) -> Result<Client> {
         let mut client = Client::builder()
             .user_agent(concat!("regrow/", env!("CARGO_PKG_VERSION")))
+            // It would tell another host the query of a URL, which may be a secret.
+            .referer(false)
             .connect_timeout(self.connect_timeout)
             .read_timeout(self.read_timeout);
         if let Some(file) = &self.ca_bundle {

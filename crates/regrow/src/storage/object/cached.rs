@@ -177,6 +177,10 @@ impl Objects for CachedObjects {
         self.objects.copy(from, to)
     }
 
+    fn copy_len_max_bytes(&self) -> u64 {
+        self.objects.copy_len_max_bytes()
+    }
+
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
         self.objects.upload(key, expected_len_bytes)
     }

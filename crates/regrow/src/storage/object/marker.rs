@@ -23,6 +23,9 @@ pub(super) const OTHER_MARKER: &str = "regrow-committed.txt";
 /// The checkpoint is in another folder.
 pub(super) const MOVED: &str = "regrow-moved.json";
 
+/// Who brings a checkpoint that has moved to its own name; in the folder that it has moved to, while that lasts.
+pub(super) const SETTLING: &str = "regrow-settling.json";
+
 /// Objects that say that a whole checkpoint is here, or where it is.
 pub(super) fn is_commit(name: &str) -> bool {
     matches!(name, MARKER | OTHER_MARKER | MOVED)
@@ -30,7 +33,7 @@ pub(super) fn is_commit(name: &str) -> bool {
 
 /// Objects that are no part of the checkpoint itself.
 pub(crate) fn is_bookkeeping(name: &str) -> bool {
-    matches!(name, CLAIM | MOVED | OTHER_MARKER)
+    matches!(name, CLAIM | MOVED | OTHER_MARKER | SETTLING)
 }
 
 /// A random name for one save, by which its own objects are known again.

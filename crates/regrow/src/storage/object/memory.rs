@@ -18,6 +18,7 @@ const PART_LEN_BYTES: usize = 8 << 20;
 pub(crate) struct MemoryObjects {
     name: Arc<str>,
     state: Arc<Mutex<State>>,
+    copy_len_max_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +30,13 @@ struct State {
 impl MemoryObjects {
     /// An empty bucket of that name.
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: Arc::from(name), state: Arc::default() }
+        Self { name: Arc::from(name), state: Arc::default(), copy_len_max_bytes: u64::MAX }
+    }
+
+    /// A bucket that copies no longer objects.
+    #[cfg(test)]
+    pub(super) fn with_copies_up_to(name: &str, copy_len_max_bytes: u64) -> Self {
+        Self { copy_len_max_bytes, ..Self::new(name) }
     }
 
     // A panic elsewhere cannot leave the map half changed: every change is one call on it.
@@ -132,6 +139,10 @@ impl Objects for MemoryObjects {
     fn copy(&self, from: &Object, to: &str) -> Result<Tag> {
         let bytes = self.bytes_of(from)?;
         Ok(self.state().put(to, bytes))
+    }
+
+    fn copy_len_max_bytes(&self) -> u64 {
+        self.copy_len_max_bytes
     }
 
     fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {

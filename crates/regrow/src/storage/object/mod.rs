@@ -6,6 +6,7 @@
 //! | `listing` | what one list has shown: names, lengths, tags |
 //! | `keys` | a folder of objects as a [`Store`]; an object as a [`Blob`](crate::store::Blob) |
 //! | `publish` | a checkpoint without rename: claim, objects, marker |
+//! | `copy` | a copy of an object within the bucket |
 //! | `target` | which targets may be taken |
 //! | `settle` | the end of an overwrite; what killed writers have left |
 //! | `remove` | a checkpoint, or what a save has left, taken away |
@@ -56,6 +57,7 @@ use crate::store::{Store, Suits};
 pub(super) mod cached;
 #[cfg(feature = "cloud")]
 pub(super) mod cloud;
+mod copy;
 pub(super) mod keys;
 mod listing;
 mod marker;
@@ -125,7 +127,6 @@ impl Tag {
     }
 
     /// Whether it says anything.
-    #[cfg(feature = "cloud")]
     fn is_known(&self) -> bool {
         self.e_tag.is_some() || self.version.is_some()
     }
@@ -191,8 +192,14 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// Makes `to` a copy of this version of an object, within the bucket.
     ///
     /// # Errors
-    /// `Replaced` as for [`read`](Self::read); `Unsupported` where the bucket cannot.
+    /// `Replaced` as for [`read`](Self::read), and then what is at `to` is no such copy; `Unsupported` where the bucket
+    /// cannot.
     fn copy(&self, from: &Object, to: &str) -> Result<Tag>;
+
+    /// Longest object that [`copy`](Self::copy) takes.
+    fn copy_len_max_bytes(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Begins a large object of about `expected_len_bytes`, 0 if nobody knows.
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn Upload>>;

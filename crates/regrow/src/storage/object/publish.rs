@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
+use super::copy::copy_within;
 use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, marker_line, nonce,
@@ -73,17 +74,18 @@ pub(super) fn begin(
         }
     }
     let claim = format!("{}/{CLAIM}", new.folder);
+    // Until the claim is known to be this save's, nothing here is its own.
+    new.is_over = true;
     match objects.create(&claim, Claim::new(&nonce).to_bytes())? {
         Conditional::Done(tag) => {
             if new.old.is_none() {
                 new.check_alone(&claim)?;
             }
+            new.is_over = false;
             new.note(claim, 0, tag);
             Ok(Box::new(new))
         }
         Conditional::Lost(..) => {
-            // Nothing here is this save's own.
-            new.is_over = true;
             Err(Error::new(ErrorKind::AlreadyExists, "another save to this target has begun").in_file(target))
         }
     }
@@ -201,17 +203,25 @@ impl NewObjects {
 
     /// Errs if another save has committed, and taken its claim away, between the look at the target and this claim.
     /// Whoever comes later meets this claim.
-    fn check_alone(&mut self, claim: &str) -> Result<()> {
-        // Until it is known, nothing here is this save's own but the claim.
-        self.is_over = true;
+    fn check_alone(&self, claim: &str) -> Result<()> {
         let listed = self.objects.list(&format!("{}/", self.folder), true);
         if matches!(&listed, Ok((all, _)) if all.iter().all(|object| object.key == claim)) {
-            self.is_over = false;
             return Ok(());
         }
         let _ = self.objects.delete(&[claim.to_owned()]);
         listed?;
         Err(self.exists())
+    }
+
+    /// Errs if another save has written over an object of this one: both took the same dead writer's place.
+    fn check_written(&self) -> Result<()> {
+        let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let state = self.state();
+        let is_anothers = |object: &Object| match state.written.get(&object.key) {
+            Some((_, tag)) => tag.is_known() && object.tag.is_known() && !tag.is_same(&object.tag),
+            None => false,
+        };
+        if listed.iter().any(is_anothers) { Err(self.exists()) } else { Ok(()) }
     }
 
     /// The marker, created if nobody else has done so.
@@ -237,6 +247,7 @@ impl NewObjects {
         let claim = format!("{}/{CLAIM}", self.folder);
         match self.old.take() {
             None => {
+                self.check_written()?;
                 let marked = self.mark(&self.folder);
                 // Another one's marker: what is here is a checkpoint, and stays.
                 self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
@@ -255,8 +266,7 @@ impl NewObjects {
                 }
                 // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
                 let _ = self.objects.delete(&[claim]);
-                let _ = Listing::of(&self.objects, format!("{}/", self.folder))
-                    .and_then(|_| settle(&self.objects, &key, &self.folder, old.prefix()));
+                let _ = settle(&self.objects, &key, &self.folder, old.prefix());
                 Ok(())
             }
         }
@@ -350,7 +360,7 @@ impl Publication for NewObjects {
         };
         let Some(object) = found.filter(same) else { return Ok(false) };
         let key = format!("{}/{name}", self.folder);
-        match self.objects.copy(&object, &key) {
+        match copy_within(&self.objects, &object, &key) {
             Ok(tag) => {
                 self.take_name(name)?;
                 self.note(key, object.len_bytes, tag);
@@ -395,7 +405,12 @@ impl Drop for NewObjects {
             // What cannot be removed now keeps its claim, and the next save removes it.
             let _ = self.remove_folder();
         } else {
-            let keys: Vec<String> = self.state().written.keys().cloned().collect();
+            // Another save may have written the same names since: what is its own stays.
+            let is_own = |(key, (_, tag)): (&String, &(u64, Tag))| {
+                let found = self.objects.head(key).ok().flatten();
+                found.filter(|found| found.tag.is_same(tag)).map(|found| found.key)
+            };
+            let keys: Vec<String> = self.state().written.iter().filter_map(is_own).collect();
             let _ = self.objects.delete(&keys);
         }
     }

@@ -12,16 +12,12 @@ use std::sync::Arc;
 use super::listing::Listing;
 use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, is_bookkeeping, nonce};
 use super::settle::settle_moved;
-use super::target::{check_gone, check_replaceable, is_of_safetensors, names_below};
+use super::target::{check_gone, check_replaceable};
 use super::{Conditional, Object, Objects, key_of, split};
-use crate::commit::{CHECKPOINT_MARKERS, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX};
 use crate::location::Location;
 use crate::storage::{RESPECTED_FOR, Removal, Removed, UNCOMMITTED_MARK, is_recent};
-
-/// How many names an error tells.
-const SHOWN_MAX: usize = 5;
 
 /// Removes a checkpoint.
 pub(super) fn remove(objects: &Arc<dyn Objects>, at: &Location, what: &Removal) -> Result<Removed> {
@@ -46,7 +42,7 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         return Err(Error::invalid("a bucket itself is no checkpoint").in_file(at));
     }
     let below = settle_moved(objects, &key, Listing::of_checkpoint(objects, format!("{key}/"))?)?;
-    check_removable(objects, at, &below).map_err(|error| match error.kind() {
+    check_replaceable(objects, at, &below).map_err(|error| match error.kind() {
         ErrorKind::InvalidArgument => {
             error.help("all of it would be removed: move it elsewhere, or remove it yourself")
         }
@@ -67,19 +63,6 @@ fn remove_folder(objects: &Arc<dyn Objects>, at: &Location) -> Result<Removed> {
         removed.add(marker.len_bytes);
     }
     Ok(removed)
-}
-
-/// Errs if a folder holds something that is no part of a checkpoint.
-fn check_removable(objects: &Arc<dyn Objects>, at: &Location, below: &Listing) -> Result<()> {
-    check_replaceable(objects, at, below)?;
-    let is_marked = |marker: &&str| below.object(marker).is_some();
-    if CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(is_marked) {
-        return refuse_strangers(&strangers_in(&at.for_reading()?.location)?, at);
-    }
-    let mut others = names_below(objects, below)?;
-    others.retain(|name| !is_of_safetensors(name));
-    others.truncate(SHOWN_MAX);
-    refuse_strangers(&others, at)
 }
 
 /// Removes objects, claims last; how many of them were no bookkeeping.
@@ -105,14 +88,14 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     }
     if let Some((target, _)) = key.split_once(UNCOMMITTED_MARK) {
         // An overwrite whose writer died at the end has its checkpoint there.
-        settle_moved(objects, target, Listing::of(objects, format!("{target}/"))?)?;
+        settle_moved(objects, target, Listing::of_checkpoint(objects, format!("{target}/"))?)?;
     }
     let mut removed = None;
     let mut take = |all: Vec<Object>| -> Result<()> {
         removed.get_or_insert_with(Removed::default).merge(delete_all(objects, all)?);
         Ok(())
     };
-    let below = Listing::of(objects, format!("{key}/"))?;
+    let below = Listing::of_checkpoint(objects, format!("{key}/"))?;
     if !below.is_empty() && (at.name_text().contains(UNCOMMITTED_MARK) || is_begun(&below)) {
         check_dead(objects, at, &below, force)?;
         take(objects.list(below.prefix(), false)?.0)?;
@@ -126,7 +109,7 @@ pub(super) fn remove_unfinished(objects: &Arc<dyn Objects>, at: &Location, force
     let is_left =
         |other: &str| other.strip_prefix(&name).is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK));
     for folder in folders.iter().filter(|folder| is_left(folder)) {
-        let left = Listing::of(objects, format!("{parent}{folder}/"))?;
+        let left = Listing::of_checkpoint(objects, format!("{parent}{folder}/"))?;
         check_dead(objects, &at.with_name(folder), &left, force)?;
         take(objects.list(left.prefix(), false)?.0)?;
     }

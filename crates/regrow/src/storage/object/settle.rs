@@ -3,24 +3,75 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::copy::copy_within;
 use super::listing::Listing;
-use super::marker::{CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, is_bookkeeping, moved_to};
-use super::{Object, Objects};
-use crate::error::Result;
+use super::marker::{
+    CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, moved_to, nonce,
+};
+use super::{Conditional, Object, Objects};
+use crate::error::{Error, ErrorKind, Result};
 use crate::storage::UNCOMMITTED_MARK;
 use crate::threads::for_each_parallel;
 
 /// Finishes an overwrite whose writer died: its checkpoint is where the pointer says.
 pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) -> Result<Listing> {
     let Some(pointer) = old.object(MOVED) else { return Ok(old) };
-    let folder = moved_to(objects, pointer)?;
-    settle(objects, key, &folder, old.prefix())?;
-    Listing::of(objects, format!("{key}/"))
+    match moved_to(objects, pointer) {
+        Ok(folder) => settle(objects, key, &folder, old.prefix())?,
+        // Somebody else has settled it since that list.
+        Err(error) if error.kind() == ErrorKind::Replaced => {}
+        Err(error) => return Err(error),
+    }
+    Listing::of_checkpoint(objects, format!("{key}/"))
 }
 
-/// Brings the checkpoint that has `moved` to `key`, within the bucket. Whenever it stops, the pointer or the marker at
-/// `key` leads to the whole of it.
+/// Brings the checkpoint at `folder` to `key`, within the bucket. Whenever it stops, the pointer or the marker at `key`
+/// leads to the whole of it. One process does it at a time.
+///
+/// # Errors
+/// `AlreadyExists` while another one is at it; what the bucket says.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
+    let settling = format!("{folder}/{SETTLING}");
+    let _running = begin(objects, &settling)?;
+    let settled = match points_to(objects, key)? {
+        Some(found) if found == folder => bring(objects, key, folder, old_prefix),
+        // Somebody else has settled it meanwhile.
+        _ => Ok(()),
+    };
+    let ended = objects.delete(&[settling]);
+    settled.and(ended)
+}
+
+/// Takes the place of whoever settles.
+fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<Running> {
+    if let Some((found, _)) = objects.get(settling)?
+        && Claim::parse(&found).is_some_and(|found| found.is_gone())
+    {
+        objects.delete(&[settling.to_owned()])?;
+    }
+    let nonce = nonce()?;
+    let running = Running::begin(&nonce);
+    match objects.create(settling, Claim::new(&nonce).to_bytes())? {
+        Conditional::Done(_) => Ok(running),
+        Conditional::Lost(..) => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            "an overwrite of this checkpoint is being finished by another process",
+        )
+        .in_file(objects.url(settling))
+        .help("wait for it, and try again; the checkpoint can be read meanwhile")),
+    }
+}
+
+/// The folder to which the pointer at `key` leads, if there is one.
+fn points_to(objects: &Arc<dyn Objects>, key: &str) -> Result<Option<String>> {
+    let Some(pointer) = objects.head(&format!("{key}/{MOVED}"))? else { return Ok(None) };
+    match moved_to(objects, &pointer) {
+        Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
+        found => found.map(Some),
+    }
+}
+
+fn bring(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let (staged, _) = objects.list(&format!("{folder}/"), false)?;
     let name_of = |object: &Object| object.key.get(folder.len() + 1..).unwrap_or_default().to_owned();
     let is_marker = |object: &Object| matches!(name_of(object).as_str(), MARKER | OTHER_MARKER);
@@ -47,10 +98,10 @@ pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_pr
         &files,
         u64::MAX,
         |_| 0,
-        |file| objects.copy(file, &format!("{key}/{}", name_of(file))).map(drop),
+        |file| copy_within(objects, file, &format!("{key}/{}", name_of(file))).map(drop),
     )?;
     objects.delete(&stale)?;
-    objects.copy(marker, &format!("{key}/{}", name_of(marker)))?;
+    copy_within(objects, marker, &format!("{key}/{}", name_of(marker)))?;
     objects.delete(&[format!("{key}/{MOVED}"), format!("{key}/{CLAIM}")])?;
     // The marker goes last: what is left without one is nobody's checkpoint.
     objects.delete(&files.into_iter().map(|file| file.key).collect::<Vec<_>>())?;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::listing::Listing;
-use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MOVED, is_bookkeeping, is_commit};
+use super::marker::{CLAIM, CLAIM_TIME_MAX, Claim, MARKER, MOVED, is_bookkeeping, is_commit};
 use super::{Object, Objects, key_of};
-use crate::commit::CHECKPOINT_MARKERS;
+use crate::commit::{CHECKPOINT_MARKERS, are_of_one_model, refuse_strangers, strangers_in};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::{PublishOptions, Target, UNCOMMITTED_MARK};
@@ -157,9 +157,13 @@ pub(super) fn check_replaceable(
     target: &Location,
     below: &Listing,
 ) -> Result<()> {
-    let is_marked =
-        below.is_marked() || CHECKPOINT_MARKERS.iter().any(|marker| below.object(marker).is_some());
-    if is_marked || names_below(objects, below)?.iter().all(|name| is_of_safetensors(name)) {
+    // The other marker, of layouts that have none, says nothing of the files beside it.
+    if CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
+        return refuse_strangers(&strangers_in(&target.for_reading()?.location)?, target);
+    }
+    let names = names_below(objects, below)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect();
+    if are_of_one_model(&names) {
         return Ok(());
     }
     Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
@@ -168,16 +172,11 @@ pub(super) fn check_replaceable(
 }
 
 /// The names of all objects of a folder: a listing may show the first of them only.
-pub(super) fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
+fn names_below(objects: &Arc<dyn Objects>, below: &Listing) -> Result<Vec<String>> {
     if below.is_whole() {
         return Ok(below.objects().map(|(name, _)| name.to_owned()).collect());
     }
     let (all, _) = objects.list(below.prefix(), false)?;
     let name = |object: &Object| object.key.get(below.prefix().len()..).unwrap_or_default().to_owned();
     Ok(all.iter().map(name).filter(|name| !name.is_empty() && !name.ends_with('/')).collect())
-}
-
-/// Whether an object is one of those of a model of safetensors files alone, or bookkeeping.
-pub(super) fn is_of_safetensors(name: &str) -> bool {
-    name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") || is_bookkeeping(name)
 }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use blake3::Hash;
 
+use super::copy::copy_within;
 use super::keys::ObjectBlob;
-use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, Copied, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, nonce, staged_folder,
 };
@@ -155,6 +155,9 @@ impl ObjectTransfer {
         // Before anything of it is looked at: what it vouches for must not be lost now.
         new.state().claim.copied.clone_from(&copied);
         new.take_claim(&claim_key, found.is_some())?;
+        if *options.kind == Target::Folder && new.old_prefix.is_none() {
+            new.check_alone(&claim_key, &there)?;
+        }
         new.take_over(&claim_key, &copied, there)?;
         Ok(new)
     }
@@ -220,6 +223,22 @@ impl ObjectTransfer {
         }
         self.state().is_over = false;
         Ok(())
+    }
+
+    /// Errs if another writer has put something here, and perhaps committed it, between the look at the target and this
+    /// claim. Whoever comes later meets this claim.
+    fn check_alone(&self, claim_key: &str, there: &[Object]) -> Result<()> {
+        let (listed, _) = self.objects.list(&format!("{}/", self.folder), false)?;
+        let is_known = |object: &Object| {
+            object.key == claim_key
+                || there.iter().any(|known| known.key == object.key && known.tag.is_same(&object.tag))
+        };
+        if listed.iter().all(is_known) {
+            return Ok(());
+        }
+        self.state().is_over = true;
+        let _ = self.objects.delete(&[claim_key.to_owned()]);
+        Err(self.was_taken())
     }
 
     fn has_claim(&self, claim_key: &str) -> Result<bool> {
@@ -353,8 +372,7 @@ impl ObjectTransfer {
         }
         // From here on the new checkpoint is there. What cannot be tidied up now, the next overwrite does.
         let _ = self.objects.delete(&[claim_key.to_owned()]);
-        let _ = Listing::of(&self.objects, format!("{}/", self.folder))
-            .and_then(|_| settle(&self.objects, &self.key, &self.folder, old_prefix));
+        let _ = settle(&self.objects, &self.key, &self.folder, old_prefix);
         Ok(())
     }
 
@@ -362,7 +380,7 @@ impl ObjectTransfer {
     fn commit_file(&self, claim_key: &str) -> Result<()> {
         let key = self.key(0)?;
         let staged = self.objects.head(key)?.ok_or_else(|| missing(self.objects.url(key).into()))?;
-        self.objects.copy(&staged, &self.key)?;
+        copy_within(&self.objects, &staged, &self.key)?;
         self.state().is_over = true;
         // The claim goes last: until then it says what the other is. What cannot be removed, the next copy removes.
         let _ = self

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::upload::Upload;
-use super::{Bucket, Created, Put, PutMode, SCHEMES};
+use super::{Bucket, Created, Put, PutMode, SCHEMES, Service};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
@@ -22,6 +22,9 @@ const REQUESTS_MAX: usize = 32;
 
 /// What one page of a listing holds.
 const PAGE_LEN: usize = 1000;
+
+/// S3 copies no longer object by one request.
+const S3_COPY_LEN_MAX_BYTES: u64 = 5 << 30;
 
 fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
     let (bucket, key) = Bucket::of_url(url.text, options)?;
@@ -102,12 +105,14 @@ impl Objects for Bucket {
         let is_still = self.head(&from.key)?.is_some_and(|found| found.tag.is_same(&from.tag));
         match copied.filter(|_| is_still) {
             Some(copied) => Ok(copied.tag),
-            None => {
-                self.delete(&[to.to_owned()])?;
-                Err(Error::new(ErrorKind::Replaced, "an object was replaced while it was copied")
-                    .in_file(self.url_of(&from.key)))
-            }
+            // What is at `to` stays: by now it may be what another writer has brought there.
+            None => Err(Error::new(ErrorKind::Replaced, "an object was replaced while it was copied")
+                .in_file(self.url_of(&from.key))),
         }
+    }
+
+    fn copy_len_max_bytes(&self) -> u64 {
+        if self.service() == Service::S3 { S3_COPY_LEN_MAX_BYTES } else { u64::MAX }
     }
 
     fn upload(&self, key: &str, expected_len_bytes: u64) -> Result<Box<dyn object::Upload>> {

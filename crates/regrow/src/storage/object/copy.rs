@@ -1,0 +1,52 @@
+//! A copy of an object within its bucket.
+
+use std::sync::Arc;
+
+use super::{Object, Objects, Tag};
+use crate::bytes::limits::work_space;
+use crate::error::Result;
+
+/// Makes `to` a copy of this version of an object: by the bucket itself, or, if that is too long for its copies, in parts
+/// that pass through this process, a few at a time.
+///
+/// # Errors
+/// `Replaced` if the object has another version by now; what the bucket says.
+pub(super) fn copy_within(objects: &Arc<dyn Objects>, from: &Object, to: &str) -> Result<Tag> {
+    if from.len_bytes <= objects.copy_len_max_bytes() {
+        return objects.copy(from, to);
+    }
+    let mut upload = objects.upload(to, from.len_bytes)?;
+    let mut at = 0;
+    while at < from.len_bytes {
+        let len_bytes = (from.len_bytes - at).min(upload.part_len_bytes() as u64);
+        let mut part = work_space(len_bytes)?;
+        objects.read(from, at, &mut part)?;
+        upload.part(part.into())?;
+        at += len_bytes;
+    }
+    upload.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MemoryObjects;
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn what_is_too_long_for_the_bucket_is_copied_in_parts() {
+        let objects: Arc<dyn Objects> = Arc::new(MemoryObjects::with_copies_up_to("parts", 1000));
+        let part_len_bytes = objects.upload("none", 0).unwrap().part_len_bytes();
+        for len_bytes in [0, 1, 1000, 1001, part_len_bytes, part_len_bytes + 1, 2 * part_len_bytes + 5] {
+            let bytes: Vec<u8> = (0..len_bytes).map(|at| (at % 251) as u8).collect();
+            objects.put("from", bytes.clone().into()).unwrap();
+            let from = objects.head("from").unwrap().unwrap();
+            let tag = copy_within(&objects, &from, "to").unwrap();
+            let (copied, object) = objects.get("to").unwrap().unwrap();
+            assert!(copied == bytes && object.tag.is_same(&tag), "{len_bytes}");
+        }
+        let replaced = objects.head("from").unwrap().unwrap();
+        objects.put("from", vec![1; 5000].into()).unwrap();
+        assert_eq!(copy_within(&objects, &replaced, "to").unwrap_err().kind(), ErrorKind::Replaced);
+    }
+}
