@@ -55,8 +55,6 @@ class Bucket(ABC):
     secrets: tuple[str, ...]
     """What no message may show."""
     refuses_wrong_secrets: bool = True
-    is_atomic: bool = True
-    """Whether of several conditional writes at once one is let through, and an object is replaced at one moment."""
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
@@ -144,8 +142,6 @@ class S3sFsBucket(S3Bucket):
 
     It does not list uploads: each is a file beside the buckets. A part that was on its way when an upload was aborted
     may stay, as a file that belongs to none."""
-
-    is_atomic = False
 
     def __init__(self, endpoint: str, data: Path) -> None:
         super().__init__("s3s-fs", endpoint)

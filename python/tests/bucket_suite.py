@@ -95,7 +95,7 @@ def leaves_of(node: Any, path: str = "") -> Iterable[tuple[str, Any]]:
 
 
 @pytest.mark.timeout(300)
-class StoreConformance:
+class InBucket:
     """Needs a fixture `bucket`."""
 
     @pytest.fixture
@@ -104,6 +104,10 @@ class StoreConformance:
         root = regrow.Location(f"{bucket.url}/tests/{next(_folders)}", **bucket.options)
         yield root
         bucket.clear(f"{key_of(bucket, root)}/")
+
+
+class StoreConformance(InBucket):
+    """What every server must pass."""
 
     # ---- saves and loads ----------------------------------------------------------------------------------
 
@@ -310,46 +314,6 @@ class StoreConformance:
         assert regrow.verify(at).ok
         assert_tree(regrow.load(at))
 
-    # ---- several at once ----------------------------------------------------------------------------------
-
-    @pytest.fixture
-    def atomic(self, bucket: Bucket) -> None:
-        if not bucket.is_atomic:
-            pytest.skip(f"{bucket.server} lets several conditional writes through, and shows objects half copied")
-
-    @pytest.mark.parametrize("form", ["regrow", "orbax", "npy folder"])
-    def test_of_several_writers_exactly_one_wins(self, atomic: None, root: regrow.Location, form: str) -> None:
-        at, options = root / "x", FORMS[form][1]
-        outcomes: dict[int, BaseException | None] = {}
-        begin = threading.Barrier(4)
-
-        def write(fill: int) -> None:
-            begin.wait()
-            try:
-                regrow.save(at, tree(fill), **options)
-                outcomes[fill] = None
-            except regrow.RegrowError as error:
-                outcomes[fill] = error
-
-        together([threading.Thread(target=write, args=(fill,)) for fill in range(1, 5)])
-        won = [fill for fill, error in outcomes.items() if error is None]
-        assert len(won) == 1, outcomes
-        assert all(isinstance(error, regrow.AlreadyExistsError) for error in outcomes.values() if error), outcomes
-        assert_tree(regrow.load(at), won[0])
-        assert regrow.verify(at).ok
-
-    def test_of_several_processes_exactly_one_wins(self, atomic: None, bucket: Bucket, root: regrow.Location) -> None:
-        at = root / "x"
-        begins_at = time.time() + 3
-        arguments = [json.dumps([at.url, bucket.options, fill, begins_at]) for fill in (1, 2, 3)]
-        writers = [
-            subprocess.Popen([sys.executable, "-c", RACING, text], stdout=subprocess.PIPE, text=True)
-            for text in arguments
-        ]
-        told = [writer.communicate(timeout=100)[0].strip() for writer in writers]
-        assert sorted(told) == ["AlreadyExistsError", "AlreadyExistsError", "saved"], told
-        assert set(np.unique(regrow.load(at)["w"])) == {told.index("saved") + 1}
-
     @pytest.mark.parametrize("form", ["regrow", "orbax", "safetensors file", "npz"])
     def test_what_was_replaced_after_it_was_opened_is_never_mixed(self, root: regrow.Location, form: str) -> None:
         name, options = FORMS[form]
@@ -363,35 +327,6 @@ class StoreConformance:
                 assert {int(value) for leaf in read() for value in np.unique(leaf)} == {0}
             except regrow.ReplacedError as error:
                 assert "open" in str(error) and "again" in str(error)
-
-    @pytest.mark.parametrize("form", ["regrow", "orbax", "safetensors file", "npz"])
-    def test_what_is_replaced_while_it_is_read_is_never_mixed(
-        self, atomic: None, root: regrow.Location, form: str
-    ) -> None:
-        name, options = FORMS[form]
-        at = root / name
-        regrow.save(at, stamped(1), **options)
-        over = threading.Event()
-
-        def write() -> None:
-            try:
-                for stamp in range(2, 8):
-                    regrow.save(at, stamped(stamp), overwrite=True, **options)
-            finally:
-                over.set()
-
-        seen = set()
-
-        def read_on() -> None:
-            while not over.is_set():
-                found = regrow.load(at)
-                stamps = {int(value) for leaf in found.values() for value in np.unique(leaf)}
-                assert len(stamps) == 1, stamps
-                seen.update(stamps)
-
-        together([threading.Thread(target=write), threading.Thread(target=read_on)])
-        assert seen
-        assert {int(value) for leaf in regrow.load(at).values() for value in np.unique(leaf)} == {7}
 
     def test_an_object_that_another_client_replaces_is_noticed(self, bucket: Bucket, root: regrow.Location) -> None:
         at = root / "x.safetensors"
@@ -456,6 +391,70 @@ class StoreConformance:
         for secret in bucket.secrets:
             assert secret not in text_of(error)
         assert all(secret not in repr(regrow.Location(bucket.url, **bucket.options)) for secret in bucket.secrets)
+
+
+class AtomicConformance(InBucket):
+    """What a server must pass that lets one of several conditional writes through and replaces objects at once."""
+
+    @pytest.mark.parametrize("form", ["regrow", "orbax", "npy folder"])
+    def test_of_several_writers_exactly_one_wins(self, root: regrow.Location, form: str) -> None:
+        at, options = root / "x", FORMS[form][1]
+        outcomes: dict[int, BaseException | None] = {}
+        begin = threading.Barrier(4)
+
+        def write(fill: int) -> None:
+            begin.wait()
+            try:
+                regrow.save(at, tree(fill), **options)
+                outcomes[fill] = None
+            except regrow.RegrowError as error:
+                outcomes[fill] = error
+
+        together([threading.Thread(target=write, args=(fill,)) for fill in range(1, 5)])
+        won = [fill for fill, error in outcomes.items() if error is None]
+        assert len(won) == 1, outcomes
+        assert all(isinstance(error, regrow.AlreadyExistsError) for error in outcomes.values() if error), outcomes
+        assert_tree(regrow.load(at), won[0])
+        assert regrow.verify(at).ok
+
+    def test_of_several_processes_exactly_one_wins(self, bucket: Bucket, root: regrow.Location) -> None:
+        at = root / "x"
+        begins_at = time.time() + 3
+        arguments = [json.dumps([at.url, bucket.options, fill, begins_at]) for fill in (1, 2, 3)]
+        writers = [
+            subprocess.Popen([sys.executable, "-c", RACING, text], stdout=subprocess.PIPE, text=True)
+            for text in arguments
+        ]
+        told = [writer.communicate(timeout=100)[0].strip() for writer in writers]
+        assert sorted(told) == ["AlreadyExistsError", "AlreadyExistsError", "saved"], told
+        assert set(np.unique(regrow.load(at)["w"])) == {told.index("saved") + 1}
+
+    @pytest.mark.parametrize("form", ["regrow", "orbax", "safetensors file", "npz"])
+    def test_what_is_replaced_while_it_is_read_is_never_mixed(self, root: regrow.Location, form: str) -> None:
+        name, options = FORMS[form]
+        at = root / name
+        regrow.save(at, stamped(1), **options)
+        over = threading.Event()
+
+        def write() -> None:
+            try:
+                for stamp in range(2, 8):
+                    regrow.save(at, stamped(stamp), overwrite=True, **options)
+            finally:
+                over.set()
+
+        seen = set()
+
+        def read_on() -> None:
+            while not over.is_set():
+                found = regrow.load(at)
+                stamps = {int(value) for leaf in found.values() for value in np.unique(leaf)}
+                assert len(stamps) == 1, stamps
+                seen.update(stamps)
+
+        together([threading.Thread(target=write), threading.Thread(target=read_on)])
+        assert seen
+        assert {int(value) for leaf in regrow.load(at).values() for value in np.unique(leaf)} == {7}
 
 
 class TensorStoreExchange:

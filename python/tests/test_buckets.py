@@ -16,7 +16,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from bucket_servers import SECRET, Bucket, S3Bucket, moto
-from bucket_suite import StoreConformance, TensorStoreExchange, tree
+from bucket_suite import AtomicConformance, StoreConformance, TensorStoreExchange, tree
 
 import regrow
 
@@ -40,6 +40,10 @@ def options(bucket: Bucket) -> dict[str, str]:
 
 
 class TestStore(StoreConformance):
+    pass
+
+
+class TestAtomic(AtomicConformance):
     pass
 
 
