@@ -8,6 +8,7 @@
 //! | [`Dtype`] | every element type of NumPy and ml_dtypes that a layout can hold |
 //! | [`Shape`], [`Region`] | the extent of an array; a hyper-rectangle inside one |
 //! | [`Array`] | dtype, shape, strides and shared bytes; or, deferred, an [`ArraySource`] to read them from |
+//! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
 //! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
 //! | [`Stats`] | bounds, mean and counts of an array that comes in pieces |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
@@ -18,6 +19,7 @@ mod float16;
 mod lossless;
 mod region;
 mod runs;
+mod shards;
 mod small_float;
 mod stats;
 mod strided;
@@ -28,6 +30,8 @@ pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
 pub(crate) use runs::for_each_box;
+pub use shards::{Shard, Shards};
+pub(crate) use shards::{chunk_counts, chunk_starts};
 pub use stats::Stats;
 pub use strided::{Array, ArraySource, copy_region};
 pub(crate) use transform::transposed;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Dtype, Region, Shape};
+use super::{Dtype, Region, Shape, Shards};
 use crate::bytes::limits::{allocate, work_space};
 use crate::error::{Error, Result};
 
@@ -32,6 +32,11 @@ pub trait ArraySource: Debug + Send + Sync {
 
     /// Gives up what it keeps: nobody will read on from here.
     fn release(&self) {}
+
+    /// The pieces that the array is made of, where they lie apart in memory.
+    fn shards(&self) -> Option<&Shards> {
+        None
+    }
 }
 
 /// An array: dtype, shape, and shared little-endian bytes, or where to get them.
@@ -172,6 +177,11 @@ impl Array {
         let mut out = allocate(self.len_bytes())?;
         self.copy_c_order(0, &mut out)?;
         Ok(out.into())
+    }
+
+    /// The pieces that the array is made of; `None` if it is in one piece.
+    pub fn shards(&self) -> Option<&Shards> {
+        self.source.as_ref().and_then(|source| source.shards())
     }
 
     /// What a deferred array [keeps](ArraySource::kept_len_bytes) while it is read; 0 for one that is in memory.

@@ -26,12 +26,16 @@
 //! [`StagedSiblings`]. Each holds a `Staging`, which is what they share: the temporary folder and its lock, what is to be
 //! synced, and the removal of what is not committed. `naming` commits all three.
 //!
+//! Several processes may write one folder: the one that began it tells the others its temporary name, they join it
+//! (`joined_folder`), each makes its own files durable, and the one that began commits.
+//!
 //! Small files are synced together by `commit`: one by one if they are few, by one `syncfs` if they are many
 //! (0.4 ms each against one flush).
 
 mod belongs;
+mod folder_files;
+mod joined_folder;
 mod leftovers;
-mod link;
 mod naming;
 mod new_file;
 mod publication;
@@ -48,7 +52,7 @@ mod transfer;
 pub(crate) use belongs::strangers_in;
 pub(crate) use leftovers::{Begun, begun};
 pub(crate) use new_file::{NewFile, sweep_new_files};
-pub(crate) use publication::{begin, may_begin};
+pub(crate) use publication::{begin, join, may_begin};
 pub(crate) use remove::{remove_checkpoint, remove_files, remove_unfinished, stock};
 pub(crate) use siblings::{is_under_way, where_is};
 pub use staged_file::StagedFile;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use super::leftovers::remove;
 use super::rename::{keep_owner_and_mode, rename_new};
@@ -113,30 +113,35 @@ impl Staging {
 
     /// Syncs what was written: the files that no writer has synced, and all folders.
     pub(super) fn sync_tree(&self) -> Result<()> {
-        let mut folders = vec![self.own.path.clone()];
-        let mut next = 0;
-        while let Some(folder) = folders.get(next).cloned() {
-            let cannot_list = |error| Error::io("cannot list", &folder, error);
-            for entry in fs::read_dir(&folder).map_err(cannot_list)? {
-                let entry = entry.map_err(cannot_list)?;
-                if entry.file_type().map_err(cannot_list)?.is_dir() {
-                    folders.push(entry.path());
-                }
-            }
-            next += 1;
-        }
-        let files = std::mem::take(&mut *self.unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-        if files.len() + folders.len() > SYNC_EACH_MAX {
-            let flush = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(&self.own.path)?)?) };
-            return flush().map_err(|error| Error::io("cannot sync", &self.own.path, error));
-        }
-        for file in &files {
-            let synced = File::open(file).and_then(|file| file.sync_all());
-            synced.map_err(|error| Error::io("cannot sync", file, error))?;
-        }
-        for folder in folders.iter().rev() {
-            sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
-        }
-        Ok(())
+        sync_written(&self.own.path, &self.unsynced)
     }
+}
+
+/// Syncs the files that no writer has synced, and all folders from `top` on.
+pub(super) fn sync_written(top: &Path, unsynced: &Mutex<Vec<PathBuf>>) -> Result<()> {
+    let mut folders = vec![top.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = folders.get(next).cloned() {
+        let cannot_list = |error| Error::io("cannot list", &folder, error);
+        for entry in fs::read_dir(&folder).map_err(cannot_list)? {
+            let entry = entry.map_err(cannot_list)?;
+            if entry.file_type().map_err(cannot_list)?.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+        next += 1;
+    }
+    let files = std::mem::take(&mut *unsynced.lock().unwrap_or_else(PoisonError::into_inner));
+    if files.len() + folders.len() > SYNC_EACH_MAX {
+        let flush = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(top)?)?) };
+        return flush().map_err(|error| Error::io("cannot sync", top, error));
+    }
+    for file in &files {
+        let synced = File::open(file).and_then(|file| file.sync_all());
+        synced.map_err(|error| Error::io("cannot sync", file, error))?;
+    }
+    for folder in folders.iter().rev() {
+        sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
+    }
+    Ok(())
 }

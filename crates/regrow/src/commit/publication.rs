@@ -1,10 +1,11 @@
 //! Where the kind of a checkpoint on a local disk is chosen.
 
+use super::joined_folder::JoinedFolder;
 use super::staging::Terms;
 use super::{StagedFile, StagedFolder, StagedSiblings};
 use crate::error::Result;
 use crate::location::Location;
-use crate::storage::{Publication, PublishOptions, Target};
+use crate::storage::{Publication, PublishOptions, Target, no_such_file};
 
 /// Begins a checkpoint at a path of the local file system.
 ///
@@ -31,5 +32,20 @@ pub(crate) fn may_begin(target: &Location, options: PublishOptions<'_>) -> Resul
         Target::Folder => StagedFolder::may_begin(path, overwrite),
         Target::File => StagedFile::may_begin(target, overwrite, options.may_replace),
         Target::Siblings { suffixes } => StagedSiblings::may_begin(path, suffixes, overwrite),
+    }
+}
+
+/// Joins the folder that another process has begun.
+///
+/// # Errors
+/// As [`JoinedFolder::join`]; `InvalidArgument` for a checkpoint that is no folder.
+pub(crate) fn join(
+    target: &Location,
+    ticket: &str,
+    options: PublishOptions<'_>,
+) -> Result<Box<dyn Publication>> {
+    match options.kind {
+        Target::Folder => Ok(Box::new(JoinedFolder::join(target, ticket, options)?)),
+        Target::File | Target::Siblings { .. } => Err(no_such_file("folder")),
     }
 }

@@ -6,29 +6,28 @@
 //!
 //! Only a checkpoint is replaced, and only if nothing is beside it that a user would miss: see `target`.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::SYNC_LATER_LEN_MAX_BYTES;
+use super::folder_files::FolderFiles;
 use super::leftovers::{Lock, lock, replaced_path};
 use super::naming::{self, take_name};
 use super::rename::{exchange, replace_in_two_steps};
 use super::staging::{Place, Staged, Staging, Terms};
 use super::target::{check_folder, check_name, resolve};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::storage::Publication;
-use crate::store::local::folders::{make_folders, relative_path};
-use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+use crate::store::local::folders::relative_path;
+use crate::store::{Blob, FileWriter};
 
 /// A folder under its temporary name. Dropped uncommitted, it leaves no trace.
 #[derive(Debug)]
 pub struct StagedFolder {
     pub(super) staging: Staging,
-    pub(super) linked_bytes: AtomicU64,
+    linked_bytes: AtomicU64,
 }
 
 impl StagedFolder {
@@ -80,16 +79,9 @@ impl StagedFolder {
         &self.staging.own.path
     }
 
-    /// The path of `name` below the temporary folder, its folders made. Whoever writes it there syncs it.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the name leads out of the folder.
-    pub(super) fn file(&self, name: &str) -> Result<PathBuf> {
-        let path = self.folder().join(relative_path(name.as_bytes())?);
-        if let Some(folder) = path.parent().filter(|folder| *folder != self.folder()) {
-            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
-        }
-        Ok(path)
+    pub(super) fn files(&self) -> FolderFiles<'_> {
+        let Staging { durable, monitor, unsynced, .. } = &self.staging;
+        FolderFiles { folder: self.folder(), durable: *durable, monitor, unsynced }
     }
 
     /// Syncs, gives the final name, syncs the folder above: a reader sees all of the checkpoint or none of it.
@@ -162,36 +154,33 @@ impl Publication for StagedFolder {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let path = self.file(name)?;
-        let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes));
-        written.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(&path)
-            }
-            _ => Error::io("cannot write", &path, error),
-        })?;
-        self.staging.sync_later(path);
-        self.staging.monitor.advance(bytes.len() as u64)
+        self.files().write(name, bytes)
     }
 
     fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
-        let path = self.file(name)?;
-        let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
-        let durable = self.staging.durable && !small;
-        let writer =
-            DirectWriter::create_with(&path, &WriteOptions { expected_len_bytes, checksums_from, durable })?;
-        if small {
-            self.staging.sync_later(path);
-        }
-        Ok(FileWriter::new(writer.watched(&self.staging.monitor)))
+        self.files().writer(name, expected_len_bytes, checksums_from)
     }
 
     fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
-        self.link(name, source, opened)
+        let linked = self.files().link(name, source, opened)?;
+        self.linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
+        Ok(linked.is_some())
     }
 
     fn reused_bytes(&self) -> u64 {
-        self.linked_bytes()
+        self.linked_bytes.load(Ordering::Relaxed)
+    }
+
+    fn ticket(&self) -> Result<String> {
+        let name = self.folder().file_name().and_then(|name| name.to_str());
+        name.map(str::to_owned).ok_or_else(|| {
+            Error::invalid("the name of the target is no UTF-8, so other processes cannot be told it")
+                .in_file(&self.staging.absolute)
+        })
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
     }
 
     fn stored_bytes(&self) -> Result<u64> {

@@ -46,6 +46,51 @@ pub trait Format: Fidelity + Debug + Sync {
     /// # Errors
     /// `NameCollision` or `Unsupported` for a leaf that the layout cannot hold, `StorageFull` and its like.
     fn write(&self, tree: &Tree<Leaf>, publication: &dyn Publication, options: &SaveOptions) -> Result<()>;
+
+    /// How several processes write one checkpoint; `None` if one of them has to write all of it.
+    fn many_writers(&self) -> Option<&dyn ManyWriters>;
+}
+
+/// Which of the processes that write one checkpoint this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriterRank {
+    /// From 0 on.
+    pub rank: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl WriterRank {
+    /// The only one.
+    pub const ALONE: Self = Self { rank: 0, count: 1 };
+}
+
+/// What a layout does where several processes write one checkpoint, each the shards that it holds.
+pub trait ManyWriters {
+    /// Adds the files of one process to a publication that all have joined.
+    ///
+    /// # Errors
+    /// As [`Format::write`].
+    fn write_share(
+        &self,
+        tree: &Tree<Leaf>,
+        writer: WriterRank,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()>;
+
+    /// Makes one checkpoint of what `writers` processes have written. `tree` is that of the caller, who holds some of
+    /// the shards.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as [`Format::write`].
+    fn merge(
+        &self,
+        tree: &Tree<Leaf>,
+        writers: u32,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()>;
 }
 
 /// What a layout keeps of a tree. `convert` refuses what would be lost, unless it was told that it may.

@@ -34,7 +34,7 @@ pub(crate) mod suggestions;
 pub mod trak;
 
 pub use crate::storage::{Target, UNCOMMITTED_MARK};
-pub use format::{Fidelity, Format, FormatExt, SingleFile};
+pub use format::{Fidelity, Format, FormatExt, ManyWriters, SingleFile, WriterRank};
 pub use loss::{Loss, LossKind};
 pub use preview::Preview;
 pub use reader::{Description, Reader, ReaderExt, Rest, Standing};

@@ -111,6 +111,15 @@ impl Storage for LocalDisk {
         commit::begin(target, options)
     }
 
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        commit::join(target, ticket, options)
+    }
+
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         commit::may_begin(target, options)
     }

@@ -138,6 +138,22 @@ pub trait Publication: Debug + Send + Sync {
         None
     }
 
+    /// By what other processes [join](super::Storage::join) this checkpoint, to add files of their own.
+    ///
+    /// # Errors
+    /// `Unsupported` if it has one writer.
+    fn ticket(&self) -> Result<String> {
+        Err(Error::unsupported("one process alone writes this checkpoint").in_file(self.target()))
+    }
+
+    /// The bytes of a small file that this process or one that joined has written and made durable.
+    ///
+    /// # Errors
+    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    fn written(&self, _name: &str) -> Result<Vec<u8>> {
+        Err(no_such_file("folder"))
+    }
+
     /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none of it. An old one
     /// that it replaces is removed; whatever of that cannot be removed stays under a temporary name.
     ///

@@ -26,7 +26,7 @@ use std::ffi::OsStr;
 
 use super::npy::header::{MAGIC, TRAILER_MAGIC};
 use super::npy::read_of;
-use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -92,6 +92,10 @@ impl Format for Equinox {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(staged, &mut plan::plan(tree, &own_options(options), options)?)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

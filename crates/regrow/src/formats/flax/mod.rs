@@ -26,7 +26,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -86,6 +86,10 @@ impl Format for Flax {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

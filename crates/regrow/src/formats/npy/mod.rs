@@ -29,7 +29,7 @@
 
 use std::ffi::OsStr;
 
-use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -92,6 +92,10 @@ impl Format for Npy {
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         let own = own(options);
         writer::write(tree, staged, form_at(staged.target(), &own), &own, options)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

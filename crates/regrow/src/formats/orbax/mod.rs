@@ -33,7 +33,7 @@
 
 use std::borrow::Cow;
 
-use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
@@ -113,6 +113,10 @@ impl Format for Orbax {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options, &own_options(options))
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

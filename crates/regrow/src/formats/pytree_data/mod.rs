@@ -31,7 +31,7 @@
 
 use std::path::PathBuf;
 
-use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, SaveOptions};
@@ -86,6 +86,10 @@ impl Format for PytreeData {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, &options_of(options))
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

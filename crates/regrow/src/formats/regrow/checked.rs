@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::manifest::{DataFile, SmallFile};
+use super::manifest::{DataFile, Manifest, PartRecord, SmallFile};
 use super::recorded::RecordedBlob;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
@@ -55,6 +55,14 @@ struct Inner {
     base: Arc<dyn Store>,
     files: Vec<CheckedFile>,
     small_files: Vec<CheckedSmallFile>,
+    parts: Vec<RecordedPart>,
+}
+
+/// What one process has written: read when one of its files is wanted.
+#[derive(Debug)]
+struct RecordedPart {
+    record: PartRecord,
+    files: OnceLock<Vec<CheckedFile>>,
 }
 
 /// A data file: what is recorded of it, and what is known by now.
@@ -66,6 +74,33 @@ struct CheckedFile {
     blocks: BlockTable,
     /// Whether the bytes before the blocks are what was written.
     has_head_passed: AtomicBool,
+}
+
+/// The files of these records, none of which is opened yet.
+fn checked_files(base: &Arc<dyn Store>, records: Vec<DataFile>) -> Result<Vec<CheckedFile>> {
+    let mut files = Vec::with_capacity(records.len());
+    for record in records {
+        let data_len = record.len_bytes.checked_sub(record.data_offset);
+        let sane = (1..=BLOCK_LEN_MAX_BYTES).contains(&record.block_len_bytes)
+            && record.len_bytes <= i64::MAX as u64;
+        let blocks = data_len.filter(|_| sane).map(|len| len.div_ceil(record.block_len_bytes));
+        if blocks != Some(record.block_crc32c.len() as u64) {
+            return Err(Error::corrupt(format!(
+                "regrow.json has not one checksum for each block of {}",
+                record.name
+            ))
+            .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
+        }
+        let range = record.data_offset..record.len_bytes;
+        let (len_bytes, expected) = (record.block_len_bytes, record.block_crc32c.clone());
+        files.push(CheckedFile {
+            blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes),
+            blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?.never_rewritten(),
+            record,
+            has_head_passed: AtomicBool::new(false),
+        });
+    }
+    Ok(files)
 }
 
 /// A file that is checked as a whole.
@@ -87,37 +122,43 @@ impl CheckedStore {
     ///
     /// # Errors
     /// `Corrupt` if a record contradicts itself.
-    pub fn new(base: Arc<dyn Store>, records: Vec<DataFile>, small_files: Vec<SmallFile>) -> Result<Self> {
-        let mut files = Vec::with_capacity(records.len());
-        for record in records {
-            let data_len = record.len_bytes.checked_sub(record.data_offset);
-            let sane = (1..=BLOCK_LEN_MAX_BYTES).contains(&record.block_len_bytes)
-                && record.len_bytes <= i64::MAX as u64;
-            let blocks = data_len.filter(|_| sane).map(|len| len.div_ceil(record.block_len_bytes));
-            if blocks != Some(record.block_crc32c.len() as u64) {
-                return Err(Error::corrupt(format!(
-                    "regrow.json has not one checksum for each block of {}",
-                    record.name
-                ))
-                .expected(format_args!("{blocks:?}"), record.block_crc32c.len()));
-            }
-            let range = record.data_offset..record.len_bytes;
-            let (len_bytes, expected) = (record.block_len_bytes, record.block_crc32c.clone());
-            files.push(CheckedFile {
-                blob: RecordedBlob::new(base.clone(), &record.name, record.len_bytes),
-                blocks: BlockTable::new(range, len_bytes, Checksum::Crc32c, expected, WORDS)?
-                    .never_rewritten(),
-                record,
-                has_head_passed: AtomicBool::new(false),
-            });
-        }
+    pub fn new(
+        base: Arc<dyn Store>,
+        records: Vec<DataFile>,
+        small_files: Vec<SmallFile>,
+        parts: Vec<PartRecord>,
+    ) -> Result<Self> {
+        let files = checked_files(&base, records)?;
         let small_files = small_files.into_iter();
         let small_files =
             small_files.map(|record| CheckedSmallFile { record, passed: OnceLock::new() }).collect();
-        Ok(Self(Arc::new(Inner { base, files, small_files })))
+        let parts = parts.into_iter().map(|record| RecordedPart { record, files: OnceLock::new() }).collect();
+        Ok(Self(Arc::new(Inner { base, files, small_files, parts })))
     }
 
-    /// What is recorded of each data file.
+    /// The files that a process has written, by its record of them.
+    fn files_of<'a>(&'a self, part: &'a RecordedPart) -> Result<&'a [CheckedFile]> {
+        if let Some(files) = part.files.get() {
+            return Ok(files);
+        }
+        let record = &part.record.file;
+        let blob = self.open_checked(record)??;
+        let mut bytes = work_space(record.len_bytes)?;
+        blob.read(0, &mut bytes, ReadPath::Cached)?;
+        let opened = Manifest::parse(&bytes).and_then(|manifest| {
+            manifest.check_names()?;
+            let named: Vec<&String> = manifest.data_files.iter().map(|file| &file.name).collect();
+            if named != part.record.data_files.iter().collect::<Vec<_>>() {
+                return Err(Error::corrupt("a part and regrow.json differ in the data files of a process")
+                    .expected(format_args!("{:?}", part.record.data_files), format_args!("{named:?}")));
+            }
+            checked_files(&self.0.base, manifest.data_files)
+        });
+        let files = opened.map_err(|error| error.in_file(blob.describe()))?;
+        Ok(part.files.get_or_init(|| files))
+    }
+
+    /// What is recorded of each data file, but for those of parts.
     pub fn records(&self) -> impl Iterator<Item = &DataFile> {
         self.0.files.iter().map(|file| &file.record)
     }
@@ -127,16 +168,22 @@ impl CheckedStore {
     /// # Errors
     /// `InvalidArgument` if there is no such file.
     pub fn extent(&self, file: usize, offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
-        let file = self.file(file)?;
-        let end_bytes = offset_bytes.saturating_add(len_bytes);
-        Ok(Extent {
-            blob: BlobRef::Kept(&file.blob),
-            offset_bytes,
-            len_bytes,
-            checks: Some(Checks { table: &file.blocks, start_bytes: offset_bytes, end_bytes }),
-            is_viewable: true,
-            working_len_bytes: None,
-        })
+        Ok(extent_of(self.file(file)?, offset_bytes, len_bytes))
+    }
+
+    /// A range of the data file of that name.
+    ///
+    /// # Errors
+    /// `Corrupt` if nothing is recorded of such a file, or the range leaves it; what reading its part says.
+    pub fn extent_named(&self, key: &[u8], offset_bytes: u64, len_bytes: u64) -> Result<Extent<'_>> {
+        let file = self.file_named(key)?.ok_or_else(|| self.unrecorded(key))?;
+        let end_bytes = offset_bytes.checked_add(len_bytes);
+        if offset_bytes < file.record.data_offset || end_bytes.is_none_or(|end| end > file.record.len_bytes) {
+            return Err(Error::corrupt("the database places an array outside its data file")
+                .in_file(file.blob.describe())
+                .at_byte(offset_bytes));
+        }
+        Ok(extent_of(file, offset_bytes, len_bytes))
     }
 
     /// Reads parts of a data file into place, in its order, and checks their blocks.
@@ -152,9 +199,14 @@ impl CheckedStore {
     /// Checks what every data file has before its blocks: what fails.
     pub fn check_heads(&self) -> Vec<Error> {
         let mut found = Vec::new();
-        for file in &self.0.files {
-            if let Err(error) = check_head(file) {
-                found.push(error);
+        let heads = |files: &[CheckedFile], found: &mut Vec<Error>| {
+            found.extend(files.iter().filter_map(|file| check_head(file).err()));
+        };
+        heads(&self.0.files, &mut found);
+        for part in &self.0.parts {
+            match self.files_of(part) {
+                Ok(files) => heads(files, &mut found),
+                Err(error) => found.push(error),
             }
         }
         found
@@ -181,7 +233,7 @@ impl CheckedStore {
 
     /// The data file of such a record, if it is there and as long as recorded.
     pub(super) fn data_file(&self, record: &DataFile) -> Option<Arc<dyn Blob>> {
-        let file = self.file_named(record.name.as_bytes())?;
+        let file = self.file_named(record.name.as_bytes()).ok()??;
         file.blob.opened().ok().cloned()
     }
 
@@ -216,8 +268,17 @@ impl CheckedStore {
         Ok(bytes.into())
     }
 
-    fn file_named(&self, key: &[u8]) -> Option<&CheckedFile> {
-        self.0.files.iter().find(|file| file.record.name.as_bytes() == key)
+    /// The data file of that name, if it is one; what its part says is read first.
+    fn file_named(&self, key: &[u8]) -> Result<Option<&CheckedFile>> {
+        let has_name = |file: &&CheckedFile| file.record.name.as_bytes() == key;
+        if let Some(file) = self.0.files.iter().find(has_name) {
+            return Ok(Some(file));
+        }
+        let names = |part: &&RecordedPart| part.record.data_files.iter().any(|name| name.as_bytes() == key);
+        match self.0.parts.iter().find(names) {
+            Some(part) => Ok(self.files_of(part)?.iter().find(has_name)),
+            None => Ok(None),
+        }
     }
 
     fn small_file_named(&self, key: &[u8]) -> Option<&CheckedSmallFile> {
@@ -275,6 +336,18 @@ impl CheckedStore {
     }
 }
 
+fn extent_of(file: &CheckedFile, offset_bytes: u64, len_bytes: u64) -> Extent<'_> {
+    let end_bytes = offset_bytes.saturating_add(len_bytes);
+    Extent {
+        blob: BlobRef::Kept(&file.blob),
+        offset_bytes,
+        len_bytes,
+        checks: Some(Checks { table: &file.blocks, start_bytes: offset_bytes, end_bytes }),
+        is_viewable: true,
+        working_len_bytes: None,
+    }
+}
+
 /// Checks the bytes before the blocks of a data file, once.
 fn check_head(file: &CheckedFile) -> Result<()> {
     let head_len = file.record.data_offset;
@@ -304,7 +377,7 @@ fn check_head(file: &CheckedFile) -> Result<()> {
 
 impl Store for CheckedStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
-        if let Some(file) = self.file_named(key) {
+        if let Some(file) = self.file_named(key)? {
             let part = resolve_range(range, file.record.len_bytes)
                 .map_err(|error| error.in_file(file.blob.describe()))?;
             if let Some(map) = file.blob.map()? {
@@ -337,7 +410,8 @@ impl Store for CheckedStore {
 
     /// Those that are recorded.
     fn list(&self, prefix: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let data_files = self.0.files.iter().map(|file| &file.record.name);
+        let of_parts = self.0.parts.iter().flat_map(|part| &part.record.data_files);
+        let data_files = self.0.files.iter().map(|file| &file.record.name).chain(of_parts);
         let names = data_files.chain(self.0.small_files.iter().map(|file| &file.record.name));
         let mut keys: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
         keys.retain(|key| key.starts_with(prefix));

@@ -12,13 +12,23 @@
 //!  "leaf_offsets":[4096,...]                 from the start of the file
 //!  "files":[{"name":"_METADATA","len_bytes":...,"crc32c":"...","blake3":"..."}]   every other file
 //!  "database_uuid":"9c1d..."                 of manifest.ocdbt; absent where there is no database
+//!  "parts":[{"name":"regrow.process_0.json","len_bytes":...,"crc32c":"...","blake3":"...",
+//!            "data_files":["model-00001-of-00002.safetensors"]}]        absent unless the arrays lie in parts
+//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...]}             so are these: how each array is cut
+//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...]}                 in `regrow.process_<k>.json` alone
 //! }
 //! ```
+//!
+//! A checkpoint whose arrays are cut into shards, or were written by several processes, is in version 2: its arrays lie
+//! in *parts*. The part of process `k` is a `regrow.process_<k>.json` of this same form, whose leaves are the pieces that
+//! the process wrote, and whose data files are its own. `regrow.json` then names the parts, and places all arrays in the
+//! database (-1), which knows of each chunk the file and the offset. A part is read when one of its files is.
 //!
 //! Unknown members are ignored. A reader that finds no `regrow.json` reads the folder as Orbax would.
 
 use serde::{Deserialize, Serialize};
 
+use crate::array::Shape;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::error::{Error, Result};
 use crate::formats::structure::Structure;
@@ -26,8 +36,16 @@ use crate::formats::structure::Structure;
 /// Name of the file.
 pub const FILE_NAME: &str = "regrow.json";
 
-/// The only version there is.
+/// The version of a checkpoint that one process wrote whole.
 pub const VERSION: u32 = 1;
+
+/// The version of a checkpoint in parts, which is the last there is.
+pub const VERSION_OF_PARTS: u32 = 2;
+
+/// Name of the file that says what one process has written.
+pub fn part_name(process: u32) -> String {
+    format!("regrow.process_{process}.json")
+}
 
 const OPENING: &str = "{\"crc32c\":\"";
 const CRC_HEX_LEN: usize = 8;
@@ -77,6 +95,73 @@ pub struct Manifest {
     /// The identity of the database, in 32 hex digits: that of `manifest.ocdbt`.
     #[serde(default)]
     pub database_uuid: Option<String>,
+    /// What each process has written, of a checkpoint in parts.
+    #[serde(default)]
+    pub parts: Vec<PartRecord>,
+    /// How the arrays of such a checkpoint are cut.
+    #[serde(default)]
+    chunks: Option<ChunkShapes>,
+}
+
+/// The chunk shapes of the leaves of a checkpoint in parts.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct ChunkShapes {
+    /// Each shape once.
+    pub shapes: Vec<Vec<u64>>,
+    /// For each leaf, into `shapes`; -1 for a leaf that is no array.
+    pub leaf_shapes: Vec<i64>,
+}
+
+/// A `regrow.process_<k>.json`, as `regrow.json` records it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// The file.
+    #[serde(flatten)]
+    pub file: SmallFile,
+    /// The data files that it describes.
+    pub data_files: Vec<String>,
+}
+
+/// Which pieces a part has, in the order of its leaves.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Pieces {
+    /// The leaf of the whole tree, in flatten order.
+    pub leaves: Vec<u32>,
+    /// Which of its chunks, counted in C order.
+    pub chunks: Vec<u64>,
+}
+
+/// What whoever merges parts reads of one.
+#[derive(Debug, Deserialize)]
+pub(super) struct PartColumns {
+    pub pieces: Pieces,
+    pub data_files: Vec<DataFileName>,
+    pub leaf_files: Vec<i32>,
+    pub leaf_offsets: Vec<u64>,
+}
+
+/// A data file, of which only the name is wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct DataFileName {
+    pub name: String,
+}
+
+impl PartColumns {
+    /// Parses and checks a `regrow.process_<k>.json`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not as it was written, or its columns differ in length.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        check_sum(bytes)?;
+        let parsed: Self = serde_json::from_slice(bytes)
+            .map_err(|error| Error::corrupt(format!("what a process has written cannot be read: {error}")))?;
+        let count = parsed.pieces.leaves.len();
+        let lens = [parsed.pieces.chunks.len(), parsed.leaf_files.len(), parsed.leaf_offsets.len()];
+        match lens.iter().find(|&&len| len != count) {
+            Some(len) => Err(Error::corrupt("the columns of a part differ in length").expected(count, len)),
+            None => Ok(parsed),
+        }
+    }
 }
 
 /// A file with array data, and a checksum for each of its blocks.
@@ -172,45 +257,52 @@ impl Sum {
     }
 }
 
+/// Errs unless the bytes have the checksum that they begin with.
+fn check_sum(bytes: &[u8]) -> Result<()> {
+    let stored = bytes
+        .strip_prefix(OPENING.as_bytes())
+        .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
+        .and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    let (Some(stored), Some(body)) = (stored, bytes.get(BODY_OFFSET..)) else {
+        return Err(Error::corrupt("regrow.json does not begin with its checksum")
+            .at_byte(0)
+            .help(WITHOUT_IT));
+    };
+    let found = crc32c(body);
+    if found != stored {
+        return Err(Error::corrupt("regrow.json fails its crc32c")
+            .at_byte(BODY_OFFSET as u64)
+            .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
+            .help(WITHOUT_IT));
+    }
+    Ok(())
+}
+
 impl Manifest {
     /// Parses and checks the file's bytes.
     ///
     /// # Errors
     /// `Unsupported` for a later version; `Corrupt` for anything else.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let stored = bytes
-            .strip_prefix(OPENING.as_bytes())
-            .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
-            .and_then(|hex| u32::from_str_radix(hex, 16).ok());
-        let (Some(stored), Some(body)) = (stored, bytes.get(BODY_OFFSET..)) else {
-            return Err(Error::corrupt("regrow.json does not begin with its checksum")
-                .at_byte(0)
-                .help(WITHOUT_IT));
-        };
-        let found = crc32c(body);
-        if found != stored {
-            return Err(Error::corrupt("regrow.json fails its crc32c")
-                .at_byte(BODY_OFFSET as u64)
-                .expected(format_args!("{stored:08x}"), format_args!("{found:08x}"))
-                .help(WITHOUT_IT));
-        }
+        check_sum(bytes)?;
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
+        let is_known = |version| (VERSION..=VERSION_OF_PARTS).contains(&version);
         let later = |version| {
             Error::unsupported(format!("this checkpoint is of layout version {version}"))
-                .expected(format_args!("version {VERSION}"), version)
+                .expected(format_args!("version {VERSION_OF_PARTS} or earlier"), version)
                 .help("a newer regrow wrote it: update regrow, or let Orbax or safetensors read it")
         };
         // One pass; only what cannot be read is looked at again, for a later version may say it differently.
         let parsed: Self = serde_json::from_slice(bytes).map_err(|error| {
             match serde_json::from_slice::<Version>(bytes) {
-                Ok(Version { version }) if version != VERSION => later(version),
+                Ok(Version { version }) if !is_known(version) => later(version),
                 _ => Error::corrupt(format!("regrow.json cannot be read: {error}")),
             }
         })?;
-        if parsed.version != VERSION {
+        if !is_known(parsed.version) {
             return Err(later(parsed.version));
         }
         Ok(parsed)
@@ -223,6 +315,8 @@ impl Manifest {
     pub fn check_names(&self) -> Result<()> {
         let names =
             self.data_files.iter().map(|file| &file.name).chain(self.files.iter().map(|file| &file.name));
+        let of_parts = self.parts.iter().flat_map(|part| part.data_files.iter().chain([&part.file.name]));
+        let names = names.chain(of_parts);
         let leaves = |name: &&String| {
             name.contains('\0') || name.split(['/', '\\']).any(|part| matches!(part, "" | "." | ".."))
         };
@@ -231,6 +325,24 @@ impl Manifest {
                 Err(Error::corrupt(format!("regrow.json names a file outside its folder: {name:?}")))
             }
             None => Ok(()),
+        }
+    }
+
+    /// The chunk shape of a leaf of a checkpoint in parts.
+    ///
+    /// # Errors
+    /// `Corrupt` if there is none for an array, or one of another rank.
+    pub fn chunk_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
+        let Some(chunks) = &self.chunks else { return Ok(None) };
+        let wrong = || Error::corrupt(format!("regrow.json does not say how leaf {leaf} is cut into chunks"));
+        let number = *chunks.leaf_shapes.get(leaf).ok_or_else(wrong)?;
+        let Ok(number) = usize::try_from(number) else { return Ok(None) };
+        let chunk = Shape::new(chunks.shapes.get(number).ok_or_else(wrong)?.clone())?;
+        let fits = chunk.rank() == shape.rank() && (!chunk.is_empty() || shape.is_empty());
+        if fits {
+            Ok(Some(chunk))
+        } else {
+            Err(wrong().expected(format_args!("an array of shape {shape}"), chunk))
         }
     }
 
@@ -269,6 +381,12 @@ pub(super) struct NewManifest<'a> {
     pub files: &'a [SmallFile],
     /// The identity of the database, if there is one.
     pub database_uuid: Option<&'a str>,
+    /// What the processes have written, of a checkpoint in parts.
+    pub parts: &'a [PartRecord],
+    /// How its arrays are cut.
+    pub chunks: Option<&'a ChunkShapes>,
+    /// Of a part, which pieces it has.
+    pub pieces: Option<&'a Pieces>,
 }
 
 impl NewManifest<'_> {
@@ -283,7 +401,8 @@ impl NewManifest<'_> {
         out.extend_from_slice(OPENING.as_bytes());
         out.extend_from_slice(b"00000000\",");
         out.extend_from_slice(b"\"format\":\"regrow\",\"version\":");
-        push_json(&mut out, &VERSION)?;
+        let in_parts = !self.parts.is_empty() || self.pieces.is_some();
+        push_json(&mut out, if in_parts { &VERSION_OF_PARTS } else { &VERSION })?;
         out.extend_from_slice(b",\"writer\":");
         push_json(&mut out, &concat!("regrow ", env!("CARGO_PKG_VERSION")))?;
         out.extend_from_slice(b",\"created_unix_ns\":");
@@ -316,6 +435,18 @@ impl NewManifest<'_> {
         if let Some(uuid) = self.database_uuid {
             out.extend_from_slice(b",\"database_uuid\":");
             push_json(&mut out, uuid)?;
+        }
+        if !self.parts.is_empty() {
+            out.extend_from_slice(b",\"parts\":");
+            push_json(&mut out, self.parts)?;
+        }
+        if let Some(chunks) = self.chunks {
+            out.extend_from_slice(b",\"chunks\":");
+            push_json(&mut out, chunks)?;
+        }
+        if let Some(pieces) = self.pieces {
+            out.extend_from_slice(b",\"pieces\":");
+            push_json(&mut out, pieces)?;
         }
         out.push(b'}');
         let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));

@@ -25,7 +25,7 @@
 //!
 //! The exact pytree in `regrow.json` is [`structure`](super::structure)'s. Source: `docs/formats/regrow-layout.md`.
 
-use super::{Description, Fidelity, Format, Loss, Reader, SingleFile, Target};
+use super::{Description, Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target, WriterRank};
 use crate::array::Dtype;
 use crate::error::{Error, Result};
 use crate::location::{Location, StepFolder};
@@ -77,6 +77,32 @@ impl Format for Regrow {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         save::save(tree, staged, options)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        Some(self)
+    }
+}
+
+impl ManyWriters for Regrow {
+    fn write_share(
+        &self,
+        tree: &Tree<Leaf>,
+        writer: WriterRank,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        save::write_share(tree, writer, publication, options)
+    }
+
+    fn merge(
+        &self,
+        tree: &Tree<Leaf>,
+        writers: u32,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        save::merge_shares(tree, writers, publication, options)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+
 use super::checked::CheckedStore;
 use super::manifest::uuid_text;
 use super::manifest::{self, DataFile, LeafPlace, Manifest};
@@ -15,7 +17,8 @@ use crate::location::{Location, StepFolder};
 use crate::reads::{Coded, Part, ReadOptions, Source, Text};
 use crate::storage::Document;
 use crate::store::ocdbt::{MANIFEST_KEY, OcdbtStore};
-use crate::store::{Blob, Store, StoreExt};
+use crate::store::{Blob, Located, Store, StoreExt};
+use crate::text::counted;
 use crate::tree::{LeafInfo, Tree};
 use crate::zarr::{ArrayMeta, Missing, ZarrArray};
 
@@ -34,6 +37,8 @@ pub struct RegrowReader {
     places: Vec<LeafPlace>,
     store: CheckedStore,
     database_uuid: Option<String>,
+    /// Whether its arrays lie in parts, raw: see [`manifest`].
+    is_in_parts: bool,
     step_folder: Option<StepFolder>,
     /// Opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
@@ -45,11 +50,18 @@ impl RegrowReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`.
     pub fn open(at: &Location) -> Result<Self> {
+        Self::open_named(at, manifest::FILE_NAME)
+    }
+
+    /// Reads the `regrow.json` of this name: of a part, `regrow.process_<k>.json`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_named(at: &Location, name: &str) -> Result<Self> {
         let base = at.opened()?;
-        let what = manifest::FILE_NAME;
-        let document = Document { what, language: Language::Json, len_max_bytes: JSON_LEN_MAX_BYTES };
-        let bytes = base.read_document(manifest::FILE_NAME, document)?.unwrap_or_default();
-        Self::from_manifest(&bytes, base).in_file(at.join(manifest::FILE_NAME))
+        let document = Document { what: name, language: Language::Json, len_max_bytes: JSON_LEN_MAX_BYTES };
+        let bytes = base.read_document(name, document)?.unwrap_or_default();
+        Self::from_manifest(&bytes, base).in_file(at.join(name))
     }
 
     /// The same, as a step of a folder of steps.
@@ -82,7 +94,12 @@ impl RegrowReader {
         let places = manifest.places(regrown.tree.len())?;
         manifest.check_names()?;
         let (raw, chunks): (Arc<str>, Arc<str>) = (Arc::from("raw"), Arc::from("zstd"));
-        for (info, place) in regrown.tree.leaves_mut().iter_mut().zip(&places) {
+        let is_in_parts = !manifest.parts.is_empty();
+        for (at, (info, place)) in regrown.tree.leaves_mut().iter_mut().zip(&places).enumerate() {
+            if is_in_parts && info.kind.is_array() {
+                info.chunk_shape = manifest.chunk_shape(at, &info.shape)?;
+                info.write_shape = info.chunk_shape.clone();
+            }
             match *place {
                 LeafPlace::Raw { file, offset_bytes } => {
                     let end = offset_bytes.checked_add(info.len_bytes());
@@ -98,7 +115,7 @@ impl RegrowReader {
                     }
                     info.coding = raw.clone();
                 }
-                LeafPlace::Chunks => info.coding = chunks.clone(),
+                LeafPlace::Chunks => info.coding = if is_in_parts { raw.clone() } else { chunks.clone() },
                 LeafPlace::Nowhere if info.kind.is_array() => {
                     return Err(Error::corrupt(format!(
                         "regrow.json has no place for the data of {}",
@@ -108,11 +125,16 @@ impl RegrowReader {
                 LeafPlace::Nowhere => {}
             }
         }
-        let variant = match manifest.data_files.len() {
+        let of_parts = manifest.parts.iter().map(|part| part.data_files.len()).sum::<usize>();
+        let variant = match manifest.data_files.len() + of_parts {
             1 => "one data file".to_owned(),
             n => format!("{n} data files"),
         };
-        let store = CheckedStore::new(base, manifest.data_files, manifest.files)?;
+        let variant = match manifest.parts.len() {
+            0 => variant,
+            n => format!("{variant} by {}", counted(n, "process", "processes")),
+        };
+        let store = CheckedStore::new(base, manifest.data_files, manifest.files, manifest.parts)?;
         let description = Description {
             layout: "regrow".to_owned(),
             variant,
@@ -126,6 +148,7 @@ impl RegrowReader {
             places,
             store,
             database_uuid: manifest.database_uuid,
+            is_in_parts,
             step_folder: None,
             database: OnceLock::new(),
         })
@@ -196,6 +219,14 @@ impl Reader for RegrowReader {
             LeafPlace::Raw { file, offset_bytes } => {
                 Source::Raw(self.store.extent(file, offset_bytes, info.len_bytes())?)
             }
+            LeafPlace::Chunks if info.shape.is_empty() => Source::Memory(Bytes::new()),
+            LeafPlace::Chunks if self.is_in_parts => match self.chunks(info)?.locate_raw_whole()? {
+                Some(Located::At(span)) => {
+                    Source::Raw(self.store.extent_named(&span.key, span.offset_bytes, span.len_bytes)?)
+                }
+                Some(Located::Inline(bytes)) => Source::Memory(bytes),
+                None => Source::Coded(Coded::in_chunks(info)),
+            },
             LeafPlace::Chunks => Source::Coded(Coded::in_chunks(info)),
             LeafPlace::Nowhere => {
                 self.texts.get(&leaf).map_or(Source::Nothing, |text| Source::Text(Text::Known(text)))
@@ -206,6 +237,7 @@ impl Reader for RegrowReader {
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
         let (info, place) = self.leaf(leaf)?;
         match place {
+            LeafPlace::Chunks if region.is_empty() => Ok(()),
             LeafPlace::Chunks => self.chunks(info)?.read_region(region, out),
             LeafPlace::Nowhere => Err(Error::invalid("the leaf has no elements")),
             LeafPlace::Raw { file, offset_bytes } => {

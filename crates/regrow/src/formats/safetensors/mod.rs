@@ -28,7 +28,7 @@ use std::ffi::OsStr;
 use bytes::Bytes;
 use rustix::io::Errno;
 
-use super::{Fidelity, Format, Loss, Preview, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -87,6 +87,10 @@ impl Format for Safetensors {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged, options)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

@@ -46,7 +46,7 @@
 use self::layout::{
     METADATA_FILE, PROJ_DIM_KEY, TRAIN_SET_SIZE_KEY, TrainArray, id_text, model_file, parse_id,
 };
-use super::{Fidelity, Format, Loss, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
@@ -121,6 +121,10 @@ impl Format for Trak {
 
     fn write(&self, tree: &Tree<Leaf>, staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
         writer::write(tree, staged)
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
     }
 }
 

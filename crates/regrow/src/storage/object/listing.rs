@@ -385,6 +385,15 @@ impl Storage for ListedStorage {
         self.unlisted().publish(target, options)
     }
 
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        self.unlisted().join(target, ticket, options)
+    }
+
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         self.unlisted().check_publish(target, options)
     }

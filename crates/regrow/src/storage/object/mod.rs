@@ -331,6 +331,15 @@ impl Storage for ObjectStorage {
         publish::begin(&self.objects, target, options)
     }
 
+    fn join(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: PublishOptions<'_>,
+    ) -> Result<Box<dyn Publication>> {
+        publish::join(&self.objects, target, ticket, options)
+    }
+
     fn check_publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<()> {
         target::check(&self.objects, target, options).map(drop)
     }

@@ -49,6 +49,7 @@ pub(super) fn begin(
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         is_over: false,
+        is_joined: false,
         _running: Running::begin(&nonce),
     };
     if *options.kind != Target::Folder {
@@ -91,6 +92,40 @@ pub(super) fn begin(
     }
 }
 
+/// Joins the checkpoint that another process has begun: its ticket is the nonce and the folder.
+pub(super) fn join(
+    objects: &Arc<dyn Objects>,
+    target: &Location,
+    ticket: &str,
+    options: PublishOptions<'_>,
+) -> Result<Box<dyn Publication>> {
+    let Some((nonce, folder)) = ticket.split_once(' ').filter(|_| *options.kind == Target::Folder) else {
+        return Err(Error::invalid(format!("{ticket:?} is no ticket of a save")).in_file(target));
+    };
+    let joined = NewObjects {
+        objects: Arc::clone(objects),
+        target: target.clone(),
+        folder: folder.to_owned(),
+        kind: options.kind.clone(),
+        overwrite: options.overwrite,
+        durable: options.durable,
+        monitor: options.monitor.clone(),
+        nonce: nonce.to_owned(),
+        old: None,
+        state: Arc::default(),
+        reused_bytes: AtomicU64::new(0),
+        pid: std::process::id(),
+        // The one who began removes what is not committed.
+        is_over: true,
+        is_joined: true,
+        _running: Running::begin(nonce),
+    };
+    joined.check_claim().map_err(|error| {
+        error.help("the process that began this save has given up, or writes to another bucket")
+    })?;
+    Ok(Box::new(joined))
+}
+
 /// What is written so far.
 #[derive(Debug, Default)]
 struct State {
@@ -123,6 +158,8 @@ struct NewObjects {
     /// Which process may remove the objects: not a fork's child.
     pid: u32,
     is_over: bool,
+    /// Whether another process has begun it, and commits.
+    is_joined: bool,
     _running: Running,
 }
 
@@ -377,6 +414,23 @@ impl Publication for NewObjects {
         self.reused_bytes.load(Ordering::Relaxed)
     }
 
+    fn ticket(&self) -> Result<String> {
+        if self.kind != Target::Folder {
+            return Err(no_such_file("folder"));
+        }
+        Ok(format!("{} {}", self.nonce, self.folder))
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        match self.objects.get(&key)? {
+            Some((bytes, _)) => Ok(bytes.to_vec()),
+            None => Err(Error::new(ErrorKind::NotFound, "what another process has written is not there")
+                .in_file(self.objects.url(&key))),
+        }
+    }
+
     fn stored_bytes(&self) -> Result<u64> {
         let state = self.state();
         let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();
@@ -386,6 +440,7 @@ impl Publication for NewObjects {
     fn commit(mut self: Box<Self>) -> Result<()> {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
+            Target::Folder if self.is_joined => self.flush().and_then(|()| self.check_written()),
             Target::Folder => self.commit_folder(),
             Target::File | Target::Siblings { .. } => {
                 self.is_over = true;

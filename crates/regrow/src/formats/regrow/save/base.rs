@@ -33,6 +33,24 @@ impl Base {
     /// `NotFound`; `InvalidArgument` if it is none of the default layout; `Uncommitted`, `Corrupt`, `Unsupported` as
     /// any opening.
     pub fn open(at: &Location) -> Result<Self> {
+        Self::check(at)?;
+        Ok(Self { reader: RegrowReader::open(at)?, folder: at.clone() })
+    }
+
+    /// Opens what process `rank` has written of the checkpoint at a location; `None` if no process of that rank has.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_part(at: &Location, rank: u32) -> Result<Option<Self>> {
+        Self::check(at)?;
+        let name = manifest::part_name(rank);
+        if !at.join(&name).is_file() {
+            return Ok(None);
+        }
+        Ok(Some(Self { reader: RegrowReader::open_named(at, &name)?, folder: at.clone() }))
+    }
+
+    fn check(at: &Location) -> Result<()> {
         refuse_uncommitted(at)?;
         let cannot_open = |source| Error::io("cannot open the base of this save", at, source);
         if at.look()?.is_none() {
@@ -44,7 +62,7 @@ impl Base {
                 .help("name a single checkpoint (of a folder of steps: the step) that was saved in the default layout, \
                        or save without a base"));
         }
-        Ok(Self { reader: RegrowReader::open(at)?, folder: at.clone() })
+        Ok(())
     }
 
     /// The raw leaves of the base, a list for each of its files, with those of the tree that may be the same.

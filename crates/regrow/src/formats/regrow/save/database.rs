@@ -1,6 +1,6 @@
 //! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of compressed ones are written.
 
-use super::index::RawEntries;
+use super::index::{RawEntries, to_list};
 use super::place::PlacedFile;
 use super::plan::Plan;
 use crate::error::Result;
@@ -26,16 +26,21 @@ impl Index {
     pub fn new(plan: &Plan<'_>, files: &[PlacedFile], options: &SaveOptions) -> Result<Self> {
         let entries = RawEntries::new(plan, files.iter().map(|file| file.name.as_str()))?;
         if matches!(options.compression, Some(Compression::Zstd(_))) {
-            return Ok(Self::Entries(entries.to_vec()));
+            return Ok(Self::Entries(to_list(&entries)));
         }
-        if !entries.are_in_order() {
-            return Self::of_all(entries.to_vec());
+        match entries.are_in_order() {
+            true => Self::of_sorted(&entries),
+            false => Self::of_all(to_list(&entries)),
         }
+    }
+
+    /// The database of entries whose keys rise.
+    pub fn of_sorted(entries: &impl Entries) -> Result<Self> {
         if entries.count() == 0 {
             return Ok(Self::Nothing);
         }
         let node_file = random_data_file_name()?;
-        let database = write_sorted(&ocdbt_config(), &entries, &node_file, 0)?;
+        let database = write_sorted(&ocdbt_config(), entries, &node_file, 0)?;
         Ok(Self::Database(node_file, database))
     }
 

@@ -93,36 +93,9 @@ impl<'p> RawEntries<'p> {
         Ok((self.documents.len() - 1) as u32)
     }
 
-    /// Whether keys rise as names do. A name that goes on where another ends may come between its entries.
+    /// Whether keys rise as names do.
     pub fn are_in_order(&self) -> bool {
-        let name = |entry: &(u32, u32)| self.plan.name(entry.0 as usize).as_bytes();
-        self.leaves.windows(2).all(|pair| match pair {
-            [a, b] => match name(b).strip_prefix(name(a)) {
-                // `w` and `w/x` share a folder; `w-x` sorts before `w/`.
-                Some(rest) => rest.first().is_some_and(|&next| next > b'/'),
-                None => true,
-            },
-            _ => true,
-        })
-    }
-
-    /// All of them as a list, for those who add others.
-    pub fn to_vec(&self) -> Vec<(Vec<u8>, EntryValue)> {
-        let entry = |at| {
-            let mut key = Vec::new();
-            self.push_key(at, &mut key);
-            let value = match self.value(at) {
-                ValueRef::Inline(bytes) => EntryValue::Inline(Bytes::copy_from_slice(bytes)),
-                ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => EntryValue::Indirect {
-                    base: base.clone(),
-                    relative: relative.clone(),
-                    offset_bytes,
-                    len_bytes,
-                },
-            };
-            (key, value)
-        };
-        (0..self.count()).map(entry).collect()
+        names_rise(self.leaves.iter().map(|entry| self.plan.name(entry.0 as usize)))
     }
 
     fn entry(&self, at: usize) -> Option<(u32, &Document)> {
@@ -172,6 +145,44 @@ impl Entries for RawEntries<'_> {
             None => nothing,
         }
     }
+}
+
+/// Whether the keys of leaves rise as their names do, which follow each other so. A name that goes on where another ends
+/// may come between its entries.
+pub(super) fn names_rise<'n>(names: impl Iterator<Item = &'n str>) -> bool {
+    let mut last: Option<&[u8]> = None;
+    for name in names {
+        let name = name.as_bytes();
+        let may_come_between = last.is_some_and(|last| match name.strip_prefix(last) {
+            // `w` and `w/x` share a folder; `w-x` sorts before `w/`.
+            Some(rest) => rest.first().is_none_or(|&next| next <= b'/'),
+            None => false,
+        });
+        if may_come_between {
+            return false;
+        }
+        last = Some(name);
+    }
+    true
+}
+
+/// All entries as a list, for those who add others.
+pub(super) fn to_list(entries: &dyn Entries) -> Vec<(Vec<u8>, EntryValue)> {
+    let entry = |at| {
+        let mut key = Vec::new();
+        entries.push_key(at, &mut key);
+        let value = match entries.value(at) {
+            ValueRef::Inline(bytes) => EntryValue::Inline(Bytes::copy_from_slice(bytes)),
+            ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => EntryValue::Indirect {
+                base: base.clone(),
+                relative: relative.clone(),
+                offset_bytes,
+                len_bytes,
+            },
+        };
+        (key, value)
+    };
+    (0..entries.count()).map(entry).collect()
 }
 
 /// Whether the leaf's bytes stand in the node: few, and in memory as they are stored.

@@ -9,6 +9,9 @@
 //!
 //! Nothing is written before the last stage, and a stage knows nothing of those behind it.
 //!
+//! An array in shards, and a checkpoint that several processes write, is saved in parts: every process takes the pieces
+//! that it holds through these stages (`part`), and one of them puts the parts together (`merge`).
+//!
 //! | module | holds |
 //! |---|---|
 //! | `plan` | what every leaf becomes |
@@ -24,17 +27,23 @@
 //! | `index`, `database` | what the database says of raw leaves; the database |
 //! | `chunks` | compressed leaves |
 //! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
+//! | `part`, `spread` | what one process of several writes; who writes what all of them hold |
+//! | `merge`, `piece_index` | the parts put together; where every piece lies |
 //! | `data_file` | the record of a file that was written |
 
 use self::base::Base;
+use self::merge::merge;
 use self::orbax_documents::orbax_documents;
-use self::place::place;
+use self::part::write_part;
+use self::place::{FileNames, place};
 use self::plan::Plan;
 use self::reuse::{reuse, reuse_nothing};
 use self::split::HEADER_LEN_MAX_BYTES;
-use crate::error::Result;
+use crate::array::Array;
+use crate::error::{Error, Result};
+use crate::formats::WriterRank;
 use crate::formats::orbax::writer::documents::Document;
-use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 
@@ -46,19 +55,32 @@ mod database;
 mod digest;
 mod header;
 mod index;
+mod merge;
 mod names;
 mod orbax_documents;
+mod part;
+mod piece_index;
 mod place;
 mod plan;
 mod reuse;
 mod small_files;
 mod split;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod write;
 
 /// Saves a tree.
 pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOptions) -> Result<()> {
+    let is_cut = |leaf: &Leaf| {
+        let shards = leaf.as_array().and_then(Array::shards);
+        shards.is_some_and(|shards| shards.chunk_shape() != shards.shape())
+    };
+    // What is compressed is cut into chunks of its own.
+    if !is_compressed(options) && tree.leaves().iter().any(is_cut) {
+        write_part(tree, WriterRank::ALONE, staged, options)?;
+        return merge(tree, 1, staged, options);
+    }
     save_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
 
@@ -79,13 +101,47 @@ fn save_split(
         }
         None => reuse_nothing(plan, header_len_max_bytes),
     };
-    write::write(place(reused)?, staged, options)
+    write::write(place(reused, FileNames::OfAll)?, staged, options)
 }
 
 /// Says what [`save`] would refuse, and writes nothing.
 pub(super) fn check(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     options.base.as_ref().map(Base::open).transpose()?;
     let plan = Plan::new(tree, options)?;
-    let placed = place(reuse_nothing(plan, HEADER_LEN_MAX_BYTES))?;
-    orbax_documents(&placed.plan, options, &mut Vec::<Document>::new())
+    let placed = place(reuse_nothing(plan, HEADER_LEN_MAX_BYTES), FileNames::OfAll)?;
+    orbax_documents(&placed.plan, false, options, &mut Vec::<Document>::new())
+}
+
+/// Writes what falls to one process of several.
+pub(super) fn write_share(
+    tree: &Tree<Leaf>,
+    writer: WriterRank,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+) -> Result<()> {
+    refuse_compressed(options)?;
+    write_part(tree, writer, staged, options)
+}
+
+/// Puts together what several processes have written.
+pub(super) fn merge_shares(
+    tree: &Tree<Leaf>,
+    writers: u32,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+) -> Result<()> {
+    merge(tree, writers, staged, options)
+}
+
+fn is_compressed(options: &SaveOptions) -> bool {
+    matches!(options.compression, Some(Compression::Zstd(_)))
+}
+
+fn refuse_compressed(options: &SaveOptions) -> Result<()> {
+    if is_compressed(options) {
+        return Err(Error::unsupported("what several processes write together cannot be compressed").help(
+            "save without compression, and compress a copy with `regrow convert` if it has to be small",
+        ));
+    }
+    Ok(())
 }

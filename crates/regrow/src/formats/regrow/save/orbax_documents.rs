@@ -1,15 +1,16 @@
 //! What Orbax is told of the leaves, and its documents about them.
 
 use super::plan::Plan;
-use crate::array::{Array, Dtype};
+use crate::array::Dtype;
 use crate::error::Result;
 use crate::formats::orbax::writer::documents::{self, DocumentSink, LeafEntry, Switches, ValueType};
 use crate::options::SaveOptions;
 use crate::tree::{Leaf, LeafKind};
 
-/// What Orbax reads beside the arrays.
+/// What Orbax reads beside the arrays; `in_parts` if these are cut into chunks.
 pub(super) fn orbax_documents(
     plan: &Plan<'_>,
+    in_parts: bool,
     options: &SaveOptions,
     sink: &mut dyn DocumentSink,
 ) -> Result<()> {
@@ -23,14 +24,15 @@ pub(super) fn orbax_documents(
         beside_regrow_json: true,
         custom_metadata: options.custom_metadata.as_ref(),
     };
-    documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf), switches, sink)
+    documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf, in_parts), switches, sink)
 }
 
-fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize) -> LeafEntry<'p> {
+fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize, in_parts: bool) -> LeafEntry<'p> {
     let value_type =
         plan.leaf(at).map_or(ValueType::Placeholder, |(planned, leaf)| orbax_value_type(leaf, planned.dtype));
     let array = plan.tree.leaves().get(at).and_then(Leaf::as_array);
-    let shape = array.map(Array::shape).filter(|_| value_type == ValueType::JaxArray);
+    let cut = |array| if in_parts { plan.chunk_shape(array) } else { array.shape() };
+    let shape = array.map(cut).filter(|_| value_type == ValueType::JaxArray);
     LeafEntry {
         name: plan.name(at),
         path: plan.orbax_path(at),

@@ -5,6 +5,7 @@ use super::header::{header_bytes, structure_in_header};
 use super::plan::Plan;
 use super::reuse::{Origin, Reused};
 use crate::error::Result;
+use crate::formats::WriterRank;
 
 /// All that is known before a byte is written.
 pub(super) struct Placed<'t> {
@@ -32,7 +33,7 @@ pub(super) struct PlacedFile {
 ///
 /// # Errors
 /// `InvalidArgument` or `Limit` for a leaf or a header that safetensors cannot hold.
-pub(super) fn place(reused: Reused<'_>) -> Result<Placed<'_>> {
+pub(super) fn place(reused: Reused<'_>, names: FileNames) -> Result<Placed<'_>> {
     let Reused { mut plan, files } = reused;
     let count = files.len();
     let mut placed = Vec::with_capacity(count);
@@ -41,7 +42,7 @@ pub(super) fn place(reused: Reused<'_>) -> Result<Placed<'_>> {
         let structure = structure_in_header(&plan.structure).filter(|_| at == 0);
         let head = header_bytes(&plan, &file.leaves, structure)?;
         let len_bytes = place_leaves(&mut plan, at, &file.leaves, head.len() as u64);
-        let name = file_name(at, count);
+        let name = names.name(at, count);
         placed.push(PlacedFile { name, head, leaves: file.leaves, len_bytes, origin: file.origin });
     }
     Ok(Placed { plan, files: placed })
@@ -59,9 +60,29 @@ fn place_leaves(plan: &mut Plan<'_>, file: usize, leaves: &[u32], data_offset: u
     at
 }
 
-fn file_name(file: usize, count: usize) -> String {
-    match count {
-        1 => "model.safetensors".to_owned(),
-        _ => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
+/// How the files are called.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum FileNames {
+    /// As those of a checkpoint that one process writes.
+    OfAll,
+    /// As those that one of several processes writes.
+    OfProcess(WriterRank),
+}
+
+impl FileNames {
+    /// The name of file number `file` of `count`.
+    fn name(self, file: usize, count: usize) -> String {
+        match self {
+            Self::OfProcess(WriterRank { rank, count }) if count > 1 || file > 0 => {
+                let first = format!("model-{:05}-of-{count:05}", rank + 1);
+                if file == 0 {
+                    format!("{first}.safetensors")
+                } else {
+                    format!("{first}-{}.safetensors", file + 1)
+                }
+            }
+            Self::OfAll if count > 1 => format!("model-{:05}-of-{count:05}.safetensors", file + 1),
+            _ => "model.safetensors".to_owned(),
+        }
     }
 }

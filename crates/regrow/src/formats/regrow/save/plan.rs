@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::super::manifest::LeafPlace;
 use super::super::stored_dtype;
 use super::names::Names;
-use crate::array::{Array, Dtype, Shape};
+use crate::array::{Array, Dtype, Shape, Shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::structure::{LeafColumns, Structure};
 use crate::options::{Compression, SaveOptions};
@@ -158,6 +158,12 @@ impl<'t> Plan<'t> {
             true => Ok(Cow::Borrowed(array)),
             false => array.cast(planned.dtype).map(Cow::Owned),
         })
+    }
+
+    /// The shape of the chunks that an array is stored in, where it is written in parts: as its shards are cut, else all
+    /// of it.
+    pub fn chunk_shape<'s>(&self, array: &'s Array) -> &'s Shape {
+        array.shards().map_or(array.shape(), Shards::chunk_shape)
     }
 
     /// Whether zarr gets an array for it: everything with elements.

@@ -100,7 +100,7 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     assert!(found == before, "a file of another checkpoint under the record of the base");
     // Its name leads elsewhere by now: it cannot be linked.
     let staged = StagedFolder::create(&path("next"), false).unwrap();
-    assert!(!staged.link("model", &files[0].source, &*files[0].opened).unwrap());
+    assert!(!staged.reuse("model", &files[0].source, &*files[0].opened).unwrap());
 }
 
 #[test]
@@ -111,12 +111,12 @@ fn a_file_that_was_replaced_meanwhile_is_not_linked() {
     let opened = LocalStore::new(folder.path()).open(b"model.safetensors").unwrap().unwrap();
     let at = Location::local(&source);
     let staged = StagedFolder::create(&folder.path().join("step"), false).unwrap();
-    assert!(staged.link("a", &at, &*opened).unwrap());
+    assert!(staged.reuse("a", &at, &*opened).unwrap());
     fs::remove_file(&source).unwrap();
-    assert!(!staged.link("b", &at, &*opened).unwrap());
+    assert!(!staged.reuse("b", &at, &*opened).unwrap());
     fs::write(&source, b"new").unwrap();
-    assert!(!staged.link("c", &at, &*opened).unwrap());
-    assert_eq!(staged.linked_bytes(), 3);
+    assert!(!staged.reuse("c", &at, &*opened).unwrap());
+    assert_eq!(staged.reused_bytes(), 3);
     let names: Vec<_> =
         fs::read_dir(staged.folder()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["a"], "nothing is left of the others");

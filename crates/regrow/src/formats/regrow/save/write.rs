@@ -38,7 +38,7 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
         let index = Task::begin(scope, "regrow-index", || Index::new(plan, &files, options));
         let documents = Task::begin(scope, "regrow-documents", || {
             let mut small = SmallFiles::new(staged);
-            orbax_documents(plan, options, &mut small).map(|()| small)
+            orbax_documents(plan, false, options, &mut small).map(|()| small)
         });
         let data_files: Result<Vec<DataFile>> =
             files.iter().map(|file| write_file(plan, file, staged)).collect();
@@ -69,9 +69,20 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
         data_files: &data_files,
         files: &small.files,
         database_uuid: database_uuid.as_deref(),
+        parts: &[],
+        chunks: None,
+        pieces: None,
     };
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
     staged.write(manifest::FILE_NAME, &json)
+}
+
+/// Writes the data files alone; their records.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn write_files(placed: &Placed<'_>, staged: &dyn Publication) -> Result<Vec<DataFile>> {
+    placed.files.iter().map(|file| write_file(&placed.plan, file, staged)).collect()
 }
 
 /// Links the file if the base has it, else writes it.

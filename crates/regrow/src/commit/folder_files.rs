@@ -1,0 +1,115 @@
+//! The files of a checkpoint that is a folder, as one process writes them into its temporary folder.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::SYNC_LATER_LEN_MAX_BYTES;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+use crate::storage::Storage;
+use crate::storage::local::LocalDisk;
+use crate::store::local::folders::{make_folders, relative_path};
+use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+
+/// The temporary folder, and what is to be synced in it.
+#[derive(Clone, Copy)]
+pub(super) struct FolderFiles<'a> {
+    pub(super) folder: &'a Path,
+    pub(super) durable: bool,
+    pub(super) monitor: &'a Monitor,
+    /// Files that nobody has synced yet.
+    pub(super) unsynced: &'a Mutex<Vec<PathBuf>>,
+}
+
+impl FolderFiles<'_> {
+    /// The path of `name` below the folder, its folders made. Whoever writes it there syncs it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name leads out of the folder.
+    pub(super) fn path(self, name: &str) -> Result<PathBuf> {
+        let path = self.folder.join(relative_path(name.as_bytes())?);
+        if let Some(folder) = path.parent().filter(|folder| *folder != self.folder) {
+            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+        }
+        Ok(path)
+    }
+
+    /// Writes a small file.
+    pub(super) fn write(self, name: &str, bytes: &[u8]) -> Result<()> {
+        let path = self.path(name)?;
+        let written = File::create_new(&path).and_then(|mut file| file.write_all(bytes));
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Error::new(ErrorKind::AlreadyExists, "the same file is written twice").in_file(&path)
+            }
+            _ => Error::io("cannot write", &path, error),
+        })?;
+        self.sync_later(path);
+        self.monitor.advance(bytes.len() as u64)
+    }
+
+    /// A writer of a large file.
+    pub(super) fn writer(
+        self,
+        name: &str,
+        expected_len_bytes: u64,
+        checksums_from: u64,
+    ) -> Result<FileWriter> {
+        let path = self.path(name)?;
+        let small = (1..SYNC_LATER_LEN_MAX_BYTES).contains(&expected_len_bytes);
+        let durable = self.durable && !small;
+        let writer =
+            DirectWriter::create_with(&path, &WriteOptions { expected_len_bytes, checksums_from, durable })?;
+        if small {
+            self.sync_later(path);
+        }
+        Ok(FileWriter::new(writer.watched(self.monitor)))
+    }
+
+    /// Makes `name` another name of the regular file at `source`, which is `opened`: its length; `None`, with nothing
+    /// left, where the system cannot do that (another file system, one without hard links, too many of them, somebody
+    /// else's file), or `source` leads to something else by now. Nothing is written into the file, and its owner and mode
+    /// stay.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name leads out of the folder; `Cancelled`.
+    pub(super) fn link(self, name: &str, source: &Location, opened: &dyn Blob) -> Result<Option<u64>> {
+        let path = self.path(name)?;
+        // Without links on the way, for what is a link itself cannot be given another name.
+        let Some(source) = source.local_path().ok().and_then(|source| fs::canonicalize(source).ok()) else {
+            return Ok(None);
+        };
+        if fs::hard_link(source, &path).is_err() {
+            return Ok(None);
+        }
+        let linked = fs::symlink_metadata(&path).ok().filter(|linked| {
+            linked.is_file()
+                && linked.len() == opened.len_bytes()
+                && LocalDisk.identity(&path).is_some_and(|identity| opened.identity() == Some(identity))
+        });
+        let Some(linked) = linked else {
+            fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
+            return Ok(None);
+        };
+        // In case that its own writer did not.
+        self.sync_later(path);
+        self.monitor.advance(linked.len())?;
+        Ok(Some(linked.len()))
+    }
+
+    /// The bytes of a small file that some process has written here.
+    pub(super) fn read(self, name: &str) -> Result<Vec<u8>> {
+        let path = self.folder.join(relative_path(name.as_bytes())?);
+        fs::read(&path)
+            .map_err(|error| Error::io("cannot read what another process has written", &path, error))
+    }
+
+    fn sync_later(self, path: PathBuf) {
+        if self.durable {
+            self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+        }
+    }
+}

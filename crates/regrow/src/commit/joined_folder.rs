@@ -1,0 +1,123 @@
+//! The temporary folder of another process, joined: several processes write one checkpoint.
+//!
+//! ```text
+//! rank 0   begin ── ticket ──▶ ... files ...  wait for all ── commit: the name is given
+//! rank k            join   ──▶ ... files ...  commit: its own files are durable
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::folder_files::FolderFiles;
+use super::naming::sync_written;
+use super::target::resolve;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::{Monitor, Stage};
+use crate::storage::{Publication, PublishOptions, UNCOMMITTED_MARK};
+use crate::store::{Blob, FileWriter};
+
+/// A temporary folder that another process has made, and will commit or remove.
+#[derive(Debug)]
+pub(super) struct JoinedFolder {
+    folder: PathBuf,
+    target: Location,
+    durable: bool,
+    monitor: Monitor,
+    unsynced: Mutex<Vec<PathBuf>>,
+    linked_bytes: AtomicU64,
+}
+
+impl JoinedFolder {
+    /// Joins the folder of that name beside the target.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such folder here: the processes do not share a file system, or the other one has given
+    /// up; `InvalidArgument` for a ticket that names something else.
+    pub(super) fn join(target: &Location, ticket: &str, options: PublishOptions<'_>) -> Result<Self> {
+        let path = target.local_path()?;
+        let absolute = resolve(path, options.overwrite)?;
+        let is_name = !ticket.contains('/') && ticket.contains(UNCOMMITTED_MARK);
+        let Some(parent) = absolute.parent().filter(|_| is_name) else {
+            return Err(Error::invalid(format!("{ticket:?} is no ticket of a save")).in_file(path));
+        };
+        let folder = parent.join(ticket);
+        if !folder.is_dir() {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "the folder that rank 0 writes into is not seen by this process",
+            )
+            .in_file(folder)
+            .help(
+                "all processes of a job save to one folder that they share; check that it is mounted here",
+            ));
+        }
+        Ok(Self {
+            folder,
+            target: target.clone(),
+            durable: options.durable,
+            monitor: options.monitor.clone(),
+            unsynced: Mutex::default(),
+            linked_bytes: AtomicU64::new(0),
+        })
+    }
+
+    fn files(&self) -> FolderFiles<'_> {
+        let (folder, durable) = (self.folder.as_path(), self.durable);
+        FolderFiles { folder, durable, monitor: &self.monitor, unsynced: &self.unsynced }
+    }
+}
+
+impl Publication for JoinedFolder {
+    fn target(&self) -> &Location {
+        &self.target
+    }
+
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.files().write(name, bytes)
+    }
+
+    fn writer(&self, name: &str, expected_len_bytes: u64, checksums_from: u64) -> Result<FileWriter> {
+        self.files().writer(name, expected_len_bytes, checksums_from)
+    }
+
+    fn reuse(&self, name: &str, source: &Location, opened: &dyn Blob) -> Result<bool> {
+        let linked = self.files().link(name, source, opened)?;
+        self.linked_bytes.fetch_add(linked.unwrap_or(0), Ordering::Relaxed);
+        Ok(linked.is_some())
+    }
+
+    fn reused_bytes(&self) -> u64 {
+        self.linked_bytes.load(Ordering::Relaxed)
+    }
+
+    fn stored_bytes(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn written(&self, name: &str) -> Result<Vec<u8>> {
+        self.files().read(name)
+    }
+
+    fn local_folder(&self) -> Option<&Path> {
+        Some(&self.folder)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        self.monitor.check()?;
+        if !self.durable {
+            return Ok(());
+        }
+        self.monitor.enter(Stage::Sync);
+        self.monitor.timed(Stage::Sync, 0, || sync_written(&self.folder, &self.unsynced))
+    }
+}

@@ -1,0 +1,132 @@
+//! A checkpoint in parts, put together by one process when all have written theirs: the database that refers to every
+//! piece, what Orbax reads, and `regrow.json`, which names the parts. No array data is read or written.
+
+use std::collections::HashMap;
+
+use super::super::manifest::{
+    self, ChunkShapes, LeafPlace, NewManifest, PartColumns, PartRecord, Sum, uuid_text,
+};
+use super::database::Index;
+use super::index::to_list;
+use super::orbax_documents::orbax_documents;
+use super::part::piece_name;
+use super::piece_index::{PieceEntries, PiecePlaces};
+use super::plan::Plan;
+use super::small_files::SmallFiles;
+use crate::array::Shape;
+use crate::error::{Result, ResultExt};
+use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
+use crate::options::SaveOptions;
+use crate::storage::Publication;
+use crate::threads::pool;
+use crate::tree::{Leaf, Tree};
+
+/// From this many tensors on, there is no `model.safetensors.index.json`: nobody would read one of hundreds of MB.
+const INDEX_TENSORS_MAX: usize = 1 << 20;
+
+/// Puts together what `writers` processes have written.
+///
+/// # Errors
+/// `Corrupt` or `NotFound` for a part that is missing or damaged; `InvalidArgument` for a piece that two processes have
+/// written, or none; as a save.
+pub(super) fn merge(
+    tree: &Tree<Leaf>,
+    writers: u32,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+) -> Result<()> {
+    let mut plan = Plan::new(tree, options)?;
+    for leaf in &mut plan.leaves {
+        if matches!(leaf.place, LeafPlace::Raw { .. }) {
+            leaf.place = LeafPlace::Chunks;
+        }
+    }
+    let plan = &plan;
+    let mut places = PiecePlaces::new(plan)?;
+    let mut parts = Vec::with_capacity(writers as usize);
+    let read = |rank: u32| {
+        let name = manifest::part_name(rank);
+        let bytes = staged.written(&name)?;
+        let columns = PartColumns::parse(&bytes).in_file(staged.target().join(&name))?;
+        let mut sum = Sum::new();
+        sum.update(&bytes);
+        let data_files = columns.data_files.iter().map(|file| file.name.clone()).collect();
+        let record = PartRecord { file: sum.record(name, bytes.len() as u64), data_files };
+        Ok((rank, columns, record))
+    };
+    // One part takes about twice its text.
+    pool::map_ordered(
+        pool::thread_count(),
+        0..writers,
+        u64::MAX,
+        |_| 1,
+        read,
+        |(rank, columns, record)| {
+            places.add(rank, &columns)?;
+            parts.push(record);
+            Ok(())
+        },
+    )?;
+    places.check_whole()?;
+
+    let mut small = SmallFiles::new(staged);
+    orbax_documents(plan, true, options, &mut small)?;
+    if places.piece_count() <= INDEX_TENSORS_MAX && places.file_count() > 1 {
+        small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, &places)?)?;
+    }
+    let entries = PieceEntries::new(plan, &places)?;
+    let mut database_uuid = None;
+    let index = match entries.are_in_order() {
+        true => Index::of_sorted(&entries)?,
+        false => Index::of_all(to_list(&entries))?,
+    };
+    if let Index::Database(node_file, database) = index {
+        database_uuid = Some(uuid_text(&database.uuid));
+        small.write_whole(&node_file, &database.nodes)?;
+        for (name, bytes) in &database.manifests {
+            small.write_whole(name, bytes)?;
+        }
+    }
+    let manifest = NewManifest {
+        structure: &plan.structure,
+        custom_metadata: options.custom_metadata.as_ref(),
+        data_files: &[],
+        files: &small.files,
+        database_uuid: database_uuid.as_deref(),
+        parts: &parts,
+        chunks: Some(&chunk_shapes(plan)),
+        pieces: None,
+    };
+    let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
+    staged.write(manifest::FILE_NAME, &json)
+}
+
+fn chunk_shapes(plan: &Plan<'_>) -> ChunkShapes {
+    let mut chunks = ChunkShapes::default();
+    let mut known: HashMap<&Shape, i64> = HashMap::new();
+    for leaf in plan.tree.leaves() {
+        let number = leaf.as_array().map(|array| {
+            let shape = plan.chunk_shape(array);
+            *known.entry(shape).or_insert_with(|| {
+                chunks.shapes.push(shape.dims().to_vec());
+                chunks.shapes.len() as i64 - 1
+            })
+        });
+        chunks.leaf_shapes.push(number.unwrap_or(-1));
+    }
+    chunks
+}
+
+fn safetensors_index(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Vec<u8>> {
+    let mut index = SafetensorsIndex::default();
+    for (at, leaf) in plan.tree.leaves().iter().enumerate() {
+        let Some((array, (planned, _))) = leaf.as_array().zip(plan.leaf(at)) else { continue };
+        let chunk_shape = plan.chunk_shape(array);
+        let len_bytes = chunk_shape.len_bytes(planned.dtype)?;
+        for (number, (file, _)) in places.of_leaf(at).enumerate() {
+            let name = piece_name(plan.name(at), number as u64, array.shape(), chunk_shape);
+            index.insert(&name, file, len_bytes);
+        }
+    }
+    index.to_json()
+}
