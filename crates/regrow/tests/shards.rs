@@ -1,0 +1,284 @@
+//! Arrays in shards, saved by one process or by several: what comes back is the array, and whoever has a shard wrong is
+//! told which.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use regrow::array::{Array, Dtype, Region, Shape, Shard};
+use regrow::engine::Layout;
+use regrow::formats::WriterRank;
+use regrow::location::ToLocation;
+use regrow::monitor::Monitor;
+use regrow::storage::{PublishOptions, Target};
+use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
+use regrow::{Error, ErrorKind, Result, SaveOptions};
+
+mod common;
+
+/// How an array is cut: its shape, its chunks, and how many chunks a shard has along each axis.
+#[derive(Debug, Clone)]
+struct Cut {
+    shape: Vec<u64>,
+    chunk: Vec<u64>,
+    boxes: Vec<u64>,
+}
+
+impl Cut {
+    fn shape(&self) -> Shape {
+        Shape::new(self.shape.clone()).unwrap()
+    }
+
+    fn whole(&self) -> Array {
+        let bytes: Vec<u8> =
+            (0..self.shape().len_elements()).flat_map(|at| (at as u16).to_le_bytes()).collect();
+        Array::new(Dtype::Int16, self.shape(), bytes.into()).unwrap()
+    }
+
+    /// Where each shard lies.
+    fn regions(&self) -> Vec<Region> {
+        let lens: Vec<u64> = self.chunk.iter().zip(&self.boxes).map(|(chunk, count)| chunk * count).collect();
+        let mut starts = vec![vec![]];
+        for (&dim, &len) in self.shape.iter().zip(&lens) {
+            starts = starts
+                .into_iter()
+                .flat_map(|start: Vec<u64>| {
+                    (0..dim.div_ceil(len)).map(move |at| [start.clone(), vec![at * len]].concat())
+                })
+                .collect();
+        }
+        let region = |start: Vec<u64>| {
+            let ends =
+                start.iter().zip(&lens).zip(&self.shape).map(|((start, len), dim)| (start + len).min(*dim));
+            let lens: Vec<u64> = ends.zip(&start).map(|(end, start)| end - start).collect();
+            Region::new(start, lens).unwrap()
+        };
+        starts.into_iter().map(region).collect()
+    }
+
+    /// The array, of which process `rank` of `count` holds every `count`th shard.
+    fn held_by(&self, rank: usize, count: usize) -> Array {
+        let whole = self.whole();
+        let shard = |region: Region| {
+            let mut bytes = vec![0; region.len_elements() as usize * 2];
+            whole.copy_region_c_order(&region, &mut bytes).unwrap();
+            Shard { array: Array::new(Dtype::Int16, region.shape(), bytes.into()).unwrap(), region }
+        };
+        let own = self.regions().into_iter().enumerate().filter(|(at, _)| at % count == rank);
+        let shards = own.map(|(_, region)| shard(region)).collect();
+        Array::sharded(Dtype::Int16, self.shape(), Shape::new(self.chunk.clone()).unwrap(), shards, false)
+            .unwrap()
+    }
+}
+
+fn dict(arrays: impl IntoIterator<Item = (String, Array)>) -> Tree<Leaf> {
+    let mut build = TreeBuilder::new();
+    build.open(Key::Index(0), NodeKind::Dict).unwrap();
+    for (name, array) in arrays {
+        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
+    }
+    build.close().unwrap();
+    build.finish().unwrap()
+}
+
+/// A tree of such arrays, and of some in one piece, as one process of several holds it.
+fn tree(cuts: &[Cut], rank: usize, count: usize) -> Tree<Leaf> {
+    let cut = cuts.iter().enumerate().map(|(at, cut)| (format!("cut_{at}"), cut.held_by(rank, count)));
+    let whole = [Vec::new(), vec![0, 3], vec![5]].into_iter().enumerate().map(|(at, shape)| {
+        let cut = Cut { chunk: shape.clone(), boxes: vec![1; shape.len()], shape };
+        (format!("whole_{at}"), cut.whole())
+    });
+    dict(cut.chain(whole))
+}
+
+fn bytes_of(tree: &Tree<Leaf>) -> BTreeMap<String, (Vec<u64>, Vec<u8>)> {
+    tree.iter()
+        .map(|(path, leaf)| {
+            let array = leaf.as_array().unwrap();
+            (path.to_string(), (array.shape().dims().to_vec(), array.to_c_order().unwrap().to_vec()))
+        })
+        .collect()
+}
+
+fn options() -> SaveOptions {
+    SaveOptions { not_durable: true, ..SaveOptions::default() }
+}
+
+/// Saves as `count` processes would, one after another.
+fn save_by(count: usize, target: &Path, trees: &[Tree<Leaf>], options: &SaveOptions) -> Result<()> {
+    let at = target.to_location()?;
+    let monitor = Monitor::new();
+    let publish = PublishOptions {
+        kind: &Target::Folder,
+        overwrite: options.overwrite,
+        may_replace: None,
+        durable: false,
+        monitor: &monitor,
+    };
+    let writers = Layout::Regrow.format().many_writers().unwrap();
+    let own = at.storage().publish(&at, publish)?;
+    let ticket = own.ticket()?;
+    for rank in (0..count).rev() {
+        let writer = WriterRank { rank: rank as u32, count: count as u32 };
+        if rank == 0 {
+            writers.write_share(&trees[0], writer, &*own, options)?;
+        } else {
+            let joined = at.storage().join(&at, &ticket, publish)?;
+            writers.write_share(&trees[rank], writer, &*joined, options)?;
+            joined.commit()?;
+        }
+    }
+    writers.merge(&trees[0], count as u32, &*own, options)?;
+    own.commit()
+}
+
+fn cut_strategy() -> impl Strategy<Value = Cut> {
+    prop::collection::vec((1..9_u64, 1..4_u64, 1..3_u64), 0..4).prop_map(|axes| Cut {
+        shape: axes.iter().map(|axis| axis.0).collect(),
+        chunk: axes.iter().map(|axis| axis.1).collect(),
+        boxes: axes.iter().map(|axis| axis.2).collect(),
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn what_comes_back_is_the_array(
+        cuts in prop::collection::vec(cut_strategy(), 1..4),
+        count in 1..4_usize,
+        slice in any::<prop::sample::Index>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("checkpoint");
+        let trees: Vec<Tree<Leaf>> = (0..count).map(|rank| tree(&cuts, rank, count)).collect();
+        save_by(count, &target, &trees, &options()).unwrap();
+        let expected = bytes_of(&tree(&cuts, 0, 1));
+        let loaded: Tree<Leaf> = regrow::load(&target).unwrap();
+        prop_assert_eq!(bytes_of(&loaded), expected);
+        let verified = regrow::verify(&target).unwrap();
+        prop_assert!(verified.is_ok(), "{:?}", verified);
+        // A box of one array, whatever chunks it meets.
+        let checkpoint = regrow::open(&target).unwrap();
+        let cut = slice.get(&cuts);
+        let at = cuts.iter().position(|other| std::ptr::eq(other, cut)).unwrap();
+        let starts: Vec<u64> = cut.shape.iter().map(|dim| dim / 3).collect();
+        let lens: Vec<u64> = cut.shape.iter().zip(&starts).map(|(dim, start)| dim - start).collect();
+        let region = Region::new(starts, lens).unwrap();
+        let mut wanted = vec![0; region.len_elements() as usize * 2];
+        cut.whole().copy_region_c_order(&region, &mut wanted).unwrap();
+        let leaf = checkpoint.tree().iter().position(|(path, _)| path.to_string() == format!("cut_{at}")).unwrap();
+        let found = checkpoint.region(leaf, &region).unwrap();
+        prop_assert_eq!(&found.to_c_order().unwrap()[..], &wanted[..]);
+    }
+}
+
+fn rows(count: u64) -> Cut {
+    Cut { shape: vec![count * 2, 6], chunk: vec![2, 3], boxes: vec![1, 1] }
+}
+
+fn refused(trees: &[Tree<Leaf>]) -> Error {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("checkpoint");
+    let error = save_by(trees.len(), &target, trees, &options()).unwrap_err();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was left");
+    error
+}
+
+#[test]
+fn holes_and_overlaps_are_named() {
+    let cut = rows(3);
+    let error =
+        refused(&[dict([("w".to_owned(), cut.held_by(0, 2))]), dict([("w".to_owned(), cut.held_by(0, 2))])]);
+    assert!(error.to_string().contains("have both written [0:2,0:3] of w"), "{error}");
+    let error =
+        refused(&[dict([("w".to_owned(), cut.held_by(0, 3))]), dict([("w".to_owned(), cut.held_by(1, 3))])]);
+    assert!(error.to_string().contains("no process has written [2:4,0:3] of w"), "{error}");
+    let other = rows(4);
+    let error = refused(&[
+        dict([("w".to_owned(), cut.held_by(0, 2))]),
+        dict([("w".to_owned(), other.held_by(1, 2))]),
+    ]);
+    assert!(error.to_string().contains("process 0 does not know"), "{error}");
+}
+
+#[test]
+fn a_flipped_byte_in_any_file_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("checkpoint");
+    let trees: Vec<Tree<Leaf>> = (0..2).map(|rank| tree(&[rows(3)], rank, 2)).collect();
+    save_by(2, &target, &trees, &options()).unwrap();
+    let mut files = Vec::new();
+    let mut folders = vec![target.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    assert!(files.iter().any(|file| file.ends_with("regrow.process_1.json")));
+    for file in files {
+        let good = fs::read(&file).unwrap();
+        for at in [0, good.len() / 2, good.len() - 1] {
+            let mut bad = good.clone();
+            bad[at] ^= 4;
+            fs::write(&file, &bad).unwrap();
+            let found = regrow::verify(&target).map_or(true, |report| !report.is_ok());
+            assert!(found, "byte {at} of {}", file.display());
+        }
+        fs::remove_file(&file).unwrap();
+        let found = regrow::verify(&target).map_or(true, |report| !report.is_ok());
+        assert!(found, "without {}", file.display());
+        fs::write(&file, &good).unwrap();
+    }
+}
+
+#[test]
+fn each_process_links_what_did_not_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, two, three) = (folder.path().join("1"), folder.path().join("2"), folder.path().join("3"));
+    let large = Cut { shape: vec![512, 512], chunk: vec![256, 256], boxes: vec![1, 1] };
+    let trees = |step: i16| -> Vec<Tree<Leaf>> {
+        let step = Array::new(Dtype::Int16, Shape::scalar(), step.to_le_bytes().to_vec().into()).unwrap();
+        (0..2)
+            .map(|rank| dict([("step".to_owned(), step.clone()), ("w".to_owned(), large.held_by(rank, 2))]))
+            .collect()
+    };
+    let with_base = |base: &Path| SaveOptions { base: Some(base.to_owned().into()), ..options() };
+    save_by(2, &one, &trees(1), &options()).unwrap();
+    save_by(2, &two, &trees(2), &with_base(&one)).unwrap();
+    save_by(2, &three, &trees(3), &with_base(&two)).unwrap();
+    let links = |folder: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+        files.filter(|file| file.nlink() > 1 && file.len() > 100_000).count()
+    };
+    assert_eq!(links(&three), 2, "one file of each process");
+    fs::remove_dir_all(&one).unwrap();
+    fs::remove_dir_all(&two).unwrap();
+    let loaded: Tree<Leaf> = regrow::load(&three).unwrap();
+    assert_eq!(bytes_of(&loaded)["w"].1, large.whole().to_c_order().unwrap());
+    assert_eq!(bytes_of(&loaded)["step"].1, 3_i16.to_le_bytes());
+}
+
+#[test]
+fn one_process_saves_its_shards_in_every_layout() {
+    let cuts = [rows(3), Cut { shape: vec![7], chunk: vec![3], boxes: vec![1] }];
+    for (layout, end) in common::layouts() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join(format!("checkpoint{end}"));
+        let options = SaveOptions { layout: layout.clone(), ..options() };
+        let tree = dict(cuts.iter().enumerate().map(|(at, cut)| (format!("cut_{at}"), cut.held_by(0, 1))));
+        let expected = bytes_of(&tree);
+        regrow::save_with(&target, &tree, &options).unwrap_or_else(|error| panic!("{layout:?}: {error}"));
+        let loaded: Tree<Leaf> = regrow::load(&target).unwrap();
+        assert_eq!(bytes_of(&loaded), expected, "{layout:?}");
+        let half = dict([("w".to_owned(), cuts[0].held_by(0, 2))]);
+        let path = folder.path().join(format!("half{end}"));
+        let error = regrow::save_with(&path, &half, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{layout:?}: {error}");
+        assert!(!path.exists());
+    }
+}
