@@ -67,7 +67,12 @@ pub struct Waiting {
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (waited, most) = (self.waited.as_secs_f64(), self.timeout.as_secs_f64());
-        write!(f, "waits for {} in phase `{}`, {waited:.0} s of {most:.0} s", ranks(&self.missing), self.phase)
+        write!(
+            f,
+            "waits for {} in phase `{}`, {waited:.0} s of {most:.0} s",
+            ranks(&self.missing),
+            self.phase
+        )
     }
 }
 

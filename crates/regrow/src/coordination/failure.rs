@@ -71,8 +71,9 @@ impl Failure {
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
-        let unreadable =
-            |_| Self::new(0, "unknown", &Error::new(ErrorKind::Io, "it has failed, and its report is damaged"));
+        let unreadable = |_| {
+            Self::new(0, "unknown", &Error::new(ErrorKind::Io, "it has failed, and its report is damaged"))
+        };
         serde_json::from_slice(bytes).unwrap_or_else(unreadable)
     }
 

@@ -161,7 +161,12 @@ impl Session {
     }
 
     /// Puts this process's value; on rank 0 waits for those of the others.
-    fn contribute(&self, exchange: &Exchange, phase: &str, value: &Bytes) -> Result<Option<Vec<Bytes>>, Stop> {
+    fn contribute(
+        &self,
+        exchange: &Exchange,
+        phase: &str,
+        value: &Bytes,
+    ) -> Result<Option<Vec<Bytes>>, Stop> {
         if self.rank != 0 {
             if !exchange.put(&from(phase, self.rank), value)? {
                 return Err(two_writers(phase).into());

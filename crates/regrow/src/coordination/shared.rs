@@ -50,10 +50,15 @@ impl Session {
         }
         let verb = if blind.len() == 1 { "does" } else { "do" };
         let blind = ranks(&blind);
-        Err(Error::invalid(format!("the folder is not shared: {blind} {verb} not see what rank 0 writes there"))
-            .in_file(target)
-            .expected(format_args!("one folder for all {} processes", self.size()), format_args!("another on {blind}"))
-            .help("save to a disk that every machine has mounted at this path, or to a bucket"))
+        Err(Error::invalid(format!(
+            "the folder is not shared: {blind} {verb} not see what rank 0 writes there"
+        ))
+        .in_file(target)
+        .expected(
+            format_args!("one folder for all {} processes", self.size()),
+            format_args!("another on {blind}"),
+        )
+        .help("save to a disk that every machine has mounted at this path, or to a bucket"))
     }
 }
 

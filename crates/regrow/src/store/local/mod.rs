@@ -56,7 +56,9 @@ pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
 use files::{OpenFile, OpenFiles};
 use folder::{FilePlace, Folder};
-use folders::{LOCK_SUFFIX, link_if_absent, make_folders, random_name, relative_path, sync_folder, sync_made};
+use folders::{
+    LOCK_SUFFIX, link_if_absent, make_folders, random_name, relative_path, sync_folder, sync_made,
+};
 use regular::is_absent;
 
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
