@@ -109,6 +109,7 @@ fn exit_of(kind: ErrorKind) -> Exit {
         | ErrorKind::Limit
         | ErrorKind::PermissionDenied
         | ErrorKind::StorageFull
+        | ErrorKind::TimedOut
         | ErrorKind::Io => Exit::CouldNotRead,
         // `ErrorKind` may grow; what this build does not know, it could not read.
         _ => Exit::CouldNotRead,

@@ -59,6 +59,8 @@ pub enum ErrorKind {
     Cancelled,
     /// A leaf was changed while it was being saved in the background; found only where that is looked for.
     SourceChanged,
+    /// Other processes of the job have not come in time, or have ended.
+    TimedOut,
     /// Any other failure of the operating system.
     Io,
     /// regrow itself is at fault: a panic, caught.
@@ -85,6 +87,7 @@ impl ErrorKind {
             Self::Replaced => "replaced",
             Self::Cancelled => "cancelled",
             Self::SourceChanged => "source_changed",
+            Self::TimedOut => "timed_out",
             Self::Io => "io",
             Self::Internal => "internal",
         }

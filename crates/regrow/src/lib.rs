@@ -35,6 +35,7 @@
 //! | [`formats`] | the layouts, a folder each |
 //! | [`zarr`], [`codec`] | arrays as chunks and back |
 //! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
+//! | [`coordination`] | what the processes of a job tell each other |
 //! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
@@ -44,6 +45,7 @@ pub mod array;
 pub mod bytes;
 pub mod codec;
 pub mod commit;
+pub mod coordination;
 pub mod engine;
 pub mod error;
 pub mod formats;

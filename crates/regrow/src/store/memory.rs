@@ -37,6 +37,15 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        let mut entries = self.entries();
+        let is_absent = !entries.contains_key(key);
+        if is_absent {
+            entries.insert(key.to_vec(), value);
+        }
+        Ok(is_absent)
+    }
+
     fn delete(&self, key: &[u8]) -> Result<()> {
         self.entries().remove(key);
         Ok(())

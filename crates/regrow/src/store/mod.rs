@@ -158,6 +158,20 @@ pub trait Store: Debug + Send + Sync {
     /// Replaces the value at `key`; a reader sees the old value or the new, never a part.
     fn put(&self, key: &[u8], value: Bytes) -> Result<()>;
 
+    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of several callers at once, in
+    /// any process on any machine, one gets true; a reader sees all of a value or none of it. It need not survive a power
+    /// cut.
+    ///
+    /// A bucket may have done what its answer, which was lost, would have said. It is then asked what it holds: so callers
+    /// that put the same bytes may all get true.
+    ///
+    /// # Errors
+    /// What the storage says; `Unsupported` where nothing is written.
+    fn put_if_absent(&self, key: &[u8], _value: Bytes) -> Result<bool> {
+        Err(crate::Error::unsupported("this store cannot put a value on the condition that there is none")
+            .in_file(self.describe(key)))
+    }
+
     /// Removes `key`; no error if it is not there.
     fn delete(&self, key: &[u8]) -> Result<()>;
 

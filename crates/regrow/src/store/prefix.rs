@@ -35,6 +35,10 @@ impl Store for PrefixStore {
         self.base.put(&self.full(key), value)
     }
 
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        self.base.put_if_absent(&self.full(key), value)
+    }
+
     fn delete(&self, key: &[u8]) -> Result<()> {
         self.base.delete(&self.full(key))
     }

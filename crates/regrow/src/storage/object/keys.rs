@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::listing::Listing;
-use super::{Object, Objects, folder_key};
+use super::{Conditional, Object, Objects, folder_key};
 use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
@@ -143,6 +143,13 @@ impl Store for ObjectStore {
         let full = self.key(key)?;
         self.forget(&full);
         self.objects.put(&full, value).map(drop)
+    }
+
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        self.read_only(key)?;
+        let full = self.key(key)?;
+        self.forget(&full);
+        Ok(matches!(self.objects.create(&full, value)?, Conditional::Done(_)))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {

@@ -4,7 +4,11 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
@@ -70,6 +74,25 @@ pub(crate) fn make_folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(missing)
+}
+
+/// Gives the file `from` the name `to`, if that name is free; false if it is not. `from` may stay as a second name.
+pub(crate) fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
+    match fs::hard_link(from, to) {
+        Ok(()) => return Ok(true),
+        // Over NFS the answer to a link that was made may be lost, and the second try finds its own work.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = |path| Ok::<_, io::Error>(fs::metadata(path).map(|found| (found.dev(), found.ino()))?);
+            return Ok(file(from)? == file(to)?);
+        }
+        Err(_) => {}
+    }
+    // A file system without hard links.
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes the names in `folder` survive a power cut.

@@ -20,6 +20,7 @@
 //! ```text
 //! put:  folder/.<random>.__lock   write, fsync  ->  rename to folder/key  ->  fsync folder
 //! ```
+//! A put on the condition that there is no value links the temporary file to its name, and syncs nothing.
 //! The temporary name ends as TensorStore's own do, so that neither it nor we list one that a crash left.
 
 use std::ffi::OsStr;
@@ -55,7 +56,9 @@ pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 
 use files::{OpenFile, OpenFiles};
 use folder::{FilePlace, Folder};
-use folders::{LOCK_SUFFIX, make_folders, random_name, relative_path, sync_folder, sync_made};
+use folders::{
+    LOCK_SUFFIX, link_if_absent, make_folders, random_name, relative_path, sync_folder, sync_made,
+};
 use regular::is_absent;
 
 /// Files below a folder. Cheap to clone; clones share their open files and maps.
@@ -193,6 +196,24 @@ impl Store for LocalStore {
             let _ = fs::remove_file(&temporary);
             Error::io("cannot write", &path, error)
         })
+    }
+
+    fn put_if_absent(&self, key: &[u8], value: Bytes) -> Result<bool> {
+        let path = self.path(key)?;
+        let folder = path.parent().unwrap_or(self.root());
+        let temporary = folder.join(format!(".{}{LOCK_SUFFIX}", random_name()?));
+        let write = || -> io::Result<bool> {
+            make_folders(folder)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+            file.write_all(&value)?;
+            // Closed first: only then has a network disk all of it.
+            drop(file);
+            link_if_absent(&temporary, &path)
+        };
+        let written = write();
+        let _ = fs::remove_file(&temporary);
+        self.inner.files.forget(key);
+        written.map_err(|error| Error::io("cannot write", &path, error))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {

@@ -1,0 +1,197 @@
+//! How the processes meet: one attempt to save or restore one checkpoint.
+//!
+//! ```text
+//! <prefix>/<purpose>/<name>-<digest of the target>/          the meeting place: all processes can compute it
+//!     current                    "<nonce> <size>"    rank 0 has begun an attempt; gone when all have come
+//!     <nonce>/here/<rank>        this rank takes part
+//!     <nonce>/begun              all have come
+//!     <nonce>/failed             the first failure
+//!     <nonce>/<phase>/...        the values of a session
+//!     <nonce>/end/<rank>         this rank wants nothing more
+//! ```
+//! No process counts anything: a number of attempts in each process would drift apart as soon as one of them fails before
+//! it gets here. Rank 0 alone begins an attempt, under a nonce; the others go where `current` says, each at most once. So
+//!
+//! - the keys of an earlier attempt are never met again, whatever it has left, and wherever each process left it;
+//! - a process that is still in the earlier attempt finds `failed` there, or its time runs out; then it comes here;
+//! - what a killed job has left in a folder is passed by: its `current` is replaced as soon as rank 0 comes.
+//!
+//! When all have ended an attempt well, rank 0 removes the whole meeting place.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::Coordinator;
+use super::exchange::{Exchange, SessionOptions};
+use super::failure::{Failure, Stop};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::store::local::folders::random_name;
+
+/// How long rank 0 waits at the end until the others have read all.
+const END_WAIT: Duration = Duration::from_secs(10);
+
+/// How often to look whether rank 0 has begun another attempt than the one that is there.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Longest part of the target's name that is in the keys, for people.
+const NAME_LEN_MAX: usize = 32;
+
+const PHASE: &str = "begin";
+
+/// The keys of one checkpoint; an attempt has a folder in it.
+#[derive(Debug)]
+pub(super) struct MeetingPlace(String);
+
+impl MeetingPlace {
+    pub(super) fn of(target: &Location, purpose: &str, prefix: &str) -> Self {
+        let path = target.storage().describe(&target.storage().absolute(target.path()));
+        let digest = blake3::hash(path.as_os_str().as_encoded_bytes()).to_hex();
+        let digest = digest.get(..16).unwrap_or_default();
+        Self(format!("{prefix}/{purpose}/{}-{digest}", plain(target.name())))
+    }
+
+    fn current(&self) -> String {
+        format!("{}/current", self.0)
+    }
+
+    fn attempt(&self, nonce: &str) -> String {
+        format!("{}/{nonce}", self.0)
+    }
+
+    /// Where all processes are when this returns: each in an attempt that rank 0 has begun for all of them.
+    pub(super) fn meet(
+        &self,
+        service: Arc<dyn Coordinator>,
+        target: &Location,
+        options: SessionOptions,
+    ) -> Result<Exchange> {
+        let at = String::new();
+        let exchange = Exchange { service, target: target.clone(), options, at };
+        if exchange.rank() == 0 { self.open(exchange) } else { self.join(exchange) }
+    }
+
+    fn open(&self, mut exchange: Exchange) -> Result<Exchange> {
+        let service = Arc::clone(&exchange.service);
+        if let Some(old) = service.get(&self.current(), Duration::ZERO)? {
+            exchange.at = self.attempt(&Current::parse(&old).nonce);
+            exchange.fail(&Failure::superseded());
+            service.remove(&self.current())?;
+        }
+        let current = Current { nonce: random_name()?, size: service.size() };
+        exchange.at = self.attempt(&current.nonce);
+        if !service.put_if_absent(&self.current(), current.to_bytes())? {
+            return Err(Error::invalid("two processes are rank 0, or one begins the same twice at once")
+                .in_file(&exchange.target));
+        }
+        let here: Vec<_> = (1..service.size()).map(|rank| (rank, format!("here/{rank}"))).collect();
+        let met = exchange.collect(PHASE, &here, exchange.options.timeout);
+        // Whoever comes now is too late for this one: it waits for the next.
+        let removed = service.remove(&self.current()).map_err(Stop::from);
+        match met.and(removed).and_then(|()| Ok(exchange.put("begun", &Bytes::new())?)) {
+            Ok(_) => Ok(exchange),
+            Err(stop) => Err(given_up(&exchange, stop)),
+        }
+    }
+
+    fn join(&self, mut exchange: Exchange) -> Result<Exchange> {
+        let service = Arc::clone(&exchange.service);
+        let (began, patience) = (Instant::now(), exchange.patience_with_rank_0());
+        let mut told = began;
+        let mut other_size = None;
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            let found = service.get(&self.current(), left.min(Duration::from_secs(1)))?;
+            if let Some(current) = found.map(|found| Current::parse(&found)) {
+                exchange.at = self.attempt(&current.nonce);
+                other_size = Some(current.size).filter(|&size| size != service.size());
+                let begun = if other_size.is_none() { self.enter(&exchange, left)? } else { false };
+                if begun {
+                    return Ok(exchange);
+                }
+                std::thread::sleep(LOOK_AGAIN.min(left));
+            }
+            exchange.options.monitor.check()?;
+            if began.elapsed() >= patience {
+                let error = exchange.have_not_come(PHASE, &[0], began.elapsed());
+                return Err(match other_size {
+                    Some(size) => error.expected(
+                        format_args!("a job of {} processes", service.size()),
+                        format_args!("an attempt of rank 0 with {size}"),
+                    ),
+                    None => error,
+                });
+            }
+            if told.elapsed() >= exchange.options.tell_every {
+                told = Instant::now();
+                exchange.tell(PHASE, vec![0], began.elapsed(), patience);
+            }
+        }
+    }
+
+    /// Takes part in the attempt that is there; false if it is none of ours: an earlier life of this process was in it, or it
+    /// has failed, or rank 0 leaves it for another one.
+    fn enter(&self, exchange: &Exchange, patience: Duration) -> Result<bool> {
+        let token = random_name()?.into_bytes().into();
+        if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {
+            return Ok(false);
+        }
+        match exchange.collect(PHASE, &[(0, "begun".to_owned())], patience) {
+            Ok(_) => Ok(true),
+            Err(Stop::There(failure)) if failure.is_superseded => Ok(false),
+            Err(stop) => Err(given_up(exchange, stop)),
+        }
+    }
+
+    /// Ends an attempt that went well. Whatever fails here is no error: keys that stay are never met again.
+    pub(super) fn leave(&self, exchange: &Exchange) {
+        let size = exchange.service.size();
+        if exchange.rank() != 0 {
+            let _ = exchange.put(&format!("end/{}", exchange.rank()), &Bytes::new());
+            return;
+        }
+        let ends: Vec<_> = (1..size).map(|rank| (rank, format!("end/{rank}"))).collect();
+        if exchange.collect("end", &ends, END_WAIT.min(exchange.options.timeout)).is_ok() {
+            let _ = exchange.service.remove(&self.0);
+        }
+    }
+}
+
+/// What `current` says.
+struct Current {
+    nonce: String,
+    size: usize,
+}
+
+impl Current {
+    fn to_bytes(&self) -> Bytes {
+        format!("{} {}", self.nonce, self.size).into()
+    }
+
+    /// Of bytes that nobody could have written: an attempt that nobody is in.
+    fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let (nonce, size) = text.split_once(' ').unwrap_or_default();
+        Self { nonce: plain(OsStr::new(nonce)), size: size.parse().unwrap_or(0) }
+    }
+}
+
+fn given_up(exchange: &Exchange, stop: Stop) -> Error {
+    exchange.fail(&stop.failure(exchange.rank(), PHASE));
+    stop.into_error()
+}
+
+/// A name as far as it may be in keys.
+fn plain(name: &OsStr) -> String {
+    let keep = |sign: char| if is_plain(sign) { sign } else { '_' };
+    Path::new(name).to_string_lossy().chars().map(keep).take(NAME_LEN_MAX).collect()
+}
+
+/// Whether a character may be in a key.
+pub(super) fn is_plain(sign: char) -> bool {
+    sign.is_ascii_alphanumeric() || matches!(sign, '-' | '_' | '.')
+}

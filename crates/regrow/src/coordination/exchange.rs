@@ -1,0 +1,229 @@
+//! Putting values under the names of one attempt, and waiting for those of others.
+//!
+//! Every wait ends: with all values, with the failure of another process, with a process that is known to have ended, when
+//! the caller cancels, or after its time. A wait asks the service in slices, and looks at all of these in between.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::failure::{Failure, Stop};
+use super::ranks::ranks;
+use super::{Coordinator, values};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+
+/// How long the first slice of a wait is, and the longest: so late is a failure seen.
+const SLICES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// What a [`Session`](super::Session) can be told.
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// How long a process waits for the others in each phase.
+    ///
+    /// It begins when this process has come there, so it must be longer than the time by which the slowest process is
+    /// later than the fastest. Who waits for rank 0 waits a little longer, so that it is rank 0 who says which rank is
+    /// missing.
+    pub timeout: Duration,
+    /// Put in front of all keys: processes with another prefix form another group, such as one of evaluators that restore
+    /// while others save. Letters, digits, `-`, `_`, `.`.
+    pub prefix: String,
+    /// Cancels a wait; the other processes then end with `Cancelled`, too.
+    pub monitor: Monitor,
+    /// Is told about long waits.
+    pub on_wait: Option<OnWait>,
+    /// How often.
+    pub tell_every: Duration,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(600),
+            prefix: "regrow".to_owned(),
+            monitor: Monitor::new(),
+            on_wait: None,
+            tell_every: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A wait that goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// In which phase.
+    pub phase: String,
+    /// For which ranks.
+    pub missing: Vec<usize>,
+    /// How long by now.
+    pub waited: Duration,
+    /// How long at most.
+    pub timeout: Duration,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, most) = (self.waited.as_secs_f64(), self.timeout.as_secs_f64());
+        write!(
+            f,
+            "waits for {} in phase `{}`, {waited:.0} s of {most:.0} s",
+            ranks(&self.missing),
+            self.phase
+        )
+    }
+}
+
+/// Who is told about long waits.
+#[derive(Clone)]
+pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
+
+impl OnWait {
+    /// Calls `tell`, on whichever thread waits.
+    pub fn new(tell: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for OnWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnWait")
+    }
+}
+
+/// A value that one rank puts under a name.
+pub(super) type Wanted = (usize, String);
+
+/// The values of one attempt, which are keys below `at`.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub service: Arc<dyn Coordinator>,
+    pub target: Location,
+    pub options: SessionOptions,
+    pub at: String,
+}
+
+impl Exchange {
+    pub(super) fn rank(&self) -> usize {
+        self.service.rank()
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.at)
+    }
+
+    /// Puts a value where there is none; false if there is one.
+    pub(super) fn put(&self, name: &str, value: &Bytes) -> Result<bool> {
+        values::put(&*self.service, &self.key(name), value)
+    }
+
+    /// The value under a name; waits as [`Coordinator::get`] does.
+    pub(super) fn get(&self, name: &str, wait: Duration) -> Result<Option<Bytes>> {
+        values::get(&*self.service, &self.key(name), wait)
+    }
+
+    /// How long to wait for rank 0.
+    pub(super) fn patience_with_rank_0(&self) -> Duration {
+        let timeout = self.options.timeout;
+        timeout.saturating_add((timeout / 4).min(Duration::from_secs(10)))
+    }
+
+    /// Tells all others that this attempt has failed, unless one of them was faster. That they cannot be told is no error:
+    /// then their waits end after their time.
+    pub(super) fn fail(&self, failure: &Failure) {
+        let _ = self.put("failed", &failure.to_bytes());
+    }
+
+    /// The first failure of this attempt.
+    pub(super) fn failure(&self) -> Result<Option<Failure>> {
+        Ok(self.get("failed", Duration::ZERO)?.map(|bytes| Failure::from_bytes(&bytes)))
+    }
+
+    /// The wanted values, in their order, when all of them are there.
+    pub(super) fn collect(
+        &self,
+        phase: &str,
+        wanted: &[Wanted],
+        patience: Duration,
+    ) -> Result<Vec<Bytes>, Stop> {
+        let began = Instant::now();
+        let mut found: Vec<Option<Bytes>> = vec![None; wanted.len()];
+        let (mut slice, longest) = SLICES;
+        let mut told = began;
+        // One after the other: meanwhile the later ones come, too.
+        while let Some(at) = found.iter().position(Option::is_none) {
+            let Some((_, name)) = wanted.get(at) else { break };
+            let left = patience.saturating_sub(began.elapsed());
+            if let Some(value) = self.get(name, slice.min(left))? {
+                found.iter_mut().skip(at).take(1).for_each(|place| *place = Some(value.clone()));
+                continue;
+            }
+            self.options.monitor.check()?;
+            if let Some(failure) = self.failure()? {
+                return Err(Stop::There(failure));
+            }
+            let live = if slice == longest { self.service.live()? } else { None };
+            let is_late = began.elapsed() >= patience;
+            let is_to_tell = told.elapsed() >= self.options.tell_every;
+            slice = (slice * 2).min(longest);
+            if live.is_none() && !is_late && !is_to_tell {
+                continue;
+            }
+            let missing = self.missing(wanted, &mut found)?;
+            let dead: Vec<usize> = live.map_or(Vec::new(), |live| {
+                missing.iter().copied().filter(|rank| !live.contains(rank)).collect()
+            });
+            if !dead.is_empty() {
+                return Err(self.have_ended(phase, &dead).into());
+            }
+            if is_late && !missing.is_empty() {
+                return Err(self.have_not_come(phase, &missing, began.elapsed()).into());
+            }
+            if is_to_tell && !missing.is_empty() {
+                told = Instant::now();
+                self.tell(phase, missing, began.elapsed(), patience);
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Looks once at all that was not there, and says whose values are still missing.
+    fn missing(&self, wanted: &[Wanted], found: &mut [Option<Bytes>]) -> Result<Vec<usize>> {
+        let mut missing = Vec::new();
+        for ((rank, name), place) in wanted.iter().zip(found) {
+            if place.is_none() {
+                *place = self.get(name, Duration::ZERO)?;
+            }
+            if place.is_none() {
+                missing.push(*rank);
+            }
+        }
+        Ok(missing)
+    }
+
+    pub(super) fn tell(&self, phase: &str, missing: Vec<usize>, waited: Duration, timeout: Duration) {
+        if let Some(OnWait(tell)) = &self.options.on_wait {
+            tell(&Waiting { phase: phase.to_owned(), missing, waited, timeout });
+        }
+    }
+
+    pub(super) fn have_not_come(&self, phase: &str, missing: &[usize], waited: Duration) -> Error {
+        let verb = if missing.len() == 1 { "has" } else { "have" };
+        let who = ranks(missing);
+        let what = format!("{who} {verb} not come to phase `{phase}` within {:.1} s", waited.as_secs_f64());
+        Error::new(ErrorKind::TimedOut, what).in_file(&self.target).help(format!(
+            "every process calls this, for the same path; look whether {who} {verb} ended, hung, or failed before; a slow \
+             process needs a longer time-out"
+        ))
+    }
+
+    fn have_ended(&self, phase: &str, dead: &[usize]) -> Error {
+        let verb = if dead.len() == 1 { "has" } else { "have" };
+        let what = format!("{} {verb} ended before phase `{phase}`", ranks(dead));
+        Error::new(ErrorKind::TimedOut, what)
+            .in_file(&self.target)
+            .help("the job's coordination service no longer hears from it: look at its log, and start the job again")
+    }
+}

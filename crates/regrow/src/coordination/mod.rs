@@ -1,0 +1,115 @@
+//! What the processes of a job tell each other while they save or restore one checkpoint together.
+//!
+//! regrow has no service of its own. A [`Coordinator`] is a thin layer over one that the job has already: the key-value
+//! store of `jax.distributed`, torch's store, MPI, or a folder that all processes see. It puts a value under a key that has
+//! none, and gets values. A [`Session`] makes of that what a save needs: it gathers, broadcasts and agrees, and no process
+//! waits for ever because another one failed.
+//!
+//! ```text
+//! rank 0    begin ── gather("index") ◀──┐ ── merge ── agree("committed", commit()) ── finish
+//! rank 1    begin ── gather("index") ───┤          ── agree("committed", Ok(()))   ── finish
+//! rank 2    begin ── gather("index") ───┘          ── agree("committed", Ok(()))   ── finish
+//! ```
+//! ```
+//! use std::sync::Arc;
+//! use regrow::coordination::{Coordinator, Folder, Session, SessionOptions};
+//! use regrow::location::ToLocation;
+//! # let shared = tempfile::tempdir()?;
+//! # let process = |rank: usize| -> regrow::Result<()> {
+//! let folder = Folder::new(shared.path().to_location()?, rank, 2)?;   // the same folder in each of two processes
+//! let target = "/data/run/step_100".to_location()?;
+//! let session = Session::begin(Arc::new(folder), &target, "save", SessionOptions::default())?;
+//! if let Some(parts) = session.gather("index", format!("shards of {rank}").into())? {
+//!     assert_eq!(parts, ["shards of 0", "shards of 1"]);             // on rank 0, in the order of ranks
+//! }
+//! let name = session.broadcast("name", || Ok("made on rank 0".into()))?;
+//! assert_eq!(name, "made on rank 0");
+//! session.agree("committed", Ok(()))?;                                // an error of one is an error of all
+//! session.finish();
+//! # Ok(()) };
+//! # std::thread::scope(|scope| {
+//! #     let other = scope.spawn(|| process(1));
+//! #     process(0)?;
+//! #     other.join().expect("it does not panic")
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | does |
+//! |---|---|
+//! | `mod` | [`Coordinator`] |
+//! | `single` | [`Single`]: a job of one process |
+//! | `folder` | [`Folder`]: files or objects in a folder that all processes see |
+//! | `session` | [`Session`]: gather, broadcast, agree |
+//! | `attempt` | how the processes meet: one attempt to save or restore one checkpoint |
+//! | `exchange` | putting values under the names of an attempt, and waiting for those of others |
+//! | `values` | values of any length in keys of limited length |
+//! | `failure` | an error on its way to the other processes |
+//! | `ranks` | lists of ranks, for messages |
+//! | `shared` | whether all processes see the same folder |
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::Result;
+
+mod attempt;
+mod exchange;
+mod failure;
+mod folder;
+mod ranks;
+mod session;
+mod shared;
+mod single;
+mod values;
+
+pub use exchange::{OnWait, SessionOptions, Waiting};
+pub use folder::Folder;
+pub use session::Session;
+pub use single::Single;
+
+/// A service through which the processes of a job find each other's words. Any thread may call it.
+///
+/// Keys are names of letters, digits, `-`, `_` and `.`, with `/` between them; no key is the beginning of another one with
+/// a `/` behind it. Values are never empty, and no longer than [`value_len_max_bytes`](Self::value_len_max_bytes).
+pub trait Coordinator: Debug + Send + Sync {
+    /// Which process this is, from 0 on.
+    fn rank(&self) -> usize;
+
+    /// How many processes there are.
+    fn size(&self) -> usize;
+
+    /// Puts a value where there is none: false, and nothing has changed, if there is one. Of several callers at once, one
+    /// gets true; from then on every process gets the value, all of it.
+    ///
+    /// # Errors
+    /// What the service says.
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool>;
+
+    /// The value at the key; waits until there is one. `None` if there is none after that time, which may be nothing.
+    ///
+    /// # Errors
+    /// What the service says.
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>>;
+
+    /// Removes the key and all keys that begin with it and a `/`, as far as the service can find them.
+    ///
+    /// # Errors
+    /// What the service says.
+    fn remove(&self, key: &str) -> Result<()>;
+
+    /// The ranks that are known to live; `None` where the service cannot know. Does not wait for anybody.
+    ///
+    /// # Errors
+    /// What the service says.
+    fn live(&self) -> Result<Option<Vec<usize>>> {
+        Ok(None)
+    }
+
+    /// Longest value that the service takes.
+    fn value_len_max_bytes(&self) -> usize {
+        usize::MAX
+    }
+}

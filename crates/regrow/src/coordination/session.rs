@@ -1,0 +1,274 @@
+//! A save or a restore of one checkpoint by all processes of a job.
+//!
+//! | | rank 0 | the others |
+//! |---|---|---|
+//! | gather | waits for `<phase>/from/1`, `2`, ... | put `<phase>/from/<rank>`, and go on |
+//! | broadcast | puts `<phase>/verdict` | wait for it |
+//! | agree | gathers, then broadcasts that all is well | the same |
+//!
+//! A verdict is put once, by whoever is first: rank 0 with its value, or a process that gives up with its failure. All go by
+//! what is there then, also who put the other thing too late. So where one process ends with an error in `agree` or
+//! `broadcast`, no other one ends without, unless it never hears from the service again.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Coordinator;
+use super::attempt::{MeetingPlace, is_plain};
+use super::exchange::{Exchange, SessionOptions};
+use super::failure::{Failure, Stop};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+
+/// First byte of a verdict: a value follows, or a failure.
+const WELL: u8 = 1;
+const FAILED: u8 = 0;
+
+/// How long a verdict may take to be seen by one who was told that it is there.
+const VERDICT_WAIT: Duration = Duration::from_secs(30);
+
+/// One save or restore of one checkpoint, in which every process of the job takes part.
+///
+/// Every process goes through the same phases in the same order, each under a name of its own. The first error of any of
+/// them ends the session for all, and so does a process that drops its session without [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct Session {
+    /// None for a job of one process, which asks nobody.
+    with_others: Option<(MeetingPlace, Exchange)>,
+    rank: usize,
+    size: usize,
+    phases: Mutex<BTreeSet<String>>,
+    is_over: AtomicBool,
+}
+
+impl Session {
+    /// Begins to `purpose` (a word, such as `save`) the checkpoint at `target`; returns when all processes have come.
+    ///
+    /// Call it before anything else that may fail, so that no other process waits in vain. After an error, or in a process
+    /// that begins again while others are still in the earlier session, calling it again is all there is to do.
+    ///
+    /// # Errors
+    /// `TimedOut`, with the ranks that have not come or have ended; the first error of another process; `Cancelled`; what
+    /// the service says; `InvalidArgument` for a purpose or a prefix that cannot be in a key.
+    pub fn begin(
+        coordinator: Arc<dyn Coordinator>,
+        target: &Location,
+        purpose: &str,
+        options: SessionOptions,
+    ) -> Result<Self> {
+        let (rank, size) = (coordinator.rank(), coordinator.size());
+        check_name("purpose", purpose)?;
+        check_name("prefix", &options.prefix)?;
+        if rank >= size {
+            return Err(Error::invalid("there is no such rank").expected(format_args!("below {size}"), rank));
+        }
+        let mut with_others = None;
+        if size > 1 {
+            let place = MeetingPlace::of(target, purpose, &options.prefix);
+            let exchange = place.meet(coordinator, target, options)?;
+            with_others = Some((place, exchange));
+        }
+        Ok(Self { with_others, rank, size, phases: Mutex::default(), is_over: AtomicBool::new(false) })
+    }
+
+    /// Which process this is, from 0 on.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What every process gives, in the order of ranks, on rank 0; `None` on the others, which do not wait.
+    ///
+    /// Values may be megabytes. Rank 0 holds all of them.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin); `InvalidArgument` for a phase that there was already.
+    pub fn gather(&self, phase: &str, value: Bytes) -> Result<Option<Vec<Bytes>>> {
+        let Some(exchange) = self.enter(phase)? else { return Ok(Some(vec![value])) };
+        let gathered = self.contribute(exchange, phase, &value);
+        gathered.map_err(|stop| self.give_up(exchange, phase, stop)).map(|others| {
+            let all = others?;
+            Some(std::iter::once(value).chain(all).collect())
+        })
+    }
+
+    /// What `make` makes on rank 0, in every process. The others do not call it.
+    ///
+    /// # Errors
+    /// What `make` says, in every process; as [`gather`](Self::gather).
+    pub fn broadcast(&self, phase: &str, make: impl FnOnce() -> Result<Bytes>) -> Result<Bytes> {
+        let Some(exchange) = self.enter(phase)? else { return make() };
+        if self.rank != 0 {
+            return self.follow(exchange, phase);
+        }
+        let value = make().map_err(|error| self.tell(exchange, phase, error))?;
+        self.decide(exchange, phase, &value)?;
+        Ok(value)
+    }
+
+    /// Waits until every process has come here, and errs in all of them if one of them brings an error: in that process
+    /// with the error itself, in the others with its kind and the rank that had it.
+    ///
+    /// # Errors
+    /// That; as [`gather`](Self::gather).
+    pub fn agree<T>(&self, phase: &str, result: Result<T>) -> Result<T> {
+        let Some(exchange) = self.enter(phase)? else { return result };
+        let value = result.map_err(|error| self.tell(exchange, phase, error))?;
+        match self.contribute(exchange, phase, &Bytes::new()) {
+            Ok(None) => self.follow(exchange, phase).map(drop)?,
+            Ok(Some(_)) => self.decide(exchange, phase, &Bytes::new())?,
+            Err(stop) => self.settle(exchange, phase, stop).map(drop)?,
+        }
+        Ok(value)
+    }
+
+    /// Waits until every process has come here.
+    ///
+    /// # Errors
+    /// As [`agree`](Self::agree).
+    pub fn barrier(&self, phase: &str) -> Result<()> {
+        self.agree(phase, Ok(()))
+    }
+
+    /// Ends the session in this process. Rank 0 waits a moment for the others, and removes what the session has left.
+    pub fn finish(self) {
+        let is_over = self.is_over.swap(true, Ordering::Relaxed);
+        if let Some((place, exchange)) = self.with_others.as_ref().filter(|_| !is_over) {
+            place.leave(exchange);
+        }
+    }
+
+    /// Begins a phase. `None` in a job of one process.
+    fn enter(&self, phase: &str) -> Result<Option<&Exchange>> {
+        check_name("phase", phase)?;
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(Error::invalid(format!("the session has failed before phase `{phase}`"))
+                .help("begin a new one, in every process"));
+        }
+        let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
+        if !phases.insert(phase.to_owned()) {
+            return Err(Error::invalid(format!("the session has had the phase `{phase}` already")));
+        }
+        Ok(self.with_others.as_ref().map(|(_, exchange)| exchange))
+    }
+
+    /// Puts this process's value; on rank 0 waits for those of the others.
+    fn contribute(
+        &self,
+        exchange: &Exchange,
+        phase: &str,
+        value: &Bytes,
+    ) -> Result<Option<Vec<Bytes>>, Stop> {
+        if self.rank != 0 {
+            if !exchange.put(&from(phase, self.rank), value)? {
+                return Err(two_writers(phase).into());
+            }
+            return Ok(None);
+        }
+        let wanted: Vec<_> = (1..self.size).map(|rank| (rank, from(phase, rank))).collect();
+        exchange.collect(phase, &wanted, exchange.options.timeout).map(Some)
+    }
+
+    /// On rank 0: all is well, unless somebody has given up before.
+    fn decide(&self, exchange: &Exchange, phase: &str, value: &Bytes) -> Result<()> {
+        let verdict = [&[WELL], &value[..]].concat().into();
+        match exchange.put(&verdict_of(phase), &verdict) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.read(exchange, phase).map(drop),
+            Err(error) => Err(self.give_up(exchange, phase, error.into())),
+        }
+    }
+
+    /// Waits for what rank 0 decides.
+    fn follow(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
+        let wanted = [(0, verdict_of(phase))];
+        match exchange.collect(phase, &wanted, exchange.patience_with_rank_0()) {
+            Ok(verdicts) => self.take(verdicts.into_iter().next().unwrap_or_default()),
+            Err(stop) => self.settle(exchange, phase, stop),
+        }
+    }
+
+    /// This process gives up; what holds then is the verdict.
+    fn settle(&self, exchange: &Exchange, phase: &str, stop: Stop) -> Result<Bytes> {
+        let failure = stop.failure(self.rank, phase);
+        let verdict = [&[FAILED], &failure.to_bytes()[..]].concat().into();
+        match exchange.put(&verdict_of(phase), &verdict) {
+            Ok(false) => self.read(exchange, phase),
+            Ok(true) | Err(_) => Err(self.give_up(exchange, phase, stop)),
+        }
+    }
+
+    fn read(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
+        let verdict = exchange.get(&verdict_of(phase), VERDICT_WAIT).and_then(|found| {
+            found.ok_or_else(|| Error::new(ErrorKind::Io, format!("the verdict of phase `{phase}` is gone")))
+        });
+        self.take(verdict.map_err(|error| self.give_up(exchange, phase, error.into()))?)
+    }
+
+    fn take(&self, mut verdict: Bytes) -> Result<Bytes> {
+        let value = verdict.split_off(verdict.len().min(1));
+        if verdict[..] == [WELL] {
+            return Ok(value);
+        }
+        self.is_over.store(true, Ordering::Relaxed);
+        Err(Failure::from_bytes(&value).into_error())
+    }
+
+    /// This process has an error of its own: it tells the others, and keeps it.
+    fn tell(&self, exchange: &Exchange, phase: &str, error: Error) -> Error {
+        let stop = Stop::Here(error.duplicate());
+        let _ = self.settle(exchange, phase, stop);
+        self.is_over.store(true, Ordering::Relaxed);
+        error
+    }
+
+    fn give_up(&self, exchange: &Exchange, phase: &str, stop: Stop) -> Error {
+        self.is_over.store(true, Ordering::Relaxed);
+        exchange.fail(&stop.failure(self.rank, phase));
+        stop.into_error()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some((_, exchange)) = &self.with_others {
+            let how = if std::thread::panicking() { "by a panic" } else { "before its end" };
+            let error = Error::new(ErrorKind::Cancelled, format!("it has left {how}"))
+                .in_file(&exchange.target)
+                .help("look at the log of that process");
+            exchange.fail(&Failure::new(self.rank, "leave", &error));
+        }
+    }
+}
+
+fn from(phase: &str, rank: usize) -> String {
+    format!("{phase}/from/{rank}")
+}
+
+fn verdict_of(phase: &str) -> String {
+    format!("{phase}/verdict")
+}
+
+fn two_writers(phase: &str) -> Error {
+    Error::invalid(format!("another process has given a value for phase `{phase}` as this rank"))
+        .help("two processes have the same rank")
+}
+
+fn check_name(what: &str, name: &str) -> Result<()> {
+    if !name.is_empty() && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the {what} cannot be in a key"))
+        .expected("letters, digits, `-`, `_` and `.`", format_args!("`{name}`")))
+}

@@ -1,0 +1,114 @@
+//! Whether all processes see the same folder.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::Session;
+use super::ranks::ranks;
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::storage::UNCOMMITTED_MARK;
+use crate::store::ByteRange;
+use crate::store::local::folders::random_name;
+
+/// How long the probe may take to be seen on another machine.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often to look.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+impl Session {
+    /// Finds out whether every process sees what rank 0 writes beside `target`: a small file, which is removed again, in
+    /// the nearest folder above it that there is. To be called before a save, when nothing has been written.
+    ///
+    /// # Errors
+    /// `InvalidArgument` in every process, with the ranks that do not see it; what the storage says; as
+    /// [`gather`](Self::gather).
+    pub fn shares_storage(&self, target: &Location) -> Result<()> {
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let mut probe = None;
+        let name = self.broadcast("probe", || {
+            let written = probe.insert(Probe::write(target)?);
+            Ok(format!("{} {}", written.levels, written.name).into())
+        })?;
+        let sees = self.rank() == 0 || is_seen(target, &name)?;
+        let seen = self.gather("probe-seen", Bytes::copy_from_slice(&[u8::from(sees)]))?;
+        drop(probe);
+        let blind = self.broadcast("probe-result", || {
+            let all = seen.iter().flatten().enumerate();
+            let blind: Vec<String> =
+                all.filter(|(_, seen)| seen[..] != [1]).map(|(rank, _)| rank.to_string()).collect();
+            Ok(blind.join(" ").into())
+        })?;
+        let blind = String::from_utf8_lossy(&blind);
+        let blind: Vec<usize> = blind.split_whitespace().filter_map(|rank| rank.parse().ok()).collect();
+        if blind.is_empty() {
+            return Ok(());
+        }
+        let verb = if blind.len() == 1 { "does" } else { "do" };
+        let blind = ranks(&blind);
+        Err(Error::invalid(format!(
+            "the folder is not shared: {blind} {verb} not see what rank 0 writes there"
+        ))
+        .in_file(target)
+        .expected(
+            format_args!("one folder for all {} processes", self.size()),
+            format_args!("another on {blind}"),
+        )
+        .help("save to a disk that every machine has mounted at this path, or to a bucket"))
+    }
+}
+
+/// A file that rank 0 has written; removed when this is dropped.
+struct Probe {
+    folder: Location,
+    name: String,
+    /// How many folders above the target.
+    levels: usize,
+}
+
+impl Probe {
+    fn write(target: &Location) -> Result<Self> {
+        let mut above = target.folders_above().enumerate();
+        // A bucket has the folders that somebody names.
+        let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
+        let (levels, folder) =
+            there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
+        // A name that no reader takes for a checkpoint.
+        let name = format!(".probe{UNCOMMITTED_MARK}-{}", random_name()?);
+        // Before it is written: what was written is removed also where the answer says otherwise.
+        let probe = Self { folder, name, levels };
+        probe.folder.store().put_if_absent(probe.name.as_bytes(), Bytes::from(probe.name.clone()))?;
+        Ok(probe)
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // What cannot be removed is no checkpoint, and nobody waits for it.
+        let _ = self.folder.store().delete(self.name.as_bytes());
+    }
+}
+
+/// Whether this process sees what rank 0 has written.
+fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
+    let probe = String::from_utf8_lossy(probe);
+    let (levels, name) = probe.split_once(' ').unwrap_or_default();
+    let folder = target.folders_above().nth(levels.parse().unwrap_or(usize::MAX));
+    let Some(folder) = folder else { return Ok(false) };
+    let began = Instant::now();
+    loop {
+        // A folder that is not there, or that may not be read, is not the one of rank 0.
+        let found = folder.store().get(name.as_bytes(), ByteRange::Full);
+        if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *name.as_bytes())) {
+            return Ok(true);
+        }
+        if began.elapsed() >= SEEN_WITHIN {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,562 @@
+//! Several ranks, each a thread, that coordinate through a folder on a disk and through buckets.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use regrow::coordination::{Coordinator, Folder, OnWait, Session, SessionOptions, Single};
+use regrow::location::{Location, ToLocation};
+use regrow::{Error, ErrorKind, Monitor, Result};
+
+/// Long enough for a machine that is busy with other tests.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A place on each kind of storage.
+fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut places = vec![
+        (Location::local(folder.path().join("meet")), Some(folder)),
+        (format!("memory://{test}/meet").to_location().unwrap(), None),
+    ];
+    places.extend(buckets(test).into_iter().map(|bucket| (bucket, None)));
+    places
+}
+
+/// A bucket of the test kit's server, which lives as long as the process.
+#[cfg(feature = "cloud")]
+fn buckets(test: &str) -> Vec<Location> {
+    use std::sync::LazyLock;
+
+    use regrow::location::StorageOptions;
+    use regrow_testkit::object_server::ObjectServer;
+
+    static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| ObjectServer::start().unwrap());
+    SERVER.create_bucket(test);
+    let s3 = StorageOptions::new()
+        .with("endpoint_url", SERVER.endpoint())
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest");
+    vec![Location::with_options(Path::new(&format!("s3://{test}/meet")), &s3).unwrap()]
+}
+
+#[cfg(not(feature = "cloud"))]
+fn buckets(_test: &str) -> Vec<Location> {
+    Vec::new()
+}
+
+fn target() -> Location {
+    Location::local("/data/run/step_100")
+}
+
+fn within(timeout: Duration) -> SessionOptions {
+    SessionOptions { timeout, ..SessionOptions::default() }
+}
+
+fn begin(at: &Location, rank: usize, size: usize, target: &Location, timeout: Duration) -> Result<Session> {
+    let folder = Arc::new(Folder::new(at.clone(), rank, size)?);
+    Session::begin(folder, target, "save", within(timeout))
+}
+
+/// What each rank's thread gives.
+fn on_ranks<T: Send>(size: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || work(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+fn nothing_is_left(at: &Location) {
+    assert_eq!(at.store().list(b"").unwrap(), Vec::<Vec<u8>>::new(), "{at}");
+}
+
+/// A service that takes values of a few bytes only.
+#[derive(Debug)]
+struct Narrow(Folder);
+
+impl Coordinator for Narrow {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool> {
+        assert!(!value.is_empty() && value.len() <= 1000, "{key}: {} bytes", value.len());
+        self.0.put_if_absent(key, value)
+    }
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
+        self.0.get(key, wait)
+    }
+    fn remove(&self, key: &str) -> Result<()> {
+        self.0.remove(key)
+    }
+    fn value_len_max_bytes(&self) -> usize {
+        1000
+    }
+}
+
+/// A service that knows who lives.
+#[derive(Debug)]
+struct Listening(Folder, Vec<usize>);
+
+impl Coordinator for Listening {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool> {
+        self.0.put_if_absent(key, value)
+    }
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
+        self.0.get(key, wait)
+    }
+    fn remove(&self, key: &str) -> Result<()> {
+        self.0.remove(key)
+    }
+    fn live(&self) -> Result<Option<Vec<usize>>> {
+        Ok(Some(self.1.clone()))
+    }
+}
+
+#[test]
+fn a_value_is_put_once_and_got_by_all() {
+    for (at, _folder) in places("put-once") {
+        let won: Vec<bool> = on_ranks(8, |rank| {
+            let service = Folder::new(at.clone(), rank, 8).unwrap();
+            let won = service.put_if_absent("a/b", format!("rank {rank}").into()).unwrap();
+            let value = service.get("a/b", LONG).unwrap().unwrap();
+            assert_eq!(won, value == format!("rank {rank}"), "{at}");
+            won
+        });
+        assert_eq!(won.iter().filter(|&&won| won).count(), 1, "{at}");
+        let service = Folder::new(at.clone(), 0, 8).unwrap();
+        service.put_if_absent("a/c/d", "x".into()).unwrap();
+        service.put_if_absent("ab", "x".into()).unwrap();
+        service.remove("a").unwrap();
+        assert_eq!(service.get("a/b", Duration::ZERO).unwrap(), None);
+        assert_eq!(service.get("a/c/d", Duration::ZERO).unwrap(), None);
+        assert_eq!(service.get("ab", Duration::ZERO).unwrap().unwrap(), "x");
+        service.remove("ab").unwrap();
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn ranks_gather_broadcast_and_agree() {
+    for (at, _folder) in places("agree") {
+        on_ranks(5, |rank| {
+            let session = begin(&at, rank, 5, &target(), LONG).unwrap();
+            let gathered = session.gather("index", format!("from {rank}").into()).unwrap();
+            let all: Vec<Bytes> = (0..5).map(|rank| format!("from {rank}").into()).collect();
+            assert_eq!(gathered, (rank == 0).then_some(all));
+            let value = session.broadcast("plan", || {
+                assert_eq!(rank, 0);
+                Ok("the plan".into())
+            });
+            assert_eq!(value.unwrap(), "the plan");
+            assert_eq!(session.agree("committed", Ok(rank)).unwrap(), rank);
+            let error = session.barrier("committed").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "a phase is used once: {error}");
+            session.finish();
+        });
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn values_of_any_length_pass_through_a_narrow_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let value = |rank: usize| Bytes::from(vec![rank as u8 + 1; [0, 1, 992, 993, 100_000][rank]]);
+    on_ranks(5, |rank| {
+        let narrow = Arc::new(Narrow(Folder::new(at.clone(), rank, 5).unwrap()));
+        let session = Session::begin(narrow, &target(), "save", within(LONG)).unwrap();
+        let gathered = session.gather("index", value(rank)).unwrap();
+        assert_eq!(gathered, (rank == 0).then(|| (0..5).map(value).collect()));
+        assert_eq!(session.broadcast("plan", || Ok(value(4))).unwrap(), value(4));
+        session.finish();
+    });
+    nothing_is_left(&at);
+}
+
+#[test]
+fn an_error_of_one_rank_is_an_error_of_all() {
+    for (at, _folder) in places("error") {
+        for failing in 0..3 {
+            let began = Instant::now();
+            let errors = on_ranks(3, |rank| {
+                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+                let full = Error::new(ErrorKind::StorageFull, "cannot write: no space").in_file("/data/x");
+                let result = if rank == failing { Err(full) } else { Ok(()) };
+                let error = session.agree("written", result).unwrap_err();
+                let after = session.barrier("after").unwrap_err();
+                assert_eq!(after.kind(), ErrorKind::InvalidArgument, "{after}");
+                error
+            });
+            for (rank, error) in errors.into_iter().enumerate() {
+                assert_eq!(error.kind(), ErrorKind::StorageFull);
+                let text = error.to_string();
+                let others = format!("rank {failing} failed in phase `written`: cannot write: no space");
+                assert_eq!(text.starts_with(&others), rank != failing, "{text}");
+                assert!(text.contains("/data/x"), "{text}");
+            }
+            assert!(began.elapsed() < LONG / 2, "somebody has waited for its time to run out");
+        }
+    }
+}
+
+#[test]
+fn an_error_elsewhere_ends_every_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let kinds = on_ranks(4, |rank| {
+        let session = begin(&at, rank, 4, &target(), LONG).unwrap();
+        match rank {
+            // Waits for all; waits for rank 0; leaves without a word; makes an error of its own.
+            0 => session.gather("index", Bytes::new()).unwrap_err().to_string(),
+            1 => session.broadcast("plan", || Ok(Bytes::new())).unwrap_err().to_string(),
+            2 => String::from("rank 2 failed in phase `leave`: it has left before its end"),
+            _ => session.barrier("plan").unwrap_err().to_string(),
+        }
+    });
+    for text in kinds {
+        assert!(text.starts_with("rank 2 failed in phase `leave`"), "{text}");
+    }
+}
+
+#[test]
+fn an_error_of_rank_0_reaches_those_who_wait_for_its_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let errors = on_ranks(3, |rank| {
+        let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+        session.broadcast("plan", || Err(Error::corrupt("the old index is damaged"))).unwrap_err()
+    });
+    assert_eq!(errors[0].to_string(), "the old index is damaged");
+    for error in &errors[1..] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert_eq!(error.to_string(), "rank 0 failed in phase `plan`: the old index is damaged");
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named_in_time() {
+    for (at, _folder) in places("never") {
+        let began = Instant::now();
+        let told = Mutex::new(Vec::new());
+        let told = Arc::new(told);
+        let errors = on_ranks(3, |rank| {
+            let rank = [0, 1, 3][rank];
+            let service = Arc::new(Folder::new(at.clone(), rank, 4).unwrap());
+            let tell = Arc::clone(&told);
+            let options = SessionOptions {
+                on_wait: Some(OnWait::new(move |waiting| tell.lock().unwrap().push((rank, waiting.clone())))),
+                tell_every: Duration::from_millis(300),
+                ..within(Duration::from_secs(2))
+            };
+            Session::begin(service, &target(), "save", options).unwrap_err()
+        });
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.to_string().contains("rank 2 has not come to phase `begin` within"), "{error}");
+            assert!(error.to_string().contains("/data/run/step_100"), "{error}");
+        }
+        assert!(began.elapsed() < LONG / 2);
+        let told = told.lock().unwrap();
+        let of_rank_0: Vec<_> =
+            told.iter().filter(|(rank, _)| *rank == 0).map(|(_, waiting)| waiting).collect();
+        assert_eq!(of_rank_0.first().unwrap().missing, [2], "{told:?}");
+        assert!(of_rank_0.first().unwrap().to_string().starts_with("waits for rank 2 in phase `begin`"));
+    }
+}
+
+#[test]
+fn a_rank_that_is_stuck_is_named_and_learns_what_has_happened() {
+    for (at, _folder) in places("stuck") {
+        let errors = on_ranks(3, |rank| {
+            let session = begin(&at, rank, 3, &target(), Duration::from_secs(2)).unwrap();
+            if rank == 1 {
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            session.agree("written", Ok(())).unwrap_err()
+        });
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+            assert!(error.to_string().contains("rank 1 has not come to phase `written`"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn without_rank_0_the_others_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let errors = on_ranks(2, |rank| begin(&at, rank + 1, 3, &target(), Duration::from_secs(1)).unwrap_err());
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("rank 0 has not come to phase `begin`"), "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_has_ended_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let began = Instant::now();
+    let errors = on_ranks(2, |rank| {
+        let service = Arc::new(Listening(Folder::new(at.clone(), rank, 3).unwrap(), vec![0, 1]));
+        Session::begin(service, &target(), "save", within(LONG)).unwrap_err()
+    });
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(error.to_string().contains("rank 2 has ended before phase `begin`"), "{error}");
+    }
+    assert!(began.elapsed() < LONG / 2);
+}
+
+#[test]
+fn after_a_failed_attempt_the_next_one_succeeds() {
+    for (at, _folder) in places("again") {
+        // Rank 1 fails before it begins, and its second call is the others' first; rank 2 is late for the first attempt.
+        let attempts = on_ranks(3, |rank| {
+            let mut attempts = 0;
+            loop {
+                attempts += 1;
+                if rank == 1 && attempts == 1 {
+                    continue;
+                }
+                if rank == 2 && attempts == 1 {
+                    std::thread::sleep(Duration::from_secs(3));
+                }
+                let Ok(session) = begin(&at, rank, 3, &target(), Duration::from_secs(2)) else { continue };
+                if session.agree("written", Ok(())).is_err() {
+                    continue;
+                }
+                assert_eq!(session.broadcast("plan", || Ok("x".into())).unwrap(), "x");
+                session.finish();
+                return attempts;
+            }
+        });
+        assert!(attempts[0] > 1, "{attempts:?}");
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn an_attempt_that_failed_half_way_leaves_nothing_that_is_met_again() {
+    for (at, _folder) in places("half-way") {
+        for failing in 0..3 {
+            on_ranks(3, |rank| {
+                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+                let result = if rank == failing { Err(Error::invalid("no")) } else { Ok(()) };
+                let gathered = session.gather("index", "old".into());
+                gathered.and_then(|_| session.agree("written", result)).unwrap_err();
+            });
+        }
+        on_ranks(3, |rank| {
+            let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+            let gathered = session.gather("index", "new".into()).unwrap();
+            assert_eq!(gathered, (rank == 0).then(|| vec![Bytes::from("new"); 3]));
+            session.agree("written", Ok(())).unwrap();
+            session.finish();
+        });
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn the_same_target_again_and_again() {
+    for (at, _folder) in places("saved-twice") {
+        on_ranks(3, |rank| {
+            for round in 0..5 {
+                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+                let value = session.broadcast("plan", || Ok(format!("{round}").into())).unwrap();
+                assert_eq!(value, format!("{round}"));
+                session.finish();
+            }
+        });
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn what_a_killed_job_has_left_is_passed_by() {
+    for (at, _folder) in places("killed") {
+        // Killed while they met: in one job of the same size, and in one that was larger; rank 2 had come to neither.
+        for size in [3, 5] {
+            std::thread::scope(|scope| {
+                let monitors = [Monitor::new(), Monitor::new()];
+                for (rank, monitor) in monitors.iter().enumerate() {
+                    let (at, monitor) = (at.clone(), monitor.clone());
+                    scope.spawn(move || {
+                        let gone = Arc::new(Gone(Folder::new(at, rank, size).unwrap(), AtomicUsize::new(0)));
+                        let options = SessionOptions { monitor, ..within(LONG) };
+                        Session::begin(gone, &target(), "save", options).unwrap_err()
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(300));
+                monitors.iter().for_each(Monitor::cancel);
+            });
+            assert!(!at.store().list(b"").unwrap().is_empty());
+        }
+        on_ranks(3, |rank| {
+            // The others find what is left before rank 0 comes.
+            std::thread::sleep(Duration::from_millis(if rank == 0 { 500 } else { 0 }));
+            let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+            session.barrier("written").unwrap();
+            session.finish();
+        });
+    }
+}
+
+/// A process that is killed while it meets the others: it never removes anything, and never says that it has failed.
+#[derive(Debug)]
+struct Gone(Folder, AtomicUsize);
+
+impl Coordinator for Gone {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool> {
+        if key.contains("failed") && self.1.fetch_add(1, Ordering::Relaxed) > 0 || key.ends_with("failed/0") {
+            return Ok(true);
+        }
+        self.0.put_if_absent(key, value)
+    }
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
+        self.0.get(key, wait)
+    }
+    fn remove(&self, _key: &str) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn sessions_of_other_targets_purposes_and_prefixes_do_not_meet() {
+    for (at, _folder) in places("at-once") {
+        let kinds = [
+            ("save", "/data/1", "regrow"),
+            ("save", "/data/2", "regrow"),
+            ("restore", "/data/1", "regrow"),
+            ("save", "/data/1", "evaluators"),
+        ];
+        on_ranks(8, |thread| {
+            let (rank, (purpose, target, prefix)) = (thread / 4, kinds[thread % 4]);
+            let service = Arc::new(Folder::new(at.clone(), rank, 2).unwrap());
+            let options = SessionOptions { prefix: prefix.to_owned(), ..within(LONG) };
+            let session = Session::begin(service, &Location::local(target), purpose, options).unwrap();
+            let mine = format!("{purpose} {target} {prefix}");
+            let value = session.broadcast("plan", || Ok(mine.clone().into())).unwrap();
+            assert_eq!(value, mine);
+            session.finish();
+        });
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn a_cancelled_rank_ends_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path());
+    let errors = on_ranks(3, |rank| {
+        let service = Arc::new(Folder::new(at.clone(), rank, 3).unwrap());
+        let monitor = Monitor::new();
+        let options = SessionOptions { monitor: monitor.clone(), ..within(LONG) };
+        let session = Session::begin(service, &target(), "save", options).unwrap();
+        if rank == 2 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(200));
+                    monitor.cancel();
+                });
+                session.broadcast("plan", || Ok(Bytes::new())).unwrap_err()
+            })
+        } else if rank == 0 {
+            session.gather("late", Bytes::new()).unwrap_err()
+        } else {
+            session.broadcast("plan", || Ok(Bytes::new())).unwrap_err()
+        }
+    });
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    }
+}
+
+#[test]
+fn storage_that_is_not_shared_is_found_out_and_nothing_is_left() {
+    for (at, _folder) in places("shared") {
+        let data = tempfile::tempdir().unwrap();
+        let target = Location::local(data.path().join("runs/step_1"));
+        let shared = on_ranks(3, |rank| {
+            let session = begin(&at, rank, 3, &target, LONG).unwrap();
+            let shared = session.shares_storage(&target);
+            session.finish();
+            shared
+        });
+        assert!(shared.iter().all(Result::is_ok), "{shared:?}");
+        let own = on_ranks(4, |rank| {
+            let session = begin(&at, rank, 4, &target, LONG).unwrap();
+            // The same path on each machine, and another disk behind it on two of them.
+            let disk = data.path().join(["a", "a", "b", "c"][rank]);
+            std::fs::create_dir_all(&disk).unwrap();
+            let error = session.shares_storage(&Location::local(disk.join("runs/step_1"))).unwrap_err();
+            session.finish();
+            error
+        });
+        for error in own {
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            let what = "the folder is not shared: ranks 2, 3 do not see what rank 0 writes there";
+            assert!(error.to_string().starts_with(what), "{error}");
+        }
+        let mut left: Vec<_> =
+            std::fs::read_dir(data.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!(left.len(), 3, "{left:?}");
+        left.retain(|folder| std::fs::read_dir(folder).unwrap().next().is_some());
+        assert_eq!(left, Vec::<std::path::PathBuf>::new());
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn a_bucket_is_shared() {
+    for (at, _folder) in places("bucket-shared") {
+        on_ranks(2, |rank| {
+            let target = at.join("runs/step_1");
+            let session = begin(&at.join("meet"), rank, 2, &target, LONG).unwrap();
+            session.shares_storage(&target).unwrap();
+            session.finish();
+        });
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn alone_nobody_is_asked() {
+    let session = Session::begin(Arc::new(Single::new()), &target(), "save", within(LONG)).unwrap();
+    assert_eq!(session.gather("index", "x".into()).unwrap().unwrap(), ["x"]);
+    assert_eq!(session.broadcast("plan", || Ok("y".into())).unwrap(), "y");
+    assert_eq!(session.agree("no", Err::<(), _>(Error::invalid("no"))).unwrap_err().to_string(), "no");
+    session.shares_storage(&target()).unwrap();
+    session.finish();
+}
+
+#[test]
+fn names_that_cannot_be_keys_are_refused() {
+    let single = || Arc::new(Single::new());
+    let error = Session::begin(single(), &target(), "a/b", within(LONG)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    let session = Session::begin(single(), &target(), "save", within(LONG)).unwrap();
+    assert_eq!(session.barrier("").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(Folder::new(target(), 3, 3).is_err());
+}
