@@ -74,6 +74,7 @@ def to_native(flat: Flat) -> LeafColumns:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
     """
     sharding_texts: dict[Any, str | None] = {}
+    _begin_transfers(flat.leaves)
 
     def known_sharding(sharding: Any) -> tuple[str | None, bool]:
         is_plain = len(sharding.device_set) == 1 and sharding.is_fully_addressable
@@ -84,6 +85,18 @@ def to_native(flat: Flat) -> LeafColumns:
 
     hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks())
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
+
+
+def _begin_transfers(leaves: list[Any]) -> None:
+    """Has all accelerators send their shards at once, before the first is waited for."""
+    jax_array_type = _jax_array_type()
+    if jax_array_type is None or sys.modules["jax"].default_backend() == "cpu":
+        return
+    for leaf in leaves:
+        if isinstance(leaf, jax_array_type) and _shows_memory(type(leaf)) and not leaf.is_deleted():
+            for shard in leaf.addressable_shards:
+                if shard.replica_id == 0:
+                    shard.data.copy_to_host_async()
 
 
 class ToldLeaf(NamedTuple):
@@ -257,19 +270,27 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[in
         place = path_text(flat.structure, at)
         help = "it was donated to a computation: save before donating it, or save the result"
         raise InvalidArgumentError(f"the JAX array was deleted\n  leaf {place}\n  help: {help}", leaf=place, help=help)
-    if not (leaf.is_fully_addressable or leaf.is_fully_replicated):
-        place = path_text(flat.structure, at)
-        help = "gather it first, for example with jax.experimental.multihost_utils.process_allgather"
-        raise UnsupportedError(
-            f"the JAX array has parts that only other processes can reach\n  leaf {place}\n  help: {help}",
-            leaf=place,
-            help=help,
-        )
     if is_prng_key(leaf):
         kind = PRNG_KEY
         notes[at] = str(jax.random.key_impl(leaf))
         leaf = jax.random.key_data(leaf)
+    if len(leaf.sharding.device_set) > 1 and leaf.size > 0:
+        return kind, _shards_of(leaf)
     return kind, np.asarray(leaf)
+
+
+def _shards_of(leaf: Any) -> Any:
+    """An array on several devices, as the native half takes it: dtype, shape, shape of a shard, whether every process has
+    all of it, and the shards of this process with where each begins. Of replicas, those numbered 0."""
+    shape = tuple(leaf.shape)
+    if leaf.is_fully_replicated:
+        value = np.asarray(leaf.addressable_data(0))
+        if leaf.is_fully_addressable:
+            return value
+        return value.dtype.name, shape, shape, True, [((0,) * len(shape), value)]
+    own = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
+    shards = [(tuple(cut.start or 0 for cut in shard.index), np.asarray(shard.data)) for shard in own]
+    return leaf.dtype.name, shape, tuple(leaf.sharding.shard_shape(shape)), False, shards
 
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:

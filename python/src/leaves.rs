@@ -13,7 +13,7 @@ use pyo3::types::{
     PyBool, PyBytes, PyCapsule, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyList, PyString,
     PyTuple,
 };
-use regrow::array::{Array, Dtype, Shape};
+use regrow::array::{Array, Dtype, Region, Shape, Shard};
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
@@ -112,6 +112,12 @@ fn to_leaf<'a>(
     if value.is_exact_instance_of::<PyCapsule>() {
         return take_tensor(value, shapes).map(|array| Ok(of_array(kind, array)));
     }
+    if let Ok(told) = value.cast::<PyTuple>() {
+        return match told.extract::<ShardsIn<'_>>() {
+            Ok(told) => Ok(Ok(of_array(kind, to_sharded(told, shapes)?))),
+            Err(error) => Ok(Err(error)),
+        };
+    }
     let array = match value.cast::<PyUntypedArray>() {
         Ok(array) => array,
         Err(error) => return Ok(Err(error.into())),
@@ -121,6 +127,21 @@ fn to_leaf<'a>(
         Err(error) => return Ok(Err(error)),
     };
     Ok(Ok(of_array(kind, borrow_one_of_many(array, dtype, shapes)?)))
+}
+
+/// An array on several devices: its dtype, shape and chunk shape, whether every process has all of it, and the shards of
+/// this one, each with where it begins.
+type ShardsIn<'py> = (String, Vec<u64>, Vec<u64>, bool, Vec<(Vec<u64>, Bound<'py, PyUntypedArray>)>);
+
+fn to_sharded(told: ShardsIn<'_>, shapes: &mut Shapes) -> Result<Array> {
+    let (dtype, shape, chunk_shape, is_replicated, shards) = told;
+    let dtype: Dtype = dtype.parse()?;
+    let shard = |(starts, array): (Vec<u64>, Bound<'_, PyUntypedArray>)| {
+        let array = borrow_one_of_many(&array, dtype, shapes)?;
+        Ok(Shard { region: Region::new(starts, array.shape().dims())?, array })
+    };
+    let shards = shards.into_iter().map(shard).collect::<Result<Vec<_>>>()?;
+    Array::sharded(dtype, Shape::new(shape)?, Shape::new(chunk_shape)?, shards, is_replicated)
 }
 
 fn of_array(kind: LeafKind, array: Array) -> Leaf {

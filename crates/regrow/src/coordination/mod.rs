@@ -41,6 +41,7 @@
 //! | `single` | [`Single`]: a job of one process |
 //! | `folder` | [`Folder`]: files or objects in a folder that all processes see |
 //! | `session` | [`Session`]: gather, broadcast, agree |
+//! | `job` | [`Job`]: what a caller hands to a save or a restore |
 //! | `attempt` | how the processes meet: one attempt to save or restore one checkpoint |
 //! | `exchange` | putting values under the names of an attempt, and waiting for those of others |
 //! | `values` | values of any length in keys of limited length |
@@ -59,6 +60,7 @@ mod attempt;
 mod exchange;
 mod failure;
 mod folder;
+mod job;
 mod ranks;
 mod session;
 mod shared;
@@ -67,6 +69,7 @@ mod values;
 
 pub use exchange::{OnWait, SessionOptions, Waiting};
 pub use folder::Folder;
+pub use job::Job;
 pub use session::Session;
 pub use single::Single;
 

@@ -9,6 +9,7 @@
 //! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
+//! | `together` | saves by all processes of a job, each the shards that it holds |
 //! | `background` | saves while the caller goes on |
 //! | `convert` | from any layout to any other, a leaf at a time |
 //! | `copy` | a checkpoint to another place, byte for byte |
@@ -38,6 +39,7 @@ mod retry;
 mod save;
 mod search;
 mod template;
+mod together;
 pub mod value;
 mod verify;
 

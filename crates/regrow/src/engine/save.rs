@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use super::patterns::check_patterns;
+use super::together::save_together;
 use super::{Compression, Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
 use crate::error::{Error, Result, ResultExt};
@@ -44,7 +45,15 @@ pub(super) fn save_watched<'a>(
     let monitor = &options.monitor;
     let began = Instant::now();
     let report = monitor.begin().and_then(|_running| {
-        let mut report = save_tree(at, &*tree()?, options, may_commit)?;
+        let mut report = match options.job.as_ref().filter(|job| job.has_others()) {
+            Some(job) => match tree() {
+                Ok(tree) => save_together(at, &tree, options, job, may_commit)?,
+                Err(error) => {
+                    return job.refuse(at, "save", error).and(Err(Error::invalid("the tree is none")));
+                }
+            },
+            None => save_tree(at, &*tree()?, options, may_commit)?,
+        };
         report.take_stock(monitor, began.elapsed());
         Ok(report)
     });
@@ -83,7 +92,7 @@ fn save_tree(
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
 
-fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
+pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
     let may_replace: Option<fn(&Location) -> Result<()>> =
         if options.replace_any_file { None } else { Some(replace::check_file) };
     PublishOptions {
@@ -168,7 +177,7 @@ pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()
 }
 
 /// Options that the layout has no use for are refused: whoever set them expects something of them.
-fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
+pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
     let name = format.name();
     let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
     let unused =

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::array::{Dtype, Shape};
+use crate::coordination::Job;
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -113,6 +114,9 @@ pub struct SaveOptions {
     pub budget_bytes: Option<u64>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
+    /// The job whose processes save together, each the shards that it holds: all of them call the save, with the same
+    /// tree and options. `None`: this process saves alone.
+    pub job: Option<Job>,
 }
 
 /// The layouts that can be written.

@@ -1,0 +1,316 @@
+//! Saving by all processes of a job: each writes the shards that it holds, rank 0 commits.
+//!
+//! ```text
+//! phase      rank 0                                     the others
+//! begin      all processes come to this save of this target
+//! check      options, target, patterns                  options, patterns
+//! probe      does everybody see the target's folder?
+//! tree       one tree on all; what each holds whole has the same bytes everywhere
+//! publish    begins the checkpoint, gives its ticket    join it
+//! write      its share                                  theirs, made durable
+//! commit     merges the shares, gives the name          wait
+//! ```
+//!
+//! Every phase ends in an agreement: the first error of one process is an error of all, and nothing is committed. From
+//! the moment at which the checkpoint has its name the storage decides: a process that lost touch then looks whether it is
+//! there.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::save::{check_options, check_rules, how_published};
+use super::{SaveOptions, SaveReport, replace};
+use crate::array::{Array, Shape};
+use crate::coordination::{Job, Session};
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::structure::{LeafColumns, Structure};
+use crate::formats::{Format, ManyWriters, WriterRank};
+use crate::location::Location;
+use crate::storage::{Publication, Target};
+use crate::text::counted;
+use crate::tree::{Leaf, LeafData, Tree};
+
+/// Leaves of which the bytes differ between processes are named up to so many.
+const NAMED_MAX: usize = 8;
+
+/// Saves as one of the processes of a job.
+///
+/// # Errors
+/// As a save, in every process; `TimedOut` with the ranks that have not come.
+pub(super) fn save_together(
+    at: &Location,
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+    job: &Job,
+    may_commit: &dyn Fn() -> Result<()>,
+) -> Result<SaveReport> {
+    let session = job.begin(at, "save", &options.monitor)?;
+    let writer = WriterRank { rank: session.rank() as u32, count: session.size() as u32 };
+    let format = options.layout.format();
+    let many = session.agree("check", check(format, at, tree, options, writer))?;
+    session.shares_storage(at)?;
+    check_same_tree(&session, tree, options)?;
+    check_same_bytes(&session, tree)?;
+
+    let data_bytes = held_len_bytes(tree);
+    options.monitor.expect(data_bytes);
+    let mut publication = None;
+    let ticket = session.broadcast("publish", || {
+        let begun = publication.insert(at.storage().publish(at, how_published(&Target::Folder, options))?);
+        Ok(begun.ticket()?.into())
+    })?;
+    let publication = match publication {
+        Some(begun) => Ok(begun),
+        None => String::from_utf8(ticket.to_vec())
+            .map_err(|_| Error::invalid("rank 0 gave a ticket that is no text"))
+            .and_then(|ticket| at.storage().join(at, &ticket, how_published(&Target::Folder, options))),
+    };
+    let publication = session.agree("join", publication)?;
+    let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
+    let reused_bytes = publication.reused_bytes();
+    let (stored_bytes, committed) = match writer.rank {
+        0 => {
+            session.agree("write", written)?;
+            commit(&session, many, tree, publication, options)?
+        }
+        _ => {
+            let ours = written.and_then(|()| {
+                let stored_bytes = publication.stored_bytes()?;
+                publication.commit()?;
+                Ok(stored_bytes)
+            });
+            let stored_bytes = session.agree("write", ours)?;
+            (stored_bytes, session.agree("commit", Ok(())))
+        }
+    };
+    options.monitor.finish()?;
+    committed?;
+    session.finish();
+    Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
+}
+
+/// Merges and commits, on rank 0. When the checkpoint has its name the save has succeeded, whoever hears of it.
+fn commit(
+    session: &Session,
+    many: &dyn ManyWriters,
+    tree: &Tree<Leaf>,
+    publication: Box<dyn Publication>,
+    options: &SaveOptions,
+) -> Result<(u64, Result<()>)> {
+    let merged = many.merge(tree, session.size() as u32, &*publication, options);
+    let stored_bytes = merged.and_then(|()| publication.stored_bytes());
+    let committed = stored_bytes.and_then(|stored_bytes| {
+        publication.commit()?;
+        Ok(stored_bytes)
+    });
+    match committed {
+        Ok(stored_bytes) => {
+            // Who does not hear of it finds it in the storage.
+            let _ = session.agree("commit", Ok(()));
+            Ok((stored_bytes, Ok(())))
+        }
+        Err(error) => session.agree("commit", Err(error)),
+    }
+}
+
+/// What this process can refuse by itself.
+fn check<'f>(
+    format: &'f dyn Format,
+    at: &Location,
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+    writer: WriterRank,
+) -> Result<&'f dyn ManyWriters> {
+    check_options(format, options)?;
+    if writer.rank == 0 {
+        replace::check_place(at, options)?;
+    }
+    check_rules(tree, options)?;
+    format.many_writers().ok_or_else(|| {
+        Error::unsupported(format!("several processes cannot write the layout {} together", format.name()))
+            .in_file(at)
+            .help("save in the layout regrow or orbax; or gather the arrays, and save from one process")
+    })
+}
+
+/// Bytes of what this process holds.
+fn held_len_bytes(tree: &Tree<Leaf>) -> u64 {
+    let held = |array: &Array| match array.shards() {
+        Some(shards) => shards.held().iter().map(|shard| shard.array.len_bytes()).sum(),
+        None => array.len_bytes(),
+    };
+    tree.leaves().iter().filter_map(Leaf::as_array).map(held).fold(0, u64::saturating_add)
+}
+
+/// Errs in every process unless all of them save the same tree in the same way, with one version of regrow.
+fn check_same_tree(session: &Session, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let ways = format!("{:?} {:?} {:?}", options.layout, options.cast, options.compression);
+    let told = structure_of(tree).map(|structure| {
+        let digest = blake3::hash(structure.as_bytes()).to_hex();
+        let ways = blake3::hash(ways.as_bytes()).to_hex();
+        Bytes::from(format!("{version}\n{}\n{ways}\n{digest}", counted(tree.len(), "leaf", "leaves")))
+    });
+    let told = session.agree("structure", told)?;
+    let all = session.gather("tree", told)?;
+    let verdict = session.broadcast("tree-result", || {
+        let all = all.unwrap_or_default();
+        let (Some(first), mut differ) = (all.first(), BTreeMap::<&str, Vec<usize>>::new()) else {
+            return Ok(Bytes::new());
+        };
+        let lines =
+            |told: &Bytes| String::from_utf8_lossy(told).lines().map(str::to_owned).collect::<Vec<_>>();
+        let ours = lines(first);
+        for (rank, theirs) in all.iter().map(lines).enumerate() {
+            let what =
+                ["another version of regrow", "another number of leaves", "other options", "another tree"];
+            if let Some((what, _)) = what.into_iter().zip(ours.iter().zip(&theirs)).find(|(_, (a, b))| a != b)
+            {
+                differ.entry(what).or_default().push(rank);
+            }
+        }
+        match differ.into_iter().next() {
+            None => Ok(Bytes::new()),
+            // Which leaf it is they find out together; for anything else this says enough.
+            Some(("another tree", _)) => Ok(Bytes::from_static(b"differ")),
+            Some((what, ranks)) => {
+                let said = |line: usize, rank: usize| {
+                    let told = all.get(rank).map(lines).unwrap_or_default();
+                    told.get(line).cloned().unwrap_or_default()
+                };
+                let line = if what == "another version of regrow" { 0 } else { 1 };
+                let rank = ranks.first().copied().unwrap_or(0);
+                let error = Error::invalid(format!("{} has {what} than rank 0", ranks_text(&ranks)));
+                let error = if what == "other options" {
+                    error
+                } else {
+                    error.expected(said(line, 0), said(line, rank))
+                };
+                Err(error.help(
+                    "every process saves the same tree with the same arguments, each with its own shards",
+                ))
+            }
+        }
+    })?;
+    if verdict.is_empty() {
+        return Ok(());
+    }
+    name_first_difference(session, tree)
+}
+
+/// Which leaf it is in which the trees differ: an error in every process.
+fn name_first_difference(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
+    let own: Vec<String> = tree.iter().map(|(path, leaf)| format!("{path}: {}", leaf_text(leaf))).collect();
+    let all = session.gather("leaves", Bytes::from(own.join("\n")))?;
+    session.broadcast("leaves-result", || {
+        for (rank, theirs) in all.unwrap_or_default().iter().enumerate() {
+            let theirs = String::from_utf8_lossy(theirs);
+            if let Some((ours, theirs)) = own.iter().zip(theirs.split('\n')).find(|(a, b)| a.as_str() != *b) {
+                return Err(Error::invalid(format!("rank {rank} has another tree than rank 0"))
+                    .expected(ours, theirs)
+                    .help("every process saves the same tree, with the same shardings"));
+            }
+        }
+        Err(Error::invalid(
+            "the processes have trees of other containers, or other keys, with the same leaves",
+        )
+        .help("every process saves the same tree: the same keys in the same order, the same classes"))
+    })?;
+    Ok(())
+}
+
+/// What has to be the same of a leaf in every process.
+fn leaf_text(leaf: &Leaf) -> String {
+    match &leaf.data {
+        LeafData::Array(array) => match array.shards() {
+            Some(shards) => {
+                format!("{} {} in chunks of {}", array.dtype(), array.shape(), shards.chunk_shape())
+            }
+            None => format!("{} {}", array.dtype(), array.shape()),
+        },
+        LeafData::Text(text) => format!("{text:?}"),
+        LeafData::Absent => leaf.kind.name().to_owned(),
+    }
+}
+
+/// The tree as text, without what may differ between processes: on which device an array of one device lies.
+fn structure_of(tree: &Tree<Leaf>) -> Result<String> {
+    let columns = |_, leaf: &'_ Leaf| -> (Shape, std::sync::Arc<str>) {
+        match &leaf.data {
+            LeafData::Array(array) => (array.shape().clone(), leaf_text(leaf).into()),
+            LeafData::Text(text) => (Shape::scalar(), text.clone()),
+            LeafData::Absent => (Shape::scalar(), std::sync::Arc::default()),
+        }
+    };
+    let structure = Structure::of_columns(tree, |at, leaf| {
+        let (shape, text) = columns(at, leaf);
+        let dtype = leaf.as_array().map_or(crate::array::Dtype::UInt8, Array::dtype);
+        LeafColumns { kind: &leaf.kind, dtype, shape, text, name: None, sharding: None }
+    })?;
+    let cuts: Vec<String> = tree.leaves().iter().map(leaf_text).collect();
+    Ok(format!("{}\n{}", structure.to_json()?, cuts.join("\n")))
+}
+
+/// Errs in every process if a leaf that each holds whole has other bytes in one of them: nobody could tell which are
+/// meant.
+fn check_same_bytes(session: &Session, tree: &Tree<Leaf>) -> Result<()> {
+    let is_own = |leaf: &Leaf| leaf.as_array().is_some_and(|array| array.shards().is_none());
+    let digests = || -> Result<Bytes> {
+        let mut digests = Vec::new();
+        for (path, leaf) in tree.iter().filter(|(_, leaf)| is_own(leaf)) {
+            let Some(array) = leaf.as_array() else { continue };
+            let mut hasher = blake3::Hasher::new();
+            let hashed = array.for_each_piece(1 << 20, |piece| {
+                hasher.update(piece);
+                Ok(())
+            });
+            hashed.at_leaf(&path)?;
+            digests.extend_from_slice(hasher.finalize().as_bytes().get(..16).unwrap_or_default());
+        }
+        Ok(digests.into())
+    };
+    let digests = session.agree("digests", digests())?;
+    let all = session.gather("bytes", digests)?;
+    session.broadcast("bytes-result", || {
+        let all = all.unwrap_or_default();
+        let Some((ours, others)) = all.split_first() else { return Ok(Bytes::new()) };
+        let mut differ: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (rank, theirs) in others.iter().enumerate() {
+            let pairs = ours.chunks(16).zip(theirs.chunks(16)).enumerate();
+            for (at, _) in pairs.filter(|(_, (a, b))| a != b) {
+                differ.entry(at).or_default().push(rank + 1);
+            }
+        }
+        if differ.is_empty() {
+            return Ok(Bytes::new());
+        }
+        let own: Vec<String> =
+            tree.iter().filter(|(_, leaf)| is_own(leaf)).map(|(path, _)| path.to_string()).collect();
+        let named = differ.iter().take(NAMED_MAX).map(|(&at, ranks)| {
+            format!("{}: {}", own.get(at).map_or("?", String::as_str), ranks_text(ranks))
+        });
+        let list = named.collect::<Vec<_>>().join("\n    ");
+        let more = differ.len().saturating_sub(NAMED_MAX);
+        let rest = if more > 0 { format!("\n    and {more} more") } else { String::new() };
+        Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("each process holds these leaves whole, with other bytes than rank 0:\n    {list}{rest}"),
+        )
+        .help(
+            "make them equal (broadcast them from rank 0), or spread them over the mesh as one global array",
+        ))
+    })?;
+    Ok(())
+}
+
+fn ranks_text(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().take(NAMED_MAX).map(usize::to_string).collect();
+    let more = if ranks.len() > NAMED_MAX {
+        format!(" and {} more", ranks.len() - NAMED_MAX)
+    } else {
+        String::new()
+    };
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}{more}", list.join(", "))
+}
