@@ -42,6 +42,7 @@ from ._errors import (
     ReplacedError,
     SourceChangedError,
     StorageFullError,
+    TimedOutError,
     UncommittedError,
     UnsupportedError,
 )
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from ._cache import Cache, CacheReport
     from ._checkpoint import Checkpoint, Finding, Item, Leaf, VerifyReport
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
+    from ._coordination import Coordinator, Folder, coordinator
     from ._copy import CopyReport, copy
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
@@ -79,9 +81,11 @@ __all__ = [
     "ConvertOptions",
     "ConvertPlan",
     "ConvertReport",
+    "Coordinator",
     "CopyReport",
     "CorruptError",
     "Finding",
+    "Folder",
     "IncompleteCheckpointWarning",
     "InternalError",
     "InvalidArgumentError",
@@ -117,11 +121,13 @@ __all__ = [
     "StageReport",
     "StandardHandler",
     "StorageFullError",
+    "TimedOutError",
     "UncommittedError",
     "UnknownLeaf",
     "UnsupportedError",
     "VerifyReport",
     "convert",
+    "coordinator",
     "copy",
     "list_checkpoints",
     "load",
@@ -140,6 +146,7 @@ _HOMES = {
     "_cache": ("Cache", "CacheReport"),
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
+    "_coordination": ("Coordinator", "Folder", "coordinator"),
     "_copy": ("CopyReport", "copy"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),

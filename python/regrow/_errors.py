@@ -147,6 +147,12 @@ class SourceChangedError(RegrowError):
     kind = "source_changed"
 
 
+class TimedOutError(RegrowError, TimeoutError):
+    """Other processes of the job have not come in time, or have ended; the message names their ranks."""
+
+    kind = "timed_out"
+
+
 class IoError(RegrowError, OSError):
     """Any other failure of the operating system."""
 
@@ -182,6 +188,7 @@ BY_KIND: dict[str, type[RegrowError]] = {
         ReplacedError,
         CancelledError,
         SourceChangedError,
+        TimedOutError,
         IoError,
         InternalError,
     )

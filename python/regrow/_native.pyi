@@ -54,6 +54,54 @@ class Cache:
 _Place = str | Location
 
 @final
+class Coordinator:
+    """A coordinator of the engine's own. It keeps the protocol `regrow.Coordinator`."""
+
+    @staticmethod
+    def single() -> Coordinator:
+        """A job of one process."""
+
+    @staticmethod
+    def folder(path: _Place, rank: int, size: int) -> Coordinator:
+        """A folder that all processes see."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def value_len_max_bytes(self) -> int: ...
+    def put_if_absent(self, key: str, value: bytes) -> bool: ...
+    def get(self, key: str, wait: float) -> bytes | None: ...
+    def remove(self, key: str) -> None: ...
+    def live(self) -> list[int] | None: ...
+
+@final
+class Session:
+    """One save or restore by all processes. `wait` is the time-out in seconds, and what is put in front of keys."""
+
+    def __new__(
+        cls, coordinator: Any, target: _Place, purpose: str, wait: tuple[float, str | None], gets_signals: bool
+    ) -> Session: ...
+    def gather(self, phase: str, value: bytes, gets_signals: bool) -> list[bytes] | None:
+        """What every process gives, on rank 0."""
+
+    def broadcast(self, phase: str, value: bytes, gets_signals: bool) -> bytes:
+        """What rank 0 gives, on every process."""
+
+    def agree(self, phase: str, error: str | None, gets_signals: bool) -> None:
+        """Raises in every process if one of them brings an error."""
+
+    def shares_storage(self, target: _Place, gets_signals: bool) -> None:
+        """Raises in every process unless all of them see what rank 0 writes there."""
+
+    def finish(self) -> None:
+        """Ends it well."""
+
+    def leave(self) -> None:
+        """Ends it, as a failure if it was not finished."""
+
+@final
 class Structure:
     """The nodes of a tree, without its leaves."""
 

@@ -20,6 +20,7 @@
 //! | `background` | saves while Python goes on |
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
+//! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
@@ -40,6 +41,7 @@ mod cache;
 mod checkpoint;
 mod columns;
 mod convert;
+mod coordination;
 mod copy;
 mod equinox;
 mod error;
@@ -76,6 +78,8 @@ mod _native {
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
     #[pymodule_export]
     use crate::convert::{convert, plan_convert};
+    #[pymodule_export]
+    use crate::coordination::{Coordinator, Session};
     #[pymodule_export]
     use crate::copy::copy;
     #[pymodule_export]

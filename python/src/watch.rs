@@ -111,6 +111,32 @@ fn unwatched<T: Send>(
     }
 }
 
+/// Does `work`, which looks at `monitor` while it waits for others, with the interpreter released: a signal cancels it.
+pub fn cancellable<T: Send>(
+    py: Python<'_>,
+    gets_signals: bool,
+    monitor: &Monitor,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
+    if !gets_signals {
+        return released(py, work);
+    }
+    let (tell, told) = channel();
+    // Nobody asks: there is no callback.
+    let (answer, _answers) = channel();
+    let (result, raised) = py.detach(move || {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let _done = Done(tell);
+                caught(work)
+            });
+            let raised = attend(monitor, &told, &answer, None);
+            (thread.join().unwrap_or_else(|panic| Err(panicked(&*panic))), raised)
+        })
+    });
+    raised.map_or_else(|| result.or_raise(), Err)
+}
+
 /// Fixes the type that the channel carries.
 fn run<T>(work: impl FnOnce(Monitor) -> Result<T>, monitor: Monitor) -> Result<T> {
     work(monitor)

@@ -1,0 +1,142 @@
+"""What the processes of a job tell each other: through a service that the job has already.
+
+    JAX     jax.distributed.initialize() was called     its coordination service
+    torch   torch.distributed is initialised            its default store
+    MPI     mpi4py.MPI is imported                      messages on a copy of COMM_WORLD
+    Folder  given by the caller                         files or objects in a folder that all processes see
+
+`coordinator()` takes the first of these that the program has made ready with more than one process. It imports none of
+them. All it needs of each is in `Coordinator`: to put a value under a key that has none, and to get values.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, runtime_checkable
+
+from . import _native
+from ._location import StrPath, place
+from ._progress import _gets_signals
+
+
+@runtime_checkable
+class Coordinator(Protocol):
+    """A service through which the processes of a job find each other's words. Any thread may call it.
+
+    Keys are names of ASCII letters, digits, ``-``, ``_`` and ``.``, with ``/`` between them. Values are never empty.
+    """
+
+    @property
+    def rank(self) -> int:
+        """Which process this is, from 0 on."""
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+
+    @property
+    def value_len_max_bytes(self) -> int:
+        """Longest value that the service takes."""
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        """Puts a value where there is none; ``False`` if there is one. Of several callers at once one gets ``True``."""
+
+    def get(self, key: str, wait: float) -> bytes | None:
+        """The value at the key; waits so many seconds for it. ``None`` if there is none by then."""
+
+    def remove(self, key: str) -> None:
+        """Removes the key, and all keys that begin with it and a ``/``, as far as the service can find them."""
+
+    def live(self) -> list[int] | None:
+        """The ranks that are known to live; ``None`` where nobody knows. Waits for nobody."""
+
+
+def Folder(path: StrPath, *, rank: int, size: int) -> Coordinator:
+    """Processes that share nothing but a folder, on a disk or in a bucket: process `rank` of `size`.
+
+    Every process gives the same folder, which nobody else uses meanwhile. It is made when it is needed. Slower than a
+    service: a disk is looked at up to every 50 ms, a bucket up to twice a second.
+
+    Raises:
+        InvalidArgumentError: if there is no such rank.
+    """
+    return _native.Coordinator.folder(place("path", path), rank, size)
+
+
+def coordinator() -> Coordinator:
+    """The coordinator of this job: that of JAX, torch or MPI, where one is ready; else of this process alone.
+
+    Raises:
+        UnsupportedError: if the service is there, and lacks what is needed.
+    """
+    if "jax" in sys.modules:
+        from ._coordination_jax import find as find_jax
+
+        if (found := find_jax()) is not None:
+            return found
+    if "torch.distributed" in sys.modules:
+        from ._coordination_torch import find as find_torch
+
+        if (found := find_torch()) is not None:
+            return found
+    if "mpi4py.MPI" in sys.modules:
+        from ._coordination_mpi import find as find_mpi
+
+        if (found := find_mpi()) is not None:
+            return found
+    return _native.Coordinator.single()
+
+
+class Session:
+    """One save or restore of one checkpoint, in which every process of the job takes part.
+
+    Every process goes through the same phases in the same order, each under a name of its own. The first error of any
+    of them ends the session for all; so does leaving the `with` block by an exception.
+
+        with Session(regrow.coordinator(), path, "save") as session:
+            parts = session.gather("index", my_index)       # on rank 0, else None
+            session.agree("written")
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        path: StrPath,
+        purpose: str,
+        *,
+        timeout: float = 600.0,
+        prefix: str | None = None,
+    ) -> None:
+        """Returns when all processes have come. `timeout` is in seconds, and for each phase.
+
+        Raises:
+            TimedOutError: with the ranks that have not come or have ended.
+            RegrowError: of another process, as an error of its kind.
+        """
+        wait = (timeout, prefix)
+        self._native = _native.Session(coordinator, place("path", path), purpose, wait, _gets_signals())
+
+    def gather(self, phase: str, value: bytes) -> list[bytes] | None:
+        """What every process gives, in the order of ranks, on rank 0; the others do not wait."""
+        return self._native.gather(phase, value, _gets_signals())
+
+    def broadcast(self, phase: str, value: bytes = b"") -> bytes:
+        """What rank 0 gives, on every process."""
+        return self._native.broadcast(phase, value, _gets_signals())
+
+    def agree(self, phase: str, error: str | None = None) -> None:
+        """Waits until every process has come here; raises in all of them if one of them brings an error."""
+        self._native.agree(phase, error, _gets_signals())
+
+    def shares_storage(self, path: StrPath) -> None:
+        """Raises `InvalidArgumentError` in every process unless all of them see what rank 0 writes beside `path`."""
+        self._native.shares_storage(place("path", path), _gets_signals())
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._native.finish()
+        else:
+            self._native.leave()

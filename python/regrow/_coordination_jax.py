@@ -1,0 +1,127 @@
+"""JAX's coordination service: the key-value store of `jax.distributed`.
+
+JAX has no public name for it, so what is needed of the private client is looked for, and missed with a message. Rank 0
+runs the service: when that process ends, so does the job.
+
+Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. Without `jax_enable_recoverability` JAX itself
+aborts all processes when one has died, so that nobody is left to be told; with it, `live` knows.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+from ._errors import UnsupportedError
+
+NEEDED = ("key_value_set_bytes", "blocking_key_value_get_bytes", "key_value_delete")
+LIVE_FOR_SECONDS = 5.0
+"""How old an answer of JAX about the living may be."""
+
+
+class JaxCoordinator:
+    """The processes of `jax.distributed.initialize`."""
+
+    value_len_max_bytes = 3 << 20
+
+    def __init__(self, client: Any, rank: int, size: int, knows_live: bool) -> None:
+        missing = [name for name in NEEDED if not hasattr(client, name)]
+        if missing:
+            help = "give regrow.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
+            raise UnsupportedError(
+                f"JAX {_version()} has changed its coordination client: it lacks {', '.join(missing)}\n  help: {help}",
+                help=help,
+            )
+        self.rank = rank
+        self.size = size
+        self._client = client
+        self._living = _Living(client, size) if knows_live and hasattr(client, "get_live_nodes") else None
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        try:
+            self._client.key_value_set_bytes(key, value)
+        except Exception as error:
+            if _is(error, "ALREADY_EXISTS"):
+                return False
+            raise
+        return True
+
+    def get(self, key: str, wait: float) -> bytes | None:
+        try:
+            return bytes(self._client.blocking_key_value_get_bytes(key, int(wait * 1000)))
+        except Exception as error:
+            if _is(error, "DEADLINE_EXCEEDED") or _is(error, "NOT_FOUND"):
+                return None
+            raise
+
+    def remove(self, key: str) -> None:
+        # What is below the key goes with it.
+        self._client.key_value_delete(key)
+
+    def live(self) -> list[int] | None:
+        return self._living.ranks() if self._living is not None else None
+
+
+class _Living:
+    """Who lives, as JAX knows it.
+
+    `get_live_nodes` is a barrier: it returns when every process that lives has called it. So it is called on a thread,
+    one at a time, only during long waits, and its answer is there when all who live wait: that is when it matters.
+    """
+
+    def __init__(self, client: Any, size: int) -> None:
+        self._client = client
+        self._size = size
+        self._lock = threading.Lock()
+        self._asking = False
+        self._answer: tuple[float, list[int]] | None = None
+
+    def ranks(self) -> list[int] | None:
+        with self._lock:
+            if self._answer is not None:
+                when, ranks = self._answer
+                self._answer = None
+                if time.monotonic() - when < LIVE_FOR_SECONDS:
+                    return ranks
+            if not self._asking:
+                self._asking = True
+                threading.Thread(target=self._ask, name="regrow-live", daemon=True).start()
+        return None
+
+    def _ask(self) -> None:
+        try:
+            ranks = sorted(self._client.get_live_nodes(list(range(self._size))))
+        except Exception:
+            # The service is gone: whoever waits finds out when it asks for a key.
+            ranks = None
+        with self._lock:
+            self._asking = False
+            self._answer = (time.monotonic(), ranks) if ranks is not None else None
+
+
+def find() -> JaxCoordinator | None:
+    """The coordinator, if `jax.distributed` has more than one process."""
+    state = getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), "client", None)
+    if state is None:
+        return None
+    distributed: Any = sys.modules["jax._src.distributed"].global_state
+    size = distributed.num_processes or 1
+    if size == 1:
+        return None
+    return JaxCoordinator(distributed.client, distributed.process_id, size, _is_recoverable())
+
+
+def _is_recoverable() -> bool:
+    config = getattr(sys.modules.get("jax"), "config", None)
+    return bool(getattr(config, "jax_enable_recoverability", False))
+
+
+def _is(error: Exception, status: str) -> bool:
+    """Whether an error of the client has this status of gRPC."""
+    return str(error).startswith(status)
+
+
+def _version() -> str:
+    return str(getattr(sys.modules.get("jax"), "__version__", "unknown"))

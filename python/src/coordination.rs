@@ -1,0 +1,289 @@
+//! Coordinators and sessions: the engine's for Python, and Python's for the engine.
+//!
+//! An object of the protocol `regrow.Coordinator` is called for each question of the engine, on whichever thread asks, with
+//! the interpreter held only as long as the call.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use regrow::coordination::{self, Folder, OnWait, SessionOptions, Single, Waiting};
+use regrow::location::ToLocation;
+use regrow::{Error, ErrorKind, Monitor, Result};
+
+use crate::error::{OrRaise, released};
+use crate::location::LocationIn;
+use crate::watch::cancellable;
+
+/// A coordinator of the engine's own: it keeps the protocol, too.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Coordinator(Arc<dyn coordination::Coordinator>);
+
+#[pymethods]
+impl Coordinator {
+    /// A job of one process.
+    #[staticmethod]
+    fn single() -> Self {
+        Self(Arc::new(Single::new()))
+    }
+
+    /// A folder that all processes see.
+    #[staticmethod]
+    fn folder(path: LocationIn, rank: usize, size: usize) -> PyResult<Self> {
+        let folder = path.to_location().and_then(|at| Folder::new(at, rank, size));
+        folder.map(|folder| Self(Arc::new(folder))).or_raise()
+    }
+
+    #[getter]
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    #[getter]
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    #[getter]
+    fn value_len_max_bytes(&self) -> usize {
+        self.0.value_len_max_bytes().min(isize::MAX.cast_unsigned())
+    }
+
+    fn put_if_absent(&self, py: Python<'_>, key: &str, value: Vec<u8>) -> PyResult<bool> {
+        released(py, || self.0.put_if_absent(key, value.into()))
+    }
+
+    fn get<'py>(&self, py: Python<'py>, key: &str, wait: f64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let found = released(py, || self.0.get(key, seconds(wait)?))?;
+        Ok(found.map(|value| PyBytes::new(py, &value)))
+    }
+
+    fn remove(&self, py: Python<'_>, key: &str) -> PyResult<()> {
+        released(py, || self.0.remove(key))
+    }
+
+    fn live(&self, py: Python<'_>) -> PyResult<Option<Vec<usize>>> {
+        released(py, || self.0.live())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("{:?}", self.0)
+    }
+}
+
+/// A coordinator, of the engine or of Python.
+#[derive(FromPyObject)]
+pub enum CoordinatorIn {
+    /// The engine's own.
+    #[pyo3(transparent)]
+    Made(Py<Coordinator>),
+    /// An object of the protocol.
+    #[pyo3(transparent)]
+    Foreign(Py<PyAny>),
+}
+
+impl CoordinatorIn {
+    /// The coordinator; rank and size are asked for once.
+    pub fn into_coordinator(self, py: Python<'_>) -> PyResult<Arc<dyn coordination::Coordinator>> {
+        let object = match self {
+            Self::Made(made) => return Ok(Arc::clone(&made.get().0)),
+            Self::Foreign(object) => object,
+        };
+        let here = object.bind(py);
+        let foreign = Foreign {
+            rank: here.getattr(intern!(py, "rank"))?.extract()?,
+            size: here.getattr(intern!(py, "size"))?.extract()?,
+            value_len_max_bytes: here.getattr(intern!(py, "value_len_max_bytes"))?.extract()?,
+            object,
+        };
+        Ok(Arc::new(foreign))
+    }
+}
+
+/// An object of the protocol `regrow.Coordinator`.
+#[derive(Debug)]
+struct Foreign {
+    object: Py<PyAny>,
+    rank: usize,
+    size: usize,
+    value_len_max_bytes: usize,
+}
+
+impl Foreign {
+    fn call<T>(
+        &self,
+        name: &str,
+        call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T> {
+        Python::attach(|py| {
+            call(py, self.object.bind(py)).map_err(|raised| {
+                let kind = self
+                    .object
+                    .bind(py)
+                    .get_type()
+                    .name()
+                    .map_or_else(|_| String::new(), |name| name.to_string());
+                Error::new(ErrorKind::Io, format!("`{name}` of the coordinator {kind} raised {raised}"))
+                    .help("the job's coordination service does not answer: look whether rank 0 still runs")
+            })
+        })
+    }
+}
+
+impl coordination::Coordinator for Foreign {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn put_if_absent(&self, key: &str, value: Bytes) -> Result<bool> {
+        self.call("put_if_absent", |py, object| {
+            object.call_method1(intern!(py, "put_if_absent"), (key, PyBytes::new(py, &value)))?.extract()
+        })
+    }
+
+    fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>> {
+        self.call("get", |py, object| {
+            let found = object.call_method1(intern!(py, "get"), (key, wait.as_secs_f64()))?;
+            Ok(found.extract::<Option<Vec<u8>>>()?.map(Bytes::from))
+        })
+    }
+
+    fn remove(&self, key: &str) -> Result<()> {
+        self.call("remove", |py, object| object.call_method1(intern!(py, "remove"), (key,)).map(drop))
+    }
+
+    fn live(&self) -> Result<Option<Vec<usize>>> {
+        self.call("live", |py, object| object.call_method0(intern!(py, "live"))?.extract())
+    }
+
+    fn value_len_max_bytes(&self) -> usize {
+        self.value_len_max_bytes
+    }
+}
+
+/// How processes wait for each other: seconds, and what is put in front of their keys.
+pub type WaitIn = (f64, Option<String>);
+
+/// The options of a session; long waits are told to Python's `logging`.
+pub fn session_options((timeout, prefix): WaitIn, monitor: &Monitor) -> Result<SessionOptions> {
+    let options = SessionOptions::default();
+    Ok(SessionOptions {
+        timeout: seconds(timeout)?,
+        prefix: prefix.unwrap_or(options.prefix),
+        monitor: monitor.clone(),
+        on_wait: Some(OnWait::new(log)),
+        ..options
+    })
+}
+
+fn log(waiting: &Waiting) {
+    // Nobody is to fail because a log cannot be written.
+    let _ = Python::attach(|py| {
+        let logger = py.import("logging")?.call_method1("getLogger", ("regrow",))?;
+        logger.call_method1("warning", ("%s", waiting.to_string())).map(drop)
+    });
+}
+
+fn seconds(seconds: f64) -> Result<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| {
+        Error::invalid(format!("a time-out is a number of seconds: {error}")).expected("0 or more", seconds)
+    })
+}
+
+/// One save or restore by all processes.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct Session {
+    session: Mutex<Option<Arc<coordination::Session>>>,
+    monitor: Monitor,
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        coordinator: CoordinatorIn,
+        target: LocationIn,
+        purpose: &str,
+        wait: WaitIn,
+        gets_signals: bool,
+    ) -> PyResult<Self> {
+        let coordinator = coordinator.into_coordinator(py)?;
+        let target = target.to_location().or_raise()?;
+        let monitor = Monitor::new();
+        let options = session_options(wait, &monitor).or_raise()?;
+        let begin = || coordination::Session::begin(coordinator, &target, purpose, options);
+        let session = cancellable(py, gets_signals, &monitor, begin)?;
+        Ok(Self { session: Mutex::new(Some(Arc::new(session))), monitor })
+    }
+
+    /// What every process gives, on rank 0.
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        phase: &str,
+        value: Vec<u8>,
+        gets_signals: bool,
+    ) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
+        let session = self.session()?;
+        let all = cancellable(py, gets_signals, &self.monitor, || session.gather(phase, value.into()))?;
+        Ok(all.map(|all| all.iter().map(|value| PyBytes::new(py, value)).collect()))
+    }
+
+    /// What rank 0 gives, on every process.
+    fn broadcast<'py>(
+        &self,
+        py: Python<'py>,
+        phase: &str,
+        value: Vec<u8>,
+        gets_signals: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let session = self.session()?;
+        let work = || session.broadcast(phase, || Ok(value.into()));
+        Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
+    }
+
+    /// Errs in every process if one of them brings an error.
+    fn agree(&self, py: Python<'_>, phase: &str, error: Option<String>, gets_signals: bool) -> PyResult<()> {
+        let session = self.session()?;
+        let result = error.map_or(Ok(()), |error| Err(Error::new(ErrorKind::Io, error)));
+        cancellable(py, gets_signals, &self.monitor, || session.agree(phase, result))
+    }
+
+    /// Errs in every process unless all of them see what rank 0 writes there.
+    fn shares_storage(&self, py: Python<'_>, target: LocationIn, gets_signals: bool) -> PyResult<()> {
+        let session = self.session()?;
+        let target = target.to_location().or_raise()?;
+        cancellable(py, gets_signals, &self.monitor, || session.shares_storage(&target))
+    }
+
+    /// Ends it well.
+    fn finish(&self, py: Python<'_>) {
+        let session = self.taken();
+        py.detach(|| session.and_then(Arc::into_inner).into_iter().for_each(coordination::Session::finish));
+    }
+
+    /// Ends it, as a failure if it was not finished: the others learn it.
+    fn leave(&self, py: Python<'_>) {
+        let session = self.taken();
+        py.detach(|| drop(session));
+    }
+}
+
+impl Session {
+    fn taken(&self) -> Option<Arc<coordination::Session>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn session(&self) -> PyResult<Arc<coordination::Session>> {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.clone().ok_or_else(|| Error::invalid("the session has ended")).or_raise()
+    }
+}

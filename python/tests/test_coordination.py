@@ -1,0 +1,275 @@
+"""Several processes that coordinate: through JAX' service, and through a folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import types
+
+import processes
+import pytest
+
+import regrow
+from regrow import _coordination, _coordination_jax, _native
+
+ROUNDS = """
+    import regrow
+    from regrow._coordination import Session
+
+    if arguments["folder"] is None:
+        coordinator = regrow.coordinator()
+    else:
+        coordinator = regrow.Folder(arguments["folder"], rank=rank, size=size)
+    assert (coordinator.rank, coordinator.size) == (rank, size)
+    given = []
+    for _ in range(3):
+        with Session(coordinator, arguments["target"], "save", timeout=60) as session:
+            session.shares_storage(arguments["target"])
+            gathered = session.gather("index", b"%d" % rank * 5_000_000)
+            if rank == 0:
+                assert gathered == [b"%d" % each * 5_000_000 for each in range(size)]
+            given.append(session.broadcast("plan", b"plan of %d" % rank).decode())
+            try:
+                session.agree("written", "no space" if arguments["fails"] == rank else None)
+                given.append("agreed")
+            except regrow.RegrowError as error:
+                given.append(f"{type(error).__name__}: {error}")
+    done(given)
+"""
+
+
+@pytest.mark.parametrize(("service", "size"), [("jax", 2), ("jax", 4), ("folder", 3)])
+def test_processes_gather_broadcast_and_agree(tmp_path, service, size):
+    folder = None if service == "jax" else str(tmp_path / "meet")
+    arguments = {"folder": folder, "target": str(tmp_path / "step_1"), "fails": None}
+    ended = processes.run(size, ROUNDS, tmp_path / "run", arguments=arguments, jax=service == "jax")
+    for each in ended:
+        assert each.value == ["plan of 0", "agreed"] * 3
+    assert not (tmp_path / "step_1").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"] if folder is None else ["meet", "run"]
+    if folder is not None:
+        assert list((tmp_path / "meet").iterdir()) == []
+
+
+def test_an_error_of_one_process_is_an_error_of_all_and_the_next_attempt_begins_anew(tmp_path):
+    arguments = {"folder": None, "target": str(tmp_path / "step_1"), "fails": 1}
+    ended = processes.run(2, ROUNDS, tmp_path / "run", arguments=arguments, jax=True)
+    assert ended[1].value == ["plan of 0", "IoError: no space"] * 3
+    assert ended[0].value == ["plan of 0", "IoError: rank 1 failed in phase `written`: no space"] * 3
+
+
+KILLED = """
+    import logging, os, signal
+    import regrow
+    from regrow._coordination import Session
+
+    logging.basicConfig(level=logging.INFO)
+    session = Session(regrow.coordinator(), arguments["target"], "save", timeout=arguments["timeout"])
+    if rank == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        session.agree("written")
+        done("agreed")
+    except regrow.TimedOutError as error:
+        done([str(error), time.monotonic() - began])
+    # JAX would wait for the one that has died.
+    if rank == 0:
+        time.sleep(3)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("timeout", [8, 100])
+def test_survivors_of_a_killed_process_are_told_who_it_was(tmp_path, timeout):
+    arguments = {"target": str(tmp_path / "step_1"), "timeout": timeout}
+    ended = processes.run(
+        3, KILLED, tmp_path / "run", arguments=arguments, jax=True, recoverable=True, heartbeat=10, statuses={2: -9}
+    )
+    # After the time-out, or as soon as JAX has missed a heartbeat.
+    what = "rank 2 has not come to phase `written`" if timeout < 10 else "rank 2 has ended before phase `written`"
+    for each in ended[:2]:
+        message, seconds = each.value
+        assert what in message
+        assert message.startswith(what) or "failed in phase `written`: " in message
+        assert str(tmp_path / "step_1") in message
+        assert seconds < 60
+    if timeout > 10:
+        assert "waits for rank 2 in phase `written`" in ended[0].output
+
+
+def test_a_process_that_leaves_early_ends_the_others(tmp_path):
+    worker = """
+        import regrow
+        from regrow._coordination import Session
+        try:
+            with Session(regrow.coordinator(), arguments, "save", timeout=100) as session:
+                if rank == 1:
+                    raise ValueError("not of regrow")
+                session.agree("written")
+        except (ValueError, regrow.RegrowError) as error:
+            done(f"{type(error).__name__}: {error}")
+    """
+    ended = processes.run(2, worker, tmp_path / "run", arguments=str(tmp_path / "step_1"), jax=True)
+    assert ended[1].value == "ValueError: not of regrow"
+    assert ended[0].value.startswith("CancelledError: rank 1 failed in phase `leave`: it has left before its end")
+
+
+def test_disks_that_are_not_shared_are_found_at_the_start(tmp_path):
+    worker = """
+        import os, regrow
+        from regrow._coordination import Session
+        target = f"{arguments}/disk-{rank % 2}/run/step_1"
+        os.makedirs(f"{arguments}/disk-{rank % 2}", exist_ok=True)
+        with Session(regrow.coordinator(), f"{arguments}/step_1", "save") as session:
+            try:
+                session.shares_storage(target)
+            except regrow.InvalidArgumentError as error:
+                done(str(error))
+    """
+    ended = processes.run(3, worker, tmp_path / "run", arguments=str(tmp_path), jax=True)
+    for each in ended:
+        assert each.value.startswith("the folder is not shared: rank 1 does not see what rank 0 writes there")
+    assert [list((tmp_path / f"disk-{disk}").iterdir()) for disk in range(2)] == [[], []]
+
+
+def test_ctrl_c_ends_a_wait_in_every_process(tmp_path):
+    worker = """
+        import os, signal, threading
+        import regrow
+        from regrow._coordination import Session
+        try:
+            with Session(regrow.coordinator(), arguments, "save", timeout=100) as session:
+                if rank == 1:
+                    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    session.broadcast("plan")
+                session.gather("index", b"")
+        except (KeyboardInterrupt, regrow.CancelledError) as error:
+            done(type(error).__name__)
+    """
+    ended = processes.run(2, worker, tmp_path / "run", arguments=str(tmp_path / "step_1"), jax=True)
+    assert [each.value for each in ended] == ["CancelledError", "KeyboardInterrupt"]
+
+
+# ---- one process ----------------------------------------------------------------------------------------------
+
+
+def test_importing_regrow_and_choosing_a_coordinator_imports_no_service():
+    program = """
+import sys, regrow
+alone = regrow.coordinator()
+assert (alone.rank, alone.size) == (0, 1)
+regrow.save, regrow.load, regrow.Folder
+found = [name for name in ("jax", "torch", "mpi4py") if name in sys.modules]
+assert not found, found
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_with_jax_and_no_other_process_nobody_is_asked():
+    import jax  # noqa: F401
+
+    assert regrow.coordinator().size == 1
+
+
+def test_the_engines_coordinators_keep_the_protocol(tmp_path):
+    for each in (regrow.coordinator(), regrow.Folder(tmp_path / "meet", rank=1, size=2)):
+        assert isinstance(each, _coordination.Coordinator)
+        assert each.put_if_absent("a/b", b"x")
+        assert not each.put_if_absent("a/b", b"y")
+        assert each.get("a/b", 0) == b"x"
+        assert each.get("a", 0.01) is None
+        each.remove("a")
+        assert each.get("a/b", 0) is None
+        assert each.value_len_max_bytes > 1 << 20
+    assert regrow.coordinator().live() == [0]
+    with pytest.raises(regrow.InvalidArgumentError, match="there is no such rank"):
+        regrow.Folder(tmp_path, rank=2, size=2)
+    with pytest.raises(regrow.InvalidArgumentError, match="seconds"):
+        regrow.Folder(tmp_path, rank=0, size=2).get("x", -1.0)
+
+
+class Dict:
+    """A coordinator of Python for threads."""
+
+    value_len_max_bytes = 64
+
+    def __init__(self, rank, size, keys, changed):
+        self.rank, self.size, self.keys, self.changed = rank, size, keys, changed
+
+    def put_if_absent(self, key, value):
+        assert 0 < len(value) <= 64
+        with self.changed:
+            self.changed.notify_all()
+            return self.keys.setdefault(key, value) is value
+
+    def get(self, key, wait):
+        with self.changed:
+            self.changed.wait_for(lambda: key in self.keys, wait)
+            return self.keys.get(key)
+
+    def remove(self, key):
+        with self.changed:
+            for each in [each for each in self.keys if each == key or each.startswith(f"{key}/")]:
+                del self.keys[each]
+
+    def live(self):
+        return None
+
+
+def on_threads(size, work):
+    given = [None] * size
+
+    def run(rank):
+        given[rank] = work(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return given
+
+
+def test_any_object_of_the_protocol_will_do():
+    keys, changed = {}, threading.Condition()
+
+    def work(rank):
+        with _coordination.Session(Dict(rank, 3, keys, changed), "/data/step_1", "save", prefix="own") as session:
+            if rank == 0:
+                assert all(key.startswith("own/save/step_1-") for key in keys)
+            gathered = session.gather("index", bytes([rank]) * 1000)
+            return gathered, session.broadcast("plan", b"x")
+
+    given = on_threads(3, work)
+    assert given[0] == ([bytes([rank]) * 1000 for rank in range(3)], b"x")
+    assert given[1:] == [(None, b"x")] * 2
+    assert keys == {}
+
+
+def test_what_a_coordinator_raises_is_in_the_error():
+    class Broken(Dict):
+        def get(self, key, wait):
+            raise RuntimeError("UNAVAILABLE: socket closed")
+
+    with pytest.raises(regrow.IoError, match=r"`get` of the coordinator Broken raised .*UNAVAILABLE") as caught:
+        _coordination.Session(Broken(0, 2, {}, threading.Condition()), "/data/x", "save")
+    assert "rank 0 still runs" in caught.value.help
+
+
+def test_a_jax_without_what_is_needed_is_refused_by_name():
+    client = types.SimpleNamespace(key_value_set_bytes=None, key_value_delete=None)
+    with pytest.raises(regrow.UnsupportedError, match="lacks blocking_key_value_get_bytes") as caught:
+        _coordination_jax.JaxCoordinator(client, 0, 2, False)
+    assert "regrow.Folder" in caught.value.help
+
+
+def test_a_session_is_used_up_when_it_ends():
+    session = _coordination.Session(regrow.coordinator(), "/data/x", "save")
+    with session:
+        assert session.gather("index", b"x") == [b"x"]
+    with pytest.raises(regrow.InvalidArgumentError, match="has ended"):
+        session.agree("late")
+    with pytest.raises(regrow.InvalidArgumentError, match="the purpose cannot be in a key"):
+        _coordination.Session(_native.Coordinator.single(), "/data/x", "a/b")
