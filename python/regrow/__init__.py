@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ._coordination import Coordinator, Folder, coordinator
     from ._copy import CopyReport, copy
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from ._job import Job
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
     from ._list import Listed, list_checkpoints
     from ._location import Location
@@ -91,6 +92,7 @@ __all__ = [
     "InvalidArgumentError",
     "IoError",
     "Item",
+    "Job",
     "Leaf",
     "LeafForm",
     "LeafHandler",
@@ -147,6 +149,7 @@ _HOMES = {
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_coordination": ("Coordinator", "Folder", "coordinator"),
+    "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),

@@ -12,8 +12,8 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Unpack, get_args
 
-from . import _arguments, _native, _options
-from ._errors import CancelledError, RegrowError
+from . import _arguments, _job, _native, _options
+from ._errors import CancelledError, InvalidArgumentError, RegrowError
 from ._keywords import SAVE, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, places, shown
@@ -147,11 +147,22 @@ class AsyncSaver:
         _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
         _arguments.choice("copy", copy, get_args(CopyLeaves))
         check_source = _arguments.flag("check_source", check_source)
+        save_options = _options.of_write(given, at.get("base"))
+        job = _options.job_of(save_options)
+        if job is not None and when_busy == "skip":
+            raise InvalidArgumentError(
+                'when_busy="skip" cannot be used by several processes: some would save, others skip;'
+                ' use "wait" or "queue"'
+            )
         if when_busy == "skip" and self._native.is_busy():
             return AsyncSave(shown(at["path"]), None)
-        save_options = _options.of_write(given, at.get("base"))
-        flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
-        leaves = to_native(flat)
+        try:
+            flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
+            leaves = to_native(flat)
+        except RegrowError as error:
+            if job is not None:
+                _job.refuse(job, path, error)
+            raise
         seconds = time.perf_counter() - began
         handle = self._native.save(
             at["path"], flat.structure, leaves, save_options, when_busy, copy, check_source, seconds

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
 from ._errors import InvalidArgumentError
 from ._handlers import LeafRegistry
+from ._job import Job
 from ._location import StrPath
 from ._options import OrbaxOptions
 from ._progress import Progress
@@ -141,11 +142,15 @@ class SaveOptions(WriteOptions, total=False):
         strict_orbax: Refuse leaves that Orbax could not read back as they are, instead of escaping them.
         budget: Extra memory in bytes; 64 MiB if `None`.
         handlers: Who is in charge of leaves of your own types.
+        job: The processes that save together: in an initialised job of JAX, torch or MPI all of its processes if
+            `None`. Each calls the save with the same tree, and writes the shards that it holds.
+            ``regrow.Job.alone()``: this process alone.
     """
 
     strict_orbax: bool
     budget: int | None
     handlers: LeafRegistry | None
+    job: Job | None
 
 
 class ConvertOptions(WriteOptions, total=False):
@@ -224,7 +229,13 @@ _WRITE_DEFAULTS: WriteOptions = {
     "orbax": None,
     "storage_options": None,
 }
-_SAVE_DEFAULTS: SaveOptions = {**_WRITE_DEFAULTS, "strict_orbax": False, "budget": None, "handlers": None}
+_SAVE_DEFAULTS: SaveOptions = {
+    **_WRITE_DEFAULTS,
+    "strict_orbax": False,
+    "budget": None,
+    "handlers": None,
+    "job": None,
+}
 _CONVERT_DEFAULTS: ConvertOptions = {
     **_WRITE_DEFAULTS,
     "only": None,

@@ -280,8 +280,8 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[in
 
 
 def _shards_of(leaf: Any) -> Any:
-    """An array on several devices, as the native half takes it: dtype, shape, shape of a shard, whether every process has
-    all of it, and the shards of this process with where each begins. Of replicas, those numbered 0."""
+    """An array on several devices, as the native half takes it: dtype, shape, shape of a shard, whether every process
+    has all of it, and the shards of this process with where each begins. Of replicas, those numbered 0."""
     shape = tuple(leaf.shape)
     if leaf.is_fully_replicated:
         value = np.asarray(leaf.addressable_data(0))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
-from . import _arguments, _native
+from . import _arguments, _job, _native
 from ._errors import InvalidArgumentError
 from ._location import Place
 
@@ -95,7 +95,14 @@ def of_write(given: Mapping[str, Any], base: Place | None) -> tuple[Any, ...]:
         budget=given.get("budget"),
         orbax=given["orbax"],
         options={name: value for name, value in given.items() if name in names},
+        job=_job.chosen(given["job"]) if "job" in given else None,
     )
+
+
+def job_of(native_options: tuple[Any, ...]) -> _job.NativeJob | None:
+    """The job that was told to the engine."""
+    job: _job.NativeJob | None = native_options[-1]
+    return job
 
 
 def save_options(
@@ -111,6 +118,7 @@ def save_options(
     base: Place | None = None,
     budget: int | None = None,
     orbax: OrbaxOptions | None = None,
+    job: _job.NativeJob | None = None,
 ) -> tuple[Any, ...]:
     """What the engine wants to know of a save, from what the caller said: the one place that knows its columns.
 
@@ -129,6 +137,7 @@ def save_options(
         _arguments.count("budget", budget),
         chosen,
         base,
+        job,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from . import _arguments, _native, _options
+from . import _arguments, _job, _native, _options
+from ._errors import RegrowError
 from ._keywords import SAVE, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, places
@@ -34,15 +35,22 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
         InvalidArgumentError: for a place that no checkpoint can be saved to; for options that do not fit.
         UnsupportedError: for a URL of which this build knows no storage.
         NotDurableError: if the new checkpoint is there, but might not survive a power cut.
+        TimedOutError: in a job, with the ranks that have not come and the phase in which they are missed.
         StorageFullError, PermissionDeniedError.
 
-    After any error but `NotDurableError` nothing that was there before has changed, and nothing is left of what was
-    begun.
+    In a job of several processes an error of one is an error of all. After any error but `NotDurableError` nothing that
+    was there before has changed, and nothing is left of what was begun.
     """
     given = SAVE.chosen("save", options, ["progress"])
     at = places(given["storage_options"], path=path, base=given["base"])
     native_options = _options.of_write(given, at.get("base"))
-    flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
+    try:
+        flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
+        leaves = to_native(flat)
+    except RegrowError as error:
+        if (job := _options.job_of(native_options)) is not None:
+            _job.refuse(job, path, error)
+        raise
     with Watch(progress, "saving") as watch:
-        report = _native.save(at["path"], flat.structure, to_native(flat), native_options, watch)
+        report = _native.save(at["path"], flat.structure, leaves, native_options, watch)
     return SaveReport.from_native(report)

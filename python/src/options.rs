@@ -3,12 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use regrow::array::Dtype;
+use regrow::coordination::{Job, SessionOptions};
 use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
-use regrow::{Error, LoadOptions, OpenOptions, Result, SaveOptions};
+use regrow::{Error, LoadOptions, Monitor, OpenOptions, Result, SaveOptions};
 
 use crate::columns::StructureIn;
+use crate::coordination::{CoordinatorIn, WaitIn, session_options};
 use crate::error::OrRaise;
 use crate::gather::TemplateLeaves;
 use crate::location::LocationIn;
@@ -23,7 +25,8 @@ pub enum OverwriteIn {
     Name(String),
 }
 
-/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON, base.
+/// Overwrite, durable, casts, compression, metadata as JSON, strict, budget, layout and its options as JSON, base,
+/// job.
 pub type SaveIn = (
     OverwriteIn,
     bool,
@@ -34,7 +37,11 @@ pub type SaveIn = (
     Option<u64>,
     (String, String),
     Option<LocationIn>,
+    Option<JobIn>,
 );
+
+/// A coordinator, and how its processes wait for each other.
+type JobIn = (CoordinatorIn, WaitIn);
 
 /// `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
@@ -55,6 +62,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         budget_bytes,
         (layout, layout_options),
         base,
+        job,
     ) = options;
     let compression = match compression {
         None => None,
@@ -89,8 +97,19 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
         strict_orbax,
         base: base.as_ref().map(ToLocation::to_location).transpose()?,
         budget_bytes,
+        job: job.map(to_job).transpose()?,
         ..SaveOptions::default()
     })
+}
+
+fn to_job((coordinator, wait): JobIn) -> Result<Job> {
+    let coordinator = Python::attach(|py| coordinator.into_coordinator(py));
+    let coordinator = coordinator.map_err(|raised| {
+        Error::invalid(format!("the coordinator cannot be used: {raised}"))
+            .help("give an object of the protocol regrow.Coordinator")
+    })?;
+    let SessionOptions { timeout, prefix, on_wait, .. } = session_options(wait, &Monitor::new())?;
+    Ok(Job { coordinator, timeout, prefix, on_wait })
 }
 
 /// The layout of a name, with its options as JSON.

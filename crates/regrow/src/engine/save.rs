@@ -49,7 +49,7 @@ pub(super) fn save_watched<'a>(
             Some(job) => match tree() {
                 Ok(tree) => save_together(at, &tree, options, job, may_commit)?,
                 Err(error) => {
-                    return job.refuse(at, "save", error).and(Err(Error::invalid("the tree is none")));
+                    return Err(job.refuse(at, "save", error));
                 }
             },
             None => save_tree(at, &*tree()?, options, may_commit)?,

@@ -1,0 +1,64 @@
+"""The job that a process is part of: who saves and restores together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from . import _arguments, _native
+from ._coordination import Coordinator, Session, coordinator
+from ._errors import RegrowError
+from ._location import StrPath
+
+NativeJob = tuple[Coordinator, tuple[float, str | None]]
+"""A coordinator, and how long to wait under which prefix, as the native half takes it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The processes that save one checkpoint together, each the shards that it holds.
+
+    Inside an initialised job of JAX, torch or MPI nobody has to make one: `regrow.save` finds the others by itself.
+
+        regrow.save(path, tree)                                       # every process of the job calls it
+        regrow.save(path, tree, job=regrow.Job(timeout=60))           # ... and waits a minute for the others
+        regrow.save(path, tree, job=regrow.Job.alone())               # this process alone saves what it has
+    """
+
+    coordinator: Coordinator | None = None
+    """How the processes find each other's words; what `regrow.coordinator()` finds if `None`."""
+    timeout: float = 600.0
+    """How many seconds a process waits for the others in each phase of a save."""
+    prefix: str | None = None
+    """Put in front of the keys of the coordination service: another one for evaluators, which restore meanwhile."""
+
+    @staticmethod
+    def alone() -> Job:
+        """A job of this process only, whatever it is part of."""
+        return Job(_native.Coordinator.single())
+
+
+def chosen(job: Any) -> NativeJob | None:
+    """What the native half is told: nothing if this process saves alone.
+
+    Raises:
+        InvalidArgumentError: for what is no job.
+    """
+    if job is None:
+        job = Job()
+    if not isinstance(job, Job):
+        raise _arguments.wrong("job", job, "regrow.Job, or None for the job that this process is part of")
+    found = coordinator() if job.coordinator is None else job.coordinator
+    return (found, (float(job.timeout), job.prefix)) if found.size > 1 else None
+
+
+def refuse(job: NativeJob, path: StrPath, error: RegrowError) -> NoReturn:
+    """Tells the other processes, which save to `path` now, that this one cannot, and raises its error."""
+    found, (timeout, prefix) = job
+    try:
+        with Session(found, path, "save", timeout=timeout, prefix=prefix) as session:
+            session.agree("check", str(error))
+    except RegrowError:
+        # The others have been told, or are not there.
+        pass
+    raise error
