@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from ._remove import RemoveReport, remove
     from ._report import SaveReport, StageReport
     from ._save import save
+    from ._sharded import ShardedArray
 
 __version__: str = _native.__version__
 
@@ -119,6 +120,7 @@ __all__ = [
     "ReplacedError",
     "SaveOptions",
     "SaveReport",
+    "ShardedArray",
     "SourceChangedError",
     "StageReport",
     "StandardHandler",
@@ -162,6 +164,7 @@ _HOMES = {
     "_remove": ("RemoveReport", "remove"),
     "_report": ("SaveReport", "StageReport"),
     "_save": ("save",),
+    "_sharded": ("ShardedArray",),
 }
 
 if not TYPE_CHECKING:

@@ -158,7 +158,7 @@ class AsyncSaver:
             return AsyncSave(shown(at["path"]), None)
         try:
             flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
-            leaves = to_native(flat)
+            leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
         except RegrowError as error:
             if job is not None:
                 _job.refuse(job, path, error)

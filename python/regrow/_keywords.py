@@ -145,12 +145,15 @@ class SaveOptions(WriteOptions, total=False):
         job: The processes that save together: in an initialised job of JAX, torch or MPI all of its processes if
             `None`. Each calls the save with the same tree, and writes the shards that it holds.
             ``regrow.Job.alone()``: this process alone.
+        replica_parallel: Of an array with replicas on several devices, each replica writes a slice, instead of the
+            first one all: more processes write, and chunks are smaller.
     """
 
     strict_orbax: bool
     budget: int | None
     handlers: LeafRegistry | None
     job: Job | None
+    replica_parallel: bool
 
 
 class ConvertOptions(WriteOptions, total=False):
@@ -235,6 +238,7 @@ _SAVE_DEFAULTS: SaveOptions = {
     "budget": None,
     "handlers": None,
     "job": None,
+    "replica_parallel": False,
 }
 _CONVERT_DEFAULTS: ConvertOptions = {
     **_WRITE_DEFAULTS,

@@ -19,6 +19,7 @@ import numpy as np
 from . import _native
 from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
+from ._sharded import ShardedArray
 from ._tree import Flat, path_text
 
 (
@@ -67,27 +68,27 @@ class LeafColumns(NamedTuple):
     """Orbax' JSON of shardings, by the number of the leaf."""
 
 
-def to_native(flat: Flat) -> LeafColumns:
-    """The leaves as the engine takes them.
+def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
+    """The leaves as the engine takes them; with `replica_parallel` each replica of a shard gives a slice of it.
 
     Raises:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
     """
     sharding_texts: dict[Any, str | None] = {}
-    _begin_transfers(flat.leaves)
+    _begin_transfers(flat.leaves, replica_parallel)
 
     def known_sharding(sharding: Any) -> tuple[str | None, bool]:
         is_plain = len(sharding.device_set) == 1 and sharding.is_fully_addressable
         return _sharding_text(sharding, sharding_texts), is_plain
 
     def other(leaf: Any, at: int) -> ToldLeaf:
-        return tell(leaf, flat, at, sharding_texts)
+        return tell(leaf, flat, at, sharding_texts, replica_parallel)
 
     hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks())
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
 
 
-def _begin_transfers(leaves: list[Any]) -> None:
+def _begin_transfers(leaves: list[Any], replica_parallel: bool) -> None:
     """Has all accelerators send their shards at once, before the first is waited for."""
     jax_array_type = _jax_array_type()
     if jax_array_type is None or sys.modules["jax"].default_backend() == "cpu":
@@ -95,7 +96,7 @@ def _begin_transfers(leaves: list[Any]) -> None:
     for leaf in leaves:
         if isinstance(leaf, jax_array_type) and _shows_memory(type(leaf)) and not leaf.is_deleted():
             for shard in leaf.addressable_shards:
-                if shard.replica_id == 0:
+                if replica_parallel or shard.replica_id == 0:
                     shard.data.copy_to_host_async()
 
 
@@ -108,7 +109,9 @@ class ToldLeaf(NamedTuple):
     sharding: str | None
 
 
-def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) -> ToldLeaf:
+def tell(
+    leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None], replica_parallel: bool = False
+) -> ToldLeaf:
     """What any leaf is to the engine, also those that the native half knows by itself.
 
     Raises:
@@ -121,11 +124,11 @@ def tell(leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None]) 
     if kind is not None:
         value = leaf
     elif jax_array_type is not None and isinstance(leaf, jax_array_type):
-        kind, value = _from_jax(leaf, flat, at, notes)
+        kind, value = _from_jax(leaf, flat, at, notes, replica_parallel)
         sharding = _sharding_text(leaf.sharding, sharding_texts)
     else:
         kind, value = _from_other(leaf, flat, at, notes)
-    if kind == NUMPY_ARRAY or kind == NUMPY_SCALAR:
+    if isinstance(value, np.ndarray) and (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR):
         if value.dtype in DTYPE_NUMBERS:
             pass
         elif value.dtype.hasobject or is_numpys_alone(value.dtype):
@@ -159,6 +162,8 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
         if leaf.impl is not None:
             notes[at] = leaf.impl
         return PRNG_KEY, np.asarray(leaf.data)
+    if isinstance(leaf, ShardedArray):
+        return NUMPY_ARRAY, (leaf.dtype.name, leaf.shape, leaf.chunk_shape, False, leaf.shards)
     if isinstance(leaf, UnknownLeaf):
         _refuse(flat, at, "is a leaf of another program's type that was never decoded", "leave it out")
     if _is_jax_literal(leaf):
@@ -261,7 +266,7 @@ def is_prng_key(leaf: Any) -> bool:
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
-def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[int, Any]:
+def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_parallel: bool) -> tuple[int, Any]:
     jax = sys.modules["jax"]
     kind = JAX_ARRAY
     if isinstance(leaf, jax.core.Tracer):
@@ -275,22 +280,37 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[in
         notes[at] = str(jax.random.key_impl(leaf))
         leaf = jax.random.key_data(leaf)
     if len(leaf.sharding.device_set) > 1 and leaf.size > 0:
-        return kind, _shards_of(leaf)
+        return kind, _shards_of(leaf, replica_parallel)
     return kind, np.asarray(leaf)
 
 
-def _shards_of(leaf: Any) -> Any:
-    """An array on several devices, as the native half takes it: dtype, shape, shape of a shard, whether every process
-    has all of it, and the shards of this process with where each begins. Of replicas, those numbered 0."""
+def _shards_of(leaf: Any, replica_parallel: bool) -> Any:
+    """An array on several devices, as the native half takes it: dtype, shape, shape of a chunk, whether every process
+    has all of it, and the shards of this process with where each begins. Of replicas, those numbered 0, or of each a
+    slice."""
     shape = tuple(leaf.shape)
+    shard_shape = tuple(leaf.sharding.shard_shape(shape))
+    if leaf.is_fully_addressable and leaf.is_fully_replicated:
+        return np.asarray(leaf.addressable_data(0))
+    replicas = len(leaf.sharding.device_set) * leaf.addressable_data(0).size // leaf.size
+    axis = next((axis for axis, length in enumerate(shard_shape) if length % replicas == 0), None)
+    if replica_parallel and replicas > 1 and axis is not None:
+        length = shard_shape[axis] // replicas
+        shards = []
+        for shard in leaf.addressable_shards:
+            starts = [cut.start or 0 for cut in shard.index]
+            starts[axis] += shard.replica_id * length
+            part = [slice(None)] * len(shape)
+            part[axis] = slice(shard.replica_id * length, (shard.replica_id + 1) * length)
+            shards.append((tuple(starts), np.asarray(shard.data)[tuple(part)]))
+        chunk_shape = (*shard_shape[:axis], length, *shard_shape[axis + 1 :])
+        return leaf.dtype.name, shape, chunk_shape, False, shards
     if leaf.is_fully_replicated:
         value = np.asarray(leaf.addressable_data(0))
-        if leaf.is_fully_addressable:
-            return value
         return value.dtype.name, shape, shape, True, [((0,) * len(shape), value)]
     own = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
     shards = [(tuple(cut.start or 0 for cut in shard.index), np.asarray(shard.data)) for shard in own]
-    return leaf.dtype.name, shape, tuple(leaf.sharding.shard_shape(shape)), False, shards
+    return leaf.dtype.name, shape, shard_shape, False, shards
 
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:

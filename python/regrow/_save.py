@@ -46,7 +46,7 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
     native_options = _options.of_write(given, at.get("base"))
     try:
         flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
-        leaves = to_native(flat)
+        leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
     except RegrowError as error:
         if (job := _options.job_of(native_options)) is not None:
             _job.refuse(job, path, error)

@@ -128,7 +128,7 @@ fn save_by(count: usize, target: &Path, trees: &[Tree<Leaf>], options: &SaveOpti
         } else {
             let joined = at.storage().join(&at, &ticket, publish)?;
             writers.write_share(&trees[rank], writer, &*joined, options)?;
-            joined.commit()?;
+            joined.finish_share()?;
         }
     }
     writers.merge(&trees[0], count as u32, &*own, options)?;
@@ -233,6 +233,23 @@ fn a_flipped_byte_in_any_file_is_found() {
         assert!(found, "without {}", file.display());
         fs::write(&file, &good).unwrap();
     }
+}
+
+#[test]
+fn a_checkpoint_in_parts_is_overwritten_whole_and_keeps_strangers() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("checkpoint");
+    let over = SaveOptions { overwrite: true, ..options() };
+    for count in [3, 2, 1] {
+        let trees: Vec<Tree<Leaf>> = (0..count).map(|rank| tree(&[rows(3)], rank, count)).collect();
+        save_by(count, &target, &trees, &over).unwrap();
+        assert_eq!(bytes_of(&regrow::load(&target).unwrap()), bytes_of(&tree(&[rows(3)], 0, 1)));
+    }
+    fs::remove_file(target.join("regrow.json")).unwrap();
+    save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap();
+    fs::write(target.join("notes.txt"), "mine").unwrap();
+    let error = save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap_err();
+    assert!(error.to_string().contains("notes.txt"), "{error}");
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl Own {
         let is_of_arrays = match &self.recorded {
             Some(recorded) => recorded.contains(name),
             // Then its own kind of name has to be enough.
-            None => self.is_regrow && is_data_file_of_regrow(name),
+            None => self.is_regrow && (is_data_file_of_regrow(name) || is_part_of_regrow(name)),
         };
         CHECKPOINT_MARKERS.contains(&name)
             || FILES.contains(&name)
@@ -177,13 +177,23 @@ impl Own {
     }
 }
 
-/// Whether regrow gives such a name to a file of arrays: `model.safetensors`, `model-00001-of-00002.safetensors`.
+/// Whether regrow gives such a name to the record of what one process has written: `regrow.process_0.json`.
+fn is_part_of_regrow(name: &str) -> bool {
+    let number = name.strip_prefix("regrow.process_").and_then(|name| name.strip_suffix(".json"));
+    number.is_some_and(is_number)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether regrow gives such a name to a file of arrays: `model.safetensors`, `model-00001-of-00002.safetensors`, and
+/// `model-00001-of-00002-2.safetensors` for the second file of a process.
 fn is_data_file_of_regrow(name: &str) -> bool {
     let stem = name.strip_suffix(".safetensors").and_then(|name| name.strip_prefix("model"));
     stem.is_some_and(|rest| {
         let numbers = rest.strip_prefix('-').and_then(|rest| rest.split_once("-of-"));
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && is_number(count))
+        rest.is_empty() || numbers.is_some_and(|(at, count)| is_number(at) && count.split('-').all(is_number))
     })
 }
 
@@ -197,11 +207,20 @@ fn recorded_names(folder: &Location) -> Option<HashSet<String>> {
     struct Lists {
         data_files: Vec<Listed>,
         files: Vec<Listed>,
+        #[serde(default)]
+        parts: Vec<Part>,
+    }
+    #[derive(Deserialize)]
+    struct Part {
+        name: String,
+        data_files: Vec<String>,
     }
     let text = read_short(&folder.join(REGROW_MARKER), JSON_LEN_MAX_BYTES)?;
-    let Lists { data_files, files } = serde_json::from_slice(&text).ok()?;
-    let top = |listed: &Listed| listed.name.split('/').next().unwrap_or_default().to_owned();
-    Some(data_files.iter().chain(&files).map(top).collect())
+    let Lists { data_files, files, parts } = serde_json::from_slice(&text).ok()?;
+    let listed = data_files.iter().chain(&files).map(|listed| &listed.name);
+    let of_parts = parts.iter().flat_map(|part| part.data_files.iter().chain([&part.name]));
+    let top = |name: &String| name.split('/').next().unwrap_or_default().to_owned();
+    Some(listed.chain(of_parts).map(top).collect())
 }
 
 /// Whether a folder is an item, an array, a folder of arrays of a long name, or has nothing in it that could be lost.

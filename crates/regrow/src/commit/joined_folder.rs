@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rank 0   begin ── ticket ──▶ ... files ...  wait for all ── commit: the name is given
-//! rank k            join   ──▶ ... files ...  commit: its own files are durable
+//! rank k            join   ──▶ ... files ...  its own files are durable
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -15,13 +15,17 @@ use super::target::resolve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Publication, PublishOptions, UNCOMMITTED_MARK};
+use crate::storage::local::LocalDisk;
+use crate::storage::{Identity, Publication, PublishOptions, Storage, UNCOMMITTED_MARK};
 use crate::store::{Blob, FileWriter};
 
 /// A temporary folder that another process has made, and will commit or remove.
 #[derive(Debug)]
 pub(super) struct JoinedFolder {
     folder: PathBuf,
+    /// Of that folder, which it keeps under its final name.
+    identity: Option<Identity>,
+    absolute: PathBuf,
     target: Location,
     durable: bool,
     monitor: Monitor,
@@ -54,7 +58,9 @@ impl JoinedFolder {
             ));
         }
         Ok(Self {
+            identity: LocalDisk.identity(&folder),
             folder,
+            absolute,
             target: target.clone(),
             durable: options.durable,
             monitor: options.monitor.clone(),
@@ -112,12 +118,20 @@ impl Publication for JoinedFolder {
         Some(&self.folder)
     }
 
-    fn commit(self: Box<Self>) -> Result<()> {
+    fn finish_share(&self) -> Result<()> {
         self.monitor.check()?;
         if !self.durable {
             return Ok(());
         }
         self.monitor.enter(Stage::Sync);
         self.monitor.timed(Stage::Sync, 0, || sync_written(&self.folder, &self.unsynced))
+    }
+
+    fn is_published(&self) -> Result<bool> {
+        Ok(self.identity.is_some() && LocalDisk.identity(&self.absolute) == self.identity)
+    }
+
+    fn commit(self: Box<Self>) -> Result<()> {
+        Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
     }
 }

@@ -32,7 +32,7 @@ impl Session {
         let mut probe = None;
         let name = self.broadcast("probe", || {
             let written = probe.insert(Probe::write(target)?);
-            Ok(format!("{} {}", written.levels, written.name).into())
+            Ok(format!("{} {} {}", written.levels, written.nonce, written.name).into())
         })?;
         let sees = self.rank() == 0 || is_seen(target, &name)?;
         let seen = self.gather("probe-seen", Bytes::copy_from_slice(&[u8::from(sees)]))?;
@@ -66,6 +66,8 @@ impl Session {
 struct Probe {
     folder: Location,
     name: String,
+    /// What is in it.
+    nonce: String,
     /// How many folders above the target.
     levels: usize,
 }
@@ -77,11 +79,12 @@ impl Probe {
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
         let (levels, folder) =
             there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
-        // A name that no reader takes for a checkpoint.
-        let name = format!(".probe{UNCOMMITTED_MARK}-{}", random_name()?);
+        // A name that no reader takes for a checkpoint, and always the same for one target: what a process that died has
+        // left the next save takes over, and removes.
+        let name = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
         // Before it is written: what was written is removed also where the answer says otherwise.
-        let probe = Self { folder, name, levels };
-        probe.folder.store().put_if_absent(probe.name.as_bytes(), Bytes::from(probe.name.clone()))?;
+        let probe = Self { folder, name, levels, nonce: random_name()? };
+        probe.folder.store().put(probe.name.as_bytes(), Bytes::from(probe.nonce.clone()))?;
         Ok(probe)
     }
 }
@@ -96,14 +99,17 @@ impl Drop for Probe {
 /// Whether this process sees what rank 0 has written.
 fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
     let probe = String::from_utf8_lossy(probe);
-    let (levels, name) = probe.split_once(' ').unwrap_or_default();
+    let mut parts = probe.splitn(3, ' ');
+    let (Some(levels), Some(nonce), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+        return Ok(false);
+    };
     let folder = target.folders_above().nth(levels.parse().unwrap_or(usize::MAX));
     let Some(folder) = folder else { return Ok(false) };
     let began = Instant::now();
     loop {
         // A folder that is not there, or that may not be read, is not the one of rank 0.
         let found = folder.store().get(name.as_bytes(), ByteRange::Full);
-        if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *name.as_bytes())) {
+        if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *nonce.as_bytes())) {
             return Ok(true);
         }
         if began.elapsed() >= SEEN_WITHIN {

@@ -75,13 +75,16 @@ pub(super) fn save_together(
             commit(&session, many, tree, publication, options)?
         }
         _ => {
-            let ours = written.and_then(|()| {
-                let stored_bytes = publication.stored_bytes()?;
-                publication.commit()?;
-                Ok(stored_bytes)
-            });
-            let stored_bytes = session.agree("write", ours)?;
-            (stored_bytes, session.agree("commit", Ok(())))
+            session.agree("write", written.and_then(|()| publication.finish_share()))?;
+            let committed = match session.agree("commit", Ok(())) {
+                // Who lost touch with rank 0 looks whether the checkpoint is there.
+                Err(error) if publication.is_published().unwrap_or(false) => {
+                    drop(error);
+                    Ok(())
+                }
+                committed => committed,
+            };
+            (publication.stored_bytes()?, committed)
         }
     };
     options.monitor.finish()?;

@@ -322,8 +322,8 @@ pub trait Storage: Debug + Send + Sync {
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>>;
 
     /// Joins the checkpoint that another process has begun at `target`, by its [ticket](Publication::ticket). The files
-    /// that are added belong to that checkpoint. Its `commit` makes them as durable as that of the other process makes
-    /// its own, and gives no name: that, and the removal of what is not committed, is for the one who began.
+    /// that are added belong to that checkpoint; [`finish_share`](Publication::finish_share) makes them durable. The
+    /// commit, and the removal of what is not committed, is for the one who began.
     ///
     /// # Errors
     /// `NotFound` if this process does not see what the other one has begun; `Unsupported` where checkpoints have one

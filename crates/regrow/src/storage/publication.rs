@@ -146,6 +146,22 @@ pub trait Publication: Debug + Send + Sync {
         Err(Error::unsupported("one process alone writes this checkpoint").in_file(self.target()))
     }
 
+    /// Of a checkpoint that was joined: makes what this process has added durable. The one who began commits then.
+    ///
+    /// # Errors
+    /// What the storage says; `InvalidArgument` if this process has begun the checkpoint itself.
+    fn finish_share(&self) -> Result<()> {
+        Err(Error::invalid("whoever begins a checkpoint commits it").in_file(self.target()))
+    }
+
+    /// Of a checkpoint that was joined: whether the one who began has committed it.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn is_published(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The bytes of a small file that this process or one that joined has written and made durable.
     ///
     /// # Errors

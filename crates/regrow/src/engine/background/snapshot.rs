@@ -19,7 +19,8 @@ use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions};
 
 use super::super::BUDGET_DEFAULT_BYTES;
-use crate::array::{Array, Dtype, Shape};
+use crate::array::{Array, Dtype, Shape, Shard, Shards};
+use crate::bytes::limits::allocate;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::text::counted;
 use crate::threads::pool;
@@ -111,6 +112,21 @@ struct Piece<'a> {
     out: &'a mut [u8],
 }
 
+/// An array whose shards are copies of these; and how many bytes those are.
+fn copy_shards(shards: &Shards) -> Result<(Array, u64)> {
+    let mut len_bytes = 0;
+    let copy = |shard: &Shard| {
+        let mut bytes = allocate(shard.array.len_bytes())?;
+        shard.array.copy_c_order(0, &mut bytes)?;
+        len_bytes += bytes.len() as u64;
+        let array = Array::new(shards.dtype(), shard.region.shape(), bytes.into())?;
+        Ok(Shard { region: shard.region.clone(), array })
+    };
+    let copies = shards.held().iter().map(copy).collect::<Result<Vec<_>>>()?;
+    let (shape, chunk_shape) = (shards.shape().clone(), shards.chunk_shape().clone());
+    Ok((Array::sharded(shards.dtype(), shape, chunk_shape, copies, shards.is_replicated())?, len_bytes))
+}
+
 /// The tree with copies of the leaves that `copied` chooses (by their position); and how many bytes those are.
 ///
 /// # Errors
@@ -123,9 +139,16 @@ pub(super) fn snapshot(
     let mut tree = tree;
     let (mut places, mut arrays) = (Vec::new(), Vec::new());
     let mut end = 0_usize;
+    let mut shard_bytes = 0;
     for (leaf, data) in tree.leaves_mut().iter_mut().enumerate() {
         let LeafData::Array(array) = &data.data else { continue };
         if array.len_bytes() == 0 || !copied(leaf, data) {
+            continue;
+        }
+        if let Some(shards) = array.shards() {
+            let (copy, len_bytes) = copy_shards(shards)?;
+            shard_bytes += len_bytes;
+            data.data = LeafData::Array(copy);
             continue;
         }
         let (dtype, shape) = (array.dtype(), array.shape().clone());
@@ -139,9 +162,9 @@ pub(super) fn snapshot(
         }
     }
     if places.is_empty() {
-        return Ok((tree, 0));
+        return Ok((tree, shard_bytes));
     }
-    let copied_bytes = places.iter().map(|place| place.range.len() as u64).sum();
+    let copied_bytes = places.iter().map(|place| place.range.len() as u64).sum::<u64>() + shard_bytes;
     let mut map = pool.take(end).map_err(|error| no_memory(end, &error))?;
     fill(&tree, &places, arrays, &mut map)?;
     let filled = Bytes::from_owner(Filled { map: Some(map), pool: Arc::downgrade(pool) });

@@ -421,6 +421,31 @@ impl Publication for NewObjects {
         Ok(format!("{} {}", self.nonce, self.folder))
     }
 
+    fn finish_share(&self) -> Result<()> {
+        if !self.is_joined {
+            return Err(Error::invalid("whoever begins a checkpoint commits it").in_file(&self.target));
+        }
+        self.flush()?;
+        self.monitor.check()?;
+        self.check_written()
+    }
+
+    /// The marker has the nonce in it, wherever the objects are by then.
+    fn is_published(&self) -> Result<bool> {
+        let settled = key_of(&self.objects, self.target.path())?;
+        let nonce = marker_line(&self.nonce);
+        for folder in [&self.folder, &settled] {
+            for name in [MARKER, OTHER_MARKER] {
+                let found = self.objects.get(&format!("{folder}/{name}"))?;
+                let has = |bytes: &[u8]| bytes.windows(nonce.len()).any(|part| part == nonce.as_bytes());
+                if found.is_some_and(|(bytes, _)| has(&bytes)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     fn written(&self, name: &str) -> Result<Vec<u8>> {
         let key = format!("{}/{name}", self.folder);
         self.flush()?;
@@ -440,7 +465,9 @@ impl Publication for NewObjects {
     fn commit(mut self: Box<Self>) -> Result<()> {
         let monitor = self.monitor.clone();
         monitor.timed(Stage::Commit, 0, || match self.kind {
-            Target::Folder if self.is_joined => self.flush().and_then(|()| self.check_written()),
+            Target::Folder if self.is_joined => {
+                Err(Error::invalid("the process that began the checkpoint commits it").in_file(&self.target))
+            }
             Target::Folder => self.commit_folder(),
             Target::File | Target::Siblings { .. } => {
                 self.is_over = true;

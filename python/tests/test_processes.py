@@ -1,0 +1,327 @@
+"""Saves by several processes: real ones, that find each other through JAX or a folder, and some that die."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import bucket_servers
+import numpy as np
+import processes
+import pytest
+
+import regrow
+
+JAX_SAVE = """
+    import numpy as np, jax, regrow
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    def spec(text):
+        return P(*[tuple(axis.split("+")) if axis else None for axis in text.split(",")]) if text else P()
+
+    def put(shape, dtype, text):
+        value = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+        return jax.make_array_from_callback(shape, NamedSharding(mesh, spec(text)), lambda cut: value[cut])
+
+    devices = np.array(jax.devices())
+    mesh = Mesh(devices.reshape(arguments["mesh"]), ("x", "y"))
+    tree = {name: put(tuple(shape), dtype, text) for name, (shape, dtype, text) in arguments["leaves"].items()}
+    tree |= {"step": 7, "note": "text", "table": np.arange(6.0).reshape(2, 3), "none": None, "empty": np.zeros((0, 2))}
+    tree["keys"] = jax.jit(
+        lambda: jax.random.split(jax.random.key(0), 8), out_shardings=NamedSharding(mesh, P("x"))
+    )()
+    if arguments["save"] == "async":
+        report = regrow.save_async(arguments["path"], tree, job=regrow.Job(timeout=60)).wait()
+    else:
+        parallel = arguments["save"] == "replicas"
+        report = regrow.save(arguments["path"], tree, job=regrow.Job(timeout=60), replica_parallel=parallel)
+    done(str(report))
+    jax.distributed.shutdown()
+"""
+
+LEAVES = {
+    "rows": [[16, 6], "float32", "x"],
+    "columns": [[6, 16], "bfloat16", ",x"],
+    "both": [[16, 8], "int32", "x,y"],
+    "swapped": [[16, 8], "int16", "y,x"],
+    "joined": [[32, 3], "uint8", "x+y"],
+    "inner": [[2, 4, 8], "float16", ",y,x"],
+    "replicated": [[5, 3], "float32", ""],
+    "partly": [[8, 3], "float64", "y"],
+}
+
+
+def values():
+    def value(shape, dtype):
+        import ml_dtypes
+
+        dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+        return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+
+    # JAX without x64 makes float32 of float64.
+    return {
+        name: value(shape, "float32" if dtype == "float64" else dtype) for name, (shape, dtype, _) in LEAVES.items()
+    }
+
+
+def check(path):
+    loaded = regrow.load(path)
+    for name, expected in values().items():
+        assert loaded[name].dtype == expected.dtype, name
+        assert loaded[name].tobytes() == expected.tobytes(), name
+    assert (loaded["step"], loaded["note"], loaded["none"]) == (7, "text", None)
+    assert loaded["empty"].shape == (0, 2)
+    assert np.array_equal(loaded["table"], np.arange(6.0).reshape(2, 3))
+    assert loaded["keys"].data.shape == (8, 2)
+    assert regrow.verify(path).ok
+
+
+@pytest.mark.parametrize(
+    ("size", "devices", "mesh", "save"),
+    [
+        (2, 4, (4, 2), "sync"),
+        (4, 2, (2, 4), "sync"),
+        (2, 4, (8, 1), "async"),
+        (2, 4, (4, 2), "replicas"),
+        (1, 8, (4, 2), "sync"),
+    ],
+)
+def test_processes_of_jax_save_their_shards_and_orbax_restores_them(tmp_path, size, devices, mesh, save):
+    path = tmp_path / "step_7"
+    arguments = {"mesh": mesh, "leaves": LEAVES, "path": str(path), "save": save}
+    environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    processes.run(size, JAX_SAVE, tmp_path / "run", arguments=arguments, jax=size > 1, environment=environment)
+    assert sorted(os.listdir(tmp_path)) == ["run", "step_7"]
+    check(path)
+    parts = sorted(name for name in os.listdir(path) if name.startswith("regrow.process"))
+    assert parts == [f"regrow.process_{rank}.json" for rank in range(size)]
+    import jax
+    import orbax.checkpoint as ocp
+
+    names = [*values(), "step", "table"]
+    numpy_args = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in names}
+    checkpointer = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    item = {name: 0 for name in names}
+    restored = checkpointer.restore(
+        path, args=ocp.args.PyTreeRestore(item=item, restore_args=numpy_args, partial_restore=True)
+    )
+    for name, expected in values().items():
+        assert np.asarray(restored[name]).tobytes() == expected.tobytes(), name
+    # Onto the devices of this process, of which there are fewer.
+    sharding = jax.sharding.NamedSharding(
+        jax.sharding.Mesh(np.array(jax.devices()[:2]), ("z",)), jax.sharding.PartitionSpec("z")
+    )
+    args = {"rows": ocp.ArrayRestoreArgs(sharding=sharding)}
+    restored = checkpointer.restore(
+        path, args=ocp.args.PyTreeRestore(item={"rows": 0}, restore_args=args, partial_restore=True)
+    )
+    assert restored["rows"].sharding == sharding
+    assert np.asarray(restored["rows"]).tobytes() == values()["rows"].tobytes()
+
+
+SAVE = """
+    import os, signal
+    import numpy as np, regrow
+
+    class Dies:
+        "A coordinator that kills its process in the middle of a phase."
+
+        def __init__(self, inner, before):
+            self.inner, self.before = inner, before
+            self.rank, self.size = inner.rank, inner.size
+            self.value_len_max_bytes = inner.value_len_max_bytes
+
+        def put_if_absent(self, key, value):
+            if self.before is not None and f"/{self.before}/" in key + "/":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return self.inner.put_if_absent(key, value)
+
+        def get(self, key, wait):
+            return self.inner.get(key, wait)
+
+        def remove(self, key):
+            return self.inner.remove(key)
+
+        def live(self):
+            return self.inner.live()
+
+    def tree(step):
+        rows = np.full((100, 40), step, np.int32) + np.arange(40, dtype=np.int32) + 1000 * rank
+        wrong = arguments.get("wrong") if rank == size - 1 else None
+        start = (0 if wrong == "overlap" else 100 * rank, 0)
+        shards = [] if wrong == "hole" else [(start, rows)]
+        w = regrow.ShardedArray((100 * size, 40), shards, chunk_shape=(50, 40), dtype=np.int32)
+        out = {"w": w, "step": step, "big": np.arange(1000) + step}
+        if wrong == "bytes":
+            out["big"][17] = -1
+        if wrong == "shape":
+            out["big"] = out["big"][1:]
+        if wrong == "leaf":
+            out["odd"] = 1
+        if wrong == "type":
+            out["big"] = object()
+        if wrong == "option":
+            options["metadata"] = {"a": 1}
+            options["cast"] = "float32"
+        return out
+
+    coordinator = regrow.Folder(arguments["folder"], rank=rank, size=size)
+    before = arguments.get("before") if rank == arguments.get("dies") else None
+    job = regrow.Job(Dies(coordinator, before), timeout=arguments.get("timeout", 60))
+    options = {"overwrite": True, "job": job} | arguments.get("options", {})
+    # All begin at once, however long each took to start: time-outs are short here.
+    open(_result + ".ready", "w").close()
+    others = [_result.replace(f"result-{rank}", f"result-{other}") + ".ready" for other in range(size)]
+    while arguments.get("together", True) and not all(map(os.path.exists, others)):
+        time.sleep(0.01)
+    if arguments.get("late") == rank:
+        time.sleep(1)
+    began = time.monotonic()
+    try:
+        if arguments.get("async"):
+            regrow.save_async(arguments["path"], tree(arguments["step"]), **options).wait()
+        else:
+            regrow.save(arguments["path"], tree(arguments["step"]), **options)
+        done(["saved", time.monotonic() - began])
+    except regrow.RegrowError as error:
+        done([type(error).__name__, str(error), time.monotonic() - began])
+"""
+
+
+def save(tmp_path, size, *, statuses=None, path=None, **arguments):
+    arguments = {"folder": str(tmp_path / "meet"), "path": str(path or tmp_path / "step"), **arguments}
+    for ready in tmp_path.glob("run/*.ready"):
+        ready.unlink()
+    ended = processes.run(size, SAVE, tmp_path / "run", arguments=arguments, statuses=statuses)
+    return [each.value for each in ended]
+
+
+def check_step(path, size, step):
+    loaded = regrow.load(path)
+    assert loaded["step"] == step
+    expected = [np.full((100, 40), step) + np.arange(40) + 1000 * rank for rank in range(size)]
+    assert np.array_equal(loaded["w"], np.concatenate(expected))
+    assert np.array_equal(loaded["big"], np.arange(1000) + step)
+    assert regrow.verify(path).ok
+
+
+PHASES = ["here", "check", "probe", "tree", "bytes", "publish", "join", "write", "commit", "end"]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_leaves_the_old_checkpoint_or_the_new_one(tmp_path, phase, rank):
+    assert [each[0] for each in save(tmp_path, 2, step=1)] == ["saved", "saved"]
+    dead = {rank: -9} if (rank, phase) not in NEVER_PUTS else {}
+    given = save(tmp_path, 2, step=2, dies=rank, before=phase, timeout=3, statuses=dead)
+    survivor = given[1 - rank]
+    is_new = regrow.load(tmp_path / "step")["step"] == 2
+    check_step(tmp_path / "step", 2, 2 if is_new else 1)
+    if not dead:
+        assert is_new and [each[0] for each in given] == ["saved", "saved"]
+    elif survivor[0] == "saved":
+        assert is_new
+    else:
+        assert survivor[-1] < 15, "the time-out was not kept"
+        assert f"rank {rank}" in survivor[1], survivor
+    # The next save succeeds, and nothing of the failed one is left.
+    assert [each[0] for each in save(tmp_path, 2, step=3)] == ["saved", "saved"]
+    check_step(tmp_path / "step", 2, 3)
+    left = sorted(os.listdir(tmp_path))
+    assert left == ["meet", "run", "step"], left
+
+
+NEVER_PUTS = {(0, "here"), (0, "tree"), (0, "bytes"), (1, "probe"), (1, "publish"), (0, "end")}
+"""Phases in which a process says nothing."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("overlap", "have both written [0:50,0:40] of w"),
+        ("hole", "no process has written [100:150,0:40] of w"),
+        ("bytes", "big: rank 1"),
+        ("shape", "big: int64 [1000]"),
+        ("leaf", "another number of leaves"),
+        ("type", "builtins.object"),
+        ("option", "other options"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_an_error_of_one_process_is_an_error_of_all(tmp_path, wrong, says, mode):
+    assert [each[0] for each in save(tmp_path, 2, step=1)] == ["saved", "saved"]
+    given = save(tmp_path, 2, step=2, wrong=wrong, timeout=30, **{"async": mode == "async"})
+    for each in given:
+        assert each[0] != "saved" and each[-1] < 10, given
+    assert says in given[0][1] or says in given[1][1], given
+    check_step(tmp_path / "step", 2, 1)
+    assert sorted(os.listdir(tmp_path)) == ["meet", "run", "step"]
+
+
+def test_a_process_that_never_comes_is_named(tmp_path):
+    arguments = {
+        "folder": str(tmp_path / "meet"),
+        "path": str(tmp_path / "step"),
+        "step": 1,
+        "timeout": 1,
+        "together": False,
+    }
+    ended = processes.run(1, SAVE.replace("size=size", "size=3"), tmp_path / "run", arguments=arguments)
+    kind, message, seconds = ended[0].value
+    assert kind == "TimedOutError" and "ranks 1, 2" in message and "begin" in message, message
+    assert seconds < 10
+    assert not (tmp_path / "step").exists()
+
+
+def test_a_slow_process_is_waited_for(tmp_path):
+    given = save(tmp_path, 3, step=4, late=1)
+    assert [each[0] for each in given] == ["saved"] * 3
+    check_step(tmp_path / "step", 3, 4)
+
+
+def test_folders_that_are_not_shared_are_found_at_the_start(tmp_path):
+    worker = SAVE.replace('arguments["path"],', "f\"{arguments['path']}-{rank}/step\",")
+    arguments = {"folder": str(tmp_path / "meet"), "path": str(tmp_path / "own"), "step": 1, "timeout": 20}
+    for rank in range(2):
+        (tmp_path / f"own-{rank}").mkdir()
+    # Two names that are one to the processes, as two machines have them.
+    worker = worker.replace("coordinator = ", "os.chdir(f\"{arguments['path']}-{rank}\")\n    coordinator = ")
+    worker = worker.replace("f\"{arguments['path']}-{rank}/step\",", '"step",')
+    ended = processes.run(2, worker, tmp_path / "run", arguments=arguments)
+    for each in ended:
+        assert each.value[0] in ("InvalidArgumentError", "TimedOutError"), each.value
+    assert all(not list((tmp_path / f"own-{rank}").iterdir()) for rank in range(2))
+
+
+def test_processes_save_into_a_bucket(tmp_path):
+    (tmp_path / "server").mkdir()
+    with bucket_servers.moto(tmp_path / "server") as server:
+        options = {"storage_options": server.options}
+        path = f"{server.url}/runs/step_1"
+        for step in (1, 2):
+            given = save(tmp_path, 2, step=step, path=path, options=options)
+            assert [each[0] for each in given] == ["saved", "saved"], given
+            loaded = regrow.load(regrow.Location(path, **server.options))
+            assert loaded["step"] == step
+            assert loaded["w"].shape == (200, 40)
+        given = save(tmp_path, 2, step=3, path=path, options=options, wrong="overlap")
+        assert all(each[0] != "saved" for each in given)
+        assert regrow.load(regrow.Location(path, **server.options))["step"] == 2
+
+
+def test_threads_stand_for_ranks_and_the_record_says_who_wrote(tmp_path):
+    def rank_saves(rank):
+        job = regrow.Job(regrow.Folder(tmp_path / "meet", rank=rank, size=2), timeout=30)
+        rows = np.full((2, 3), rank, np.float32)
+        tree = {"w": regrow.ShardedArray((4, 3), [((2 * rank, 0), rows)])}
+        regrow.save(tmp_path / "step", tree, job=job)
+
+    threads = [threading.Thread(target=rank_saves, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(regrow.load(tmp_path / "step")["w"][:, 0], [0, 0, 1, 1])
+    record = json.loads((tmp_path / "step" / "regrow.json").read_text())
+    assert [part["name"] for part in record["parts"]] == ["regrow.process_0.json", "regrow.process_1.json"]
