@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -126,7 +127,9 @@ impl Foreign {
                     .get_type()
                     .name()
                     .map_or_else(|_| String::new(), |name| name.to_string());
-                Error::new(ErrorKind::Io, format!("`{name}` of the coordinator {kind} raised {raised}"))
+                let is_late = raised.is_instance_of::<PyTimeoutError>(py);
+                let error_kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Io };
+                Error::new(error_kind, format!("`{name}` of the coordinator {kind} raised {raised}"))
                     .help("the job's coordination service does not answer: look whether rank 0 still runs")
             })
         })
