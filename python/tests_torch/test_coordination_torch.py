@@ -11,6 +11,7 @@ import torch.distributed as distributed
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import processes
+
 from regrow import _coordination
 from regrow._coordination_torch import TorchCoordinator
 
