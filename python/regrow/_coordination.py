@@ -11,12 +11,20 @@ them. All it needs of each is in `Coordinator`: to put a value under a key that 
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Protocol, runtime_checkable
 
 from . import _native
 from ._location import StrPath, place
 from ._progress import _gets_signals
+
+_SERVICES = {
+    "jax": "_coordination_jax",
+    "torch.distributed": "_coordination_torch",
+    "mpi4py.MPI": "_coordination_mpi",
+}
+"""What a program has imported that has made the service ready, and which module knows it."""
 
 
 @runtime_checkable
@@ -69,21 +77,11 @@ def coordinator() -> Coordinator:
     Raises:
         UnsupportedError: if the service is there, and lacks what is needed.
     """
-    if "jax" in sys.modules:
-        from ._coordination_jax import find as find_jax
-
-        if (found := find_jax()) is not None:
-            return found
-    if "torch.distributed" in sys.modules:
-        from ._coordination_torch import find as find_torch
-
-        if (found := find_torch()) is not None:
-            return found
-    if "mpi4py.MPI" in sys.modules:
-        from ._coordination_mpi import find as find_mpi
-
-        if (found := find_mpi()) is not None:
-            return found
+    for ready, home in _SERVICES.items():
+        if ready in sys.modules:
+            found: Coordinator | None = importlib.import_module(f".{home}", __package__).find()
+            if found is not None:
+                return found
     return _native.Coordinator.single()
 
 

@@ -13,13 +13,14 @@ while. It needs `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import sys
 import threading
 import time
 from typing import Any
 
-from ._errors import TimedOutError, UnsupportedError
+from ._errors import RegrowError, TimedOutError, UnsupportedError
 
 QUESTION = 1
 FIRST_ANSWER, LAST_ANSWER = 2, 32767
@@ -52,12 +53,12 @@ class MpiCoordinator:
         self._tags = itertools.cycle(range(FIRST_ANSWER, LAST_ANSWER + 1))
         self._lock = threading.Lock()
         self._keys: dict[str, bytes] = {}
+        self._ends = threading.Event()
+        self._server = threading.Thread(target=self._serve, name="regrow-mpi", daemon=True)
         if self.rank == 0:
-            self._ends = threading.Event()
-            server = threading.Thread(target=self._serve, name="regrow-mpi", daemon=True)
-            server.start()
-            # Before mpi4py ends MPI: no call may come after that.
-            atexit.register(lambda: (self._ends.set(), server.join()))
+            self._server.start()
+        # This comes before mpi4py ends MPI, after which no call may be made.
+        atexit.register(self._end)
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
         return bool(self._ask("put", key, value))
@@ -106,17 +107,33 @@ class MpiCoordinator:
                     if is_absent and value is not None:
                         self._keys[key] = value
                     return is_absent
+                case "end":
+                    return None
                 case _:
                     for found in [found for found in self._keys if found == key or found.startswith(f"{key}/")]:
                         del self._keys[found]
                     return None
 
+    def _end(self) -> None:
+        """Of rank 0: answers until all others have ended, too, or have asked nothing for a while."""
+        self._ends.set()
+        if self.rank == 0:
+            self._server.join()
+            return
+        with contextlib.suppress(RegrowError):
+            self._ask("end", "")
+
     def _serve(self) -> None:
         mpi: Any = sys.modules["mpi4py.MPI"]
         shortest, longest = LOOKS_SECONDS
-        status, asked = mpi.Status(), 0.0
+        status, asked, heard = mpi.Status(), 0.0, time.monotonic()
         answers: list[Any] = []
-        while not self._ends.is_set():
+        left = self.size - 1
+        while left or answers:
+            if not self._ends.is_set():
+                heard = time.monotonic()
+            elif time.monotonic() - max(asked, heard) > ANSWER_SECONDS:
+                return
             question = self._communicator.improbe(source=mpi.ANY_SOURCE, tag=QUESTION, status=status)
             if question is None:
                 answers = [answer for answer in answers if not answer.Test()]
@@ -124,6 +141,7 @@ class MpiCoordinator:
                 continue
             asked = time.monotonic()
             tag, what, key, value = question.recv()
+            left -= what == "end"
             answers.append(self._communicator.isend(self._answer(what, key, value), dest=status.Get_source(), tag=tag))
 
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -113,24 +114,26 @@ struct Foreign {
 }
 
 impl Foreign {
+    /// Calls a method. A session may be dropped when the interpreter has ended: then there is nobody to call.
     fn call<T>(
         &self,
         name: &str,
         call: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T> {
-        Python::attach(|py| {
-            call(py, self.object.bind(py)).map_err(|raised| {
-                let kind = self
-                    .object
-                    .bind(py)
-                    .get_type()
-                    .name()
-                    .map_or_else(|_| String::new(), |name| name.to_string());
-                Error::new(ErrorKind::Io, format!("`{name}` of the coordinator {kind} raised {raised}"))
-                    .help("the job's coordination service does not answer: look whether rank 0 still runs")
-            })
-        })
+        let called = Python::try_attach(|py| {
+            let object = self.object.bind(py);
+            call(py, object).map_err(|raised| raised_by(object, name, &raised))
+        });
+        called.unwrap_or_else(|| Err(Error::new(ErrorKind::Io, "Python has ended")))
     }
+}
+
+fn raised_by(object: &Bound<'_, PyAny>, name: &str, raised: &PyErr) -> Error {
+    let is_late = raised.is_instance_of::<PyTimeoutError>(object.py());
+    let kind = if is_late { ErrorKind::TimedOut } else { ErrorKind::Io };
+    let class = object.get_type().name().map_or_else(|_| String::new(), |class| class.to_string());
+    Error::new(kind, format!("`{name}` of the coordinator {class} raised {raised}"))
+        .help("the job's coordination service does not answer: look whether rank 0 still runs")
 }
 
 impl coordination::Coordinator for Foreign {
@@ -185,7 +188,7 @@ pub fn session_options((timeout, prefix): WaitIn, monitor: &Monitor) -> Result<S
 
 fn log(waiting: &Waiting) {
     // Nobody is to fail because a log cannot be written.
-    let _ = Python::attach(|py| {
+    let _ = Python::try_attach(|py| {
         let logger = py.import("logging")?.call_method1("getLogger", ("regrow",))?;
         logger.call_method1("warning", ("%s", waiting.to_string())).map(drop)
     });

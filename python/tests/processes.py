@@ -4,8 +4,8 @@
         ended = processes.run(4, WORKER, tmp_path)
         assert [each.value for each in ended] == [...]
 
-A worker is the text of a Python program. It finds `rank`, `size` and `arguments`, and calls `done(value)` with what JSON
-can say. With `jax_port` it is a process of `jax.distributed`, on the CPU.
+A worker is the text of a Python program. It finds `rank`, `size` and `arguments`, and calls `done(value)` with what
+JSON can say. With `jax=True` it is a process of `jax.distributed`, on the CPU.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS_MAX = 120.0
+SECONDS_MAX = 100.0
 """Whoever is not at its end by then is killed, and the test fails."""
 
 _BEGIN = """\
 import json, os, sys, time
-rank, size, arguments = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
-_result = sys.argv[4]
+rank, size = {rank_and_size}
+arguments = json.loads(sys.argv[1])
+_result = f"{{sys.argv[2]}}/result-{{rank}}.json"
 def done(value):
     with open(_result + ".part", "w") as file:
         json.dump(value, file)
@@ -69,47 +70,79 @@ def run(
     seconds_max: float = SECONDS_MAX,
     statuses: dict[int, int] | None = None,
 ) -> list[Ended]:
-    """Runs `worker` in `size` processes; all have ended when it returns. `statuses` says whose is to be other than 0."""
-    program = _BEGIN
-    if jax:
-        program += _JAX.format(port=free_port(), recoverable=recoverable, heartbeat=heartbeat)
-    program += textwrap.dedent(worker)
+    """Runs `worker` in `size` processes; all have ended when it returns. `statuses` says whose is not 0."""
+    joins = _JAX.format(port=free_port(), recoverable=recoverable, heartbeat=heartbeat) if jax else ""
+    commands = []
+    for rank in range(size):
+        begin = _BEGIN.format(rank_and_size=(rank, size))
+        program = f"{begin}{joins}{textwrap.dedent(worker)}"
+        commands.append([sys.executable, "-u", "-c", program, json.dumps(arguments), str(folder)])
+    ended = _run(commands, folder, seconds_max, environment or {}, statuses or {})
+    return [Ended(*each, _value(folder, rank)) for rank, each in enumerate(ended)]
+
+
+def run_mpi(
+    size: int,
+    worker: str,
+    folder: Path,
+    *,
+    arguments: Any = None,
+    environment: dict[str, str] | None = None,
+    seconds_max: float = SECONDS_MAX,
+) -> list[Any]:
+    """Runs `worker` in `size` processes of MPI; what each of them has given to `done`."""
+    begin = "from mpi4py import MPI\n" + _BEGIN.format(
+        rank_and_size="MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()"
+    )
+    program = f"{begin}{textwrap.dedent(worker)}"
+    mpiexec = [str(Path(sys.executable).parent / "mpiexec"), "-hosts", "127.0.0.1", "-n", str(size)]
+    command = [*mpiexec, sys.executable, "-u", "-c", program, json.dumps(arguments), str(folder)]
+    _run([command], folder, seconds_max, environment or {}, {})
+    return [_value(folder, rank) for rank in range(size)]
+
+
+def _run(
+    commands: list[list[str]],
+    folder: Path,
+    seconds_max: float,
+    environment: dict[str, str],
+    statuses: dict[int, int],
+) -> list[tuple[int, str]]:
+    """Starts all commands, and waits for them: status and output of each."""
     folder.mkdir(parents=True, exist_ok=True)
-    started = []
+    for old in folder.glob("result-*.json"):
+        old.unlink()
+    logs = [folder / f"log-{at}.txt" for at in range(len(commands))]
+    started: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(size):
-            result, log = folder / f"result-{rank}.json", folder / f"log-{rank}.txt"
-            result.unlink(missing_ok=True)
-            command = [sys.executable, "-u", "-c", program, str(rank), str(size), json.dumps(arguments), str(result)]
+        for command, log in zip(commands, logs, strict=True):
             with log.open("wb") as file:
-                process = subprocess.Popen(
-                    command,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})},
-                    start_new_session=True,
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        stdout=file,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+                        start_new_session=True,
+                    )
                 )
-            started.append((process, result, log))
         until = time.monotonic() + seconds_max
-        late = [rank for rank, (process, _, _) in enumerate(started) if not _ends(process, until)]
+        late = [at for at, process in enumerate(started) if not _ends(process, until)]
     finally:
-        for process, _, _ in started:
+        for process in started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    ended = [
-        Ended(
-            process.returncode,
-            log.read_text(errors="replace"),
-            json.loads(result.read_text()) if result.exists() else None,
-        )
-        for process, result, log in started
-    ]
-    said = "\n".join(f"---- rank {rank}, status {each.status}\n{each.output}" for rank, each in enumerate(ended))
-    assert not late, f"ranks {late} did not end within {seconds_max} s\n{said}"
-    expected = [(statuses or {}).get(rank, 0) for rank in range(size)]
-    assert [each.status for each in ended] == expected, said
+    ended = [(process.returncode, log.read_text(errors="replace")) for process, log in zip(started, logs, strict=True)]
+    said = "\n".join(f"---- process {at}, status {status}\n{output}" for at, (status, output) in enumerate(ended))
+    assert not late, f"processes {late} did not end within {seconds_max} s\n{said}"
+    assert [status for status, _ in ended] == [statuses.get(at, 0) for at in range(len(commands))], said
     return ended
+
+
+def _value(folder: Path, rank: int) -> Any:
+    result = folder / f"result-{rank}.json"
+    return json.loads(result.read_text()) if result.exists() else None
 
 
 def free_port() -> int:

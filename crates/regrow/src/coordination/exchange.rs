@@ -162,7 +162,7 @@ impl Exchange {
             }
             self.options.monitor.check()?;
             if let Some(failure) = self.failure()? {
-                return Err(Stop::There(failure));
+                return Err(Stop::There(failure.into()));
             }
             let live = if slice == longest { self.service.live()? } else { None };
             let is_late = began.elapsed() >= patience;

@@ -101,7 +101,7 @@ pub(super) enum Stop {
     /// This process gave up.
     Here(Error),
     /// Another one had failed.
-    There(Failure),
+    There(Box<Failure>),
 }
 
 impl Stop {
@@ -109,7 +109,7 @@ impl Stop {
     pub(super) fn failure(&self, rank: usize, phase: &str) -> Failure {
         match self {
             Self::Here(error) => Failure::new(rank, phase, error),
-            Self::There(failure) => failure.clone(),
+            Self::There(failure) => Failure::clone(failure),
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
         Ok(()) => return Ok(true),
         // Over NFS the answer to a link that was made may be lost, and the second try finds its own work.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let file = |path| Ok::<_, io::Error>(fs::metadata(path).map(|found| (found.dev(), found.ino()))?);
+            let file = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
             return Ok(file(from)? == file(to)?);
         }
         Err(_) => {}

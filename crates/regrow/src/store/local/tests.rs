@@ -258,3 +258,28 @@ fn a_stream_goes_on_with_the_file_that_was_opened() {
     };
     assert!(store.stream(b"key", ByteRange::Full, each).unwrap());
 }
+
+#[test]
+fn of_many_who_put_a_value_where_there_is_none_one_does() {
+    let (folder, store) = store();
+    let value = |at: usize| Bytes::from(vec![at as u8; 100_000]);
+    let won: Vec<bool> = std::thread::scope(|scope| {
+        let put = |at| {
+            let other = LocalStore::new(folder.path().join("root"));
+            scope.spawn(move || {
+                let won = other.put_if_absent(b"a/b", value(at)).unwrap();
+                let found = other.get_whole(b"a/b").unwrap().unwrap();
+                assert_eq!(won, found == value(at), "whoever has put it gets its own value, all of it");
+                won
+            })
+        };
+        let threads: Vec<_> = (0..8).map(put).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(won.iter().filter(|&&won| won).count(), 1);
+    let names: Vec<_> = std::fs::read_dir(folder.path().join("root/a")).unwrap().collect();
+    assert_eq!(names.len(), 1, "no temporary file is left: {names:?}");
+    store.delete(b"a/b").unwrap();
+    assert!(store.put_if_absent(b"a/b", Bytes::from_static(b"new")).unwrap());
+    assert!(store.put_if_absent(b"../x", Bytes::new()).is_err());
+}
