@@ -36,6 +36,7 @@
 //! | [`zarr`], [`codec`] | arrays as chunks and back |
 //! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
 //! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
+//! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads to lay them out anew |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
@@ -52,6 +53,7 @@ pub mod monitor;
 pub mod options;
 pub mod reads;
 pub mod report;
+pub mod sharding;
 pub mod storage;
 pub mod store;
 pub mod text;
