@@ -15,7 +15,7 @@
 //! | `cuts`, `grid`, `layout` | one axis cut in parts; all axes; the parts on devices ([`Layout`]) |
 //! | `tiling` | do regions fill an array; the grid that they lie on |
 //! | `writers` | which process writes which region |
-//! | `pieces`, `plan` | what was saved, and the steps that bring a process its regions |
+//! | `boxes`, `pieces`, `plan` | finding regions, what was saved, and the steps that bring a process its regions |
 //!
 //! ```
 //! use regrow::array::Shape;
@@ -36,17 +36,26 @@
 //! A sharding that was read is never refused: a checkpoint can be read without it. What is wrong with it is said when it
 //! is asked where parts lie ([`Sharding::layout`]).
 
+mod boxes;
 mod cuts;
 mod grid;
 mod json;
 mod kinds;
 mod layout;
 mod mesh;
+mod pieces;
+mod plan;
 mod spec;
+mod tiling;
 mod words;
+mod writers;
 
 pub use grid::Grid;
 pub use kinds::{NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding, Split};
 pub use layout::{Layout, Placement};
 pub use mesh::{AxisType, Mesh};
+pub use pieces::Pieces;
+pub use plan::{Copied, Plan, Step, Wanted, plan};
 pub use spec::{AxisSpec, PartitionSpec};
+pub use tiling::{check_tiling, chunk_shape};
+pub use writers::{Replicas, Write, spread};
