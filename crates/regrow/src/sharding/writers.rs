@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn the_largest_goes_first_and_ties_go_to_the_first_writer() {
         let mut loads = [0, 0, 5];
-        assert_eq!(spread(&[1, 9, 4, 4, 0], &mut loads), [1, 0, 1, 1, 2]);
-        assert_eq!(loads, [9, 9, 5]);
+        assert_eq!(spread(&[1, 9, 4, 4, 0], &mut loads), [2, 0, 1, 1, 2]);
+        assert_eq!(loads, [9, 8, 6]);
         assert_eq!(spread(&[], &mut [0, 0]), Vec::<usize>::new());
         assert_eq!(spread(&[3], &mut []), [0]);
     }
