@@ -237,7 +237,7 @@ impl Checkpoint {
         let tuple = |shape: &Option<Shape>| -> PyResult<Option<Bound<'py, PyTuple>>> {
             shape.as_ref().map(|shape| PyTuple::new(py, shape.dims())).transpose()
         };
-        let sharding = info.sharding.as_ref().map(ToString::to_string);
+        let sharding = info.sharding.as_ref().map(|sharding| sharding.to_json().to_string());
         Ok((tuple(&info.chunk_shape)?, tuple(&info.write_shape)?, sharding, info.coding.to_string()))
     }
 

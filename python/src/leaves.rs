@@ -14,6 +14,7 @@ use pyo3::types::{
     PyTuple,
 };
 use regrow::array::{Array, Dtype, Region, Shape, Shard};
+use regrow::sharding::Sharding;
 use regrow::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, Scalar, Tree};
 use regrow::{Error, Result};
 
@@ -64,7 +65,7 @@ pub fn to_leaves(tree: &Tree<()>, columns: &LeavesIn<'_>) -> PyResult<Vec<Leaf>>
 struct Shardings<'a, 'py> {
     texts: &'a Bound<'py, PyDict>,
     is_empty: bool,
-    parsed: HashMap<PyBackedStr, Arc<serde_json::Value>>,
+    parsed: HashMap<PyBackedStr, Arc<Sharding>>,
 }
 
 impl<'a, 'py> Shardings<'a, 'py> {
@@ -72,15 +73,16 @@ impl<'a, 'py> Shardings<'a, 'py> {
         Self { texts, is_empty: texts.is_empty(), parsed: HashMap::new() }
     }
 
-    fn get(&mut self, leaf: usize) -> PyResult<Option<Arc<serde_json::Value>>> {
+    fn get(&mut self, leaf: usize) -> PyResult<Option<Arc<Sharding>>> {
         if self.is_empty {
             return Ok(None);
         }
         let Some(text) = self.texts.get_item(leaf)? else { return Ok(None) };
         let text: PyBackedStr = text.extract()?;
         let parsed = self.parsed.entry(text);
-        let parse =
-            |text: &PyBackedStr| Arc::new(serde_json::from_str(text).unwrap_or(serde_json::Value::Null));
+        let parse = |text: &PyBackedStr| {
+            Arc::new(Sharding::from_json(serde_json::from_str(text).unwrap_or(serde_json::Value::Null)))
+        };
         Ok(Some(parsed.or_insert_with_key(parse).clone()))
     }
 }

@@ -47,7 +47,7 @@ fn ls_of_what_orbax_wrote() {
     assert_eq!((run.code, run.stderr.as_str()), (0, ""));
     let first = run.stdout.lines().nth(1).unwrap();
     assert!(first.starts_with("big "), "{first}");
-    assert!(first.ends_with("{x:4,y:2} (x,y)"), "{first}");
+    assert!(first.ends_with(" [16,48]  P('x', 'y') over x=4,y=2"), "{first}");
 }
 
 #[test]

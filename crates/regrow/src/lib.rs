@@ -37,6 +37,7 @@
 //! | [`location`], [`storage`] | where a checkpoint is, and what every kind of place can do: disk, bucket, archive |
 //! | [`coordination`] | what the processes of a job tell each other |
 //! | [`reads`] | where the bytes of leaves are, and reading and checking many of them at once |
+//! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads to lay them out anew |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
@@ -54,6 +55,7 @@ pub mod monitor;
 pub mod options;
 pub mod reads;
 pub mod report;
+pub mod sharding;
 pub mod storage;
 pub mod store;
 pub mod text;

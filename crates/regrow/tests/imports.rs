@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 /// The folders that keep the rule, below `src`.
-const FOLDERS: [&str; 6] = ["formats", "engine", "storage", "commit", "store", "coordination"];
+const FOLDERS: [&str; 7] = ["formats", "engine", "storage", "commit", "store", "coordination", "sharding"];
 
 /// Pairs that need each other, and why.
 const INSEPARABLE: [&str; 3] = [

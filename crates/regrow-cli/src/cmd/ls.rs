@@ -28,7 +28,7 @@ pub struct Ls {
     /// Only leaves that one of these matches: `params/**`, `*/kernel`; all of them if none is given.
     #[arg(value_name = "GLOB")]
     globs: Vec<String>,
-    /// Also what kind of leaf it is, its chunks, and how it was sharded.
+    /// Also what kind of leaf it is, its chunks, the part of it that a device held, and how it lay on devices.
     #[arg(long, short)]
     long: bool,
 }
@@ -154,7 +154,7 @@ fn print<'a>(
     let mut totals = Share::default();
     if long {
         let mut table = Table::new();
-        HEADER.iter().chain(&["KIND", "CHUNK", "SHARDING"]).for_each(|title| table.cell(title));
+        HEADER.iter().chain(&["KIND", "CHUNK", "SHARD", "SHARDING"]).for_each(|title| table.cell(title));
         for (path, leaf) in leaves {
             totals.add(leaf);
             row(&mut table, &path, leaf);
@@ -163,12 +163,16 @@ fn print<'a>(
                 Some(shape) => table.cell(shape),
                 None => table.cell("-"),
             }
+            match leaf.shard_shape() {
+                Some(shape) => table.cell(shape),
+                None => table.cell("-"),
+            }
             match &leaf.sharding {
-                Some(sharding) => table.cell(sharding_text(sharding)),
+                Some(sharding) => table.cell(sharding),
                 None => table.cell("-"),
             }
         }
-        table.print(out, "", [Left, Left, Left, Right, Left, Left, Left, Left])?;
+        table.print(out, "", [Left, Left, Left, Right, Left, Left, Left, Left, Left])?;
     } else {
         let mut table = Table::new();
         HEADER.iter().for_each(|title| table.cell(title));
@@ -193,33 +197,6 @@ fn row<const N: usize>(table: &mut Table<N>, path: &KeyPath, leaf: &LeafInfo) {
         table.cell("-");
     }
     table.cell(if leaf.coding.is_empty() { "-" } else { &*leaf.coding });
-}
-
-/// A sharding in few words: `{x:4,y:2} (x,y)`, mesh and partition, where it is a named one; its type otherwise.
-fn sharding_text(sharding: &Value) -> String {
-    let list = |name: &str| sharding.get(name).and_then(Value::as_array);
-    match (list("axis_names"), list("shape"), list("partition_spec")) {
-        (Some(names), Some(sizes), Some(spec)) => {
-            let mesh: Vec<String> =
-                names.iter().zip(sizes).map(|(name, size)| format!("{}:{size}", axis_text(name))).collect();
-            let spec: Vec<String> = spec.iter().map(axis_text).collect();
-            format!("{{{}}} ({})", mesh.join(","), spec.join(","))
-        }
-        _ => match sharding.get("sharding_type").and_then(Value::as_str) {
-            Some(kind) => kind.to_owned(),
-            None => sharding.to_string(),
-        },
-    }
-}
-
-/// A mesh axis by its name, several as `a+b`, none as `-`.
-fn axis_text(axis: &Value) -> String {
-    match axis {
-        Value::String(name) => name.clone(),
-        Value::Null => "-".to_owned(),
-        Value::Array(names) => names.iter().map(axis_text).collect::<Vec<_>>().join("+"),
-        other => other.to_string(),
-    }
 }
 
 /// The leaves as JSON, each written when its turn comes: a document of a million leaves would take gigabytes.
@@ -254,21 +231,5 @@ impl<'a, F: Fn() -> I, I: Iterator<Item = (KeyPath, &'a LeafInfo)>> Serialize fo
             self.0.totals.set(totals);
             leaf_json(&path, leaf)
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shardings_read_like_jax() {
-        let named = json!({
-            "sharding_type": "NamedSharding", "shape": [4, 2], "axis_names": ["x", "y"],
-            "partition_spec": ["x", ["x", "y"], null],
-        });
-        assert_eq!(sharding_text(&named), "{x:4,y:2} (x,x+y,-)");
-        assert_eq!(sharding_text(&json!({"sharding_type": "SingleDeviceSharding"})), "SingleDeviceSharding");
-        assert_eq!(sharding_text(&json!("odd")), "\"odd\"");
     }
 }

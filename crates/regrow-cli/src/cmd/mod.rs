@@ -30,7 +30,8 @@ fn leaf_json(path: &KeyPath, leaf: &LeafInfo) -> Value {
         "coding": &*leaf.coding,
         "chunk_shape": leaf.chunk_shape.as_ref().map(|shape| shape.dims()),
         "write_shape": leaf.write_shape.as_ref().map(|shape| shape.dims()),
-        "sharding": leaf.sharding.as_deref(),
+        "sharding": leaf.sharding.as_ref().map(|sharding| sharding.to_json()),
+        "shard_shape": leaf.shard_shape().as_ref().map(|shape| shape.dims()),
     })
 }
 

@@ -20,7 +20,10 @@ const LARGEST_SHOWN: usize = 5;
 /// As many top-level keys as an overview shows: a root with 10,000 keys is no page.
 const TOP_LEVEL_SHOWN: usize = 20;
 
-/// Show what a checkpoint is: layout, steps, sizes, largest leaves.
+/// As many ways to lie on devices as an overview shows.
+const SHARDINGS_SHOWN: usize = 20;
+
+/// Show what a checkpoint is: layout, steps, sizes, how it lay on devices, largest leaves.
 #[derive(Debug, clap::Args)]
 pub struct Overview {
     /// The checkpoint.
@@ -48,6 +51,8 @@ impl Overview {
 struct Summary<'a> {
     all: Share,
     by_dtype: BTreeMap<String, Share>,
+    /// By how they lay on devices, in words; without those of which nothing is recorded.
+    by_sharding: BTreeMap<String, Share>,
     /// In the order in which the keys come.
     by_top_level: Vec<(String, Share)>,
     largest: Vec<(KeyPath, &'a LeafInfo)>,
@@ -57,11 +62,15 @@ impl<'a> Summary<'a> {
     fn of(checkpoint: &'a Checkpoint) -> Self {
         let mut all = Share::default();
         let mut by_dtype = BTreeMap::<_, Share>::new();
+        let mut by_sharding = BTreeMap::<_, Share>::new();
         let mut by_top_level: Vec<(String, Share)> = Vec::new();
         let mut largest: Vec<(KeyPath, &LeafInfo)> = Vec::new();
         for (path, leaf) in checkpoint.tree().iter() {
             all.add(leaf);
             by_dtype.entry(dtype_text(leaf).into_owned()).or_default().add(leaf);
+            if let Some(sharding) = &leaf.sharding {
+                by_sharding.entry(sharding.to_string()).or_default().add(leaf);
+            }
             // Flatten order keeps the leaves of one top-level key together.
             let top = KeyPath::from_iter(path.keys().first().cloned()).to_string();
             match by_top_level.last_mut() {
@@ -78,7 +87,7 @@ impl<'a> Summary<'a> {
                 largest.truncate(LARGEST_SHOWN);
             }
         }
-        Self { all, by_dtype, by_top_level, largest }
+        Self { all, by_dtype, by_sharding, by_top_level, largest }
     }
 
     fn print(&self, out: &mut impl Write, checkpoint: &Checkpoint) -> io::Result<()> {
@@ -109,17 +118,25 @@ impl<'a> Summary<'a> {
 
         let dtypes: Vec<_> = self.by_dtype.iter().map(|(name, share)| share_row(name, *share)).collect();
         table(out, "by dtype", &dtypes)?;
+        let shardings = self.by_sharding.iter().take(SHARDINGS_SHOWN);
+        table(
+            out,
+            "by sharding",
+            &shardings.map(|(words, share)| share_row(words, *share)).collect::<Vec<_>>(),
+        )?;
+        more(out, self.by_sharding.len(), SHARDINGS_SHOWN)?;
         let shown = self.by_top_level.iter().take(TOP_LEVEL_SHOWN);
         table(
             out,
             "by top-level key",
             &shown.map(|(key, share)| share_row(key, *share)).collect::<Vec<_>>(),
         )?;
-        if let Some(more @ 1..) = self.by_top_level.len().checked_sub(TOP_LEVEL_SHOWN) {
-            writeln!(out, "  ... and {more} more")?;
-        }
+        more(out, self.by_top_level.len(), TOP_LEVEL_SHOWN)?;
         let largest = self.largest.iter().map(|(path, leaf)| {
-            let what = format!("{} {}", dtype_text(leaf), leaf.shape);
+            let mut what = format!("{} {}", dtype_text(leaf), leaf.shape);
+            if let Some(shard) = leaf.shard_shape().filter(|shard| *shard != leaf.shape) {
+                what += &format!(" in shards of {shard}");
+            }
             [path.to_string(), what, out::size(data_bytes(leaf))]
         });
         table(out, "largest leaves", &largest.collect::<Vec<_>>())?;
@@ -136,6 +153,8 @@ impl<'a> Summary<'a> {
             about.items.iter().map(|(name, kind)| json!({ "name": name, "kind": kind })).collect();
         let by_dtype: serde_json::Map<String, Value> =
             self.by_dtype.iter().map(|(name, share)| (name.clone(), share.as_json())).collect();
+        let by_sharding: serde_json::Map<String, Value> =
+            self.by_sharding.iter().map(|(words, share)| (words.clone(), share.as_json())).collect();
         let by_top_level: Vec<Value> = self
             .by_top_level
             .iter()
@@ -154,6 +173,7 @@ impl<'a> Summary<'a> {
             "leaf_count": self.all.leaf_count,
             "bytes": self.all.bytes,
             "by_dtype": by_dtype,
+            "by_sharding": by_sharding,
             "by_top_level_key": by_top_level,
             "largest_leaves": largest,
             "notes": about.notes,
@@ -164,6 +184,14 @@ impl<'a> Summary<'a> {
 
 fn share_row(name: &str, share: Share) -> [String; 3] {
     [name.to_owned(), counted(share.leaf_count, "leaf", "leaves"), out::size(share.bytes)]
+}
+
+/// How many rows of a table were left out, if any.
+fn more(out: &mut impl Write, count: usize, shown: usize) -> io::Result<()> {
+    match count.checked_sub(shown) {
+        Some(more @ 1..) => writeln!(out, "  ... and {more} more"),
+        _ => Ok(()),
+    }
 }
 
 fn table(out: &mut impl Write, title: &str, rows: &[[String; 3]]) -> io::Result<()> {

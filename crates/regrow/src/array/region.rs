@@ -131,6 +131,12 @@ impl Region {
         Ok(Self { starts, lens })
     }
 
+    /// From parts that are known to make a region.
+    pub(crate) fn from_parts(starts: Vec<u64>, lens: Vec<u64>) -> Self {
+        debug_assert_eq!(starts.len(), lens.len());
+        Self { starts, lens }
+    }
+
     /// All of an array.
     pub fn whole(shape: &Shape) -> Self {
         Self { starts: vec![0; shape.rank()], lens: shape.dims().to_vec() }

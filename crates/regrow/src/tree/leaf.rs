@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::array::{Array, Dtype, Shape};
+use crate::sharding::Sharding;
 
 /// What a leaf was in the program that saved it, so that it comes back as that.
 ///
@@ -83,8 +84,8 @@ pub struct LeafInfo {
     pub chunk_shape: Option<Shape>,
     /// Shape of one piece as it was written (of Orbax's `jax.Array` leaves).
     pub write_shape: Option<Shape>,
-    /// How the array was spread over devices when it was saved: advice, as Orbax' JSON. Never needed to read.
-    pub sharding: Option<Arc<serde_json::Value>>,
+    /// How the array lay on devices when it was saved: advice, never needed to read.
+    pub sharding: Option<Arc<Sharding>>,
     /// How its bytes are coded, for people: `raw`, `zstd`, `sharding_indexed(zstd)`.
     pub coding: Arc<str>,
 }
@@ -93,6 +94,12 @@ impl LeafInfo {
     /// Bytes of the decoded leaf; saturates for shapes that no memory could hold.
     pub fn len_bytes(&self) -> u64 {
         self.shape.len_bytes(self.dtype).unwrap_or(u64::MAX)
+    }
+
+    /// The part of the array that a device held when it was saved, the longest if they differ; `None` if that is not
+    /// recorded, or what is recorded does not fit the array.
+    pub fn shard_shape(&self) -> Option<Shape> {
+        self.sharding.as_ref()?.shard_shape(&self.shape).ok()
     }
 }
 
@@ -131,8 +138,8 @@ pub struct Leaf {
     pub kind: LeafKind,
     /// Its data.
     pub data: LeafData,
-    /// How the array is spread over devices, as the JSON of Orbax' `_sharding`: advice for whoever restores.
-    pub sharding: Option<Arc<serde_json::Value>>,
+    /// How the array lies on devices: advice for whoever restores.
+    pub sharding: Option<Arc<Sharding>>,
 }
 
 /// The data of a leaf.

@@ -12,8 +12,7 @@
 //! Nothing but these is read, and no array data.
 
 use std::collections::HashMap;
-
-use serde_json::Value;
+use std::sync::Arc;
 
 use super::array_metadatas::{self, ARRAY_METADATAS_FOLDER};
 use super::arrays::{Arrays, MANIFEST_FILE};
@@ -30,6 +29,7 @@ use crate::array::Shape;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::regrow;
 use crate::location::Location;
+use crate::sharding::Sharding;
 use crate::tree::LeafKind;
 use crate::zarr::Missing;
 
@@ -157,7 +157,7 @@ impl<'a> Leaves<'a> {
         };
         let mut slot = self.array(name, kind)?;
         slot.info.write_shape = entry.write_shape.clone().map(Shape::new).transpose()?;
-        slot.info.sharding = self.sharding(name)?.map(std::sync::Arc::new);
+        slot.info.sharding = self.sharding(name)?;
         Ok(slot)
     }
 
@@ -177,7 +177,7 @@ impl<'a> Leaves<'a> {
         }
     }
 
-    fn sharding(&mut self, name: &str) -> Result<Option<Value>> {
+    fn sharding(&mut self, name: &str) -> Result<Option<Arc<Sharding>>> {
         if self.shardings.is_none() {
             let file = self.folder.join(SHARDING_FILE);
             let parsed = match read_small(&file)? {
@@ -193,7 +193,7 @@ impl<'a> Leaves<'a> {
             };
             self.shardings = Some(parsed);
         }
-        Ok(self.shardings.as_ref().and_then(|shardings| shardings.get(name)))
+        Ok(self.shardings.as_mut().and_then(|shardings| shardings.get(name)))
     }
 
     fn key_impl(&mut self, name: &str) -> Result<Option<&str>> {

@@ -1,17 +1,21 @@
-//! `_sharding`: how each `jax.Array` was spread over devices when it was saved. Advice: no byte depends on it.
+//! `_sharding`: how each `jax.Array` lay on devices when it was saved. Advice: no byte depends on it.
 //!
 //! ```text
 //! {"Ymln":"{\"sharding_type\": \"NamedSharding\", \"shape\": [4, 2], …}","aw==":""}
 //!    │        └ a string that holds JSON (Python's spacing), or an empty one
 //!    └ url-safe base64 of the param name, with padding; the bare name before October 2023
 //! ```
+//!
+//! What the inner JSON says is [`crate::sharding`]'s to know; here is the file around it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::json_text;
 use crate::error::Result;
+use crate::sharding::{Sharding, SingleDeviceSharding};
 
 /// Name of the file.
 pub const SHARDING_FILE: &str = "_sharding";
@@ -21,7 +25,11 @@ const KNOWN_MAX: usize = 32;
 
 /// A document that was read: entries by their stored names, parsed when asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Shardings(HashMap<String, String>);
+pub struct Shardings {
+    texts: HashMap<String, String>,
+    /// Thousands of leaves share a few shardings: each text is parsed once.
+    parsed: HashMap<String, Option<Arc<Sharding>>>,
+}
 
 impl Shardings {
     /// Parses the document. Entries that are no strings are left out.
@@ -34,26 +42,36 @@ impl Shardings {
             Value::String(text) => Some(text),
             _ => None,
         };
-        Ok(Self(members.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()))
+        let texts = members.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect();
+        Ok(Self { texts, parsed: HashMap::new() })
     }
 
-    /// The entry of a leaf, as JSON; `None` if there is none, or none that can be read.
-    pub fn get(&self, param_name: &str) -> Option<Value> {
-        let text = self.0.get(&base64url(param_name.as_bytes())).or_else(|| self.0.get(param_name))?;
-        serde_json::from_str(text).ok().filter(Value::is_object)
+    /// The entry of a leaf; `None` if there is none, or none that is a JSON object.
+    pub fn get(&mut self, param_name: &str) -> Option<Arc<Sharding>> {
+        let text =
+            self.texts.get(&base64url(param_name.as_bytes())).or_else(|| self.texts.get(param_name))?;
+        if let Some(known) = self.parsed.get(text) {
+            return known.clone();
+        }
+        let value: Option<Value> = serde_json::from_str(text).ok().filter(Value::is_object);
+        let parsed = value.map(|value| Arc::new(Sharding::from_json(value)));
+        self.parsed.insert(text.clone(), parsed.clone());
+        parsed
     }
 }
 
-/// The document for leaves with their shardings (`None` for a leaf whose sharding Orbax does not write).
+/// The document for leaves with their shardings. The entry is empty for a leaf without one, and for one of a kind whose
+/// name would keep Orbax from restoring the leaf.
 ///
 /// # Errors
 /// None for JSON values with string keys.
-pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>) -> Result<Vec<u8>> {
+pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Sharding>)>) -> Result<Vec<u8>> {
     // Thousands of leaves share a few shardings: each is spelt once, as the JSON string that it stands in.
-    let mut texts: Vec<(Option<&Value>, Vec<u8>)> = Vec::new();
+    let mut texts: Vec<(Option<&Sharding>, Vec<u8>)> = Vec::new();
     let mut members: Vec<(String, usize)> = Vec::new();
     for (name, sharding) in shardings {
-        let is_it = |(known, _): &(Option<&Value>, _)| match (known, sharding) {
+        let sharding = sharding.filter(|sharding| sharding.is_known_to_orbax());
+        let is_it = |(known, _): &(Option<&Sharding>, _)| match (known, sharding) {
             (Some(known), Some(sharding)) => std::ptr::eq(*known, sharding) || *known == sharding,
             (known, sharding) => known.is_none() && sharding.is_none(),
         };
@@ -62,7 +80,8 @@ pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Valu
         let at = match known {
             Some(at) => at,
             None => {
-                let text = sharding.map_or(Ok(Vec::new()), json_text::to_python_json)?;
+                let to_text = |sharding: &Sharding| json_text::to_python_json(&sharding.to_json());
+                let text = sharding.map_or(Ok(Vec::new()), to_text)?;
                 let mut quoted = Vec::new();
                 json_text::push_text(&mut quoted, &String::from_utf8_lossy(&text));
                 texts.push((sharding, quoted));
@@ -90,8 +109,8 @@ pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Valu
 }
 
 /// The entry that makes Orbax place an array on the first CPU device.
-pub fn single_device() -> Value {
-    serde_json::json!({"sharding_type": "SingleDeviceSharding", "device_str": "cpu:0"})
+pub fn single_device() -> Sharding {
+    SingleDeviceSharding::new("cpu:0").into()
 }
 
 /// URL-safe base64 with padding (RFC 4648, section 5).
@@ -133,7 +152,7 @@ mod tests {
         for fixture in ["md8_ocdbt_zarr2", "sd_files_zarr2", "weird_keys_ocdbt"] {
             let folder = regrow_testkit::fixtures().join("orbax").join(fixture);
             let bytes = std::fs::read(folder.join("ckpt/_sharding")).unwrap();
-            let read = Shardings::parse(&bytes).unwrap();
+            let mut read = Shardings::parse(&bytes).unwrap();
             let expected = regrow_testkit::expected(&format!("orbax/{fixture}"));
             let names: Vec<&str> = expected["items"][""]["leaves"]
                 .as_array()
@@ -142,9 +161,9 @@ mod tests {
                 .filter(|leaf| leaf["value_type"] == "jax.Array")
                 .map(|leaf| leaf["param_name"].as_str().unwrap())
                 .collect();
-            let values: Vec<Option<Value>> = names.iter().map(|name| read.get(name)).collect();
+            let values: Vec<Option<Arc<Sharding>>> = names.iter().map(|name| read.get(name)).collect();
             assert!(values.iter().all(Option::is_some));
-            let ours = to_json(names.iter().copied().zip(values.iter().map(Option::as_ref))).unwrap();
+            let ours = to_json(names.iter().copied().zip(values.iter().map(Option::as_deref))).unwrap();
             assert_eq!(ours, bytes, "{fixture}");
         }
     }
@@ -152,8 +171,8 @@ mod tests {
     #[test]
     fn takes_older_and_broken_entries() {
         let text = br#"{"plain.name": "{\"sharding_type\": \"X\"}", "YQ==": "", "Yg==": "{", "Yw==": 5}"#;
-        let read = Shardings::parse(text).unwrap();
-        assert_eq!(read.get("plain.name").unwrap()["sharding_type"], "X");
+        let mut read = Shardings::parse(text).unwrap();
+        assert_eq!(read.get("plain.name").unwrap().type_name(), "X");
         assert!(["a", "b", "c", "d"].iter().all(|name| read.get(name).is_none()));
     }
 }

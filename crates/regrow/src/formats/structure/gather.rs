@@ -101,7 +101,7 @@ impl Structure {
                 out.names.insert(at, name.to_owned());
             }
             if let Some(sharding) = leaf.sharding {
-                out.shardings.insert(at, sharding.clone());
+                out.shardings.insert(at, sharding.to_json());
             }
         }
         out.strings = strings.texts;

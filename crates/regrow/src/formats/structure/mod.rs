@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
+use crate::sharding::Sharding;
 use crate::tree::{LeafInfo, LeafKind, Tree};
 
 mod gather;
@@ -90,8 +91,8 @@ pub struct LeafColumns<'a> {
     pub text: Arc<str>,
     /// The stored name, where that is not the joined key path.
     pub name: Option<&'a str>,
-    /// How it was spread over devices.
-    pub sharding: Option<&'a serde_json::Value>,
+    /// How it lies on devices.
+    pub sharding: Option<&'a Sharding>,
 }
 
 impl Structure {

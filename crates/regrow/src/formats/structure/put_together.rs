@@ -7,6 +7,7 @@ use super::{Regrown, Structure, bad_columns, check_version};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
+use crate::sharding::Sharding;
 use crate::tree::{Key, LeafInfo, LeafKind, LeafNames, Node, NodeKind, Tree};
 
 impl Structure {
@@ -103,9 +104,16 @@ impl Structure {
         }
         let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
         self.name_leaves(&mut tree);
-        for (&leaf, sharding) in &self.shardings {
+        // Neighbours mostly share theirs: what stands there again is parsed once.
+        let mut last: Option<(&serde_json::Value, Arc<Sharding>)> = None;
+        for (&leaf, value) in &self.shardings {
+            let sharding = match &last {
+                Some((known, sharding)) if *known == value => sharding.clone(),
+                _ => Arc::new(Sharding::from_json(value.clone())),
+            };
+            last = Some((value, sharding.clone()));
             if let Some(info) = tree.leaves_mut().get_mut(leaf) {
-                info.sharding = Some(Arc::new(sharding.clone()));
+                info.sharding = Some(sharding);
             }
         }
         let text_leaves = tree.leaves().iter().enumerate().filter(|(_, info)| info.kind == LeafKind::Str);

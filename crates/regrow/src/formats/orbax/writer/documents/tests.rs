@@ -1,5 +1,6 @@
 use super::*;
 use crate::array::{Array, Dtype};
+use crate::sharding::Sharding;
 use crate::tree::{Key, TreeBuilder};
 use std::fs;
 
@@ -81,7 +82,7 @@ impl Told {
             let coded = sharding::base64url(name.as_bytes());
             leaf.sharding = self.shardings[coded]
                 .as_str()
-                .map(|text| std::sync::Arc::new(serde_json::from_str(text).unwrap()));
+                .map(|text| std::sync::Arc::new(Sharding::from_json(serde_json::from_str(text).unwrap())));
             self.build.leaf(key.clone(), leaf).unwrap();
             self.entries.push(OwnEntry {
                 name: name.clone(),

@@ -1,0 +1,197 @@
+//! Laying an array out anew: what one process reads of which piece, and where it goes.
+//!
+//! ```text
+//! saved          wanted by this process        steps
+//! ┌────┬────┐    ┌──┐                          piece 0, [0:2,0:1]  ->  region 0, [0:2,0:1]
+//! │ 0  │ 1  │    │  │   on two devices         piece 2, [0:2,0:1]  ->  region 0, [2:4,0:1]
+//! ├────┼────┤    │  │
+//! │ 2  │ 3  │    └──┘                          read once; the second device gets the same bytes
+//! └────┴────┘
+//! ```
+//!
+//! Every element that a process wants is read once, however many of its devices want it. Takes time for the pieces that
+//! are touched, not for all of them, and none for the devices of others.
+
+use std::collections::HashMap;
+
+use super::boxes::Boxes;
+use super::layout::Layout;
+use super::pieces::Pieces;
+use crate::array::Region;
+use crate::error::{Error, Result};
+
+/// What one process wants of an array: distinct regions, and which of them each device gets.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    regions: Vec<Region>,
+    of: Vec<usize>,
+    /// What to read for which region, without overlap.
+    reads: Vec<(usize, Region)>,
+    copies: Vec<Copied>,
+}
+
+/// The steps that bring a process what it wants of one array.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What to read, ordered by piece: a piece that is decoded as a whole is decoded once.
+    pub steps: Vec<Step>,
+    /// What to copy afterwards, in this order, between wanted regions that overlap without being equal.
+    pub copies: Vec<Copied>,
+}
+
+/// A part of a piece that goes to a part of a wanted region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The number of the piece.
+    pub piece: u64,
+    /// The part, seen from the start of the piece.
+    pub from: Region,
+    /// The number of the wanted region.
+    pub wanted: usize,
+    /// Where it goes, seen from the start of the wanted region.
+    pub to: Region,
+}
+
+/// A part of a wanted region that another one has too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copied {
+    /// The number of the region that has it.
+    pub source: usize,
+    /// The part, seen from the start of that region.
+    pub from: Region,
+    /// The number of the region that wants it.
+    pub wanted: usize,
+    /// Where it goes, seen from the start of that region.
+    pub to: Region,
+}
+
+impl Wanted {
+    /// What the devices at these positions of the mesh hold.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such position.
+    pub fn of_devices(layout: &Layout, positions: impl IntoIterator<Item = u64>) -> Result<Self> {
+        let regions = positions.into_iter().map(|position| layout.region(position));
+        let mut wanted = Self::distinct(regions.collect::<Result<Vec<_>>>()?);
+        // Parts of one grid are equal or apart.
+        wanted.reads = wanted.regions.iter().cloned().enumerate().collect();
+        Ok(wanted)
+    }
+
+    /// Any regions. What two of them share is read for the first, and copied.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if they differ in rank.
+    pub fn of_regions(regions: impl IntoIterator<Item = Region>) -> Result<Self> {
+        let mut wanted = Self::distinct(regions.into_iter().collect());
+        if let Some(pair) = wanted
+            .regions
+            .windows(2)
+            .find(|pair| pair.first().map(Region::rank) != pair.last().map(Region::rank))
+        {
+            let what = pair.iter().map(Region::to_string).collect::<Vec<_>>().join(" and ");
+            return Err(Error::invalid(format!("the wanted regions {what} are not of one array")));
+        }
+        let boxes = Boxes::new(wanted.regions.clone());
+        for (at, region) in boxes.regions().iter().enumerate() {
+            let mut earlier = Vec::new();
+            boxes.each_touched(region, |other, _| earlier.extend((other < at).then_some(other)));
+            earlier.sort_unstable();
+            let mut left = vec![region.clone()];
+            for (source, other) in
+                earlier.into_iter().filter_map(|other| Some((other, boxes.regions().get(other)?)))
+            {
+                let mut rest = Vec::new();
+                for part in left {
+                    let Some(shared) = part.intersect(other) else {
+                        rest.push(part);
+                        continue;
+                    };
+                    push_difference(&part, &shared, &mut rest);
+                    let (from, to) = (seen_from(&shared, other), seen_from(&shared, region));
+                    wanted.copies.push(Copied { source, from, wanted: at, to });
+                }
+                left = rest;
+            }
+            wanted.reads.extend(left.into_iter().map(|part| (at, part)));
+        }
+        Ok(wanted)
+    }
+
+    /// The distinct regions.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The number of the region of each device, or of each region that was given, in the order in which they were given.
+    pub fn region_of(&self) -> &[usize] {
+        &self.of
+    }
+
+    /// How many elements are read.
+    pub fn len_elements(&self) -> u64 {
+        self.reads.iter().map(|(_, region)| region.len_elements()).sum()
+    }
+
+    fn distinct(all: Vec<Region>) -> Self {
+        let mut numbers: HashMap<Region, usize> = HashMap::with_capacity(all.len());
+        let mut wanted = Self::default();
+        for region in all {
+            let next = wanted.regions.len();
+            let number = *numbers.entry(region.clone()).or_insert(next);
+            if number == next {
+                wanted.regions.push(region);
+            }
+            wanted.of.push(number);
+        }
+        wanted
+    }
+}
+
+/// The steps that bring a process what it wants.
+///
+/// # Errors
+/// `InvalidArgument` if a wanted region reaches beyond the array.
+pub fn plan(pieces: &Pieces, wanted: &Wanted) -> Result<Plan> {
+    let mut steps = Vec::with_capacity(wanted.reads.len());
+    for (number, read) in &wanted.reads {
+        let Some(whole) = wanted.regions.get(*number) else { continue };
+        pieces.each_touched(read, |piece, region| {
+            if let Some(shared) = read.intersect(region) {
+                let (from, to) = (seen_from(&shared, region), seen_from(&shared, whole));
+                steps.push(Step { piece, from, wanted: *number, to });
+            }
+        })?;
+    }
+    // Stable: of one piece in the order of what is wanted.
+    steps.sort_by_key(|step| step.piece);
+    Ok(Plan { steps, copies: wanted.copies.clone() })
+}
+
+/// A region inside another, seen from its start.
+fn seen_from(region: &Region, outer: &Region) -> Region {
+    let starts = region.starts().iter().zip(outer.starts()).map(|(start, from)| start.saturating_sub(*from));
+    Region::from_parts(starts.collect(), region.lens().to_vec())
+}
+
+/// What is left of a region without a part of it: at most two regions an axis.
+fn push_difference(region: &Region, part: &Region, out: &mut Vec<Region>) {
+    let (mut starts, mut lens) = (region.starts().to_vec(), region.lens().to_vec());
+    for axis in 0..region.rank() {
+        let (Some(start), Some(len)) = (starts.get(axis).copied(), lens.get(axis).copied()) else { return };
+        let inner = part.starts().get(axis).zip(part.lens().get(axis));
+        let Some((&inner_start, &inner_len)) = inner else { return };
+        let ends = [(start, inner_start), (inner_start + inner_len, start + len)];
+        for (start, end) in ends.into_iter().filter(|(start, end)| start < end) {
+            set(&mut starts, &mut lens, axis, (start, end - start));
+            out.push(Region::from_parts(starts.clone(), lens.clone()));
+        }
+        set(&mut starts, &mut lens, axis, (inner_start, inner_len));
+    }
+}
+
+fn set(starts: &mut [u64], lens: &mut [u64], axis: usize, (new_start, new_len): (u64, u64)) {
+    if let (Some(start), Some(len)) = (starts.get_mut(axis), lens.get_mut(axis)) {
+        (*start, *len) = (new_start, new_len);
+    }
+}
