@@ -27,7 +27,7 @@ pub use cast::cast_bytes;
 pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
-pub(crate) use runs::for_each_box;
+pub(crate) use runs::{Runs, for_each_box};
 pub use stats::Stats;
 pub use strided::{Array, ArraySource, copy_region};
 pub(crate) use transform::transposed;
