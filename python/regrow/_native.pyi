@@ -385,7 +385,7 @@ class Checkpoint:
 
     def select(
         self, only: list[str], casts: list[tuple[str, str]], template: _Template | None, partial: bool
-    ) -> tuple[list[int], bytes, bytes, list[tuple[int, ...] | None]]:
+    ) -> tuple[list[int], bytes, bytes, list[Any]]:
         """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes."""
 
     def load(
