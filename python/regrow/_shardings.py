@@ -164,9 +164,10 @@ class JaxArrays:
         sharding, shape = target.sharding, target.wanted
         if target.is_key:
             shape = self._key_shape(target)
+        if sharding is not None:
+            # It says more of a spec that is longer than the rank than what comes after it.
+            getattr(sharding, "check_compatible_aval", sharding.shard_shape)(shape)
         if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
-            if sharding is not None:
-                sharding.shard_shape(shape)
             boxes: tuple[Box, ...] = (whole(target.wanted),)
             devices = None
         else:

@@ -8,9 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{
-    Error, LeafRegion, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport,
-};
+use regrow::{Error, LeafRegion, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -143,8 +141,7 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 type RegionIn = (usize, Vec<u64>, Vec<u64>, u8);
 
 /// Positions of leaves, kinds, dtypes, shapes.
-type SelectedOut<'py> =
-    (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// Findings, bytes read, leaves, whether there are checksums, notes.
 type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
@@ -286,7 +283,8 @@ impl Checkpoint {
         let region = |(leaf, starts, lens, dtype): RegionIn| {
             Ok(LeafRegion { leaf, region: Region::new(starts, lens)?, dtype: dtype_of(dtype) })
         };
-        let wanted: Vec<LeafRegion> = wanted.into_iter().map(region).collect::<regrow::Result<_>>().or_raise()?;
+        let wanted: Vec<LeafRegion> =
+            wanted.into_iter().map(region).collect::<regrow::Result<_>>().or_raise()?;
         let elements = wanted.iter().map(|want| want.region.len_elements());
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
             let options = RegionOptions { unverified, budget_bytes: budget, monitor };
@@ -319,7 +317,12 @@ impl Checkpoint {
         let dtypes: Vec<u8> =
             selected.iter().map(|leaf| leaf.map_or(u8::MAX, |leaf| leaf.dtype as u8)).collect();
         let shapes = shape_tuples(py, selected.iter().map(|leaf| info(leaf).map(|info| &info.shape)))?;
-        Ok((PyList::new(py, leaves.collect::<Vec<_>>())?, PyBytes::new(py, &kinds), PyBytes::new(py, &dtypes), shapes))
+        Ok((
+            PyList::new(py, leaves.collect::<Vec<_>>())?,
+            PyBytes::new(py, &kinds),
+            PyBytes::new(py, &dtypes),
+            shapes,
+        ))
     }
 
     #[pyo3(signature = (only, casts, template, partial, unverified, mapped, budget, watch, unread=Vec::new()))]

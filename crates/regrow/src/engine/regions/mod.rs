@@ -166,7 +166,9 @@ impl Checkpoint {
         let mut jobs: Vec<Job<'_, '_>> = Vec::new();
         for source in &sources {
             let info = self.info(source.leaf)?;
-            let leaf = RawLeaf::of(source.leaf, info, source.table.as_ref().zip(source.extent()));
+            let leaf = source
+                .extent()
+                .and_then(|extent| RawLeaf::of(source.leaf, info, extent, source.table.as_ref()));
             for (dtype, regions) in by_dtype(wanted, &source.wanted, info.dtype) {
                 if let Some(leaf) = leaf.as_ref().filter(|_| dtype == info.dtype) {
                     raw.push((leaf.clone(), regions));
@@ -297,14 +299,15 @@ impl Distinct {
 }
 
 impl<'e> RawLeaf<'e> {
-    /// A leaf of which nothing is wanted yet; `None` if it is not raw. `unchecked` is how it is read without checksums.
+    /// A leaf of which nothing is wanted yet; `table` is how it is read if it has no checksums.
     fn of(
         leaf: usize,
         info: &'e LeafInfo,
-        unchecked: Option<(&'e BlockTable, &'e Extent<'_>)>,
+        extent: &'e Extent<'_>,
+        table: Option<&'e BlockTable>,
     ) -> Option<Self> {
-        let (table, extent) = unchecked?;
-        let checked = Checked { blob: &*extent.blob, table };
+        let unchecked = table.map(|table| Checked { blob: &*extent.blob, table });
+        let checked = extent.checked().or(unchecked)?;
         let offset_bytes = extent.offset_bytes;
         Some(Self { leaf, checked, offset_bytes, shape: &info.shape, dtype: info.dtype, regions: Vec::new() })
     }

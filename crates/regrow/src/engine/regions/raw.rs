@@ -164,7 +164,8 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
     fn read_whole_blocks(&mut self) -> Result<()> {
         let (Some(first), Some(last)) = (self.spans.first(), self.spans.last()) else { return Ok(()) };
         let table = last.checked.table;
-        let limit = if last.end() >= table.range().end { last.end() } else { table.block_at(last.end()).start };
+        let limit =
+            if last.end() >= table.range().end { last.end() } else { table.block_at(last.end()).start };
         if std::ptr::eq(first.checked.table, table) && first.offset_bytes >= limit {
             return Ok(());
         }
@@ -229,7 +230,6 @@ impl<'e, N: Fn(usize, Error) -> Error + Sync> Window<'_, '_, 'e, N> {
             Some(())
         });
         copied.ok_or_else(|| Error::invalid("a destination is shorter than its region"))?;
-        self.monitor
-            .map_or(Ok(()), |monitor| monitor.done(crate::monitor::Stage::Read, len_bytes as u64))
+        self.monitor.map_or(Ok(()), |monitor| monitor.done(crate::monitor::Stage::Read, len_bytes as u64))
     }
 }

@@ -116,7 +116,9 @@ pub(super) fn cut_into_jobs<'e, 'a>(
     };
     let mut bands: BTreeMap<u64, Parts<'a>> = BTreeMap::new();
     for (region, out) in regions {
-        let (Some(&start), Some(&len)) = (region.starts().get(axis), region.lens().get(axis)) else { continue };
+        let (Some(&start), Some(&len)) = (region.starts().get(axis), region.lens().get(axis)) else {
+            continue;
+        };
         let row_len_bytes = out.len() / (len.max(1) as usize);
         let (mut rest, mut row) = (out, start);
         while row < start + len {
@@ -147,7 +149,8 @@ fn apart<'a>(tiles: &Tiles<'_>, parts: Parts<'a>) -> Result<Vec<Parts<'a>>> {
     let mut sets: Vec<(Vec<Region>, Parts<'a>)> = Vec::new();
     for part in parts {
         let hull = tiles.hull(&part.0)?;
-        let meets = |set: &(Vec<Region>, Parts<'a>)| set.0.iter().any(|other| other.intersect(&hull).is_some());
+        let meets =
+            |set: &(Vec<Region>, Parts<'a>)| set.0.iter().any(|other| other.intersect(&hull).is_some());
         let (met, others): (Vec<_>, Vec<_>) = sets.into_iter().partition(meets);
         sets = others;
         let (mut hulls, mut joined) = (vec![hull], vec![part]);
@@ -261,14 +264,18 @@ fn read_and_cast(
     let regions = parts.iter().enumerate().map(|(at, (region, _))| (region.clone(), at)).collect();
     let mut outs: Vec<&mut [u8]> = sources.iter_mut().map(|source| &mut source[..]).collect();
     read_raw([RawLeaf { regions, ..leaf.clone() }], &mut outs, how, None, &|_, error| error)?;
-    parts.iter_mut().zip(&sources).try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
+    parts
+        .iter_mut()
+        .zip(&sources)
+        .try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
 }
 
 /// The smallest region that holds all of these; `None` if there are none.
 fn around<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<Option<Region>> {
     let mut regions = regions.into_iter();
     let Some(first) = regions.next() else { return Ok(None) };
-    let mut ends: Vec<u64> = first.starts().iter().zip(first.lens()).map(|(start, len)| start + len).collect();
+    let mut ends: Vec<u64> =
+        first.starts().iter().zip(first.lens()).map(|(start, len)| start + len).collect();
     let mut starts = first.starts().to_vec();
     for region in regions {
         let axes = region.starts().iter().zip(region.lens());
