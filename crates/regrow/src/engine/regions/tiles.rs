@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::raw::{RawLeaf, read_raw};
 use crate::array::{Dtype, Region, Shape, cast_bytes, copy_region};
-use crate::bytes::limits::allocate;
+use crate::engine::arena::Arena;
 use crate::error::Result;
 use crate::formats::Reader;
 use crate::reads::{ReadOptions, Source};
@@ -206,17 +206,19 @@ impl Job<'_, '_> {
                 if stored == dtype {
                     return copy_region(stored.size_bytes(), bytes, shape, region, out, &place.0, &place.1);
                 }
-                let mut source = allocate(region.shape().len_bytes(stored)?)?;
-                copy_region(stored.size_bytes(), bytes, shape, region, &mut source, &place.0, &place.1)?;
-                cast_bytes(&source, stored, dtype, out)
+                with_memory(region.shape().len_bytes(stored)?, |source| {
+                    copy_region(stored.size_bytes(), bytes, shape, region, source, &place.0, &place.1)?;
+                    cast_bytes(source, stored, dtype, out)
+                })
             }),
             (Origin::Layout(reader), [(region, out)]) => {
                 if stored == dtype {
                     return reader.read_region(tiles.leaf, region, out);
                 }
-                let mut source = allocate(region.shape().len_bytes(stored)?)?;
-                reader.read_region(tiles.leaf, region, &mut source)?;
-                cast_bytes(&source, stored, dtype, out)
+                with_memory(region.shape().len_bytes(stored)?, |source| {
+                    reader.read_region(tiles.leaf, region, source)?;
+                    cast_bytes(source, stored, dtype, out)
+                })
             }
             (Origin::Layout(reader), parts) => {
                 let Some(around) = around(parts.iter().map(|(region, _)| region))? else { return Ok(()) };
@@ -239,16 +241,21 @@ fn read_tile(
     let common: Vec<Option<Region>> = common.collect();
     let Some(read) = around(common.iter().flatten())? else { return Ok(()) };
     let (stored, dtype) = (tiles.info.dtype, tiles.dtype);
-    let mut bytes = allocate(read.shape().len_bytes(stored)?)?;
-    reader.read_region(tiles.leaf, &read, &mut bytes)?;
-    if stored != dtype {
-        let source = std::mem::replace(&mut bytes, allocate(read.shape().len_bytes(dtype)?)?);
-        cast_bytes(&source, stored, dtype, &mut bytes)?;
-    }
+    let cast_len_bytes = if stored == dtype { 0 } else { read.shape().len_bytes(dtype)? };
+    let mut memory = memory(&[read.shape().len_bytes(stored)?, cast_len_bytes])?;
+    let mut slices = memory.slices().into_iter();
+    let (Some(source), Some(target)) = (slices.next(), slices.next()) else { return Ok(()) };
+    reader.read_region(tiles.leaf, &read, source)?;
+    let bytes = if stored == dtype {
+        source
+    } else {
+        cast_bytes(source, stored, dtype, target)?;
+        target
+    };
     for ((region, out), common) in parts.iter_mut().zip(common) {
         let Some(common) = common else { continue };
         let (from, to) = (common.relative_to(read.starts())?, common.relative_to(region.starts())?);
-        copy_region(dtype.size_bytes(), &bytes, &read.shape(), &from, out, &region.shape(), to.starts())?;
+        copy_region(dtype.size_bytes(), bytes, &read.shape(), &from, out, &region.shape(), to.starts())?;
     }
     Ok(())
 }
@@ -259,15 +266,26 @@ fn read_and_cast(
     parts: &mut [(Region, &mut [u8])],
     how: ReadOptions,
 ) -> Result<()> {
-    let sources = parts.iter().map(|(region, _)| allocate(region.shape().len_bytes(leaf.dtype)?));
-    let mut sources: Vec<Vec<u8>> = sources.collect::<Result<_>>()?;
+    let lens = parts.iter().map(|(region, _)| region.shape().len_bytes(leaf.dtype));
+    let mut memory = memory(&lens.collect::<Result<Vec<u64>>>()?)?;
+    let mut sources = memory.slices();
     let regions = parts.iter().enumerate().map(|(at, (region, _))| (region.clone(), at)).collect();
-    let mut outs: Vec<&mut [u8]> = sources.iter_mut().map(|source| &mut source[..]).collect();
-    read_raw([RawLeaf { regions, ..leaf.clone() }], &mut outs, how, None, &|_, error| error)?;
-    parts
-        .iter_mut()
-        .zip(&sources)
-        .try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
+    read_raw([RawLeaf { regions, ..leaf.clone() }], &mut sources, how, None, &|_, error| error)?;
+    let mut parts = parts.iter_mut().zip(&sources);
+    parts.try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
+}
+
+/// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that an allocator was given
+/// back it keeps, and takes as a sign that all blocks of that size are to be kept.
+fn memory(lens_bytes: &[u64]) -> Result<Arena> {
+    let mut arena = Arena::default();
+    lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;
+    Ok(arena)
+}
+
+fn with_memory(len_bytes: u64, work: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+    let mut memory = memory(&[len_bytes])?;
+    memory.slices().into_iter().next().map_or(Ok(()), work)
 }
 
 /// The smallest region that holds all of these; `None` if there are none.
