@@ -97,7 +97,6 @@ class JaxArrays:
 
         self._jax: Any = jax
         self._path_of = path_of
-        self._puts: dict[tuple[Any, Any], Any] = {}
         self._refuse_narrowing(targets)
         self.places: list[Place] = []
         self._spreads: dict[int, _Spread] = {}
@@ -129,32 +128,40 @@ class JaxArrays:
         return found
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
-        """Puts the parts of a group on their devices, all in one call, and makes arrays of them."""
-        arrays: list[Any] = []
-        targets: list[Any] = []
-        spreads = [self._spreads[place.at] for place in group]
-        for spread, each in zip(spreads, parts, strict=True):
-            sharding = spread.target.sharding
-            kind = getattr(sharding, "memory_kind", None)
-            arrays += each
-            targets += [sharding] if spread.devices is None else [self._on(device, kind) for device in spread.devices]
-        put = iter(self._jax.device_put(arrays, targets))
+        """Puts the parts of a group on their devices: what goes to one device in one call, else an array in one."""
+        jax = self._jax
+        singles: list[tuple[int, Any, Any]] = []
         on_their_way: list[Any] = []
-        for spread, each in zip(spreads, parts, strict=True):
-            made = [next(put) for _ in each]
-            on_their_way += made
-            found[spread.target.at] = self._made(spread, made)
-        return on_their_way
+        for place, each in zip(group, parts, strict=True):
+            spread = self._spreads[place.at]
+            target = spread.target
+            if spread.devices is None:
+                singles.append((place.at, each[0], target.sharding))
+            elif target.is_key or not each:
+                found[place.at] = self._of_devices(spread, each)
+            else:
+                by_box = dict(zip(place.boxes, each, strict=True))
+                found[place.at] = jax.make_array_from_callback(
+                    spread.shape,
+                    target.sharding,
+                    lambda index, by_box=by_box, shape=spread.shape: by_box[box_of(index, shape)],
+                )
+            on_their_way += [found[place.at]] if place.at in found else []
+        put: list[Any] = jax.device_put([array for _, array, _ in singles], [sharding for *_, sharding in singles])
+        for (at, *_), array in zip(singles, put, strict=True):
+            target = self._spreads[at].target
+            found[at] = jax.random.wrap_key_data(array, impl=target.key_impl) if target.is_key else array
+        return on_their_way + put
 
-    def _made(self, spread: _Spread, parts: list[Any]) -> Any:
+    def _of_devices(self, spread: _Spread, parts: Sequence[Any]) -> Any:
+        """An array of keys, or one of which this process has no part."""
         target, jax = spread.target, self._jax
-        if target.is_key:
-            parts = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in parts]
-        if spread.devices is None:
-            return parts[0]
-        if parts:
-            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, parts)
-        # None of the devices is this process' own.
+        kind = getattr(target.sharding, "memory_kind", None)
+        on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]
+        made = jax.device_put(list(parts), on)
+        if made:
+            keys = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in made]
+            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, keys)
         dtype = DTYPES[target.dtype]
         if target.is_key:
             dtype = jax.eval_shape(lambda: jax.random.key(0, impl=target.key_impl)).dtype
@@ -182,12 +189,6 @@ class JaxArrays:
         jax = self._jax
         data = jax.ShapeDtypeStruct(target.wanted, np.uint32)
         return tuple(jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=target.key_impl), data).shape)
-
-    def _on(self, device: Any, memory_kind: Any) -> Any:
-        """A device, and the kind of its memory."""
-        if (device, memory_kind) not in self._puts:
-            self._puts[device, memory_kind] = self._jax.sharding.SingleDeviceSharding(device, memory_kind=memory_kind)
-        return self._puts[device, memory_kind]
 
     def _refuse_narrowing(self, targets: Iterable[Target]) -> None:
         narrowed: dict[int, Any] = {}

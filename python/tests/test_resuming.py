@@ -107,13 +107,12 @@ live_after_load = live()
 step = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf * 2, state), donate_argnums=0)
 stepped = jax.block_until_ready(step(restored))
 deleted = all(leaf.is_deleted() for leaf in restored.values())
-right = all(float(leaf.ravel()[3]) == 2 * (3 + int(name[1:])) for name, leaf in stepped.items())
 live_after_step = live()
 gc.collect()
+# JAX lets go of host memory in its next call.
 jax.block_until_ready(jax.device_put(np.zeros(8, np.float32)))
 held = status("RssAnon") - before
-for name in stepped:
-    stepped[name].delete()
+right = all(float(np.asarray(leaf)[0, 3]) == 2 * (3 + int(name[1:])) for name, leaf in stepped.items())
 print(json.dumps(dict(peak=peak.most, live=live_after_load, deleted=deleted, right=right)
     | dict(stepped=live_after_step, held=held)))
 """
@@ -128,7 +127,7 @@ def test_a_resumed_state_is_in_memory_once_and_can_be_donated(path: Path, layout
     state_bytes, budget = leaves * 16 * MIB, 16 * MIB
     found = run(MEMORY, path, budget, json.dumps(spec))
     # The threads' own buffers of 4 MiB each count as well; a second copy would be 192 MiB.
-    assert found["peak"] < state_bytes + budget + 48 * MIB, found
+    assert found["peak"] < state_bytes + budget + 32 * MIB, found
     assert found["live"] < state_bytes + MIB, found
     assert found["deleted"], found
     assert found["right"], found
