@@ -6,22 +6,19 @@ import functools
 import itertools
 import json
 import operator
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from . import _arguments, _native, _options
+from . import _load, _native
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
 from ._keywords import LOAD, LoadOptions
-from ._leaves import DTYPE_NUMBERS, DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
-from ._like import Template, shardings_by_leaf, without_template
-from ._nodes import register_with_jax
+from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
 from ._progress import Progress, Watch
 from ._text import counted, printable
-from ._tree import flatten, path_text, unflatten
+from ._tree import unflatten
 
 FIRST_PATHS = 256
 """Key paths that are told without an index of all."""
@@ -296,7 +293,7 @@ class Checkpoint(Mapping[str, Leaf]):
     @property
     def tree(self) -> Any:
         """The structure with lazy leaves: exact containers, as `regrow.load` gives them."""
-        _register_nodes()
+        _load.register_nodes()
         leaves = [Leaf(self._native, at) for at in range(len(self))]
         return unflatten(self._native.structure, leaves)
 
@@ -352,87 +349,7 @@ class Checkpoint(Mapping[str, Leaf]):
             like: A template, as for `regrow.load`.
             **options: The keywords of `LoadOptions`.
         """
-        given = LOAD.chosen("load", options, ["like"])
-        out, shardings, progress = given["out"], given["shardings"], given["progress"]
-        selected, casts = _arguments.patterns(given["only"]), _options.casts(given["cast"])
-        budget, handlers = _arguments.count("budget", given["budget"]), _arguments.handlers(given["handlers"])
-        partial, verify = _arguments.flag("partial", given["partial"]), _arguments.flag("verify", given["verify"])
-        mmap = _arguments.flag("mmap", given["mmap"])
-        if out is not None:
-            if like is not None or shardings is not None:
-                raise InvalidArgumentError("`out` is the template itself: give no `like` and no `shardings`")
-            if mmap:
-                raise InvalidArgumentError("`out` is filled with copies, and `mmap` asks for views: give one of them")
-            return self._load_out(out, selected, casts, partial, verify, budget, progress)
-        if like is None:
-            if partial:
-                raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
-            with Watch(progress, "loading") as watch:
-                structure, leaves = self._native.load(selected, casts, None, False, not verify, mmap, budget, watch)
-            loaded = LoadedLeaves(*leaves)
-            paths = _native.paths(structure) if shardings is not None else []
-            _register_nodes()
-
-            def path_of(at: int) -> str:
-                return path_text(structure, at)
-
-            return unflatten(structure, without_template(loaded, paths, shardings, path_of), handlers)
-        template = Template(like, selected, handlers)
-        template.check_unstorable(self._native.paths)
-        loaded = self._load_template(template, casts, partial, verify, mmap, budget, progress)
-        by_leaf = {}
-        if shardings is not None:
-            by_leaf = shardings_by_leaf(shardings, _native.paths(template.flat.structure))
-        return template.fill(loaded, by_leaf)
-
-    def _load_template(
-        self,
-        template: Template,
-        casts: list[tuple[str, str]],
-        partial: bool,
-        verify: bool,
-        mmap: bool,
-        budget: int | None,
-        progress: Progress,
-    ) -> LoadedLeaves:
-        partial = partial or template.is_selection
-        with Watch(progress, "loading") as watch:
-            _, leaves = self._native.load([], casts, template.columns(), partial, not verify, mmap, budget, watch)
-        return LoadedLeaves(*leaves)
-
-    def _load_out(
-        self,
-        out: Any,
-        only: list[str],
-        casts: list[tuple[str, str]],
-        partial: bool,
-        verify: bool,
-        budget: int | None,
-        progress: Progress,
-    ) -> Any:
-        """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
-        flat = flatten(out)
-        for at, leaf in enumerate(flat.leaves):
-            if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
-                path = _native.paths(flat.structure)[at]
-                raise InvalidArgumentError(
-                    f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
-                )
-        template = Template(out, only)
-        # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the copy below.
-        outs = [
-            leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None
-            for at, leaf in enumerate(flat.leaves)
-        ]
-        partial = partial or template.is_selection
-        with Watch(progress, "loading") as watch:
-            filled, leaves = self._native.load_into(casts, template.columns(), partial, not verify, budget, outs, watch)
-        template.leave_out(filled)
-        rest = flatten(template.fill(LoadedLeaves(*leaves), {}))
-        for target, source in zip(flat.leaves, rest.leaves, strict=True):
-            if target is not source:
-                np.copyto(target, source, casting="equiv")
-        return out
+        return _load.load(self._native, like, _load.Wishes.of(LOAD.chosen("load", options, ["like"])))
 
 
 class Finding(NamedTuple):
@@ -485,9 +402,3 @@ class VerifyReport(NamedTuple):
 
 def _from_json(text: str | None) -> Any:
     return None if text is None else json.loads(text)
-
-
-def _register_nodes() -> None:
-    """Makes `Node` a pytree node of JAX, if the program has imported JAX."""
-    if "jax" in sys.modules:
-        register_with_jax()

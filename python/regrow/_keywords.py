@@ -203,7 +203,13 @@ class LoadOptions(TypedDict, total=False):
             to begin with, and memory that the system can take back. Also of files that other programs write in place
             (npy, npz, safetensors, eqx, msgpack, data): when one of them does, views change with the file, and where
             it has become shorter, reading them ends the program with SIGBUS.
-        shardings: Make JAX arrays: one sharding for all, or a dict of globs (or a tree) of them.
+        shardings: Make JAX arrays: one sharding for all, a dict of globs over key paths, or a tree of them. The first
+            glob that matches a leaf decides, and each has to match one; with `like` it goes before the sharding there.
+            Each process of a job reads what its own devices hold. Without `like` the other leaves are NumPy's.
+        region: Parts of arrays, as NumPy has them: a dict of globs with a tuple of slices for each, or a function
+            ``(key path, shape) -> slices``, `None` for the whole leaf. Only these parts are read.
+        pad_or_truncate: Take arrays of `like` that have another shape than the saved ones, and regions that reach
+            beyond them: zeros at the ends of the axes, or what lies there left out. Otherwise an error.
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
         progress: As for `save`.
@@ -216,6 +222,8 @@ class LoadOptions(TypedDict, total=False):
     verify: bool
     mmap: bool
     shardings: Any
+    region: Any
+    pad_or_truncate: bool
     budget: int | None
     handlers: LeafRegistry | None
     progress: Progress
@@ -261,6 +269,8 @@ _LOAD_DEFAULTS: LoadOptions = {
     "verify": True,
     "mmap": False,
     "shardings": None,
+    "region": None,
+    "pad_or_truncate": False,
     "budget": None,
     "handlers": None,
     "progress": None,

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _native
-from ._errors import InvalidArgumentError, MismatchError, NotFoundError, UnsupportedError
+from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._handlers import LeafRegistry
 from ._leaves import (
     DTYPE_NUMBERS,
-    JAX_ARRAY,
-    NUMPY_ARRAY,
     NUMPY_OTHER,
     NUMPY_OTHER_SCALAR,
     PLACEHOLDER,
@@ -28,12 +26,13 @@ from ._leaves import (
     STR,
     UNKNOWN,
     LoadedLeaves,
-    from_native,
     is_numpys_alone,
     is_prng_key,
     numpy_other,
 )
 from ._nodes import PrngKey
+from ._regions import Place, check_axes, whole
+from ._shardings import Target, impl_of, sharding_of
 from ._text import counted
 from ._tree import Flat, Structure, flatten, path_text
 
@@ -56,7 +55,12 @@ class Template:
 
     def __init__(self, like: Any, only: Sequence[str] = (), handlers: LeafRegistry | None = None) -> None:
         self.flat: Flat = flatten(like, handlers)
-        self.jax_leaves = JaxLeaves()
+        self._jax: dict[int, Any] = {}
+        """The places of JAX arrays, with what the template has there."""
+        self._coming: set[int] = set()
+        """Leaves that come by regions."""
+        self._resized: set[int] = set()
+        """Leaves that may have another shape than the stored one."""
         leaves = self.flat.leaves
         self._native_leaves, self.others = _native.template_leaves(leaves, DTYPE_NUMBERS, self._wanted)
         """What is wanted of leaves that are no plain arrays: `None` for what no checkpoint can hold."""
@@ -78,6 +82,8 @@ class Template:
     def columns(self) -> tuple[Structure, _native.TemplateLeaves, bytes]:
         """As the native half takes it: structure, what leaves want, which to skip."""
         skips = bytearray(len(self.flat.leaves))
+        for at in self._resized:
+            skips[at] = 2
         for at in self.skipped:
             skips[at] = 1
         return self.flat.structure, self._native_leaves, bytes(skips)
@@ -105,9 +111,61 @@ class Template:
         """Leaves these as they are in the template."""
         self.skipped.update(at for at, is_left_out in enumerate(leaves) if is_left_out)
 
-    def fill(self, loaded: LoadedLeaves, shardings: dict[int, Any]) -> Any:
-        """The template's containers with what was read."""
+    def has_regions(self) -> bool:
+        """Whether there are JAX arrays, or arrays that may have another shape: these are read by regions."""
+        return bool(self._jax or self._resized)
+
+    def allow_resizing(self) -> None:
+        """Lets arrays have another shape than the stored one; JAX' typed keys and numbers may not."""
+        leaves = self.flat.leaves
+        arrays = {at for at, leaf in enumerate(leaves) if type(leaf) is np.ndarray and not is_numpys_alone(leaf.dtype)}
+        self._resized = arrays | {at for at, leaf in self._jax.items() if not is_prng_key(leaf)}
+
+    def paths_of_all(self) -> list[str]:
+        """The key path of every leaf."""
+        return _native.paths(self.flat.structure)
+
+    def path_of(self, at: int) -> str:
+        """The key path of a leaf."""
+        return path_text(self.flat.structure, at)
+
+    def regions(
+        self, selected: tuple[list[int], bytes, bytes, list[Any]], shardings: dict[int, Any]
+    ) -> tuple[list[Target], list[Place]]:
+        """What of the selected leaves is read by regions: JAX arrays, and NumPy's of another shape than the stored one.
+
+        Raises:
+            MismatchError: for arrays that have not as many axes as the stored ones.
+        """
+        leaves, kinds, dtypes, shapes = selected
+        targets, places = [], []
+        for at in sorted({*self._jax, *self._resized}):
+            if leaves[at] < 0 or kinds[at] not in _ARRAY_KINDS:
+                continue
+            like, saved = self.flat.leaves[at], shapes[at]
+            wanted = saved if at not in self._resized else tuple(map(int, like.shape))
+            if wanted != saved:
+                check_axes(self.path_of(at), saved, wanted)
+            if at not in self._jax:
+                if wanted != saved:
+                    places.append(Place(at, leaves[at], dtypes[at], saved, (whole(wanted),)))
+                continue
+            sharding = shardings.get(at, sharding_of(like))
+            is_key = is_prng_key(like)
+            impl = impl_of(like) if is_key else None
+            targets.append(Target(at, leaves[at], dtypes[at], saved, wanted, sharding, impl, is_key))
+        self._coming = {target.at for target in targets} | {place.at for place in places}
+        return targets, places
+
+    def fill(self, loaded: LoadedLeaves, by_regions: Callable[[], dict[int, Any]] = dict) -> Any:
+        """The template's containers with what was read, once it is sure that all of it fits, and what comes by regions.
+
+        Args:
+            loaded: Leaves that were read, and those that come by regions without data.
+            by_regions: Reads the regions.
+        """
         leaves, values, differences = self.flat.leaves, list(loaded.values), []
+        coming = self._coming
         places: Iterable[int] = self.others
         if loaded.kinds.strip(_ARRAY_KINDS):
             no_arrays = (at for at, kind in enumerate(loaded.kinds) if kind not in _ARRAY_KINDS)
@@ -118,7 +176,8 @@ class Template:
                 continue
             try:
                 _check_implementation(leaves[at], loaded, at)
-                values[at] = want.make(_plain(loaded, at), at)
+                if at not in coming:
+                    values[at] = want.make(_plain(loaded, at), at)
             except Differs as error:
                 differences.append((at, str(error)))
         for at in self.skipped:
@@ -134,7 +193,8 @@ class Template:
                 leaf=paths[differences[0][0]],
                 help="change the template",
             )
-        self.jax_leaves.put(values, shardings)
+        for at, value in by_regions().items():
+            values[at] = value
         return self.flat.with_leaves(values)
 
     def _wanted(self, leaf: Any, at: int) -> Wanted | None:
@@ -158,7 +218,7 @@ class Template:
             return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
         jax = sys.modules.get("jax")
         if jax is not None and isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-            return self.jax_leaves.wanted(leaf, lambda dtype: self._number_of(np.dtype(dtype), at))
+            return self._wanted_jax(leaf, at)
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
             want = self._wanted_array(dtype, tuple(map(int, shape)), at)
@@ -166,6 +226,14 @@ class Template:
                 return want._replace(make=lambda value, at: want.make(value, at)[()])
             return want
         return None
+
+    def _wanted_jax(self, leaf: Any, at: int) -> Wanted:
+        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants; of typed keys their data."""
+        self._jax[at] = leaf
+        if is_prng_key(leaf):
+            jax = sys.modules["jax"]
+            leaf = jax.eval_shape(jax.random.key_data, leaf)
+        return Wanted(self._number_of(np.dtype(leaf.dtype), at), tuple(leaf.shape), _array_at)
 
     def _wanted_array(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Wanted:
         if not is_numpys_alone(dtype):
@@ -213,7 +281,7 @@ def _check_implementation(leaf: Any, loaded: LoadedLeaves, at: int) -> None:
     if isinstance(leaf, PrngKey):
         wanted = leaf.impl
     elif "jax" in sys.modules and hasattr(leaf, "dtype") and is_prng_key(leaf):
-        wanted = _impl_of(leaf)
+        wanted = impl_of(leaf)
     else:
         return
     if str(stored) != str(wanted):
@@ -260,106 +328,3 @@ def _python_number(cls: type[Any], value: Any) -> Any:
     if type(number) is not cls:
         raise Differs(f"template {cls.__name__}, stored {value.dtype.name}")
     return number
-
-
-class JaxLeaves:
-    """The places of a tree where JAX arrays go: gathered, then put on their devices in one call."""
-
-    def __init__(self) -> None:
-        self._like: dict[int, Any] = {}
-        self._waiting: list[tuple[int, Any]] = []
-
-    def wanted(self, leaf: Any, number_of: Callable[[Any], int]) -> Wanted:
-        """What a `jax.Array` or `jax.ShapeDtypeStruct` wants; `number_of` has the engine's numbers of dtypes."""
-        jax = sys.modules["jax"]
-
-        def make(value: Any, at: int) -> Any:
-            self._like[at] = leaf
-            self._waiting.append((at, _array(value)))
-
-        if is_prng_key(leaf):
-            data = jax.eval_shape(jax.random.key_data, leaf)
-            return Wanted(number_of(data.dtype), tuple(data.shape), make)
-        return Wanted(number_of(leaf.dtype), tuple(leaf.shape), make)
-
-    def add(self, at: int, value: Any) -> None:
-        """One more place, without a template."""
-        self._waiting.append((at, value))
-
-    def put(self, values: list[Any], shardings: dict[int, Any]) -> None:
-        """Puts all on their devices, by `shardings` first, else as the template has them."""
-        if not self._waiting:
-            return
-        import jax
-
-        places, arrays, targets = [], [], []
-        for at, value in self._waiting:
-            like = self._like.get(at)
-            is_key = isinstance(value, PrngKey) or (like is not None and is_prng_key(like))
-            if is_key:
-                impl = value.impl if isinstance(value, PrngKey) else _impl_of(like)
-                data: Any = value.data if isinstance(value, PrngKey) else value
-                key = jax.random.wrap_key_data(data, impl=impl)
-                target = shardings.get(at, _sharding_of(like))
-                values[at] = key if target is None else jax.device_put(key, target)
-                continue
-            places.append(at)
-            arrays.append(value)
-            targets.append(shardings.get(at, _sharding_of(like)))
-        for at, made, array in zip(places, jax.device_put(arrays, targets), arrays, strict=True):
-            if made.dtype != array.dtype:
-                raise UnsupportedError(
-                    f"JAX would turn {array.dtype.name} into {made.dtype.name}\n"
-                    "  help: set jax_enable_x64, or ask for the cast: load(path, like=..., cast=...)",
-                    help="set jax_enable_x64, or ask for the cast",
-                )
-            values[at] = made
-        self._waiting.clear()
-
-
-def _impl_of(key: Any) -> Any:
-    jax = sys.modules["jax"]
-    return jax.random.key_impl(key) if isinstance(key, jax.Array) else key.dtype._impl.name
-
-
-def _sharding_of(like: Any) -> Any:
-    """Where the template has it; `None`, JAX' default device, for what was never put anywhere on purpose."""
-    if like is None or getattr(like, "committed", True) is False:
-        return None
-    return getattr(like, "sharding", None)
-
-
-def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
-    """For each leaf its sharding: from one for all, a dict by glob, or a tree (or its upper part) of them."""
-    flat = flatten(shardings)
-    globs = ["**" if path == "." else path for path in _native.paths(flat.structure)]
-    for glob, leaf in zip(globs, flat.leaves, strict=True):
-        if not hasattr(leaf, "device_set"):
-            raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is no jax.sharding.Sharding")
-    exact = dict(zip(globs, flat.leaves, strict=True))
-    found: dict[int, Any] = {}
-    rest = []
-    for at, path in enumerate(paths):
-        if path in exact:
-            found[at] = exact[path]
-        else:
-            rest.append(at)
-    matches = _native.match_paths(globs, [paths[at] for at in rest])
-    found.update((at, flat.leaves[match]) for at, match in zip(rest, matches, strict=True) if match >= 0)
-    return found
-
-
-def without_template(
-    loaded: LoadedLeaves, paths: list[str], shardings: Any, path_of: Callable[[int], str]
-) -> list[Any]:
-    """The leaves as NumPy has them, and those that `shardings` names as JAX arrays."""
-    values = from_native(loaded, path_of)
-    if shardings is None:
-        return values
-    chosen = shardings_by_leaf(shardings, paths)
-    jax_leaves = JaxLeaves()
-    for at in chosen:
-        if loaded.kinds[at] in (JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY):
-            jax_leaves.add(at, values[at])
-    jax_leaves.put(values, chosen)
-    return values

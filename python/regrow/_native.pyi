@@ -422,6 +422,20 @@ class Checkpoint:
     def region(self, leaf: int, starts: Sequence[int], lens: Sequence[int]) -> Slab:
         """A hyper-rectangle of one leaf, in C order."""
 
+    def load_regions(
+        self,
+        wanted: Sequence[tuple[int, Sequence[int], Sequence[int], int]],
+        unverified: bool,
+        budget: int | None,
+        watch: _Watch,
+    ) -> list[np.ndarray[Any, Any]]:
+        """Regions of leaves (leaf, starts, lengths, number of the dtype), each an array of its own."""
+
+    def select(
+        self, only: list[str], casts: list[tuple[str, str]], template: _Template | None, partial: bool
+    ) -> tuple[list[int], bytes, bytes, list[Any]]:
+        """The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes."""
+
     def load(
         self,
         only: list[str],
@@ -432,8 +446,9 @@ class Checkpoint:
         mapped: bool,
         budget: int | None,
         watch: _Watch,
+        unread: list[int] = ...,
     ) -> tuple[Structure, _Leaves]:
-        """All of it, or a selection."""
+        """All of it, or a selection; the leaves of the positions `unread` come without data."""
 
     def load_into(
         self,

@@ -5,14 +5,17 @@ use std::ffi::OsString;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::array::{Array, Region, Shape};
+use regrow::array::{Array, Dtype, Region, Shape};
+use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{Error, OpenOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow::{Error, LeafRegion, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
 use crate::gather::let_go;
-use crate::leaves::{LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, to_leaves};
+use crate::leaves::{
+    LeavesIn, LeavesOut, from_infos, from_leaves, kind_number, shape_tuples, show_arrays, to_leaves,
+};
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
@@ -134,11 +137,22 @@ type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
+/// Leaf, starts, lengths, and the number of the dtype as which it is wanted.
+type RegionIn = (usize, Vec<u64>, Vec<u64>, u8);
+
+/// Positions of leaves, kinds, dtypes, shapes.
+type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+
 /// Findings, bytes read, leaves, whether there are checksums, notes.
 type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
+
+/// The dtype of a number in the columns.
+fn dtype_of(number: u8) -> Option<Dtype> {
+    Dtype::all().nth(number.into())
+}
 
 #[pymethods]
 impl Checkpoint {
@@ -256,7 +270,62 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    #[pyo3(signature = (only, casts, template, partial, unverified, mapped, budget, watch))]
+    /// Regions of leaves, each as an array of its own: leaf, starts, lengths, dtype.
+    #[pyo3(signature = (wanted, unverified, budget, watch))]
+    fn load_regions<'py>(
+        &self,
+        py: Python<'py>,
+        wanted: Vec<RegionIn>,
+        unverified: bool,
+        budget: Option<u64>,
+        watch: WatchIn,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let region = |(leaf, starts, lens, dtype): RegionIn| {
+            Ok(LeafRegion { leaf, region: Region::new(starts, lens)?, dtype: dtype_of(dtype) })
+        };
+        let wanted: Vec<LeafRegion> =
+            wanted.into_iter().map(region).collect::<regrow::Result<_>>().or_raise()?;
+        let elements = wanted.iter().map(|want| want.region.len_elements());
+        let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
+            let options = RegionOptions { unverified, budget_bytes: budget, monitor };
+            self.0.load_regions(&wanted, &options)
+        })?;
+        show_arrays(py, &arrays, |at| {
+            let leaf = wanted.get(at).map(|want| want.leaf);
+            leaf.and_then(|leaf| self.0.key_path(leaf).ok()).unwrap_or_default()
+        })
+    }
+
+    /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes.
+    #[pyo3(signature = (only, casts, template, partial))]
+    fn select<'py>(
+        &self,
+        py: Python<'py>,
+        only: Vec<String>,
+        casts: CastsIn,
+        template: Option<TemplateIn<'py>>,
+        partial: bool,
+    ) -> PyResult<SelectedOut<'py>> {
+        let template = template.map(to_template).transpose()?;
+        let options = load_options(&only, casts, template, partial, false, false, None).or_raise()?;
+        let selected = released(py, || self.0.select(&options))?;
+        let infos = self.0.tree().leaves();
+        let info = |leaf: &Option<Selected>| leaf.and_then(|leaf| infos.get(leaf.leaf));
+        let leaves = selected.iter().map(|leaf| leaf.map_or(-1, |leaf| leaf.leaf as i64));
+        let kinds: Vec<u8> =
+            selected.iter().map(|leaf| info(leaf).map_or(u8::MAX, |info| kind_number(&info.kind))).collect();
+        let dtypes: Vec<u8> =
+            selected.iter().map(|leaf| leaf.map_or(u8::MAX, |leaf| leaf.dtype as u8)).collect();
+        let shapes = shape_tuples(py, selected.iter().map(|leaf| info(leaf).map(|info| &info.shape)))?;
+        Ok((
+            PyList::new(py, leaves.collect::<Vec<_>>())?,
+            PyBytes::new(py, &kinds),
+            PyBytes::new(py, &dtypes),
+            shapes,
+        ))
+    }
+
+    #[pyo3(signature = (only, casts, template, partial, unverified, mapped, budget, watch, unread=Vec::new()))]
     #[expect(clippy::too_many_arguments, reason = "the options of a load, one by one")]
     fn load<'py>(
         &self,
@@ -269,10 +338,12 @@ impl Checkpoint {
         mapped: bool,
         budget: Option<u64>,
         watch: WatchIn,
+        unread: Vec<usize>,
     ) -> PyResult<(Structure, LeavesOut<'py>)> {
         let template = template.map(to_template).transpose()?;
         let mut options =
             load_options(&only, casts, template, partial, unverified, mapped, budget).or_raise()?;
+        options.unread = unread;
         let tree = watched(py, watch, self.len_bytes(), |monitor| {
             options.monitor = monitor;
             self.0.load(&options)

@@ -269,11 +269,15 @@ impl<'a, 'py> KnownDtypes<'a, 'py> {
 pub struct TemplateLeaves(Vec<TemplateLeaf>);
 
 impl TemplateLeaves {
-    /// All of them; those with a 1 in `skips` are to be left alone.
+    /// All of them; those with a 1 in `skips` are to be left alone, those with a 2 may have any shape.
     pub fn leaves(&self, skips: &[u8]) -> Vec<TemplateLeaf> {
         let mut leaves = self.0.clone();
         for (leaf, &skip) in leaves.iter_mut().zip(skips) {
-            leaf.skip |= skip != 0;
+            match skip {
+                0 => {}
+                2 => leaf.shape = None,
+                _ => leaf.skip = true,
+            }
         }
         leaves
     }

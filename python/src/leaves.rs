@@ -265,6 +265,21 @@ pub fn from_leaves<'py>(
     Ok((PyBytes::new(py, &kinds), PyList::new(py, values)?, notes))
 }
 
+/// Arrays as NumPy's, which are views of the engine's bytes; `path_of` knows of which leaf each is.
+pub fn show_arrays<'py>(
+    py: Python<'py>,
+    arrays: &[Array],
+    path_of: impl Fn(usize) -> KeyPath,
+) -> PyResult<Bound<'py, PyList>> {
+    let mut shown = Shown::new(py);
+    let mut values = Vec::with_capacity(arrays.len());
+    for (at, array) in arrays.iter().enumerate() {
+        let value = shown.show(descriptor(py, array.dtype())?, array);
+        values.push(value.map_err(|error| cannot_show(py, error, array.shape(), &path_of(at)))?);
+    }
+    PyList::new(py, values)
+}
+
 /// NumPy refuses shapes of too many axes or elements; which leaf has one, only its path says.
 fn cannot_show(py: Python<'_>, error: PyErr, shape: &Shape, path: &KeyPath) -> PyErr {
     if !error.is_instance_of::<PyValueError>(py) {
@@ -300,6 +315,16 @@ pub fn from_infos<'py>(py: Python<'py>, infos: &[LeafInfo]) -> PyResult<InfosOut
         PyList::new(py, shapes?)?,
         PyList::new(py, infos.iter().map(|info| &*info.name))?,
     ))
+}
+
+/// Shapes as Python tuples; `None` for `None`.
+pub fn shape_tuples<'a, 'py>(
+    py: Python<'py>,
+    shapes: impl Iterator<Item = Option<&'a Shape>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let mut tuples = ShapeTuples::default();
+    let tuple = |shape: Option<&Shape>| shape.map(|shape| tuples.get(py, shape)).transpose();
+    PyList::new(py, shapes.map(tuple).collect::<PyResult<Vec<_>>>()?)
 }
 
 /// Shapes as Python tuples, one for all leaves of the same shape.

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Two devices, so that shardings mean something; must stand before JAX is imported for the first time.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+# Eight devices, so that shardings mean something; must stand before JAX is imported for the first time.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import numpy as np
 import pytest

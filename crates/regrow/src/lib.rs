@@ -65,9 +65,9 @@ pub mod zarr;
 
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
-    Checkpoint, ConvertOptions, CopyOptions, CopyReport, LoadOptions, OpenOptions, RemoveOptions,
-    RemoveReport, SaveOptions, SaveReport, VerifyOptions, VerifyReport, convert, copy, list, open, open_with,
-    remove, save, save_async, save_with, verify, verify_with,
+    Checkpoint, ConvertOptions, CopyOptions, CopyReport, LeafRegion, LoadOptions, OpenOptions, RegionOptions,
+    RemoveOptions, RemoveReport, SaveOptions, SaveReport, VerifyOptions, VerifyReport, convert, copy, list,
+    open, open_with, remove, save, save_async, save_with, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

@@ -29,7 +29,7 @@ pub use cast::cast_bytes;
 pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};
-pub(crate) use runs::for_each_box;
+pub(crate) use runs::{Runs, for_each_box};
 pub use shards::{Shard, Shards};
 pub(crate) use shards::{chunk_counts, chunk_starts};
 pub use stats::Stats;

@@ -15,11 +15,16 @@ impl Region {
         dtype: Dtype,
         mut each: impl FnMut(u64, usize, usize) -> Result<()>,
     ) -> Result<()> {
+        self.runs(shape, dtype)?.try_for_each(|run| each(run.offset_bytes, run.at, run.len_bytes))
+    }
+
+    /// The runs of bytes that this region takes in a C-order array of `shape`, in order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the region leaves the array.
+    pub(crate) fn runs(&self, shape: &Shape, dtype: Dtype) -> Result<Runs> {
         if !self.is_inside(shape) {
             return Err(Error::invalid(format!("region {self} leaves an array of shape {shape}")));
-        }
-        if self.is_empty() {
-            return Ok(());
         }
         let size = dtype.size_bytes() as u64;
         let strides = shape.strides_elements();
@@ -33,30 +38,53 @@ impl Region {
                 break;
             }
         }
-        let outer: Vec<(u64, u64)> =
-            self.lens().iter().copied().zip(strides.iter().copied()).take(inner).collect();
-        let mut offset: u64 = self.starts().iter().zip(&strides).map(|(start, stride)| start * stride).sum();
-        let mut index = vec![0_u64; inner];
-        let run_len = (run_elements * size) as usize;
-        let mut at = 0;
-        loop {
-            each(offset * size, at, run_len)?;
-            at += run_len;
-            let mut carry = true;
-            for (index, &(len, stride)) in index.iter_mut().zip(&outer).rev() {
-                *index += 1;
-                offset += stride;
-                if *index < len {
-                    carry = false;
-                    break;
-                }
-                offset -= stride * len;
-                *index = 0;
+        let bytes = strides.iter().map(|stride| stride * size);
+        let outer: Vec<(u64, u64)> = self.lens().iter().copied().zip(bytes).take(inner).collect();
+        let offset: u64 = self.starts().iter().zip(&strides).map(|(start, stride)| start * stride).sum();
+        let len_bytes = (run_elements * size) as usize;
+        let next = (!self.is_empty()).then_some(Run { offset_bytes: offset * size, at: 0, len_bytes });
+        Ok(Runs { index: vec![0; inner], outer, next })
+    }
+}
+
+/// Bytes of a region that lie next to each other in the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Where they begin in the array.
+    pub offset_bytes: u64,
+    /// Where they begin in the region's own C order.
+    pub at: usize,
+    /// How many.
+    pub len_bytes: usize,
+}
+
+/// The runs of a region.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    /// Of the axes outside of a run: which step it is, of how many, and how many bytes each is.
+    index: Vec<u64>,
+    outer: Vec<(u64, u64)>,
+    next: Option<Run>,
+}
+
+impl Iterator for Runs {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        let run = self.next?;
+        let mut offset_bytes = run.offset_bytes;
+        self.next = None;
+        for (index, &(len, stride)) in self.index.iter_mut().zip(&self.outer).rev() {
+            *index += 1;
+            offset_bytes += stride;
+            if *index < len {
+                self.next = Some(Run { offset_bytes, at: run.at + run.len_bytes, ..run });
+                break;
             }
-            if carry {
-                return Ok(());
-            }
+            offset_bytes -= stride * len;
+            *index = 0;
         }
+        Some(run)
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
+//! | `regions` | loads regions of many leaves at once, each byte of them read once |
 //! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
@@ -33,6 +34,7 @@ mod load;
 mod open;
 mod overview;
 mod patterns;
+mod regions;
 mod remove;
 mod replace;
 mod retry;
@@ -45,7 +47,7 @@ mod verify;
 
 pub use crate::options::{
     BUDGET_DEFAULT_BYTES, ByteSize, Compression, Layout, LeafChunking, LoadOptions, OpenOptions,
-    OrbaxOptions, SaveOptions, TemplateLeaf, VerifyOptions,
+    OrbaxOptions, RegionOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
@@ -56,9 +58,10 @@ pub use background::{
 pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
 pub use copy::{CopyOptions, CopyReport, copy};
 pub use list::{Listed, ListedState, list};
-pub use load::{load, load_with};
+pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};
 pub use overview::overview;
+pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use save::{save, save_with};
 pub use verify::{verify, verify_with};

@@ -69,6 +69,9 @@ pub struct LoadOptions {
     pub partial: bool,
     /// Into a Rust value: cast arrays and numbers to the dtypes of its fields, also where that loses digits.
     pub cast_to_fields: bool,
+    /// Leaves, by their positions in the checkpoint, that come without data: their parts are read by
+    /// [`load_regions`](crate::Checkpoint::load_regions).
+    pub unread: Vec<usize>,
     /// Do not check data against checksums. Never the default.
     pub unverified: bool,
     /// Make views of the map of every leaf that is stored raw, also where the page cache does not have it yet: slower
@@ -78,6 +81,17 @@ pub struct LoadOptions {
     /// Views are made of files that other programs write in place, too; without it these are always read into memory.
     /// [`OpenOptions::mapped`] names the risk, and asks for the same in every load.
     pub mapped: bool,
+    /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
+    pub budget_bytes: Option<u64>,
+    /// Watches the load, and stops it.
+    pub monitor: Monitor,
+}
+
+/// How to load regions of leaves.
+#[derive(Debug, Clone, Default)]
+pub struct RegionOptions {
+    /// Do not check data against checksums. Never the default.
+    pub unverified: bool,
     /// Extra memory beyond the result itself, in bytes; 64 MiB if `None`.
     pub budget_bytes: Option<u64>,
     /// Watches the load, and stops it.

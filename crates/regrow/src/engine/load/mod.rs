@@ -21,6 +21,7 @@ mod run;
 mod select;
 
 pub(super) use run::short_blocks;
+pub use select::Selected;
 
 use super::retry::Retries;
 use super::{Checkpoint, LoadOptions};

@@ -31,7 +31,15 @@ impl Checkpoint {
         outs: Vec<Option<&mut [u8]>>,
     ) -> Result<Vec<Option<Leaf>>> {
         let is_given = |leaf: usize| matches!(outs.get(leaf), Some(Some(_)));
-        let plan = Plan::of(self, wanted, options, &is_given)?;
+        let mut is_read = vec![true; self.tree().len()];
+        for &leaf in &options.unread {
+            if let Some(is_read) = is_read.get_mut(leaf) {
+                *is_read = false;
+            }
+        }
+        let (wanted, unread): (Vec<usize>, Vec<usize>) =
+            wanted.iter().partition(|&&leaf| is_read.get(leaf) == Some(&true));
+        let plan = Plan::of(self, &wanted, options, &is_given)?;
         options.monitor.expect(plan.wanted_bytes);
         options.monitor.enter(Stage::Read);
         let mut loaded: Loaded = vec![None; self.tree().len()];
@@ -41,6 +49,11 @@ impl Checkpoint {
         }
         self.read_into_memory(&plan, options, outs, &mut loaded)?;
         options.monitor.finish()?;
+        for leaf in unread {
+            if let Some(slot) = loaded.get_mut(leaf) {
+                *slot = Some(LeafData::Absent);
+            }
+        }
         let leaf = |(info, data): (&LeafInfo, Option<LeafData>)| {
             data.map(|data| Leaf { kind: info.kind.clone(), data, sharding: info.sharding.clone() })
         };

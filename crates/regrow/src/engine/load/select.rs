@@ -8,15 +8,68 @@ use crate::engine::{Checkpoint, LoadOptions, TemplateLeaf};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::{KeyPath, Leaf, LeafKind, NodeKind, Tree};
 
+/// A leaf that a load gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Selected {
+    /// Its position in the checkpoint.
+    pub leaf: usize,
+    /// As which it is wanted.
+    pub dtype: Dtype,
+}
+
 impl Checkpoint {
+    /// The leaves that a [`load`](Self::load) with these options gives: for each leaf of the template its own, or
+    /// `None` where it gives none; without a template those that are selected, in flatten order. Reads no data.
+    ///
+    /// # Errors
+    /// `NotFound` for patterns that match nothing; `Mismatch` if the template does not fit.
+    pub fn select(&self, options: &LoadOptions) -> Result<Vec<Option<Selected>>> {
+        self.check_patterns(options)?;
+        let leaves = match &options.template {
+            Some(template) => self.match_template(template, options)?,
+            None => self.chosen(options).into_iter().map(Some).collect(),
+        };
+        let selected = |leaf: usize| {
+            let info = self.tree().leaves().get(leaf)?;
+            let cast = if options.cast.is_empty() { None } else { self.paths().get(leaf) };
+            let cast = cast.and_then(|path| cast_for(options, path)).filter(|_| info.kind.is_castable());
+            Some(Selected { leaf, dtype: cast.unwrap_or(info.dtype) })
+        };
+        Ok(leaves.into_iter().map(|leaf| leaf.and_then(selected)).collect())
+    }
+
+    fn check_patterns(&self, options: &LoadOptions) -> Result<()> {
+        let casts = options.cast.iter().map(|(pattern, _)| pattern);
+        check_patterns(self.tree(), options.only.iter().chain(casts))
+            .map_err(|error| error.in_file(self.path()))
+    }
+
+    fn match_template(
+        &self,
+        template: &Tree<TemplateLeaf>,
+        options: &LoadOptions,
+    ) -> Result<Vec<Option<usize>>> {
+        let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
+        match_template(self.tree(), template, options.partial, is_cast)
+            .map_err(|error| error.in_file(self.path()))
+    }
+
+    /// The leaves that `only` chooses.
+    fn chosen(&self, options: &LoadOptions) -> Vec<usize> {
+        if options.only.is_empty() {
+            return (0..self.tree().len()).collect();
+        }
+        let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
+        let paths = self.paths().iter().enumerate();
+        paths.filter(|(_, path)| chosen(path)).map(|(leaf, _)| leaf).collect()
+    }
+
     pub(super) fn load_selected(
         &self,
         options: &LoadOptions,
         outs: Vec<Option<&mut [u8]>>,
     ) -> Result<Tree<Leaf>> {
-        let casts = options.cast.iter().map(|(pattern, _)| pattern);
-        check_patterns(self.tree(), options.only.iter().chain(casts))
-            .map_err(|error| error.in_file(self.path()))?;
+        self.check_patterns(options)?;
         match &options.template {
             Some(template) => self.load_as(template, options, outs),
             None if options.only.is_empty() => {
@@ -36,9 +89,7 @@ impl Checkpoint {
         options: &LoadOptions,
         outs: Vec<Option<&mut [u8]>>,
     ) -> Result<Tree<Leaf>> {
-        let is_cast = |path: &KeyPath| cast_for(options, path).is_some();
-        let matches = match_template(self.tree(), template, options.partial, is_cast)
-            .map_err(|error| error.in_file(self.path()))?;
+        let matches = self.match_template(template, options)?;
         let wanted: Vec<usize> = matches.iter().flatten().copied().collect();
         let mut places: Vec<Option<&mut [u8]>> = Vec::new();
         if outs.iter().any(Option::is_some) {
@@ -62,8 +113,7 @@ impl Checkpoint {
     /// The leaves that `only` chooses, and of the tree what holds them.
     fn load_chosen(&self, options: &LoadOptions) -> Result<Tree<Leaf>> {
         let chosen = |path: &KeyPath| options.only.iter().any(|pattern| pattern.matches(path));
-        let paths = self.paths().iter().enumerate();
-        let wanted: Vec<usize> = paths.filter(|(_, path)| chosen(path)).map(|(leaf, _)| leaf).collect();
+        let wanted = self.chosen(options);
         let empty: Vec<bool> = self
             .tree()
             .walk()

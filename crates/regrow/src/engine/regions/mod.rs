@@ -1,0 +1,314 @@
+//! Regions of many leaves in one run: what each of the devices of a process needs, or each rank of a job.
+//!
+//! | a leaf is | its regions come |
+//! |---|---|
+//! | raw | by the runs of all regions of all leaves together, in the order of the blob: every block is read and checked once |
+//! | raw, to be cast | the same, in bands of rows; a block in which two bands meet is read twice |
+//! | in chunks | in bands of chunk rows; a chunk that several regions meet is decoded once, and copied to each |
+//! | in any other coding | in bands of rows, of which the layout decodes what the regions span |
+//!
+//! Regions that are asked for several times are read once. Results lie in memory of their own, never in maps of files:
+//! whoever takes them over may write to them.
+
+mod raw;
+mod tiles;
+
+use std::collections::HashMap;
+
+use self::raw::{RawLeaf, read_raw};
+use self::tiles::{Job, Origin, Tiles, cut_into_jobs};
+use super::arena::Arena;
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, RegionOptions};
+use crate::array::{Array, Dtype, Region};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::ReaderExt;
+use crate::monitor::Stage;
+use crate::reads::{BlockTable, Checked, Extent, ReadOptions, Source};
+use crate::threads::pool;
+use crate::tree::LeafInfo;
+
+/// Fewest threads that read and decode, as for whole leaves.
+const THREADS_MIN: usize = 5;
+
+/// Bytes without checksums are read so many at a time, where any of them is wanted.
+const BLOCK_LEN_BYTES: u64 = 64 << 10;
+
+/// A region of a leaf.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LeafRegion {
+    /// The leaf's position in flatten order.
+    pub leaf: usize,
+    /// In elements of the leaf.
+    pub region: Region,
+    /// As which it is wanted; as it is stored if `None`.
+    pub dtype: Option<Dtype>,
+}
+
+impl Checkpoint {
+    /// Reads regions of leaves, each into memory of its own. Those that are the same share it.
+    ///
+    /// Of raw leaves every byte is read at most once, and none outside of the checksummed blocks that the regions
+    /// meet; of leaves in chunks each chunk that they meet is decoded once.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a leaf is no array or a region leaves it; `Mismatch` for a cast of what is no number;
+    /// `Corrupt` with file, leaf and offset.
+    pub fn load_regions(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Array>> {
+        let distinct = Distinct::of(wanted);
+        let mut arena = Arena::default();
+        for want in &distinct.first {
+            let (_, len_bytes) = self.check_region(want)?;
+            arena.add(len_bytes).map_err(|error| self.of_leaf(want.leaf, error))?;
+        }
+        self.watch_regions(&distinct.first, arena.slices(), options)?;
+        let bytes = arena.into_bytes();
+        let array = |(want, &at): (&LeafRegion, &usize)| {
+            let dtype = want.dtype.map_or_else(|| self.info(want.leaf).map(|info| info.dtype), Ok)?;
+            Array::new(dtype, want.region.shape(), bytes.get(at).cloned().unwrap_or_default())
+        };
+        wanted.iter().zip(&distinct.places).map(array).collect()
+    }
+
+    /// Reads regions of leaves to where the caller wants them: `outs` has, for each, a slice of exactly its bytes, which
+    /// go there in C order, little endian.
+    ///
+    /// # Errors
+    /// As [`load_regions`](Self::load_regions); `Mismatch` if a slice has another length. After an error the contents of
+    /// all of them are unspecified.
+    pub fn load_regions_into(
+        &self,
+        wanted: &[LeafRegion],
+        mut outs: Vec<&mut [u8]>,
+        options: &RegionOptions,
+    ) -> Result<()> {
+        if wanted.len() != outs.len() {
+            return Err(Error::invalid("a load of regions needs a destination for each")
+                .expected(wanted.len(), outs.len()));
+        }
+        for (want, out) in wanted.iter().zip(&outs) {
+            let (_, len_bytes) = self.check_region(want)?;
+            if len_bytes != out.len() as u64 {
+                let error = Error::new(ErrorKind::Mismatch, "a destination does not fit its region");
+                let error = error.expected(format_args!("{len_bytes} bytes"), out.len());
+                return Err(self.of_leaf(want.leaf, error));
+            }
+        }
+        let distinct = Distinct::of(wanted);
+        let mut is_first = vec![true; distinct.first.len()];
+        let mut firsts = Vec::with_capacity(distinct.first.len());
+        let mut others = Vec::new();
+        for (out, &place) in outs.iter_mut().zip(&distinct.places) {
+            match is_first.get_mut(place) {
+                Some(is_first) if *is_first => {
+                    *is_first = false;
+                    firsts.push(&mut **out);
+                }
+                _ => others.push((place, &mut **out)),
+            }
+        }
+        let slices = firsts.iter_mut().map(|out| &mut **out).collect();
+        self.watch_regions(&distinct.first, slices, options)?;
+        for (place, out) in others {
+            out.copy_from_slice(firsts.get(place).map_or(&[][..], |first| first));
+        }
+        Ok(())
+    }
+
+    /// What is known of the leaf, and how many bytes the region is, as wanted.
+    fn check_region(&self, want: &LeafRegion) -> Result<(&LeafInfo, u64)> {
+        let info = self.info(want.leaf)?;
+        let dtype = want.dtype.unwrap_or(info.dtype);
+        let checked = if !info.kind.is_array() {
+            Err(Error::invalid(format!("a leaf of kind {} has no elements", info.kind.name())))
+        } else if dtype != info.dtype && !info.kind.is_castable() {
+            Err(Error::new(ErrorKind::Mismatch, format!("a leaf of kind {} is not cast", info.kind.name()))
+                .expected(info.dtype, dtype))
+        } else if !want.region.is_inside(&info.shape) {
+            Err(Error::invalid("the region leaves the array").expected(&info.shape, &want.region))
+        } else {
+            want.region.shape().len_bytes(dtype)
+        };
+        checked.map(|len| (info, len)).map_err(|error| self.of_leaf(want.leaf, error.in_file(self.path())))
+    }
+
+    fn of_leaf(&self, leaf: usize, error: Error) -> Error {
+        error.at_leaf(&self.tree().path_of(leaf))
+    }
+
+    fn watch_regions(
+        &self,
+        wanted: &[LeafRegion],
+        outs: Vec<&mut [u8]>,
+        options: &RegionOptions,
+    ) -> Result<()> {
+        let monitor = &options.monitor;
+        let running = monitor.begin();
+        let read = running.and_then(|_running| {
+            monitor.timed(Stage::Read, 0, || self.unless_replaced(self.read_regions(wanted, outs, options)))
+        });
+        monitor.conclude(read)
+    }
+
+    /// Reads distinct regions that are inside of their leaves, to where they go.
+    fn read_regions(
+        &self,
+        wanted: &[LeafRegion],
+        outs: Vec<&mut [u8]>,
+        options: &RegionOptions,
+    ) -> Result<()> {
+        let monitor = &options.monitor;
+        monitor.expect(outs.iter().map(|out| out.len() as u64).sum());
+        monitor.enter(Stage::Read);
+        let sources = self.sources_of(wanted, options)?;
+        let mut outs: Vec<Option<&mut [u8]>> = outs.into_iter().map(Some).collect();
+        let how = ReadOptions { verified: !options.unverified, direct: true };
+        let mut raw: Vec<(RawLeaf<'_>, Vec<usize>)> = Vec::new();
+        let mut jobs: Vec<Job<'_, '_>> = Vec::new();
+        for source in &sources {
+            let info = self.info(source.leaf)?;
+            let leaf = source
+                .extent()
+                .and_then(|extent| RawLeaf::of(source.leaf, info, extent, source.table.as_ref()));
+            for (dtype, regions) in by_dtype(wanted, &source.wanted, info.dtype) {
+                if let Some(leaf) = leaf.as_ref().filter(|_| dtype == info.dtype) {
+                    raw.push((leaf.clone(), regions));
+                    continue;
+                }
+                let origin = match (&leaf, &source.source) {
+                    (Some(leaf), _) => Origin::Raw(leaf.clone()),
+                    (None, Source::Memory(bytes)) => Origin::Memory(bytes),
+                    _ => Origin::Layout(self.reader()),
+                };
+                let tiles = Tiles::of(source.leaf, info, dtype, &source.source, origin);
+                let take = |at: usize| {
+                    let out = outs.get_mut(at).and_then(Option::take)?;
+                    Some((wanted.get(at)?.region.clone(), out))
+                };
+                cut_into_jobs(&tiles, regions.into_iter().filter_map(take).collect(), &mut jobs)?;
+            }
+        }
+        let named = |leaf, error: Error| self.of_leaf(leaf, error);
+        let mut raw_outs: Vec<&mut [u8]> = Vec::new();
+        let mut leaves = Vec::with_capacity(raw.len());
+        for (mut leaf, regions) in raw {
+            for at in regions {
+                if let (Some(out), Some(want)) = (outs.get_mut(at).and_then(Option::take), wanted.get(at)) {
+                    leaf.regions.push((want.region.clone(), raw_outs.len()));
+                    raw_outs.push(out);
+                }
+            }
+            leaves.push(leaf);
+        }
+        read_raw(leaves, &mut raw_outs, how, Some(monitor), &named)?;
+        let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        let threads = if jobs.len() < 2 { 1 } else { pool::thread_count().max(THREADS_MIN) };
+        pool::for_each_parallel(threads, jobs, budget_bytes, Job::cost_bytes, |job| {
+            let (leaf, len_bytes) = (job.leaf(), job.len_bytes());
+            job.run(how).map_err(|error| named(leaf, error))?;
+            monitor.done(Stage::Read, len_bytes)
+        })?;
+        monitor.finish()
+    }
+
+    /// Where the wanted leaves are, in the order of the disk. What is under one checksum is checked before a part of it
+    /// is read.
+    fn sources_of(&self, wanted: &[LeafRegion], options: &RegionOptions) -> Result<Vec<Located<'_>>> {
+        let mut by_leaf: HashMap<usize, Vec<usize>> = HashMap::with_capacity(wanted.len());
+        for (at, want) in wanted.iter().enumerate().filter(|(_, want)| !want.region.is_empty()) {
+            by_leaf.entry(want.leaf).or_default().push(at);
+        }
+        let mut order: Vec<usize> = by_leaf.keys().copied().collect();
+        if order.len() > 1 {
+            order = self.reader().read_order();
+            order.retain(|leaf| by_leaf.contains_key(leaf));
+        }
+        let located = |leaf: usize| {
+            let info = self.info(leaf)?;
+            let wanted_here = by_leaf.remove(&leaf).unwrap_or_default();
+            let whole = Region::whole(&info.shape);
+            let is_part = |&at: &usize| wanted.get(at).is_some_and(|want| want.region != whole);
+            if !options.unverified && wanted_here.iter().any(is_part) {
+                self.reader().check_before_part(leaf).map_err(|error| self.of_leaf(leaf, error))?;
+            }
+            let source = self.reader().source(leaf).map_err(|error| self.of_leaf(leaf, error))?;
+            let table = match &source {
+                Source::Raw(extent) if extent.checks.is_none() => {
+                    let end = extent.offset_bytes.saturating_add(extent.len_bytes);
+                    Some(BlockTable::without_checksums(extent.offset_bytes..end, BLOCK_LEN_BYTES))
+                }
+                _ => None,
+            };
+            Ok(Located { leaf, source, table, wanted: wanted_here })
+        };
+        order.into_iter().map(located).collect()
+    }
+}
+
+/// A leaf of which regions are wanted.
+struct Located<'r> {
+    leaf: usize,
+    source: Source<'r>,
+    /// How it is read, if it is raw without checksums.
+    table: Option<BlockTable>,
+    /// Which of the regions are its own.
+    wanted: Vec<usize>,
+}
+
+impl<'r> Located<'r> {
+    fn extent(&self) -> Option<&Extent<'r>> {
+        match &self.source {
+            Source::Raw(extent) => Some(extent),
+            _ => None,
+        }
+    }
+}
+
+/// Regions by what they are to become.
+fn by_dtype(wanted: &[LeafRegion], of_leaf: &[usize], stored: Dtype) -> Vec<(Dtype, Vec<usize>)> {
+    let mut groups: Vec<(Dtype, Vec<usize>)> = Vec::new();
+    for &at in of_leaf {
+        let dtype = wanted.get(at).and_then(|want| want.dtype).unwrap_or(stored);
+        match groups.iter_mut().find(|(known, _)| *known == dtype) {
+            Some((_, group)) => group.push(at),
+            None => groups.push((dtype, vec![at])),
+        }
+    }
+    groups
+}
+
+/// Regions without those that come again.
+struct Distinct {
+    first: Vec<LeafRegion>,
+    /// For each region that was asked for, which of the first ones it is.
+    places: Vec<usize>,
+}
+
+impl Distinct {
+    fn of(wanted: &[LeafRegion]) -> Self {
+        let mut known: HashMap<&LeafRegion, usize> = HashMap::with_capacity(wanted.len());
+        let (mut first, mut places) = (Vec::new(), Vec::with_capacity(wanted.len()));
+        for want in wanted {
+            let place = *known.entry(want).or_insert(first.len());
+            if place == first.len() {
+                first.push(want.clone());
+            }
+            places.push(place);
+        }
+        Self { first, places }
+    }
+}
+
+impl<'e> RawLeaf<'e> {
+    /// A leaf of which nothing is wanted yet; `table` is how it is read if it has no checksums.
+    fn of(
+        leaf: usize,
+        info: &'e LeafInfo,
+        extent: &'e Extent<'_>,
+        table: Option<&'e BlockTable>,
+    ) -> Option<Self> {
+        let unchecked = table.map(|table| Checked { blob: &*extent.blob, table });
+        let checked = extent.checked().or(unchecked)?;
+        let offset_bytes = extent.offset_bytes;
+        Some(Self { leaf, checked, offset_bytes, shape: &info.shape, dtype: info.dtype, regions: Vec::new() })
+    }
+}

@@ -1,0 +1,336 @@
+//! Regions of leaves that are decoded: cut into bands of chunk rows, and within a band into regions that share chunks.
+//!
+//! ```text
+//! chunks    | 0 | 1 | 2 | 3 |     region A: columns of chunk 0 and half of 1, B: the other half of 1, C: 3
+//! A, B      read chunk by chunk, each of them once, and copied to both
+//! C         alone: decoded to where it goes
+//! ```
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::raw::{RawLeaf, read_raw};
+use crate::array::{Dtype, Region, Shape, cast_bytes, copy_region};
+use crate::engine::arena::Arena;
+use crate::error::Result;
+use crate::formats::Reader;
+use crate::reads::{ReadOptions, Source};
+use crate::tree::LeafInfo;
+
+/// Bytes of a band, if its chunks are not larger: as for whole leaves.
+const BAND_LEN_BYTES: u64 = 8 << 20;
+
+/// Longest shard of chunks that is read as one, as the reader does where all of it is wanted.
+const SHARD_LEN_MAX_BYTES: u64 = 8 << 20;
+
+/// Where the elements come from.
+#[derive(Clone)]
+pub(super) enum Origin<'e> {
+    Layout(&'e dyn Reader),
+    Memory(&'e Bytes),
+    Raw(RawLeaf<'e>),
+}
+
+/// How a leaf is cut, and what its parts become.
+#[derive(Clone)]
+pub(super) struct Tiles<'e> {
+    leaf: usize,
+    info: &'e LeafInfo,
+    dtype: Dtype,
+    origin: Origin<'e>,
+    /// Extents of what is decoded at once; `None`: any.
+    tile: Option<Vec<u64>>,
+    /// Memory that decoding takes, unless it is as much as the part.
+    working_len_bytes: Option<u64>,
+}
+
+impl<'e> Tiles<'e> {
+    pub fn of(
+        leaf: usize,
+        info: &'e LeafInfo,
+        dtype: Dtype,
+        source: &Source<'_>,
+        origin: Origin<'e>,
+    ) -> Self {
+        let working_len_bytes = match source {
+            Source::Raw(extent) => extent.working_len_bytes,
+            Source::Coded(coded) => coded.working_len_bytes,
+            _ => None,
+        };
+        let fits = |shape: &&Shape| shape.len_bytes(info.dtype).is_ok_and(|len| len <= SHARD_LEN_MAX_BYTES);
+        let shard = info.write_shape.as_ref().filter(|_| info.chunk_shape.is_some()).filter(fits);
+        let tile = match &origin {
+            Origin::Layout(_) => shard.or(info.chunk_shape.as_ref()),
+            Origin::Memory(_) | Origin::Raw(_) => None,
+        };
+        let tile = tile.filter(|tile| tile.rank() == info.shape.rank());
+        let tile = tile.map(|tile| tile.dims().iter().map(|&dim| dim.max(1)).collect());
+        Self { leaf, info, dtype, origin, tile, working_len_bytes }
+    }
+
+    /// The axis that bands cut, and how many of its indices each has.
+    fn rows(&self) -> Option<(usize, u64)> {
+        let dims = self.info.shape.dims();
+        let axis = dims.iter().position(|&dim| dim != 1)?;
+        let rows = *dims.get(axis)?;
+        let row_len_bytes = self.info.len_bytes() / rows.max(1);
+        let tile_rows = self.tile.as_ref().and_then(|tile| tile.get(axis).copied()).unwrap_or(1);
+        let wanted = (BAND_LEN_BYTES / row_len_bytes.max(1)).max(1);
+        Some((axis, wanted.div_ceil(tile_rows).saturating_mul(tile_rows)))
+    }
+
+    /// The region with every tile that it meets.
+    fn hull(&self, region: &Region) -> Result<Region> {
+        let Some(tile) = &self.tile else { return Ok(region.clone()) };
+        let axes = region.starts().iter().zip(region.lens()).zip(tile).zip(self.info.shape.dims());
+        let (starts, lens) = axes
+            .map(|(((&start, &len), &tile), &dim)| {
+                let first = start / tile * tile;
+                let end = (start + len).div_ceil(tile).saturating_mul(tile).min(dim);
+                (first, end - first)
+            })
+            .unzip::<u64, u64, Vec<_>, Vec<_>>();
+        Region::new(starts, lens)
+    }
+}
+
+/// Parts of regions, and where they go.
+type Parts<'a> = Vec<(Region, &'a mut [u8])>;
+
+/// Parts of a leaf, read by one thread.
+pub(super) struct Job<'e, 'a> {
+    tiles: Tiles<'e>,
+    parts: Parts<'a>,
+}
+
+/// Cuts regions of a leaf into jobs, no two of which decode the same chunk.
+pub(super) fn cut_into_jobs<'e, 'a>(
+    tiles: &Tiles<'e>,
+    regions: Parts<'a>,
+    jobs: &mut Vec<Job<'e, 'a>>,
+) -> Result<()> {
+    let Some((axis, rows)) = tiles.rows() else {
+        jobs.push(Job { tiles: tiles.clone(), parts: regions });
+        return Ok(());
+    };
+    let mut bands: BTreeMap<u64, Parts<'a>> = BTreeMap::new();
+    for (region, out) in regions {
+        let (Some(&start), Some(&len)) = (region.starts().get(axis), region.lens().get(axis)) else {
+            continue;
+        };
+        let row_len_bytes = out.len() / (len.max(1) as usize);
+        let (mut rest, mut row) = (out, start);
+        while row < start + len {
+            let band = row / rows;
+            let end = ((band + 1).saturating_mul(rows)).min(start + len);
+            let (now, later) = rest.split_at_mut((end - row) as usize * row_len_bytes);
+            let (mut starts, mut lens) = (region.starts().to_vec(), region.lens().to_vec());
+            if let (Some(start), Some(len)) = (starts.get_mut(axis), lens.get_mut(axis)) {
+                (*start, *len) = (row, end - row);
+            }
+            bands.entry(band).or_default().push((Region::new(starts, lens)?, now));
+            (rest, row) = (later, end);
+        }
+    }
+    for parts in bands.into_values() {
+        for parts in apart(tiles, parts)? {
+            jobs.push(Job { tiles: tiles.clone(), parts });
+        }
+    }
+    Ok(())
+}
+
+/// Sets of parts such that no two sets meet the same chunk. Where there are no chunks, all parts are one.
+fn apart<'a>(tiles: &Tiles<'_>, parts: Parts<'a>) -> Result<Vec<Parts<'a>>> {
+    if tiles.tile.is_none() {
+        return Ok(vec![parts]);
+    }
+    let mut sets: Vec<(Vec<Region>, Parts<'a>)> = Vec::new();
+    for part in parts {
+        let hull = tiles.hull(&part.0)?;
+        let meets =
+            |set: &(Vec<Region>, Parts<'a>)| set.0.iter().any(|other| other.intersect(&hull).is_some());
+        let (met, others): (Vec<_>, Vec<_>) = sets.into_iter().partition(meets);
+        sets = others;
+        let (mut hulls, mut joined) = (vec![hull], vec![part]);
+        for (more_hulls, more) in met {
+            hulls.extend(more_hulls);
+            joined.extend(more);
+        }
+        sets.push((hulls, joined));
+    }
+    Ok(sets.into_iter().map(|(_, parts)| parts).collect())
+}
+
+impl Job<'_, '_> {
+    pub fn leaf(&self) -> usize {
+        self.tiles.leaf
+    }
+
+    /// Bytes of the result.
+    pub fn len_bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, out)| out.len() as u64).sum()
+    }
+
+    fn source_len_bytes(&self) -> u64 {
+        self.parts.iter().map(|(region, _)| region.len_elements()).sum::<u64>()
+            * self.tiles.info.dtype.size_bytes() as u64
+    }
+
+    /// Memory that it takes beside the result.
+    pub fn cost_bytes(&self) -> u64 {
+        let working = self.tiles.working_len_bytes.unwrap_or_else(|| self.source_len_bytes());
+        if self.is_alone() && self.tiles.dtype == self.tiles.info.dtype {
+            return working;
+        }
+        let tile = self.tiles.tile.as_ref().map(|tile| {
+            tile.iter().fold(self.tiles.info.dtype.size_bytes() as u64, |len, &dim| len.saturating_mul(dim))
+        });
+        let held = if self.is_alone() { None } else { tile };
+        working.saturating_add(held.unwrap_or_else(|| self.source_len_bytes()))
+    }
+
+    fn is_alone(&self) -> bool {
+        self.parts.len() == 1
+    }
+
+    pub fn run(mut self, how: ReadOptions) -> Result<()> {
+        let Self { tiles, parts } = &mut self;
+        let (stored, dtype) = (tiles.info.dtype, tiles.dtype);
+        match (&tiles.origin, &mut parts[..]) {
+            (Origin::Raw(leaf), parts) => read_and_cast(leaf, dtype, parts, how),
+            (Origin::Memory(bytes), parts) => parts.iter_mut().try_for_each(|(region, out)| {
+                let place = (region.shape(), vec![0; region.rank()]);
+                let shape = &tiles.info.shape;
+                if stored == dtype {
+                    return copy_region(stored.size_bytes(), bytes, shape, region, out, &place.0, &place.1);
+                }
+                with_memory(region.shape().len_bytes(stored)?, |source| {
+                    copy_region(stored.size_bytes(), bytes, shape, region, source, &place.0, &place.1)?;
+                    cast_bytes(source, stored, dtype, out)
+                })
+            }),
+            (Origin::Layout(reader), [(region, out)]) => {
+                if stored == dtype {
+                    return reader.read_region(tiles.leaf, region, out);
+                }
+                with_memory(region.shape().len_bytes(stored)?, |source| {
+                    reader.read_region(tiles.leaf, region, source)?;
+                    cast_bytes(source, stored, dtype, out)
+                })
+            }
+            (Origin::Layout(reader), parts) => {
+                let Some(around) = around(parts.iter().map(|(region, _)| region))? else { return Ok(()) };
+                for_each_tile(&tiles.hull(&around)?, tiles.tile.as_deref(), |tile| {
+                    read_tile(*reader, tiles, &tile, parts)
+                })
+            }
+        }
+    }
+}
+
+/// Reads what parts want of a tile, once, and copies it to each.
+fn read_tile(
+    reader: &dyn Reader,
+    tiles: &Tiles<'_>,
+    tile: &Region,
+    parts: &mut [(Region, &mut [u8])],
+) -> Result<()> {
+    let common = parts.iter().map(|(region, _)| region.intersect(tile));
+    let common: Vec<Option<Region>> = common.collect();
+    let Some(read) = around(common.iter().flatten())? else { return Ok(()) };
+    let (stored, dtype) = (tiles.info.dtype, tiles.dtype);
+    let cast_len_bytes = if stored == dtype { 0 } else { read.shape().len_bytes(dtype)? };
+    let mut memory = memory(&[read.shape().len_bytes(stored)?, cast_len_bytes])?;
+    let mut slices = memory.slices().into_iter();
+    let (Some(source), Some(target)) = (slices.next(), slices.next()) else { return Ok(()) };
+    reader.read_region(tiles.leaf, &read, source)?;
+    let bytes = if stored == dtype {
+        source
+    } else {
+        cast_bytes(source, stored, dtype, target)?;
+        target
+    };
+    for ((region, out), common) in parts.iter_mut().zip(common) {
+        let Some(common) = common else { continue };
+        let (from, to) = (common.relative_to(read.starts())?, common.relative_to(region.starts())?);
+        copy_region(dtype.size_bytes(), bytes, &read.shape(), &from, out, &region.shape(), to.starts())?;
+    }
+    Ok(())
+}
+
+fn read_and_cast(
+    leaf: &RawLeaf<'_>,
+    dtype: Dtype,
+    parts: &mut [(Region, &mut [u8])],
+    how: ReadOptions,
+) -> Result<()> {
+    let lens = parts.iter().map(|(region, _)| region.shape().len_bytes(leaf.dtype));
+    let mut memory = memory(&lens.collect::<Result<Vec<u64>>>()?)?;
+    let mut sources = memory.slices();
+    let regions = parts.iter().enumerate().map(|(at, (region, _))| (region.clone(), at)).collect();
+    read_raw([RawLeaf { regions, ..leaf.clone() }], &mut sources, how, None, &|_, error| error)?;
+    let mut parts = parts.iter_mut().zip(&sources);
+    parts.try_for_each(|((_, out), source)| cast_bytes(source, leaf.dtype, dtype, out))
+}
+
+/// Memory for as long as a tile is decoded. It goes back to the system at once: large blocks that an allocator was given
+/// back it keeps, and takes as a sign that all blocks of that size are to be kept.
+fn memory(lens_bytes: &[u64]) -> Result<Arena> {
+    let mut arena = Arena::default();
+    lens_bytes.iter().try_for_each(|&len_bytes| arena.add(len_bytes))?;
+    Ok(arena)
+}
+
+fn with_memory(len_bytes: u64, work: impl FnOnce(&mut [u8]) -> Result<()>) -> Result<()> {
+    let mut memory = memory(&[len_bytes])?;
+    memory.slices().into_iter().next().map_or(Ok(()), work)
+}
+
+/// The smallest region that holds all of these; `None` if there are none.
+fn around<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<Option<Region>> {
+    let mut regions = regions.into_iter();
+    let Some(first) = regions.next() else { return Ok(None) };
+    let mut ends: Vec<u64> =
+        first.starts().iter().zip(first.lens()).map(|(start, len)| start + len).collect();
+    let mut starts = first.starts().to_vec();
+    for region in regions {
+        let axes = region.starts().iter().zip(region.lens());
+        for ((start, end), (&other, &len)) in starts.iter_mut().zip(&mut ends).zip(axes) {
+            (*start, *end) = ((*start).min(other), (*end).max(other + len));
+        }
+    }
+    let lens: Vec<u64> = ends.iter().zip(&starts).map(|(end, start)| end - start).collect();
+    Region::new(starts, lens).map(Some)
+}
+
+/// Calls `each` for the tiles of a region that begins and ends with one.
+fn for_each_tile(
+    region: &Region,
+    tile: Option<&[u64]>,
+    mut each: impl FnMut(Region) -> Result<()>,
+) -> Result<()> {
+    let Some(tile) = tile else { return each(region.clone()) };
+    let ends: Vec<u64> = region.starts().iter().zip(region.lens()).map(|(start, len)| start + len).collect();
+    let mut at = region.starts().to_vec();
+    if region.is_empty() {
+        return Ok(());
+    }
+    loop {
+        let lens = at.iter().zip(tile).zip(&ends).map(|((&start, &tile), &end)| tile.min(end - start));
+        each(Region::new(at.clone(), lens.collect::<Vec<_>>())?)?;
+        let mut carry = true;
+        for (axis, (start, &end)) in at.iter_mut().zip(&ends).enumerate().rev() {
+            *start += tile.get(axis).copied().unwrap_or(1);
+            if *start < end {
+                carry = false;
+                break;
+            }
+            *start = region.starts().get(axis).copied().unwrap_or_default();
+        }
+        if carry {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,269 @@
+"""Loads of an opened checkpoint: without a template, into one, into the caller's arrays, and by regions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arguments, _native, _options
+from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError
+from ._handlers import LeafRegistry
+from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
+from ._like import Template
+from ._nodes import register_with_jax
+from ._progress import Progress, Watch
+from ._regions import Place, Reading, slices_box
+from ._shardings import JaxArrays, Target, shardings_by_leaf
+from ._tree import flatten, path_text, unflatten
+
+Selected = tuple[list[int], bytes, bytes, list[Any]]
+"""Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
+
+
+class Wishes(NamedTuple):
+    """The keywords of a load, checked."""
+
+    only: list[str]
+    casts: list[tuple[str, str]]
+    partial: bool
+    out: Any
+    verify: bool
+    mmap: bool
+    shardings: Any
+    region: Any
+    pad_or_truncate: bool
+    budget: int | None
+    handlers: LeafRegistry | None
+    progress: Progress
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Wishes:
+        """From what a caller gave."""
+        return cls(
+            _arguments.patterns(given["only"]),
+            _options.casts(given["cast"]),
+            _arguments.flag("partial", given["partial"]),
+            given["out"],
+            _arguments.flag("verify", given["verify"]),
+            _arguments.flag("mmap", given["mmap"]),
+            given["shardings"],
+            given["region"],
+            _arguments.flag("pad_or_truncate", given["pad_or_truncate"]),
+            _arguments.count("budget", given["budget"]),
+            _arguments.handlers(given["handlers"]),
+            given["progress"],
+        )
+
+
+def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+    """What `regrow.load` gives of an opened checkpoint."""
+    if wishes.out is not None:
+        if like is not None or wishes.shardings is not None or wishes.region is not None:
+            raise InvalidArgumentError("`out` is the template itself: give no `like`, no `shardings` and no `region`")
+        if wishes.mmap:
+            raise InvalidArgumentError("`out` is filled with copies, and `mmap` asks for views: give one of them")
+        if wishes.pad_or_truncate:
+            raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `out`")
+        return _load_out(native, wishes)
+    if wishes.region is not None and (like is not None or wishes.shardings is not None):
+        raise InvalidArgumentError("`region` gives NumPy arrays: give no `like` and no `shardings` with it")
+    if wishes.pad_or_truncate and like is None and wishes.region is None:
+        raise InvalidArgumentError("`pad_or_truncate` needs the shapes that are wanted: give `like`, or `region`")
+    if like is not None:
+        return _load_like(native, like, wishes)
+    if wishes.partial:
+        raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
+    if wishes.shardings is None and wishes.region is None:
+        with Watch(wishes.progress, "loading") as watch:
+            structure, leaves = _read_whole(native, wishes, None, watch, [])
+        register_nodes()
+        values = from_native(LoadedLeaves(*leaves), lambda at: path_text(structure, at))
+        return unflatten(structure, values, wishes.handlers)
+    return _load_parts(native, wishes)
+
+
+def register_nodes() -> None:
+    """Makes `Node` a pytree node of JAX, if the program has imported JAX."""
+    if "jax" in sys.modules:
+        register_with_jax()
+
+
+def _read_whole(
+    native: _native.Checkpoint, wishes: Wishes, template: Template | None, watch: Any, unread: list[int]
+) -> Any:
+    columns = None if template is None else template.columns()
+    partial = template is not None and (wishes.partial or template.is_selection)
+    only = wishes.only if template is None else []
+    return native.load(
+        only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
+    )
+
+
+def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+    template = Template(like, wishes.only, wishes.handlers)
+    template.check_unstorable(native.paths)
+    if wishes.pad_or_truncate:
+        template.allow_resizing()
+    by_leaf = {}
+    if wishes.shardings is not None:
+        by_leaf = shardings_by_leaf(wishes.shardings, template.paths_of_all())
+    if not template.has_regions():
+        with Watch(wishes.progress, "loading") as watch:
+            _, leaves = _read_whole(native, wishes, template, watch, [])
+        return template.fill(LoadedLeaves(*leaves))
+    partial = wishes.partial or template.is_selection
+    selected = native.select([], wishes.casts, template.columns(), partial)
+    targets, places = template.regions(selected, by_leaf)
+    arrays = JaxArrays(targets, template.path_of) if targets else None
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
+    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+        _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
+        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, arrays, places))
+
+
+def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
+    """Without a template: JAX arrays by `shardings`, or NumPy's by `region`."""
+    selected: Selected = native.select(wishes.only, wishes.casts, None, False)
+    positions, kinds, dtypes, shapes = selected
+    all_paths = native.paths()
+    paths = [all_paths[leaf] for leaf in positions]
+    targets: list[Target] = []
+    places: list[Place] = []
+    if wishes.shardings is not None:
+        for at, sharding in shardings_by_leaf(wishes.shardings, paths).items():
+            if kinds[at] in _SPREAD:
+                is_key = kinds[at] == PRNG_KEY
+                targets.append(
+                    Target(at, positions[at], dtypes[at], shapes[at], shapes[at], sharding, _UNKNOWN, is_key)
+                )
+    else:
+        for at, box in _boxes(wishes, paths, kinds, shapes).items():
+            places.append(Place(at, positions[at], dtypes[at], shapes[at], (box,)))
+    targets = [_with_impl(native, target) if target.is_key else target for target in targets]
+    arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
+    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+        structure, leaves = _read_whole(native, wishes, None, reading.watch(rest), unread)
+        found = _by_regions(reading, arrays, places)
+    register_nodes()
+    loaded = LoadedLeaves(*leaves)
+    # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
+    chosen = [at for at, kind in enumerate(kinds) if kind in _SPREAD]
+    results = [at for at, kind in enumerate(loaded.kinds) if kind in _SPREAD]
+    done = {result: found[at] for at, result in zip(chosen, results, strict=True) if at in found}
+    # What comes by regions is what it is to be; the rest is as NumPy has it.
+    as_it_is = bytes(NUMPY_ARRAY if at in done else kind for at, kind in enumerate(loaded.kinds))
+    values = from_native(loaded._replace(kinds=as_it_is), lambda at: path_text(structure, at))
+    for at, value in done.items():
+        values[at] = value
+    return unflatten(structure, values, wishes.handlers)
+
+
+_SPREAD = (JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY)
+"""Kinds of leaves that devices can hold parts of."""
+
+_UNKNOWN = object()
+
+
+def _with_impl(native: _native.Checkpoint, target: Target) -> Target:
+    """With the implementation of the keys, of which the data alone says nothing."""
+    with Watch(False, "loading") as watch:
+        _, leaves = native.load([], [], None, False, False, False, None, watch, list(range(native.leaf_count)))
+    return target._replace(key_impl=LoadedLeaves(*leaves).notes.get(target.leaf))
+
+
+def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) -> dict[int, Any]:
+    """For each leaf of which a region is wanted, its box."""
+    region, pad = wishes.region, wishes.pad_or_truncate
+    if callable(region):
+        given = {at: region(path, shapes[at]) for at, path in enumerate(paths) if kinds[at] in (JAX_ARRAY, NUMPY_ARRAY)}
+        return {at: slices_box(paths[at], each, shapes[at], pad=pad) for at, each in given.items() if each is not None}
+    if not isinstance(region, Mapping) or not all(isinstance(glob, str) for glob in region):
+        raise _arguments.wrong("region", region, "a dict of globs with a tuple of slices for each, or a function")
+    globs = list(region)
+    idle = _native.idle_patterns(globs, paths)
+    if idle:
+        help = f"key paths are such as {', '.join(paths[:5])}"
+        named = ", ".join(f'"{glob}"' for glob in idle)
+        raise NotFoundError(f"region: no leaf matches {named}\n  help: {help}", help=help)
+    boxes = {}
+    for at, match in enumerate(_native.match_paths(globs, paths)):
+        if match < 0 or region[globs[match]] is None:
+            continue
+        if kinds[at] not in (JAX_ARRAY, NUMPY_ARRAY):
+            kind, path = _native.LEAF_KINDS[kinds[at]], paths[at]
+            raise LeafTypeError(f"a leaf of kind {kind} has no regions\n  leaf {path}", leaf=path)
+        boxes[at] = slices_box(paths[at], region[globs[match]], shapes[at], pad=pad)
+    return boxes
+
+
+class _Reads:
+    """Reads with one progress; how many bytes of it are read whole."""
+
+    def __init__(
+        self,
+        native: _native.Checkpoint,
+        wishes: Wishes,
+        selected: Selected,
+        unread: list[int],
+        arrays: JaxArrays | None,
+        places: list[Place],
+    ) -> None:
+        leaves, _, dtypes, shapes = selected
+        by_regions = set(unread)
+        sizes = (
+            int(np.prod(shape, dtype=object)) * DTYPES[dtype].itemsize
+            for leaf, dtype, shape in zip(leaves, dtypes, shapes, strict=True)
+            if leaf >= 0 and leaf not in by_regions
+        )
+        self._rest = sum(sizes)
+        every = [*([] if arrays is None else arrays.places), *places]
+        total = self._rest + sum(place.len_bytes() for place in every)
+        self._reading = Reading(
+            native, verify=wishes.verify, budget=wishes.budget, progress=wishes.progress, total=total
+        )
+
+    def __enter__(self) -> tuple[Reading, int]:
+        return self._reading.__enter__(), self._rest
+
+    def __exit__(self, *error: Any) -> None:
+        self._reading.__exit__(*error)
+
+
+def _by_regions(reading: Reading, arrays: JaxArrays | None, places: list[Place]) -> dict[int, Any]:
+    found: dict[int, Any] = {} if arrays is None else arrays.read(reading)
+    for group in reading.groups(places):
+        for place, (part,) in zip(group, reading.read(group), strict=True):
+            found[place.at] = part
+    return found
+
+
+def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
+    """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
+    out = wishes.out
+    flat = flatten(out)
+    for at, leaf in enumerate(flat.leaves):
+        if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
+            path = _native.paths(flat.structure)[at]
+            raise InvalidArgumentError(
+                f"`out` holds something else than a writable numpy array\n  leaf {path}", leaf=path
+            )
+    template = Template(out, wishes.only)
+    # The engine fills plain numbers. Other dtypes, swapped bytes and gaps are for NumPy, by the copy below.
+    outs = [
+        leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
+    ]
+    partial = wishes.partial or template.is_selection
+    with Watch(wishes.progress, "loading") as watch:
+        filled, leaves = native.load_into(
+            wishes.casts, template.columns(), partial, not wishes.verify, wishes.budget, outs, watch
+        )
+    template.leave_out(filled)
+    rest = flatten(template.fill(LoadedLeaves(*leaves)))
+    for target, source in zip(flat.leaves, rest.leaves, strict=True):
+        if target is not source:
+            np.copyto(target, source, casting="equiv")
+    return out

@@ -1,0 +1,207 @@
+"""JAX arrays from regions of leaves: each process reads what its own devices hold, and no more.
+
+    sharding -> a box for each addressable device -> parts in host memory -> a buffer a device -> one global array
+
+Parts are put on their devices a group of leaves at a time; while one group is on its way, the next one is read. On CPU
+a part becomes the buffer of its device where it is: the memory is nobody else's, never a map of a file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _native
+from ._errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from ._leaves import DTYPES
+from ._regions import Box, Place, Reading, box_of, whole
+from ._text import counted
+from ._tree import flatten
+
+
+class Target(NamedTuple):
+    """A JAX array that is wanted in a place of the tree."""
+
+    at: int
+    leaf: int
+    dtype: int
+    saved: tuple[int, ...]
+    wanted: tuple[int, ...]
+    """The shape of what is stored, if it is another one in the end; of keys, of their data."""
+    sharding: Any
+    """`None`: JAX' default device, uncommitted."""
+    key_impl: Any = None
+    is_key: bool = False
+
+
+class _Spread(NamedTuple):
+    """How a target is put together."""
+
+    target: Target
+    shape: tuple[int, ...]
+    """Of the array, or of the array of keys."""
+    devices: list[Any] | None
+    """Where each of the boxes goes; `None` for one whole array."""
+
+
+def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
+    """For each leaf its sharding: from one for all, a dict by glob, or a tree of them. The first that matches decides.
+
+    Raises:
+        NotFoundError: for globs that match no leaf, all of them named.
+    """
+    flat = flatten(shardings)
+    globs = ["**" if path == "." else path for path in _native.paths(flat.structure)]
+    for glob, leaf in zip(globs, flat.leaves, strict=True):
+        if not hasattr(leaf, "device_set"):
+            raise InvalidArgumentError(f"shardings has {leaf!r} at {glob}: that is no jax.sharding.Sharding")
+    exact = dict(zip(globs, flat.leaves, strict=True))
+    idle = [glob for glob in _native.idle_patterns(globs, paths) if glob not in paths and glob != "**"]
+    if idle:
+        help = f"key paths are such as {', '.join(paths[:5])}"
+        named = ", ".join(f'"{glob}"' for glob in idle)
+        raise NotFoundError(f"shardings: no leaf matches {named}\n  help: {help}", help=help)
+    found: dict[int, Any] = {}
+    rest = []
+    for at, path in enumerate(paths):
+        if path in exact:
+            found[at] = exact[path]
+        else:
+            rest.append(at)
+    matches = _native.match_paths(globs, [paths[at] for at in rest])
+    found.update((at, flat.leaves[match]) for at, match in zip(rest, matches, strict=True) if match >= 0)
+    return found
+
+
+def sharding_of(like: Any) -> Any:
+    """Where a template has it; `None`, JAX' default device, for what was never put anywhere on purpose."""
+    if like is None or getattr(like, "committed", True) is False:
+        return None
+    return getattr(like, "sharding", None)
+
+
+def impl_of(key: Any) -> Any:
+    """The implementation of a key array, or of the description of one."""
+    jax = sys.modules["jax"]
+    return jax.random.key_impl(key) if isinstance(key, jax.Array) else key.dtype._impl.name
+
+
+class JaxArrays:
+    """JAX arrays to be made of a checkpoint; asked first, before anything is read, whether they can be."""
+
+    def __init__(self, targets: Sequence[Target], path_of: Callable[[int], str]) -> None:
+        import jax
+
+        self._jax: Any = jax
+        self._path_of = path_of
+        self._refuse_narrowing(targets)
+        self.places: list[Place] = []
+        self._spreads: dict[int, _Spread] = {}
+        failed: list[tuple[int, str]] = []
+        for target in targets:
+            try:
+                self.places.append(self._place(target))
+            except (ValueError, TypeError, IndexError) as error:
+                failed.append((target.at, str(error)))
+        if failed:
+            lines = [f"\n    {path_of(at)}: {text}" for at, text in failed]
+            places = counted(len(failed), "place", "places")
+            help = "give another sharding, or another shape with pad_or_truncate=True"
+            raise InvalidArgumentError(
+                f"the sharding does not fit the array in {places}{''.join(lines)}\n  help: {help}",
+                leaf=path_of(failed[0][0]),
+                help=help,
+            )
+
+    def read(self, reading: Reading) -> dict[int, Any]:
+        """The arrays, by the numbers of their targets. Of host memory two groups are held, beside what devices hold."""
+        found: dict[int, Any] = {}
+        on_their_way: list[Any] = []
+        for group in reading.groups(self.places):
+            parts = reading.read(group)
+            self._jax.block_until_ready(on_their_way)
+            on_their_way = self._put(group, parts, found)
+        self._jax.block_until_ready(on_their_way)
+        return found
+
+    def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
+        """Puts the parts of a group on their devices: what goes to one device in one call, else an array in one."""
+        jax = self._jax
+        singles: list[tuple[int, Any, Any]] = []
+        on_their_way: list[Any] = []
+        for place, each in zip(group, parts, strict=True):
+            spread = self._spreads[place.at]
+            target = spread.target
+            if spread.devices is None:
+                singles.append((place.at, each[0], target.sharding))
+            elif target.is_key or not each:
+                found[place.at] = self._of_devices(spread, each)
+            else:
+                by_box = dict(zip(place.boxes, each, strict=True))
+                found[place.at] = jax.make_array_from_callback(
+                    spread.shape,
+                    target.sharding,
+                    lambda index, by_box=by_box, shape=spread.shape: by_box[box_of(index, shape)],
+                )
+            on_their_way += [found[place.at]] if place.at in found else []
+        put: list[Any] = jax.device_put([array for _, array, _ in singles], [sharding for *_, sharding in singles])
+        for (at, *_), array in zip(singles, put, strict=True):
+            target = self._spreads[at].target
+            found[at] = jax.random.wrap_key_data(array, impl=target.key_impl) if target.is_key else array
+        return on_their_way + put
+
+    def _of_devices(self, spread: _Spread, parts: Sequence[Any]) -> Any:
+        """An array of keys, or one of which this process has no part."""
+        target, jax = spread.target, self._jax
+        kind = getattr(target.sharding, "memory_kind", None)
+        on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]
+        made = jax.device_put(list(parts), on)
+        if made:
+            keys = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in made]
+            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, keys)
+        dtype = DTYPES[target.dtype]
+        if target.is_key:
+            dtype = jax.eval_shape(lambda: jax.random.key(0, impl=target.key_impl)).dtype
+        return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, [], dtype=dtype)
+
+    def _place(self, target: Target) -> Place:
+        sharding, shape = target.sharding, target.wanted
+        if target.is_key:
+            shape = self._key_shape(target)
+        if sharding is not None:
+            # It says more of a spec that is longer than the rank than what comes after it.
+            getattr(sharding, "check_compatible_aval", sharding.shard_shape)(shape)
+        if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
+            boxes: tuple[Box, ...] = (whole(target.wanted),)
+            devices = None
+        else:
+            by_device = sharding.addressable_devices_indices_map(shape)
+            rest = (slice(None),) * (len(target.wanted) - len(shape))
+            boxes = tuple(box_of((*index, *rest), target.wanted) for index in by_device.values())
+            devices = list(by_device)
+        self._spreads[target.at] = _Spread(target, shape, devices)
+        return Place(target.at, target.leaf, target.dtype, target.saved, boxes)
+
+    def _key_shape(self, target: Target) -> tuple[int, ...]:
+        jax = self._jax
+        data = jax.ShapeDtypeStruct(target.wanted, np.uint32)
+        return tuple(jax.eval_shape(lambda data: jax.random.wrap_key_data(data, impl=target.key_impl), data).shape)
+
+    def _refuse_narrowing(self, targets: Iterable[Target]) -> None:
+        narrowed: dict[int, Any] = {}
+        for target in targets:
+            if target.dtype not in narrowed:
+                dtype = DTYPES[target.dtype]
+                narrowed[target.dtype] = self._jax.dtypes.canonicalize_dtype(dtype)
+            if narrowed[target.dtype] != DTYPES[target.dtype]:
+                path = self._path_of(target.at)
+                help = "set jax_enable_x64, or ask for the cast: load(path, like=..., cast=...)"
+                raise UnsupportedError(
+                    f"JAX would turn {DTYPES[target.dtype].name} into {narrowed[target.dtype].name}\n"
+                    f"  leaf {path}\n  help: {help}",
+                    leaf=path,
+                    help=help,
+                )
