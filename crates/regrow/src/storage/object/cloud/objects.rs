@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
 use crate::storage::{StorageKind, StorageOptions, Url};
-use crate::store::Suits;
+use crate::store::{EachChunk, Suits};
 use crate::threads::map_ordered;
 
 /// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
@@ -49,16 +49,20 @@ impl Objects for Bucket {
     }
 
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        self.read_range(&object.key, offset_bytes, out, Some(&object.tag)).map_err(|error| {
-            match error.kind() {
-                ErrorKind::NotFound => {
-                    Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
-                        .in_file(self.url_of(&object.key))
-                        .help("open the checkpoint again")
-                }
-                _ => error,
-            }
-        })
+        self.read_range(&object.key, offset_bytes, out, Some(&object.tag))
+            .map_err(|error| missing_is_replaced(self, object, error))
+    }
+
+    fn stream(
+        &self,
+        object: &Object,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: EachChunk<'_>,
+    ) -> Result<bool> {
+        self.receive_range(&object.key, offset_bytes, len_bytes, Some(&object.tag), each)
+            .map(|()| true)
+            .map_err(|error| missing_is_replaced(self, object, error))
     }
 
     fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
@@ -121,6 +125,18 @@ impl Objects for Bucket {
 
     fn suits(&self) -> Suits {
         Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
+    }
+}
+
+/// An object that was there when it was listed.
+fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
+                .in_file(bucket.url_of(&object.key))
+                .help("open the checkpoint again")
+        }
+        _ => error,
     }
 }
 
