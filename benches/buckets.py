@@ -7,7 +7,7 @@ All of it goes to the test kit's object server on this machine, in a process of 
 `--latency-ms` added to each request. Turns and ratios are those of `measure.py`. The server shares the processors with
 whoever is measured, which is the same for all of them.
 
-| who | saves | loads | reads a slice |
+| who | saves | loads | opens, and reads a slice |
 |---|---|---|---|
 | regrow | `regrow.save`: checksummed, committed by a marker | `regrow.load` | opens, reads |
 | tensorstore | its s3 driver: zarr3, uncompressed, an array for each leaf, all at once | all at once | opens, reads |
@@ -46,7 +46,8 @@ PART_BYTES = 8 * MIB
 PARTS_AT_ONCE, RANGES_AT_ONCE = 8, 16
 SLICE_ELEMENTS = 16 << 10  # 64 KiB of float32, or a whole leaf where that is shorter
 BUCKET, KEY_ID, SECRET, REGION = "speed", "test", "testtest", "us-east-1"
-SAVE, LOAD, SLICE = "save to a bucket", "load from a bucket", "one slice from a bucket"
+SAVE, LOAD = "save to a bucket", "load from a bucket"
+OPENED, SLICE = "one slice of what is open", "one slice, nothing open"
 PACKAGES = "numpy tensorstore s3fs safetensors obstore msgpack".split()
 
 
@@ -66,8 +67,12 @@ class Contestant:
         """All leaves as NumPy arrays, in nested dicts or a flat one."""
         raise NotImplementedError
 
-    slice: Callable[[str, str, int], Any] | None = None
-    """So many elements of a leaf, from its first, nothing being open before."""
+    def open(self, at: str, leaf: str) -> Any:
+        """What is kept open for slices of that leaf; `None` where nothing is."""
+        return None
+
+    part: Callable[[Any, str, str, int], Any] | None = None
+    """So many elements of a leaf, from its first, of what `open` gave."""
 
 
 class Regrow(Contestant):
@@ -87,8 +92,11 @@ class Regrow(Contestant):
     def load(self, at: str) -> Any:
         return self.regrow.load(self.root / at)
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
-        return self.regrow.open(self.root / at)[leaf.replace(".", "/")][:count]
+    def open(self, at: str, leaf: str) -> Any:
+        return self.regrow.open(self.root / at)
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        return opened[leaf.replace(".", "/")][:count]
 
 
 class TensorStore(Contestant):
@@ -130,9 +138,11 @@ class TensorStore(Contestant):
         reads = {name: store.result().read() for name, store in stores.items()}
         return {name: np.asarray(read.result()) for name, read in reads.items()}
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
-        store = self.ts.open(self._spec(at, leaf), open=True, context=self.ts.Context()).result()
-        return np.asarray(store[:count].read().result())
+    def open(self, at: str, leaf: str) -> Any:
+        return self.ts.open(self._spec(at, leaf), open=True, context=self.ts.Context()).result()
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        return np.asarray(opened[:count].read().result())
 
     def _spec(self, at: str, name: str) -> dict[str, Any]:
         base = {
@@ -177,12 +187,15 @@ class S3fsSafetensors(Contestant):
     def load(self, at: str) -> Any:
         return self.decode(self.fs.cat_file(f"{BUCKET}/{at}"))
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
+    def open(self, at: str, leaf: str) -> Any:
         path = f"{BUCKET}/{at}"
         header_bytes = int.from_bytes(self.fs.cat_file(path, start=0, end=8), "little")
         header = json.loads(self.fs.cat_file(path, start=8, end=8 + header_bytes))
-        begin = 8 + header_bytes + header[leaf]["data_offsets"][0]
-        return np.frombuffer(self.fs.cat_file(path, start=begin, end=begin + 4 * count), np.float32)
+        return 8 + header_bytes + header[leaf]["data_offsets"][0]
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        found = self.fs.cat_file(f"{BUCKET}/{at}", start=opened, end=opened + 4 * count)
+        return np.frombuffer(found, np.float32)
 
 
 class Obstore(Contestant):
@@ -257,7 +270,7 @@ class Plain(Obstore):
             list(pool.map(fetch, range(0, out.size, PART_BYTES)))
         return {"all": out}
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
         return np.frombuffer(self.obstore.get_range(self.store, at, start=0, end=4 * count), np.float32)
 
 
@@ -343,10 +356,12 @@ def life(tool: Contestant, server: Server, latency_ms: int, tree: Tree, leaf: st
         loaded = clock.time(LOAD, lambda: tool.load("x"))
         assert sum(each.nbytes for _, each in leaves(loaded)) == len_bytes
         del loaded
-        if tool.slice is not None:
-            read = tool.slice
-            part = clock.time(SLICE, lambda: read("x", leaf, count))
-            assert part.shape == (count,)
+        if tool.part is not None:
+            read = tool.part
+            part = clock.time(SLICE, lambda: read(tool.open("x", leaf), "x", leaf, count))
+            opened = tool.open("x", leaf)
+            again = clock.time(OPENED, lambda: read(opened, "x", leaf, count))
+            assert part.shape == again.shape == (count,)
         server.empty(latency_ms)
 
     return run
