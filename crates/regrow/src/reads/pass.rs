@@ -390,7 +390,11 @@ fn each<'f, 'a>(
             batch_len_bytes = 0;
         }
     }
-    batches.push(batch);
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    // To start threads that find nothing to do takes longer than a short read.
+    let threads = threads.min(batches.len());
     pool::for_each_parallel(threads, batches, u64::MAX, |_| 0, |batch| batch.into_iter().try_for_each(&work))
 }
 

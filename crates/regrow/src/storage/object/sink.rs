@@ -186,3 +186,24 @@ impl std::fmt::Debug for ObjectSink {
         f.debug_struct("ObjectSink").field("name", &self.name).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_part_is_used_again_when_the_last_of_its_bytes_is_let_go() {
+        let spare = Spare::default();
+        let mut part = spare.take(100);
+        part.extend_from_slice(b"12345");
+        let at = part.as_ptr();
+        let lent = spare.lend(part);
+        let tail = lent.slice(3..);
+        drop(lent);
+        assert_ne!(spare.take(100).as_ptr(), at);
+        assert_eq!(tail, "45");
+        drop(tail);
+        let again = spare.take(100);
+        assert_eq!((again.as_ptr(), again.len(), again.capacity()), (at, 0, 100));
+    }
+}

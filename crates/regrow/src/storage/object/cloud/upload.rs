@@ -69,11 +69,9 @@ impl Upload {
         let path = path_of(bucket, key)?;
         let tuning = &bucket.0.settings.tuning;
         let part_len_bytes = part_len_bytes(expected_len_bytes, tuning.part_len_bytes);
-        let in_flight =
-            (IN_FLIGHT_LEN_BYTES / part_len_bytes.max(1)).clamp(IN_FLIGHT_MIN, IN_FLIGHT_MAX);
         Ok(Self {
             part_len_bytes,
-            in_flight: tuning.parts_in_flight.unwrap_or(in_flight),
+            in_flight: tuning.parts_in_flight.unwrap_or_else(|| in_flight(part_len_bytes)),
             is_long: expected_len_bytes.is_some_and(|len| len > part_len_bytes as u64),
             bucket: bucket.clone(),
             key: key.to_owned(),
@@ -307,9 +305,23 @@ fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usiz
     usize::try_from(least.max(needed)).unwrap_or(usize::MAX)
 }
 
+/// How many parts of that length are on their way at once.
+fn in_flight(part_len_bytes: usize) -> usize {
+    (IN_FLIGHT_LEN_BYTES / part_len_bytes.max(1)).clamp(IN_FLIGHT_MIN, IN_FLIGHT_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_on_their_way_and_the_one_that_is_filled_keep_within_the_budget() {
+        for part_mib in 8..=21 {
+            let held_mib = (in_flight(part_mib << 20) + 1) * part_mib;
+            assert!((40..=64).contains(&held_mib), "{part_mib}: {held_mib}");
+        }
+        assert_eq!((in_flight(1), in_flight(usize::MAX)), (IN_FLIGHT_MAX, IN_FLIGHT_MIN));
+    }
 
     #[test]
     fn no_object_needs_more_than_ten_thousand_parts() {
