@@ -317,7 +317,7 @@ class Server:
 
 def measure_times(samples: Samples, server: Server, arguments: argparse.Namespace) -> None:
     """Saves, loads and slices, interleaved, for both workloads and each latency."""
-    for name, leaf_count, mib in workloads(arguments):
+    for name, leaf_count, mib in workloads(arguments) if arguments.rounds else []:
         tree = tree_of(leaf_count, mib)
         middle = list(leaves(tree))[leaf_count // 2][0]
         for latency_ms in arguments.latencies:
@@ -332,7 +332,7 @@ def workloads(arguments: argparse.Namespace) -> list[tuple[str, int, int]]:
     """Name, leaves, MiB."""
     few = (f"{arguments.mib} MiB in {arguments.leaves} leaves", arguments.leaves, arguments.mib)
     many = (f"{arguments.many_mib} MiB in {arguments.many:,} leaves", arguments.many, arguments.many_mib)
-    return [few, many]
+    return [each for key, each in (("few", few), ("many", many)) if key in arguments.workloads]
 
 
 def tree_of(leaf_count: int, mib: int) -> Tree:
@@ -418,7 +418,8 @@ def main() -> None:
     samples = Samples()
     with Server(arguments.server) as server:
         measure_times(samples, server, arguments)
-        measure_memory(samples, server, arguments)
+        if not arguments.no_memory:
+            measure_memory(samples, server, arguments)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     text = "\n".join(
         [
@@ -443,7 +444,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--leaves", type=int, default=450)
     parser.add_argument("--many", type=int, default=20_000, help="leaves of the tree of many (20000)")
     parser.add_argument("--many-mib", type=int, default=64, help="its size (64)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after one that does not (5)")
+    parser.add_argument("--workloads", nargs="+", choices=("few", "many"), default=["few", "many"],
+                        help="leaves of the trees: few, many, or both")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5,
+                        help="rounds that count, after one that does not (5); 0: memory alone")  # fmt: skip
+    parser.add_argument("--no-memory", action="store_true", help="times alone")
     parser.add_argument("--latencies", type=int, nargs="+", default=[0, 20], metavar="MS",
                         help="added to each request (0 20)")  # fmt: skip
     parser.add_argument("--tools", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="TOOL",
