@@ -163,6 +163,12 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// All bytes of the object at `key`; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
 
+    /// All bytes of the object at `key`, asked for before anybody knows whether they are wanted: `None` if they are many,
+    /// or did not come.
+    fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
+        None
+    }
+
     /// Fills `out` with bytes of this version of an object.
     ///
     /// # Errors

@@ -20,6 +20,9 @@ pub(in crate::storage) const KIND: StorageKind = StorageKind { schemes: &SCHEMES
 const REQUESTS_MIN: usize = 16;
 const REQUESTS_MAX: usize = 32;
 
+/// What is asked for ahead is worth its transfer up to here: the record of some 30,000 leaves.
+const AHEAD_LEN_MAX_BYTES: u64 = 4 << 20;
+
 /// What one page of a listing holds.
 const PAGE_LEN: usize = 1000;
 
@@ -46,6 +49,10 @@ impl Objects for Bucket {
 
     fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>> {
         self.get(key, None)
+    }
+
+    fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
+        self.get_short(key, AHEAD_LEN_MAX_BYTES).ok().flatten()
     }
 
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {

@@ -84,6 +84,28 @@ impl Bucket {
         Ok(Some((bytes, info)))
     }
 
+    /// A whole object that is no longer than this; `None` if it is not there, or longer.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn get_short(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, ObjectInfo)>> {
+        let path = path_of(self, key)?;
+        let found = self.run(Action::Read, key, len_max_bytes, |client| async move {
+            let range = Some(GetRange::Bounded(0..len_max_bytes));
+            let options = GetOptions { range, ..GetOptions::default() };
+            let Some(got) = unless_missing(client.store.get_opts(&path, options).await)? else {
+                return Ok(None);
+            };
+            let meta = got.meta.clone();
+            if meta.size > len_max_bytes {
+                return Ok(None);
+            }
+            Ok(Some((got.bytes().await?, meta)))
+        })?;
+        let whole = found.filter(|(bytes, meta)| bytes.len() as u64 == meta.size);
+        Ok(whole.map(|(bytes, meta)| (bytes, ObjectInfo::of(meta))))
+    }
+
     /// Fills `out` from byte `offset` on, straight from the body.
     ///
     /// # Errors
