@@ -7,7 +7,7 @@ All of it goes to the test kit's object server on this machine, in a process of 
 `--latency-ms` added to each request. Turns and ratios are those of `measure.py`. The server shares the processors with
 whoever is measured, which is the same for all of them.
 
-| who | saves | loads | reads a slice |
+| who | saves | loads | opens, and reads a slice |
 |---|---|---|---|
 | regrow | `regrow.save`: checksummed, committed by a marker | `regrow.load` | opens, reads |
 | tensorstore | its s3 driver: zarr3, uncompressed, an array for each leaf, all at once | all at once | opens, reads |
@@ -46,7 +46,8 @@ PART_BYTES = 8 * MIB
 PARTS_AT_ONCE, RANGES_AT_ONCE = 8, 16
 SLICE_ELEMENTS = 16 << 10  # 64 KiB of float32, or a whole leaf where that is shorter
 BUCKET, KEY_ID, SECRET, REGION = "speed", "test", "testtest", "us-east-1"
-SAVE, LOAD, SLICE = "save to a bucket", "load from a bucket", "one slice from a bucket"
+SAVE, LOAD = "save to a bucket", "load from a bucket"
+OPENED, SLICE = "one slice of what is open", "one slice, nothing open"
 PACKAGES = "numpy tensorstore s3fs safetensors obstore msgpack".split()
 
 
@@ -66,8 +67,12 @@ class Contestant:
         """All leaves as NumPy arrays, in nested dicts or a flat one."""
         raise NotImplementedError
 
-    slice: Callable[[str, str, int], Any] | None = None
-    """So many elements of a leaf, from its first, nothing being open before."""
+    def open(self, at: str, leaf: str) -> Any:
+        """What is kept open for slices of that leaf; `None` where nothing is."""
+        return None
+
+    part: Callable[[Any, str, str, int], Any] | None = None
+    """So many elements of a leaf, from its first, of what `open` gave."""
 
 
 class Regrow(Contestant):
@@ -87,8 +92,11 @@ class Regrow(Contestant):
     def load(self, at: str) -> Any:
         return self.regrow.load(self.root / at)
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
-        return self.regrow.open(self.root / at)[leaf.replace(".", "/")][:count]
+    def open(self, at: str, leaf: str) -> Any:
+        return self.regrow.open(self.root / at)
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        return opened[leaf.replace(".", "/")][:count]
 
 
 class TensorStore(Contestant):
@@ -130,9 +138,11 @@ class TensorStore(Contestant):
         reads = {name: store.result().read() for name, store in stores.items()}
         return {name: np.asarray(read.result()) for name, read in reads.items()}
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
-        store = self.ts.open(self._spec(at, leaf), open=True, context=self.ts.Context()).result()
-        return np.asarray(store[:count].read().result())
+    def open(self, at: str, leaf: str) -> Any:
+        return self.ts.open(self._spec(at, leaf), open=True, context=self.ts.Context()).result()
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        return np.asarray(opened[:count].read().result())
 
     def _spec(self, at: str, name: str) -> dict[str, Any]:
         base = {
@@ -177,12 +187,15 @@ class S3fsSafetensors(Contestant):
     def load(self, at: str) -> Any:
         return self.decode(self.fs.cat_file(f"{BUCKET}/{at}"))
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
+    def open(self, at: str, leaf: str) -> Any:
         path = f"{BUCKET}/{at}"
         header_bytes = int.from_bytes(self.fs.cat_file(path, start=0, end=8), "little")
         header = json.loads(self.fs.cat_file(path, start=8, end=8 + header_bytes))
-        begin = 8 + header_bytes + header[leaf]["data_offsets"][0]
-        return np.frombuffer(self.fs.cat_file(path, start=begin, end=begin + 4 * count), np.float32)
+        return 8 + header_bytes + header[leaf]["data_offsets"][0]
+
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
+        found = self.fs.cat_file(f"{BUCKET}/{at}", start=opened, end=opened + 4 * count)
+        return np.frombuffer(found, np.float32)
 
 
 class Obstore(Contestant):
@@ -257,7 +270,7 @@ class Plain(Obstore):
             list(pool.map(fetch, range(0, out.size, PART_BYTES)))
         return {"all": out}
 
-    def slice(self, at: str, leaf: str, count: int) -> Any:
+    def part(self, opened: Any, at: str, leaf: str, count: int) -> Any:
         return np.frombuffer(self.obstore.get_range(self.store, at, start=0, end=4 * count), np.float32)
 
 
@@ -304,7 +317,7 @@ class Server:
 
 def measure_times(samples: Samples, server: Server, arguments: argparse.Namespace) -> None:
     """Saves, loads and slices, interleaved, for both workloads and each latency."""
-    for name, leaf_count, mib in workloads(arguments):
+    for name, leaf_count, mib in workloads(arguments) if arguments.rounds else []:
         tree = tree_of(leaf_count, mib)
         middle = list(leaves(tree))[leaf_count // 2][0]
         for latency_ms in arguments.latencies:
@@ -319,7 +332,7 @@ def workloads(arguments: argparse.Namespace) -> list[tuple[str, int, int]]:
     """Name, leaves, MiB."""
     few = (f"{arguments.mib} MiB in {arguments.leaves} leaves", arguments.leaves, arguments.mib)
     many = (f"{arguments.many_mib} MiB in {arguments.many:,} leaves", arguments.many, arguments.many_mib)
-    return [few, many]
+    return [each for key, each in (("few", few), ("many", many)) if key in arguments.workloads]
 
 
 def tree_of(leaf_count: int, mib: int) -> Tree:
@@ -343,10 +356,12 @@ def life(tool: Contestant, server: Server, latency_ms: int, tree: Tree, leaf: st
         loaded = clock.time(LOAD, lambda: tool.load("x"))
         assert sum(each.nbytes for _, each in leaves(loaded)) == len_bytes
         del loaded
-        if tool.slice is not None:
-            read = tool.slice
-            part = clock.time(SLICE, lambda: read("x", leaf, count))
-            assert part.shape == (count,)
+        if tool.part is not None:
+            read = tool.part
+            part = clock.time(SLICE, lambda: read(tool.open("x", leaf), "x", leaf, count))
+            opened = tool.open("x", leaf)
+            again = clock.time(OPENED, lambda: read(opened, "x", leaf, count))
+            assert part.shape == again.shape == (count,)
         server.empty(latency_ms)
 
     return run
@@ -403,7 +418,8 @@ def main() -> None:
     samples = Samples()
     with Server(arguments.server) as server:
         measure_times(samples, server, arguments)
-        measure_memory(samples, server, arguments)
+        if not arguments.no_memory:
+            measure_memory(samples, server, arguments)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     text = "\n".join(
         [
@@ -428,7 +444,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--leaves", type=int, default=450)
     parser.add_argument("--many", type=int, default=20_000, help="leaves of the tree of many (20000)")
     parser.add_argument("--many-mib", type=int, default=64, help="its size (64)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count, after one that does not (5)")
+    parser.add_argument("--workloads", nargs="+", choices=("few", "many"), default=["few", "many"],
+                        help="leaves of the trees: few, many, or both")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5,
+                        help="rounds that count, after one that does not (5); 0: memory alone")  # fmt: skip
+    parser.add_argument("--no-memory", action="store_true", help="times alone")
     parser.add_argument("--latencies", type=int, nargs="+", default=[0, 20], metavar="MS",
                         help="added to each request (0 20)")  # fmt: skip
     parser.add_argument("--tools", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="TOOL",

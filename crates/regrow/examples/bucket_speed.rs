@@ -24,6 +24,8 @@ use regrow::{SaveOptions, open, save_with};
 
 const PART_LEN_BYTES: usize = 8 << 20;
 const AT_ONCE: usize = 16;
+/// As in `benches/buckets.py`.
+const SLICE_LEN_BYTES: u64 = 64 << 10;
 
 fn tree(leaves: usize, len_bytes: usize) -> Tree<Leaf> {
     let data: Bytes = (0..len_bytes).map(|at| (at * 31 % 251) as u8).collect::<Vec<_>>().into();
@@ -109,8 +111,8 @@ fn main() {
         let block = Bytes::from(vec![7_u8; PART_LEN_BYTES]);
         let key = Key::from("plain");
         let path = place("ours");
-        let (mut saves, mut puts, mut loads, mut gets, mut slices, mut ranges) =
-            (vec![], vec![], vec![], vec![], vec![], vec![]);
+        let (mut saves, mut puts, mut loads, mut gets) = (vec![], vec![], vec![], vec![]);
+        let (mut colds, mut slices, mut ranges) = (vec![], vec![], vec![]);
         let mut out = vec![1_u8; total];
         for _ in 0..rounds {
             overwrite(&path);
@@ -125,17 +127,24 @@ fn main() {
                 fresh
             }));
             runtime.block_on(plain_get(&*store, &key, &mut out[..1]));
-            let checkpoint = open(&path).unwrap();
-            let leaf = checkpoint.tree().len() / 2;
-            let len = (len_bytes as u64 / 2).max(1);
+            let leaf = leaves / 2;
+            let len = (len_bytes as u64).min(SLICE_LEN_BYTES);
             let region = Region::new(vec![0], vec![len]).unwrap();
+            colds.push(seconds(|| open(&path).unwrap().region(leaf, &region).unwrap()));
+            let checkpoint = open(&path).unwrap();
             slices.push(seconds(|| checkpoint.region(leaf, &region).unwrap()));
             ranges.push(seconds(|| runtime.block_on(store.get_range(&key, 0..len)).unwrap()));
         }
         println!("{name}, {:.0} MB", total as f64 / 1e6);
-        for (what, ours, plain) in [("save", saves, puts), ("load", loads, gets), ("slice", slices, ranges)] {
+        let rows = [
+            ("save", saves, puts),
+            ("load", loads, gets),
+            ("slice of an opened checkpoint", slices, ranges.clone()),
+            ("slice, nothing open", colds, ranges),
+        ];
+        for (what, ours, plain) in rows {
             let (ours, plain) = (median(ours), median(plain));
-            println!("  {what:6} ours {ours:.4} s   plain {plain:.4} s   ratio {:.2}", plain / ours);
+            println!("  {what:29}  ours {ours:.4} s   plain {plain:.4} s   ratio {:.2}", plain / ours);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use common::{bytes_of, layouts, tree};
 use regrow::engine::{Layout, load};
 use regrow::location::{Location, StorageOptions};
+use regrow::tree::{Key, Leaf, Scalar, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_testkit::object_server::{Fault, ObjectServer, Op, Refusal};
 
@@ -162,4 +163,25 @@ fn a_file_whose_name_is_refused_replaces_nothing() {
         }
     }
     assert!(refused > 0);
+}
+
+/// A single number has nothing by which its file would be known again under a name of no layout.
+#[test]
+fn a_file_that_would_not_be_known_again_is_not_even_written() {
+    let (server, root) = bucket();
+    let path = root.join("x.bin");
+    let mut build = TreeBuilder::new();
+    build.leaf(Key::Index(0), Leaf::scalar(Scalar::Int(7))).unwrap();
+    let number = build.finish().unwrap();
+    save_with(&path, &tree(1), &options("flax")).unwrap();
+    let before = server.get("bucket", "runs/x.bin").unwrap();
+    server.clear_requests();
+    let error = save_with(&path, &number, &options("flax")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(error.to_string().contains("would not be recognised"), "{error}");
+    assert!(server.get("bucket", "runs/x.bin").unwrap() == before);
+    assert_eq!(server.count(Op::Put), 0);
+    assert!(holds(&path, 1));
+    // Under a name that tells the layout it is.
+    save_with(root.join("x.msgpack"), &number, &options("flax")).unwrap();
 }

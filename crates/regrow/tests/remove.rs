@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
@@ -191,6 +192,36 @@ fn what_a_save_has_left_goes_when_its_writer_is_gone() {
     // Without being asked for, nothing unfinished goes.
     let young = left("x.orbax-checkpoint-tmp");
     assert_eq!(remove(young.as_path(), &plain()).unwrap_err().kind(), ErrorKind::Uncommitted);
+}
+
+/// What a save beside it brings meanwhile was taken for what was left and got its name again: step_10 for step_1.
+#[test]
+fn what_others_save_beside_it_is_not_taken_for_what_was_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let is_over = AtomicBool::new(false);
+    fs::create_dir(at("elsewhere")).unwrap();
+    let removed: Vec<_> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for (from, to) in [("elsewhere", "step_10"), ("step_10", "elsewhere")] {
+                    let _ = fs::rename(at(from), at(to));
+                }
+            }
+        });
+        let remove_one = |_| {
+            let left = at("step_1.orbax-checkpoint-tmp-12-0123456789abcdef");
+            fs::create_dir(&left).ok()?;
+            (0..20).for_each(|file| drop(fs::write(left.join(file.to_string()), "x")));
+            Some(remove(at("step_1").as_path(), &unfinished(false)).map(|report| report.file_count))
+        };
+        let removed = (0..200).map(remove_one).collect();
+        is_over.store(true, Ordering::Relaxed);
+        removed
+    });
+    for removed in removed {
+        assert_eq!(removed.unwrap().unwrap(), 20);
+    }
 }
 
 #[test]

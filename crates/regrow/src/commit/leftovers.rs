@@ -175,9 +175,10 @@ pub(super) fn replaced_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
 }
 
 /// Removes what killed writers of `name` left in `parent`; puts back a target that was caught between two
-/// renames. What cannot be removed stays: it is in nobody's way.
-pub(super) fn sweep(parent: &Path, name: &OsStr) {
-    let Ok(entries) = fs::read_dir(parent) else { return };
+/// renames. What cannot be removed stays: it is in nobody's way. True if a checkpoint has its name again.
+pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
+    let Ok(entries) = fs::read_dir(parent) else { return false };
+    let mut has_named = false;
     let found: Vec<_> = entries
         .filter_map(|entry| {
             let entry = entry.ok()?;
@@ -197,14 +198,19 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) {
             match rename_new(&path, &parent.join(name)) {
                 // The overwrite went through, and only removing the old one was left to do.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                _ => continue,
+                renamed => {
+                    has_named |= renamed.is_ok();
+                    continue;
+                }
             }
         }
-        if siblings::finish(&path, parent).is_err() {
-            continue;
+        match siblings::finish(&path, parent) {
+            Ok(is_finished) => has_named |= is_finished,
+            Err(_) => continue,
         }
         remove(&path);
     }
+    has_named
 }
 
 /// The lock on a folder that nobody writes to any more.

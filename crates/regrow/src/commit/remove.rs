@@ -1,7 +1,6 @@
 //! Removing what is on a local disk: a checkpoint, or what a save or a copy has left.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -73,8 +72,7 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         true => OsString::from(name.to_string_lossy().split(UNCOMMITTED_MARK).next().unwrap_or_default()),
         false => name.to_owned(),
     };
-    let put_back = put_back_by_sweep(parent, &target);
-    if put_back {
+    if sweep(parent, &target) {
         return Err(Error::invalid(
             "what was left is the checkpoint itself, whose writer died just before it had its name",
         )
@@ -97,21 +95,6 @@ pub(crate) fn remove_unfinished(at: &Path, force: bool) -> Result<Removed> {
         removed.merge(found);
     }
     Ok(removed)
-}
-
-/// Removes what dead writers of `target` have left; whether that gave back a name that nothing had.
-fn put_back_by_sweep(parent: &Path, target: &OsStr) -> bool {
-    let names = || -> BTreeSet<OsString> {
-        let entries = fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.file_name());
-        entries.filter(|entry| !entry.to_string_lossy().contains(UNCOMMITTED_MARK)).collect()
-    };
-    let before = names();
-    sweep(parent, target);
-    names().iter().any(|name| !before.contains(name) && starts_with(name, target))
-}
-
-fn starts_with(name: &OsStr, beginning: &OsStr) -> bool {
-    name.as_encoded_bytes().starts_with(beginning.as_encoded_bytes())
 }
 
 /// Whether a temporary folder is one of regrow's, whose writers hold its lock as long as they live.

@@ -204,20 +204,20 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     fs::set_permissions(staged, Permissions::from_mode(0o700 | class(0o040, 0o050) | class(0o004, 0o005)))
 }
 
-/// Takes the steps that a dead writer of these files had left; nothing, if it had not begun or a checkpoint is
+/// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun or a checkpoint is
 /// there. `staged` is its temporary folder, which is the caller's now.
 ///
 /// # Errors
 /// What the file system says; the folder must then stay as it is.
-pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<()> {
+pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     if !has_begun(staged) {
-        return Ok(());
+        return Ok(false);
     }
     let _lock = lock(parent).map_err(|error| io::Error::other(error.to_string()))?;
     let waiting = waiting(staged)?;
-    let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(()) };
+    let Some(last) = waiting.last().and_then(|path| path.file_name()) else { return Ok(false) };
     if fs::symlink_metadata(parent.join(last)).is_ok() {
-        return Ok(());
+        return Ok(false);
     }
     for from in &waiting {
         let Some(name) = from.file_name() else { continue };
@@ -232,7 +232,7 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<()> {
         }
         sync_folder(parent)?;
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether a commit of what is in the temporary folder `staged` has moved anything yet.

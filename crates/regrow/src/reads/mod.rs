@@ -9,9 +9,11 @@
 //! | `source` | what a layout says of a leaf |
 //! | `table` | the blocks of a blob, their checksums, and which of them have passed |
 //! | `pieces` | extents and destinations, cut into pieces of work |
+//! | `arrival` | one piece as its bytes come over a network |
 //! | `pass` | many pieces at once: checked, or read into the caller's memory |
 //! | `keyed` | a value of a store as a blob |
 
+mod arrival;
 mod keyed;
 mod pass;
 mod pieces;

@@ -9,10 +9,13 @@
 //! | the same, to verify | `pread` into a buffer | direct I/O into a buffer |
 //! | [`fill`] | `pread` into place or a buffer, checked there in cache | direct I/O into a buffer; checked and copied |
 //!
+//! Over a network a piece is one request, checked and copied as it comes ([`Arrival`]).
+//!
 //! Extra memory is a buffer of 4 MiB a thread. Long blocks are read in steps, to where they go, and checked on the way.
 
 use std::ops::Range;
 
+use super::arrival::Arrival;
 use super::pieces::{
     PIECE_LEN_BYTES, Part, Piece, Wanted, beyond_the_end, cut, in_place, is_in_place_later, whole_from,
 };
@@ -224,6 +227,9 @@ impl Piece<'_, '_> {
         if !self.checked.table.is_short() {
             return self.read_long(how.verified, monitor);
         }
+        if self.receive(how.verified)? {
+            return told(monitor, self.wanted_bytes);
+        }
         let (blob, len_bytes) = (self.checked.blob, self.len_bytes());
         let is_direct =
             how.direct && len_bytes >= LONG_LEN_MIN_BYTES && !blob.is_cached(self.start, len_bytes);
@@ -235,6 +241,14 @@ impl Piece<'_, '_> {
             self.read_through_cache(how.verified, ReadPath::Cached)?;
         }
         told(monitor, self.wanted_bytes)
+    }
+
+    /// Takes the piece as it comes over a network; false where it does not come by itself.
+    fn receive(&mut self, verified: bool) -> Result<bool> {
+        let (checked, start, len_bytes) = (self.checked, self.start, self.len_bytes());
+        let mut arrival = Arrival::of(checked, start, &mut self.parts, verified);
+        let has_come = checked.blob.stream(start, len_bytes, &mut |bytes| arrival.take(bytes))?;
+        if has_come { arrival.finish().map(|()| true) } else { Ok(false) }
     }
 
     /// Reads a few blocks at a time, so that they are checked and copied while the processor has them: to where they
@@ -376,7 +390,11 @@ fn each<'f, 'a>(
             batch_len_bytes = 0;
         }
     }
-    batches.push(batch);
+    if !batch.is_empty() {
+        batches.push(batch);
+    }
+    // To start threads that find nothing to do takes longer than a short read.
+    let threads = threads.min(batches.len());
     pool::for_each_parallel(threads, batches, u64::MAX, |_| 0, |batch| batch.into_iter().try_for_each(&work))
 }
 

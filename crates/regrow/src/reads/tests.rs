@@ -1,12 +1,14 @@
 //! Pieces as data, and passes over a blob in memory.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 
 use super::pieces::cut;
 use super::*;
 use crate::bytes::checksum::crc32c;
 use crate::error::ErrorKind;
-use crate::store::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath};
+use crate::store::{Blob, EachChunk, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
 
 const WORDS: Words =
     Words { what: |label, block| format!("{label}: {block}"), help: "again", help_if_zeros: "zeros" };
@@ -88,10 +90,45 @@ fn what_lies_outside_the_blocks_is_refused() {
     }
 }
 
-/// Reads two parts of a blob, whose own range vouches for the first, and another one for the second.
+/// A blob whose bytes come by themselves, in chunks of this length, and in no other way.
+#[derive(Debug)]
+struct Coming {
+    blob: MemoryBlob,
+    chunk_len_bytes: usize,
+}
+
+impl Blob for Coming {
+    fn len_bytes(&self) -> u64 {
+        self.blob.len_bytes()
+    }
+
+    fn describe(&self) -> PathBuf {
+        self.blob.describe()
+    }
+
+    fn read(&self, _: u64, _: &mut [u8], _: ReadPath) -> crate::Result<()> {
+        Err(crate::Error::invalid("it is taken as it comes"))
+    }
+
+    fn stream(&self, offset_bytes: u64, len_bytes: u64, each: EachChunk<'_>) -> crate::Result<bool> {
+        let mut bytes = vec![0; len_bytes as usize];
+        self.blob.read(offset_bytes, &mut bytes, ReadPath::Cached)?;
+        bytes.chunks(self.chunk_len_bytes).try_for_each(each)?;
+        Ok(true)
+    }
+
+    fn suits(&self) -> Suits {
+        Suits { requests_min: 8, requests_max: 8 }
+    }
+}
+
 fn read_two(bytes: &[u8], table: &BlockTable, verified: bool) -> crate::Result<Vec<u8>> {
-    let blob = blob(bytes);
-    let checked = Checked { blob: &blob, table };
+    read_two_of(&blob(bytes), table, verified)
+}
+
+/// Reads two parts of a blob, whose own range vouches for the first, and another one for the second.
+fn read_two_of(blob: &dyn Blob, table: &BlockTable, verified: bool) -> crate::Result<Vec<u8>> {
+    let checked = Checked { blob, table };
     let len = table.block_len_bytes();
     let (first, second) = (HEAD_LEN_BYTES + 3, HEAD_LEN_BYTES + 2 * len + 3);
     // The last block is a byte shorter.
@@ -132,6 +169,36 @@ fn each_part_comes_checked_and_its_leaf_is_named_where_a_block_fails() {
             assert_eq!(error.what(), format!("0: {block}"));
             assert!(read_two(&bad, &table, false).is_ok(), "nobody asked");
         }
+    }
+}
+
+#[test]
+fn what_comes_by_itself_is_checked_and_goes_where_it_is_wanted_whatever_the_chunks() {
+    let (bytes, table) = checked(100, 3);
+    let table = table.never_rewritten();
+    for chunk_len_bytes in [1, 3, 99, 100, 101, 250, 1000] {
+        let coming = |bytes: &[u8]| Coming { blob: blob(bytes), chunk_len_bytes };
+        table.forget(0, u64::MAX);
+        let read = read_two_of(&coming(&bytes), &table, true).unwrap();
+        assert!(read[..97] == bytes[53..150] && read[97..] == bytes[253..]);
+        assert!(table.blocks(0, u64::MAX).all(|block| table.has_passed(block)));
+        for (at, leaf) in [(60, 1), (151, 2), (149, 1), (255, 2)] {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            let error = read_two_of(&coming(&bad), &table, true).unwrap_err();
+            let block = (at - 50) / 100;
+            assert_eq!(error.what(), format!("0: {block}"));
+            assert_eq!(error.place().offset_bytes, Some((50 + block * 100) as u64));
+            assert_eq!(error.help_text(), Some(&*format!("leaf {leaf}")));
+            assert!(read_two_of(&coming(&bad), &table, false).is_ok(), "nobody asked");
+        }
+        // Only to be checked: the good ones pass.
+        let mut bad = bytes.clone();
+        bad[160] ^= 1;
+        let checked = Checked { blob: &coming(&bad), table: &table };
+        check_ahead([(checked, 50..u64::MAX, 0..0)], CheckFor::Verify, None).unwrap();
+        let passed: Vec<bool> = table.blocks(0, u64::MAX).map(|block| table.has_passed(block)).collect();
+        assert_eq!(passed, [true, false, true]);
     }
 }
 

@@ -24,7 +24,7 @@ use std::fmt;
 /// | `connect_timeout`, `read_timeout`, `retry_timeout` | | seconds: 10, 30, 180 |
 /// | `max_retries` | | 8 |
 /// | `part_size` | | bytes of the parts of an upload: from 8 MiB on |
-/// | `max_concurrency` | | parts of one upload that are on their way at once: 8 |
+/// | `max_concurrency` | | parts of one upload that are on their way at once: 6, fewer of more than 8 MiB |
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct StorageOptions(BTreeMap<String, String>);
 

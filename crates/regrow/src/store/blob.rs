@@ -27,6 +27,9 @@ pub enum ReadPath {
     Direct,
 }
 
+/// What takes bytes as they come. An error ends that.
+pub type EachChunk<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<()> + Send);
+
 /// An opened value. It stays the value that was opened, whatever its name leads to later.
 pub trait Blob: Debug + Send + Sync {
     /// Its length when it was opened.
@@ -55,6 +58,15 @@ pub trait Blob: Debug + Send + Sync {
         let room = scratch.room(len).map_err(|error| Error::io("cannot read", self.describe(), error))?;
         self.read(offset_bytes, room, way)?;
         Ok(room)
+    }
+
+    /// Hands `len_bytes` from `offset_bytes` on to `each` as they come, front to back: one request, and no memory for
+    /// them. False where bytes do not come by themselves, and then `each` has got none: read them.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); what `each` says.
+    fn stream(&self, _offset_bytes: u64, _len_bytes: u64, _each: EachChunk<'_>) -> Result<bool> {
+        Ok(false)
     }
 
     /// All of it as a read-only map, the same each time; `None` where there are no maps.

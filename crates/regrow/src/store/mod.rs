@@ -32,7 +32,7 @@ pub mod ocdbt;
 mod prefix;
 mod scratch;
 
-pub use blob::{Blob, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
+pub use blob::{Blob, EachChunk, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
 pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
 pub(crate) use blocks::BlockChecksums;
 pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};

@@ -26,6 +26,9 @@ use crate::error::Result;
 /// More threads than this do not make one disk faster.
 const THREADS_MAX: usize = 8;
 
+/// Most threads of one call: of those that wait for a network there are more than the machine has processors.
+const WAITING_THREADS_MAX: usize = 32;
+
 /// Items in flight for each thread, however little they cost: bounds what waits for its turn.
 const ITEMS_PER_THREAD_MAX: usize = 64;
 
@@ -91,7 +94,7 @@ fn run<T: Send, R: Send>(
         return std::iter::once(first).chain(items).try_for_each(|item| consume(work(item)?));
     }
     let mut items = std::iter::once(first).chain(items).peekable();
-    let threads = threads.min(THREADS_MAX);
+    let threads = threads.min(WAITING_THREADS_MAX);
     let (queue, to_do) = unbounded::<(u64, T)>();
     let (done, results) = unbounded::<(u64, Outcome<R>)>();
     let work = &work;

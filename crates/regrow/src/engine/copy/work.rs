@@ -18,6 +18,9 @@ use crate::threads::{for_each_parallel, map_ordered, thread_count};
 /// Pieces of a large file; a shorter file is one piece, and many of those go at once.
 const PIECE_LEN_BYTES: u64 = 8 << 20;
 
+/// Most requests at once.
+const THREADS_MAX: usize = 8;
+
 /// How often the beginning of a large file is noted, so that a later copy can go on from there.
 const NOTE_EVERY_BYTES: u64 = PIECE_LEN_BYTES;
 
@@ -35,7 +38,7 @@ impl<'a> Copying<'a> {
         Self {
             transfer,
             options,
-            threads: options.threads.unwrap_or_else(thread_count).max(1),
+            threads: options.threads.unwrap_or_else(thread_count).clamp(1, THREADS_MAX),
             budget_bytes: options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES),
             reused_bytes: AtomicU64::new(0),
         }

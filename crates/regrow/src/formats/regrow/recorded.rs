@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::storage::Identity;
-use crate::store::{Blob, ReadPath, Scratch, Store, Suits};
+use crate::store::{Blob, EachChunk, ReadPath, Scratch, Store, Suits};
 
 /// The file of a record. It is opened once, for everything that is done with it.
 #[derive(Debug)]
@@ -70,6 +70,10 @@ impl Blob for RecordedBlob {
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         self.opened()?.fetch(offset_bytes, len, way, scratch)
+    }
+
+    fn stream(&self, offset_bytes: u64, len_bytes: u64, each: EachChunk<'_>) -> Result<bool> {
+        self.opened()?.stream(offset_bytes, len_bytes, each)
     }
 
     fn map(&self) -> Result<Option<Bytes>> {

@@ -14,8 +14,8 @@ use crate::bytes::limits::work_space;
 use crate::error::{Error, Result, ResultExt};
 use crate::storage::{Document, Storage};
 use crate::store::{
-    Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span, Store, Suits,
-    Version, missing, resolve_range,
+    Blob, ByteRange, CACHED_LEN_BYTES, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span,
+    Store, Suits, Version, missing, resolve_range,
 };
 
 /// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a document.
@@ -246,6 +246,12 @@ impl Blob for MemberBlob {
         scratch: &'s mut Scratch,
     ) -> Result<&'s [u8]> {
         self.archive.blob.fetch(self.place(offset_bytes, len)?, len, way, scratch)
+    }
+
+    fn stream(&self, offset_bytes: u64, len_bytes: u64, each: EachChunk<'_>) -> Result<bool> {
+        let span = ByteRange::Span { offset_bytes, len_bytes };
+        resolve_range(span, self.len_bytes).in_file(&self.name)?;
+        self.archive.blob.stream(self.offset_bytes + offset_bytes, len_bytes, each)
     }
 
     fn map(&self) -> Result<Option<Bytes>> {

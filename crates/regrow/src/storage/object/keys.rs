@@ -12,7 +12,7 @@ use crate::bytes::limits::work_space;
 use crate::error::Result;
 use crate::storage::Identity;
 use crate::store::{
-    Blob, ByteRange, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, Version, missing,
+    Blob, ByteRange, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadPath, Span, Store, Suits, Version, missing,
     resolve_range,
 };
 use crate::threads::for_each_parallel;
@@ -279,6 +279,10 @@ impl Blob for ObjectBlob {
 
     fn read(&self, offset_bytes: u64, out: &mut [u8], _way: ReadPath) -> Result<()> {
         read_at_once(&*self.objects, &self.object, offset_bytes, out)
+    }
+
+    fn stream(&self, offset_bytes: u64, len_bytes: u64, each: EachChunk<'_>) -> Result<bool> {
+        self.objects.stream(&self.object, offset_bytes, len_bytes, each)
     }
 
     fn map(&self) -> Result<Option<Bytes>> {

@@ -24,6 +24,9 @@ use crate::storage::{
 };
 use crate::store::Store;
 
+/// What a checkpoint in the default layout is opened by.
+const RECORD: &str = crate::formats::regrow::manifest::FILE_NAME;
+
 /// The objects below a prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Listing {
@@ -202,7 +205,11 @@ impl Listing {
 
 /// The first bytes of a few objects: opening looks at them several times, and each look would be a request.
 #[derive(Debug, Default)]
-pub(super) struct Beginnings(Mutex<VecDeque<(String, Bytes)>>);
+pub(super) struct Beginnings {
+    kept: Mutex<VecDeque<(String, Bytes)>>,
+    /// One object, whole, that was asked for along with the list. Whoever reads it first takes it.
+    ahead: Mutex<Option<(String, Bytes)>>,
+}
 
 impl Beginnings {
     /// Looks that reach no further are served from here.
@@ -218,10 +225,16 @@ impl Beginnings {
         object: &Object,
         part: Range<u64>,
     ) -> Result<Option<Bytes>> {
+        if part == (0..object.len_bytes) {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, bytes)) = ahead.take_if(|(key, _)| *key == object.key) {
+                return Ok(Some(bytes));
+            }
+        }
         if part.end > Self::LEN_MAX_BYTES || part.end > object.len_bytes {
             return Ok(None);
         }
-        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = || self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept().iter().find(|(key, _)| *key == object.key).map(|(_, bytes)| bytes.clone());
         let bytes = match found {
             Some(bytes) => bytes,
@@ -241,12 +254,37 @@ impl Beginnings {
     }
 }
 
+/// The list of what may be the folder of a checkpoint, and along with it what most checkpoints are opened by: over a
+/// network that is one wait instead of two.
+fn list_and_look_ahead(objects: &Arc<dyn Objects>, prefix: String) -> Result<Listing> {
+    if prefix.is_empty() || !objects.suits().is_far() {
+        return Listing::of_checkpoint(objects, prefix);
+    }
+    let record = format!("{prefix}{RECORD}");
+    let (listing, ahead) = std::thread::scope(|scope| {
+        let look = || objects.get_ahead(&record);
+        // Where there is no thread to be had, it is asked for when it is wanted.
+        let ahead = std::thread::Builder::new().name("regrow-ahead".to_owned()).spawn_scoped(scope, look);
+        let listing = Listing::of_checkpoint(objects, prefix);
+        (listing, ahead.ok().and_then(|ahead| ahead.join().ok().flatten()))
+    });
+    let listing = listing?;
+    if let (Some((bytes, found)), Some(listed)) = (ahead, listing.object(RECORD))
+        && listed.tag.is_same(&found.tag)
+        && listed.len_bytes == bytes.len() as u64
+    {
+        let mut ahead = listing.beginnings.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        *ahead = Some((record, bytes));
+    }
+    Ok(listing)
+}
+
 /// How the checkpoint at a path is read: from one list, and from where it has moved to.
 ///
 /// # Errors
 /// `Uncommitted` if it is being written; what the bucket says.
 pub(super) fn for_reading(objects: &Arc<dyn Objects>, path: &Path) -> Result<Reading> {
-    let listing = Listing::of_checkpoint(objects, folder_key(objects, path)?)?;
+    let listing = list_and_look_ahead(objects, folder_key(objects, path)?)?;
     if listing.is_empty() {
         let (folder, name) = split(path);
         let unlisted: Arc<dyn Storage> = Arc::new(ObjectStorage::new(Arc::clone(objects)));

@@ -51,7 +51,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 #[cfg(feature = "cloud")]
 use crate::storage::cache::Cache;
-use crate::store::{Store, Suits};
+use crate::store::{EachChunk, Store, Suits};
 
 #[cfg(feature = "cloud")]
 pub(super) mod cached;
@@ -163,11 +163,31 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// All bytes of the object at `key`; `None` if there is none.
     fn get(&self, key: &str) -> Result<Option<(Bytes, Object)>>;
 
+    /// All bytes of the object at `key`, asked for before anybody knows whether they are wanted: `None` if they are many,
+    /// or did not come.
+    fn get_ahead(&self, _key: &str) -> Option<(Bytes, Object)> {
+        None
+    }
+
     /// Fills `out` with bytes of this version of an object.
     ///
     /// # Errors
     /// `Replaced` if the key has another version by now, or none.
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()>;
+
+    /// Hands bytes of this version of an object to `each` as they come; false if they do not, and then none were.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read); what `each` says.
+    fn stream(
+        &self,
+        _object: &Object,
+        _offset_bytes: u64,
+        _len_bytes: u64,
+        _each: EachChunk<'_>,
+    ) -> Result<bool> {
+        Ok(false)
+    }
 
     /// The objects whose keys begin with `prefix`, which is empty or ends in `/`, sorted by key. With `page`, only
     /// those that one request gives, and whether these are all.

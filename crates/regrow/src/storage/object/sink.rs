@@ -1,8 +1,12 @@
 //! One new object, written front to back: gathered into parts, which go up while the next is gathered.
+//!
+//! The memory of a part that has gone up serves for the next one: to fill fresh memory takes longer than to send it. So a
+//! sink takes a part more than the upload has on its way at once.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::{Objects, Tag, Upload};
 use crate::bytes::limits::work_space;
@@ -21,8 +25,9 @@ pub(super) type OnFinish = Box<dyn FnOnce(u64, Tag) + Send>;
 pub(super) struct ObjectSink {
     name: PathBuf,
     upload: Box<dyn Upload>,
-    part: BytesMut,
+    part: Vec<u8>,
     part_len_bytes: usize,
+    spare: Spare,
     checksums: BlockChecksums,
     /// Bytes of the parts that have gone.
     sent_bytes: u64,
@@ -46,7 +51,8 @@ impl ObjectSink {
             name: objects.url(key).into(),
             part_len_bytes: upload.part_len_bytes().max(1),
             upload,
-            part: BytesMut::new(),
+            part: Vec::new(),
+            spare: Spare::default(),
             checksums: BlockChecksums::from_byte(checksums_from),
             sent_bytes: 0,
             counted_bytes: 0,
@@ -59,6 +65,7 @@ impl ObjectSink {
         self.checksums.update(bytes);
         while !bytes.is_empty() {
             if self.part.capacity() == 0 {
+                // What may be all of a short object takes no more than it has.
                 self.part.reserve(self.part_len_bytes.min(bytes.len().max(PIECE_LEN_BYTES)));
             }
             let room = self.part_len_bytes - self.part.len();
@@ -68,14 +75,14 @@ impl ObjectSink {
             if self.part.len() == self.part_len_bytes {
                 self.send()?;
                 // More comes: the next part is likely as long.
-                self.part.reserve(self.part_len_bytes);
+                self.part = self.spare.take(self.part_len_bytes);
             }
         }
         Ok(())
     }
 
     fn send(&mut self) -> Result<()> {
-        let part: Bytes = self.part.split().freeze();
+        let part = self.spare.lend(std::mem::take(&mut self.part));
         self.sent_bytes += part.len() as u64;
         self.upload.part(part)?;
         self.count()
@@ -123,7 +130,7 @@ impl FileSink for ObjectSink {
     }
 
     fn finish(mut self: Box<Self>) -> Result<WrittenFile> {
-        let last = std::mem::take(&mut self.part).freeze();
+        let last = Bytes::from(std::mem::take(&mut self.part));
         self.sent_bytes += last.len() as u64;
         if !last.is_empty() || self.sent_bytes == 0 {
             self.upload.part(last)?;
@@ -137,8 +144,66 @@ impl FileSink for ObjectSink {
     }
 }
 
+/// Memory of parts that have gone up.
+#[derive(Debug, Clone, Default)]
+struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
+
+impl Spare {
+    /// Empty memory for so many bytes.
+    fn take(&self, len_bytes: usize) -> Vec<u8> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(len_bytes))
+    }
+
+    /// The part as bytes, whose memory comes back when the last of them is let go.
+    fn lend(&self, part: Vec<u8>) -> Bytes {
+        Bytes::from_owner(Lent { part, to: self.clone() })
+    }
+}
+
+/// A part on its way.
+struct Lent {
+    part: Vec<u8>,
+    to: Spare,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.part
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut part = std::mem::take(&mut self.part);
+        part.clear();
+        self.to.0.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    }
+}
+
 impl std::fmt::Debug for ObjectSink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ObjectSink").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_part_is_used_again_when_the_last_of_its_bytes_is_let_go() {
+        let spare = Spare::default();
+        let mut part = spare.take(100);
+        part.extend_from_slice(b"12345");
+        let at = part.as_ptr();
+        let lent = spare.lend(part);
+        let tail = lent.slice(3..);
+        drop(lent);
+        assert_ne!(spare.take(100).as_ptr(), at);
+        assert_eq!(tail, "45");
+        drop(tail);
+        let again = spare.take(100);
+        assert_eq!((again.as_ptr(), again.len(), again.capacity()), (at, 0, 100));
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! Bucket ── calls ──> run: time limit, notes ──> object_store ──> transport ──> network
-//!    └─ upload ──> Upload: parts of one size, eight on their way at once, gone if it is dropped
+//!    └─ upload ──> Upload: parts of one size, six on their way at once, gone if it is dropped
 //! ```
 //!
 //! | module | holds |

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::storage::object::{self, Conditional, Object, ObjectStorage, Objects, Tag};
 use crate::storage::{StorageKind, StorageOptions, Url};
-use crate::store::Suits;
+use crate::store::{EachChunk, Suits};
 use crate::threads::map_ordered;
 
 /// `s3://bucket/path`, `gs://bucket/path`, `az://container/path` and their other names.
@@ -19,6 +19,9 @@ pub(in crate::storage) const KIND: StorageKind = StorageKind { schemes: &SCHEMES
 /// Requests at once that keep a network busy, and most that are worth their buffers.
 const REQUESTS_MIN: usize = 16;
 const REQUESTS_MAX: usize = 32;
+
+/// What is asked for ahead is worth its transfer up to here: the record of some 30,000 leaves.
+const AHEAD_LEN_MAX_BYTES: u64 = 4 << 20;
 
 /// What one page of a listing holds.
 const PAGE_LEN: usize = 1000;
@@ -48,17 +51,25 @@ impl Objects for Bucket {
         self.get(key, None)
     }
 
+    fn get_ahead(&self, key: &str) -> Option<(Bytes, Object)> {
+        self.get_short(key, AHEAD_LEN_MAX_BYTES).ok().flatten()
+    }
+
     fn read(&self, object: &Object, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        self.read_range(&object.key, offset_bytes, out, Some(&object.tag)).map_err(|error| {
-            match error.kind() {
-                ErrorKind::NotFound => {
-                    Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
-                        .in_file(self.url_of(&object.key))
-                        .help("open the checkpoint again")
-                }
-                _ => error,
-            }
-        })
+        self.read_range(&object.key, offset_bytes, out, Some(&object.tag))
+            .map_err(|error| missing_is_replaced(self, object, error))
+    }
+
+    fn stream(
+        &self,
+        object: &Object,
+        offset_bytes: u64,
+        len_bytes: u64,
+        each: EachChunk<'_>,
+    ) -> Result<bool> {
+        self.receive_range(&object.key, offset_bytes, len_bytes, Some(&object.tag), each)
+            .map(|()| true)
+            .map_err(|error| missing_is_replaced(self, object, error))
     }
 
     fn list(&self, prefix: &str, page: bool) -> Result<(Vec<Object>, bool)> {
@@ -121,6 +132,18 @@ impl Objects for Bucket {
 
     fn suits(&self) -> Suits {
         Suits { requests_min: REQUESTS_MIN, requests_max: REQUESTS_MAX }
+    }
+}
+
+/// An object that was there when it was listed.
+fn missing_is_replaced(bucket: &Bucket, object: &Object, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::Replaced, "an object was replaced or removed while it was read")
+                .in_file(bucket.url_of(&object.key))
+                .help("open the checkpoint again")
+        }
+        _ => error,
     }
 }
 

@@ -10,6 +10,7 @@ use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt};
 use super::error::{self, Action, Failure};
 use super::{Bucket, ObjectInfo, Tag, path_of, transport};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::EachChunk;
 
 impl Bucket {
     /// What the store knows of an object; `None` if it is not there.
@@ -83,11 +84,32 @@ impl Bucket {
         Ok(Some((bytes, info)))
     }
 
-    /// Fills `out` from byte `offset` on, straight from the body. A body that breaks off is continued where it ended,
-    /// of the same object.
+    /// A whole object that is no longer than this; `None` if it is not there, or longer.
     ///
     /// # Errors
-    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the one of `if_match`.
+    /// Those of the store.
+    pub(super) fn get_short(&self, key: &str, len_max_bytes: u64) -> Result<Option<(Bytes, ObjectInfo)>> {
+        let path = path_of(self, key)?;
+        let found = self.run(Action::Read, key, len_max_bytes, |client| async move {
+            let range = Some(GetRange::Bounded(0..len_max_bytes));
+            let options = GetOptions { range, ..GetOptions::default() };
+            let Some(got) = unless_missing(client.store.get_opts(&path, options).await)? else {
+                return Ok(None);
+            };
+            let meta = got.meta.clone();
+            if meta.size > len_max_bytes {
+                return Ok(None);
+            }
+            Ok(Some((got.bytes().await?, meta)))
+        })?;
+        let whole = found.filter(|(bytes, meta)| bytes.len() as u64 == meta.size);
+        Ok(whole.map(|(bytes, meta)| (bytes, ObjectInfo::of(meta))))
+    }
+
+    /// Fills `out` from byte `offset` on, straight from the body.
+    ///
+    /// # Errors
+    /// As for [`receive_range`](Self::receive_range).
     pub(crate) fn read_range(
         &self,
         key: &str,
@@ -95,11 +117,33 @@ impl Bucket {
         out: &mut [u8],
         if_match: Option<&Tag>,
     ) -> Result<()> {
-        if out.is_empty() {
+        let (wanted, mut room) = (out.len() as u64, out);
+        self.receive_range(key, offset, wanted, if_match, &mut |bytes| {
+            let (now, later) = std::mem::take(&mut room).split_at_mut(bytes.len());
+            now.copy_from_slice(bytes);
+            room = later;
+            Ok(())
+        })
+    }
+
+    /// Hands `wanted` bytes from byte `offset` on to `each`, front to back and each of them once, as the body brings
+    /// them. A body that breaks off is continued where it ended, of the same object.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corrupt` if the object is too short; `Replaced` if it is not, or no longer, the one of `if_match`;
+    /// what `each` says.
+    pub(crate) fn receive_range(
+        &self,
+        key: &str,
+        offset: u64,
+        wanted: u64,
+        if_match: Option<&Tag>,
+        each: EachChunk<'_>,
+    ) -> Result<()> {
+        if wanted == 0 {
             return Ok(());
         }
         let path = path_of(self, key)?;
-        let wanted = out.len() as u64;
         let too_short = |len: u64| {
             Error::corrupt("the object is too short")
                 .in_file(self.url_of(key))
@@ -110,26 +154,24 @@ impl Bucket {
                 )
                 .help("the object was cut short, or replaced by another: copy it again")
         };
-        if offset.checked_add(wanted).is_none() {
-            return Err(too_short(u64::MAX));
-        }
+        let Some(end) = offset.checked_add(wanted) else { return Err(too_short(u64::MAX)) };
         let until = Instant::now() + self.0.settings.tuning.operation_limit(wanted);
-        let mut reading = Reading { out, filled: 0, tag: if_match.cloned() };
+        let mut reading = Reading { at: offset, end, each, tag: if_match.cloned() };
         loop {
-            let before = reading.filled;
-            let left = (reading.out.len() - before) as u64;
+            let before = reading.at;
             let (reading_now, path) = (&mut reading, &path);
-            let outcome = self.run(Action::Read, key, left, |client| async move {
-                fill(&*client.store, path, offset, reading_now).await
+            let outcome = self.run(Action::Read, key, end - before, |client| async move {
+                receive(&*client.store, path, reading_now).await
             });
             let failure = match outcome {
-                Ok(Filled::All) => return Ok(()),
-                Ok(Filled::Replaced) => return Err(self.replaced(key)),
-                Ok(Filled::TooShort(len)) => return Err(too_short(len)),
-                Ok(Filled::BrokeOff) => Failure::passing(
+                Ok(Received::All) => return Ok(()),
+                Ok(Received::Replaced) => return Err(self.replaced(key)),
+                Ok(Received::TooShort(len)) => return Err(too_short(len)),
+                Ok(Received::Refused(error)) => return Err(error),
+                Ok(Received::BrokeOff) => Failure::passing(
                     Error::new(ErrorKind::Io, "cannot read an object: the answer broke off")
                         .in_file(self.url_of(key))
-                        .at_byte(offset + reading.filled as u64)
+                        .at_byte(reading.at)
                         .help("look at the network, and try again"),
                 ),
                 Err(failure) => failure,
@@ -138,12 +180,12 @@ impl Bucket {
             if failure.error.kind() == ErrorKind::Io
                 && !failure.may_pass
                 && let Ok(Some(info)) = self.head(key)
-                && info.len_bytes < offset + wanted
+                && info.len_bytes < end
             {
                 return Err(too_short(info.len_bytes));
             }
             // Without progress, the layers below have tried enough.
-            if !failure.may_pass || reading.filled == before || Instant::now() >= until {
+            if !failure.may_pass || reading.at == before || Instant::now() >= until {
                 return Err(failure.error);
             }
         }
@@ -158,60 +200,61 @@ impl Bucket {
 
 /// A range that is being read, perhaps in several answers.
 struct Reading<'a> {
-    out: &'a mut [u8],
-    filled: usize,
+    /// The byte that comes next, and the one after the last.
+    at: u64,
+    end: u64,
+    each: EachChunk<'a>,
     /// All answers must be of this object.
     tag: Option<Tag>,
 }
 
-enum Filled {
+enum Received {
     All,
     BrokeOff,
     Replaced,
     TooShort(u64),
+    /// Whoever takes the bytes says no.
+    Refused(Error),
 }
 
 /// Reads on from where `reading` is.
-async fn fill(
+async fn receive(
     store: &dyn ObjectStore,
     path: &StorePath,
-    offset: u64,
     reading: &mut Reading<'_>,
-) -> object_store::Result<Filled> {
-    let end = offset + reading.out.len() as u64;
+) -> object_store::Result<Received> {
     let options = GetOptions {
-        range: Some(GetRange::Bounded(offset + reading.filled as u64..end)),
+        range: Some(GetRange::Bounded(reading.at..reading.end)),
         if_match: reading.tag.as_ref().and_then(|tag| tag.e_tag.clone()),
         ..GetOptions::default()
     };
     let got = match store.get_opts(path, options).await {
-        Err(error) if error::is_precondition(&error) => return Ok(Filled::Replaced),
+        Err(error) if error::is_precondition(&error) => return Ok(Received::Replaced),
         got => got?,
     };
     let tag = Tag::new(got.meta.e_tag.clone(), got.meta.version.clone());
     // Not every server knows conditions.
     match &reading.tag {
-        Some(wanted) if !wanted.is_same(&tag) => return Ok(Filled::Replaced),
+        Some(wanted) if !wanted.is_same(&tag) => return Ok(Received::Replaced),
         Some(_) => {}
         None => reading.tag = Some(tag),
     }
-    if got.range.end < end {
-        return Ok(Filled::TooShort(got.meta.size));
+    if got.range.end < reading.end {
+        return Ok(Received::TooShort(got.meta.size));
     }
     let mut body = got.into_stream();
     while let Some(chunk) = body.next().await {
         let chunk = match chunk {
-            Err(error) if error::is_precondition(&error) => return Ok(Filled::Replaced),
+            Err(error) if error::is_precondition(&error) => return Ok(Received::Replaced),
             chunk => chunk?,
         };
-        let room = reading.out.get_mut(reading.filled..).unwrap_or_default();
-        let len = chunk.len().min(room.len());
-        if let (Some(to), Some(from)) = (room.get_mut(..len), chunk.get(..len)) {
-            to.copy_from_slice(from);
+        let len = (reading.end - reading.at).min(chunk.len() as u64);
+        if let Err(error) = (reading.each)(chunk.get(..len as usize).unwrap_or_default()) {
+            return Ok(Received::Refused(error));
         }
-        reading.filled += len;
+        reading.at += len;
     }
-    Ok(if reading.filled == reading.out.len() { Filled::All } else { Filled::BrokeOff })
+    Ok(if reading.at == reading.end { Received::All } else { Received::BrokeOff })
 }
 
 /// A missing object is `None`. A missing bucket becomes an error all the same: it is in the notes.

@@ -38,8 +38,8 @@ pub(super) struct Tuning {
     pub(super) max_retries: usize,
     /// Smallest part of an upload.
     pub(super) part_len_bytes: Option<u64>,
-    /// Parts of one upload on their way at once.
-    pub(super) parts_in_flight: usize,
+    /// Parts of one upload on their way at once, if somebody has said how many.
+    pub(super) parts_in_flight: Option<usize>,
 }
 
 impl Default for Tuning {
@@ -50,7 +50,7 @@ impl Default for Tuning {
             retry_timeout: Duration::from_secs(180),
             max_retries: 8,
             part_len_bytes: None,
-            parts_in_flight: 8,
+            parts_in_flight: None,
         }
     }
 }

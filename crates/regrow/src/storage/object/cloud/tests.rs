@@ -815,6 +815,25 @@ fn doubts_of_every_kind_are_settled() {
 }
 
 #[test]
+fn a_part_goes_as_soon_as_it_is_full_where_more_are_expected() {
+    let server = ObjectServer::start().unwrap();
+    for bucket in &both(&server) {
+        server.clear_requests();
+        let mut upload = bucket.upload("parts", Some(20 << 20)).unwrap();
+        upload.part(Bytes::from(vec![1; 8 << 20])).unwrap();
+        let began = Instant::now();
+        while server.count(Op::UploadPart) == 0 {
+            assert!(began.elapsed() < Duration::from_secs(60), "it is held back");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        upload.part(Bytes::from(vec![2; 8 << 20])).unwrap();
+        upload.finish().unwrap();
+        let found = server.get("bkt", "parts").unwrap();
+        assert!(found.len() == 16 << 20 && found[0] == 1 && found[(8 << 20) - 1] == 1 && found[8 << 20] == 2);
+    }
+}
+
+#[test]
 fn faults_of_reads_and_uploads_pass() {
     let server = ObjectServer::start().unwrap();
     let data: Bytes = (0..17_000_000_u32).map(|i| (i ^ (i >> 9)) as u8).collect();

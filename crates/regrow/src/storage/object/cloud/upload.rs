@@ -1,7 +1,7 @@
 //! An object that is written while it is made.
 //!
 //! ```text
-//! part(bytes) ──> pieces until a part is full ──> up to 8 parts on their way ──> finish: one object
+//! part(bytes) ──> pieces until a part is full ──> up to 6 parts on their way ──> finish: one object
 //! ```
 //!
 //! All parts but the last have one size, which some stores insist on; it is chosen at the start, since no object may have
@@ -22,8 +22,14 @@ use super::error::{Action, Failure};
 use super::{Bucket, Put, PutMode, Tag, path_of, runtime};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Smallest part: with eight on their way, enough to hide the time an answer takes.
+/// Smallest part: with six on their way, enough to hide the time an answer takes.
 const PART_LEN_BYTES_MIN: u64 = 8 << 20;
+/// Parts on their way at once, unless somebody says how many: with the one that is being filled they stay below the budget
+/// of a save, which is 64 MiB.
+const IN_FLIGHT_LEN_BYTES: usize = 48 << 20;
+const IN_FLIGHT_MAX: usize = 6;
+/// So many even of long ones.
+const IN_FLIGHT_MIN: usize = 2;
 /// Part of an object whose length is not known.
 const PART_LEN_BYTES_UNKNOWN: u64 = 16 << 20;
 /// Largest number of parts on S3 and GCS.
@@ -37,6 +43,10 @@ pub(crate) struct Upload {
     key: String,
     path: StorePath,
     part_len_bytes: usize,
+    /// Whether more than one part is expected.
+    is_long: bool,
+    /// Parts on their way at once.
+    in_flight: usize,
     /// What is not sent yet.
     pieces: Vec<Bytes>,
     pieces_len_bytes: usize,
@@ -57,8 +67,12 @@ pub(crate) struct Upload {
 impl Upload {
     pub(super) fn new(bucket: &Bucket, key: &str, expected_len_bytes: Option<u64>) -> Result<Self> {
         let path = path_of(bucket, key)?;
+        let tuning = &bucket.0.settings.tuning;
+        let part_len_bytes = part_len_bytes(expected_len_bytes, tuning.part_len_bytes);
         Ok(Self {
-            part_len_bytes: part_len_bytes(expected_len_bytes, bucket.0.settings.tuning.part_len_bytes),
+            part_len_bytes,
+            in_flight: tuning.parts_in_flight.unwrap_or_else(|| in_flight(part_len_bytes)),
+            is_long: expected_len_bytes.is_some_and(|len| len > part_len_bytes as u64),
             bucket: bucket.clone(),
             key: key.to_owned(),
             path,
@@ -126,7 +140,7 @@ impl Upload {
                 .in_file(self.bucket.url_of(&self.key)));
         }
         self.written_len_bytes += bytes.len() as u64;
-        // A part that is exactly full waits: it may be the only one, which needs no multipart upload.
+        // The first part waits when it is exactly full: it may be the only one, which needs no multipart upload.
         while self.pieces_len_bytes + bytes.len() > self.part_len_bytes {
             let room = self.part_len_bytes.saturating_sub(self.pieces_len_bytes);
             let first = bytes.split_to(room.min(bytes.len()));
@@ -140,7 +154,8 @@ impl Upload {
             self.pieces_len_bytes += bytes.len();
             self.pieces.push(bytes);
         }
-        Ok(())
+        let is_full = self.pieces_len_bytes == self.part_len_bytes;
+        if is_full && (self.is_long || self.multipart.is_some()) { self.send() } else { Ok(()) }
     }
 
     /// Sends off what is collected as the next part.
@@ -166,8 +181,7 @@ impl Upload {
             self.multipart = Some(begun);
             self.before = self.bucket.head(&self.key)?.map(|found| found.tag);
         }
-        let in_flight = self.bucket.0.settings.tuning.parts_in_flight;
-        while self.sending.len() >= in_flight {
+        while self.sending.len() >= self.in_flight {
             self.wait_for_one()?;
         }
         let permit = self.permit(len_bytes)?;
@@ -291,9 +305,23 @@ fn part_len_bytes(expected_len_bytes: Option<u64>, by_hand: Option<u64>) -> usiz
     usize::try_from(least.max(needed)).unwrap_or(usize::MAX)
 }
 
+/// How many parts of that length are on their way at once.
+fn in_flight(part_len_bytes: usize) -> usize {
+    (IN_FLIGHT_LEN_BYTES / part_len_bytes.max(1)).clamp(IN_FLIGHT_MIN, IN_FLIGHT_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_on_their_way_and_the_one_that_is_filled_keep_within_the_budget() {
+        for part_mib in 8..=21 {
+            let held_mib = (in_flight(part_mib << 20) + 1) * part_mib;
+            assert!((40..=64).contains(&held_mib), "{part_mib}: {held_mib}");
+        }
+        assert_eq!((in_flight(1), in_flight(usize::MAX)), (IN_FLIGHT_MAX, IN_FLIGHT_MIN));
+    }
 
     #[test]
     fn no_object_needs_more_than_ten_thousand_parts() {

@@ -78,7 +78,7 @@ impl Given {
             "retry_timeout" => self.tuning.retry_timeout = seconds()?,
             "max_retries" => self.tuning.max_retries = count(0, 100)? as usize,
             "part_size" => self.tuning.part_len_bytes = Some(count(5 << 20, 4 << 30)?),
-            "max_concurrency" => self.tuning.parts_in_flight = count(1, 256)? as usize,
+            "max_concurrency" => self.tuning.parts_in_flight = Some(count(1, 256)? as usize),
             "ca_bundle" => self.ca_bundle = Some(PathBuf::from(value)),
             "profile" if service == Service::S3 => self.profile = Some(value.to_owned()),
             "endpoint" => self.endpoint = Some(value.to_owned()),
