@@ -1,6 +1,7 @@
 //! What several files of tests save: one tree, in every layout that lives anywhere.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
