@@ -155,7 +155,17 @@ fn named_json(named: &NamedSharding) -> Value {
 
 /// Whether both are written alike. Equality of JSON objects leaves the order of their members out.
 fn is_same_text(a: &Value, b: &Value) -> bool {
-    a == b && a.to_string() == b.to_string()
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            let is_same =
+                |((a, x), (b, y)): ((&String, &Value), (&String, &Value))| a == b && is_same_text(x, y);
+            a.len() == b.len() && a.iter().zip(b).all(is_same)
+        }
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_text(a, b))
+        }
+        _ => a == b,
+    }
 }
 
 fn numbers(value: &Value) -> Option<Vec<u64>> {
