@@ -186,6 +186,9 @@ def test_the_engines_coordinators_keep_the_protocol(tmp_path):
     assert regrow.coordinator().live() == [0]
     with pytest.raises(regrow.InvalidArgumentError, match="there is no such rank"):
         regrow.Folder(tmp_path, rank=2, size=2)
+    for wrong in (None, -1, "1", 1.5):
+        with pytest.raises(regrow.InvalidArgumentError, match="rank="):
+            regrow.Folder(tmp_path, rank=wrong, size=2)
     with pytest.raises(regrow.InvalidArgumentError, match="seconds"):
         regrow.Folder(tmp_path, rank=0, size=2).get("x", -1.0)
 
