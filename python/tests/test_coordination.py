@@ -268,6 +268,22 @@ def test_a_jax_without_what_is_needed_is_refused_by_name():
     assert "regrow.Folder" in caught.value.help
 
 
+def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
+    import jax
+
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    with pytest.raises(regrow.UnsupportedError, match="has changed its coordination service"):
+        regrow.coordinator()
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+    jax.devices()
+    assert regrow.coordinator().size == 1
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(regrow.UnsupportedError, match="4 processes of JAX") as caught:
+        regrow.coordinator()
+    assert "jax.distributed.initialize" in caught.value.help
+
+
 def test_a_session_is_used_up_when_it_ends():
     session = _coordination.Session(regrow.coordinator(), "/data/x", "save")
     with session:
