@@ -16,6 +16,7 @@ import sys
 from typing import Protocol, runtime_checkable
 
 from . import _native
+from ._arguments import count, wrong
 from ._location import StrPath, place
 from ._progress import _gets_signals
 
@@ -59,16 +60,48 @@ class Coordinator(Protocol):
         """The ranks that are known to live; ``None`` where nobody knows. Waits for nobody."""
 
 
-def Folder(path: StrPath, *, rank: int, size: int) -> Coordinator:
-    """Processes that share nothing but a folder, on a disk or in a bucket: process `rank` of `size`.
+class Folder:
+    """A coordinator for processes that share nothing but a folder, on a disk or in a bucket.
 
     Every process gives the same folder, which nobody else uses meanwhile. It is made when it is needed. Slower than a
     service: a disk is looked at up to every 50 ms, a bucket up to twice a second.
-
-    Raises:
-        InvalidArgumentError: if there is no such rank.
     """
-    return _native.Coordinator.folder(place("path", path), rank, size)
+
+    def __init__(self, path: StrPath, *, rank: int, size: int) -> None:
+        """The process `rank` of `size`.
+
+        Raises:
+            InvalidArgumentError: if there is no such rank.
+        """
+        ranks = {name: count(name, number) for name, number in {"rank": rank, "size": size}.items()}
+        for name, number in ranks.items():
+            if number is None:
+                raise wrong(name, number, "a number from 0 on")
+        self._native = _native.Coordinator.folder(place("path", path), rank, size)
+
+    @property
+    def rank(self) -> int:
+        return self._native.rank
+
+    @property
+    def size(self) -> int:
+        return self._native.size
+
+    @property
+    def value_len_max_bytes(self) -> int:
+        return self._native.value_len_max_bytes
+
+    def put_if_absent(self, key: str, value: bytes) -> bool:
+        return self._native.put_if_absent(key, value)
+
+    def get(self, key: str, wait: float) -> bytes | None:
+        return self._native.get(key, wait)
+
+    def remove(self, key: str) -> None:
+        self._native.remove(key)
+
+    def live(self) -> list[int] | None:
+        return self._native.live()
 
 
 def coordinator() -> Coordinator:

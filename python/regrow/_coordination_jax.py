@@ -29,11 +29,7 @@ class JaxCoordinator:
     def __init__(self, client: Any, rank: int, size: int, knows_live: bool) -> None:
         missing = [name for name in NEEDED if not hasattr(client, name)]
         if missing:
-            help = "give regrow.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
-            raise UnsupportedError(
-                f"JAX {_version()} has changed its coordination client: it lacks {', '.join(missing)}\n  help: {help}",
-                help=help,
-            )
+            raise _changed(f"its client lacks {', '.join(missing)}")
         self.rank = rank
         self.size = size
         self._client = client
@@ -102,15 +98,39 @@ class _Living:
 
 
 def find() -> JaxCoordinator | None:
-    """The coordinator, if `jax.distributed` has more than one process."""
-    state = getattr(getattr(sys.modules.get("jax._src.distributed"), "global_state", None), "client", None)
-    if state is None:
-        return None
-    distributed: Any = sys.modules["jax._src.distributed"].global_state
-    size = distributed.num_processes or 1
-    if size == 1:
-        return None
-    return JaxCoordinator(distributed.client, distributed.process_id, size, _is_recoverable())
+    """The coordinator, if `jax.distributed` has more than one process.
+
+    Raises:
+        UnsupportedError: if there are several processes, and no way to their service.
+    """
+    jax: Any = sys.modules["jax"]
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    client = getattr(state, "client", None)
+    if client is not None and state is not None:
+        size = state.num_processes or 1
+        return None if size == 1 else JaxCoordinator(client, state.process_id, size, _is_recoverable())
+    # Each process would take itself for the only one, and all would write to the same place.
+    is_initialized = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    if is_initialized is not None and is_initialized():
+        raise _changed("it does not give its client")
+    if _has_devices() and jax.process_count() > 1:
+        help = "call jax.distributed.initialize(), or give regrow.Folder(path, rank=, size=)"
+        raise UnsupportedError(
+            f"this job has {jax.process_count()} processes of JAX and no coordination service\n  help: {help}",
+            help=help,
+        )
+    return None
+
+
+def _has_devices() -> bool:
+    """Whether JAX has looked for devices already: to ask it for the number of processes would make it do so."""
+    has_looked = getattr(sys.modules.get("jax._src.xla_bridge"), "backends_are_initialized", None)
+    return has_looked is not None and bool(has_looked())
+
+
+def _changed(what: str) -> UnsupportedError:
+    help = "give regrow.Folder(path, rank=, size=) as the coordinator, and report this version of JAX"
+    return UnsupportedError(f"JAX {_version()} has changed its coordination service: {what}\n  help: {help}", help=help)
 
 
 def _is_recoverable() -> bool:

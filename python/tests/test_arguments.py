@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "copy": regrow.copy,
     "remove": regrow.remove,
     "list_checkpoints": regrow.list_checkpoints,
+    "coordinator": regrow.coordinator,
     "Checkpoint.load": lambda path, **more: regrow.open(path).load(**more),
     "Checkpoint.verify": lambda path, **more: regrow.open(path).verify(**more),
 }

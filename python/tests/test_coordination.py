@@ -186,6 +186,9 @@ def test_the_engines_coordinators_keep_the_protocol(tmp_path):
     assert regrow.coordinator().live() == [0]
     with pytest.raises(regrow.InvalidArgumentError, match="there is no such rank"):
         regrow.Folder(tmp_path, rank=2, size=2)
+    for wrong in (None, -1, "1", 1.5):
+        with pytest.raises(regrow.InvalidArgumentError, match="rank="):
+            regrow.Folder(tmp_path, rank=wrong, size=2)
     with pytest.raises(regrow.InvalidArgumentError, match="seconds"):
         regrow.Folder(tmp_path, rank=0, size=2).get("x", -1.0)
 
@@ -263,6 +266,22 @@ def test_a_jax_without_what_is_needed_is_refused_by_name():
     with pytest.raises(regrow.UnsupportedError, match="lacks blocking_key_value_get_bytes") as caught:
         _coordination_jax.JaxCoordinator(client, 0, 2, False)
     assert "regrow.Folder" in caught.value.help
+
+
+def test_several_processes_of_jax_are_never_taken_for_one(monkeypatch):
+    import jax
+
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", types.SimpleNamespace())
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    with pytest.raises(regrow.UnsupportedError, match="has changed its coordination service"):
+        regrow.coordinator()
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+    jax.devices()
+    assert regrow.coordinator().size == 1
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(regrow.UnsupportedError, match="4 processes of JAX") as caught:
+        regrow.coordinator()
+    assert "jax.distributed.initialize" in caught.value.help
 
 
 def test_a_session_is_used_up_when_it_ends():

@@ -29,7 +29,7 @@ from regrow.safetensors._errors import as_safetensor_errors
 
 RAISED_AS_THEY_ARE = {
     "RegrowError", "LeafNotFoundError", "NotACheckpointError", "LeafTypeError", "MismatchError", "AlreadyExistsError",
-    "ReplacedError", "CancelledError", "SourceChangedError", "InternalError",
+    "ReplacedError", "CancelledError", "SourceChangedError", "TimedOutError", "InternalError",
 }  # fmt: skip
 """Errors that safetensors has none for: it raises built-ins there, or never does what they tell of."""
 
