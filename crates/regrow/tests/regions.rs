@@ -46,7 +46,7 @@ fn mixed_leaves() -> Vec<(String, Leaf)> {
         ("kernel".to_owned(), array(Dtype::Float32, &[160, 240], 6)),
     ];
     leaves.extend((0..20).map(|at| (format!("small_{at:02}"), array(Dtype::UInt8, &[at * 3, 5], at))));
-    leaves.push(("tall".to_owned(), array(Dtype::UInt8, &[9_000, 7], 7)));
+    leaves.push(("tall".to_owned(), array(Dtype::UInt8, &[12_000, 7], 7)));
     leaves.sort_by(|one, other| one.0.cmp(&other.0));
     leaves
 }
