@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::layouts;
+use common::{bytes_of, layouts, tree};
 use regrow::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
 use regrow::engine::Layout;
 use regrow::tree::{Key, Leaf, LeafData, NodeKind, Tree, TreeBuilder};
@@ -46,13 +46,9 @@ fn mixed_leaves() -> Vec<(String, Leaf)> {
         ("kernel".to_owned(), array(Dtype::Float32, &[160, 240], 6)),
     ];
     leaves.extend((0..20).map(|at| (format!("small_{at:02}"), array(Dtype::UInt8, &[at * 3, 5], at))));
-    leaves.push(("tall".to_owned(), array(Dtype::UInt8, &[9_000, 7], 7)));
+    leaves.push(("tall".to_owned(), array(Dtype::UInt8, &[12_000, 7], 7)));
     leaves.sort_by(|one, other| one.0.cmp(&other.0));
     leaves
-}
-
-fn bytes_of(leaf: &Leaf) -> Vec<u8> {
-    leaf.as_array().unwrap().to_c_order().unwrap().to_vec()
 }
 
 /// The elements of a region of the tree that was saved.
@@ -287,16 +283,29 @@ fn damage_is_seen_where_it_is_and_nowhere_else() {
 }
 
 #[test]
-fn unread_leaves_come_without_data() {
-    let tree =
-        dict(vec![("a".into(), array(Dtype::UInt8, &[9], 1)), ("b".into(), array(Dtype::UInt8, &[9], 2))]);
+fn unread_leaves_come_without_data_and_their_regions_have_it() {
+    let tree = tree(3);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     regrow::save(&path, &tree).unwrap();
     let checkpoint = regrow::open(&path).unwrap();
-    let loaded = checkpoint.load(&LoadOptions { unread: vec![1], ..LoadOptions::default() }).unwrap();
-    assert_eq!(bytes_of(&loaded.leaves()[0]), bytes_of(&tree.leaves()[0]));
-    assert!(matches!(loaded.leaves()[1].data, LeafData::Absent));
+    let loaded = checkpoint.load(&LoadOptions { unread: vec![0, 2], ..LoadOptions::default() }).unwrap();
+    let is_absent = loaded.leaves().iter().map(|leaf| matches!(leaf.data, LeafData::Absent));
+    assert_eq!(is_absent.collect::<Vec<_>>(), [true, false, true, false]);
+    let selected = checkpoint.select(&LoadOptions::default()).unwrap();
+    let wanted: Vec<LeafRegion> = selected
+        .iter()
+        .flatten()
+        .map(|selected| LeafRegion {
+            leaf: selected.leaf,
+            region: Region::whole(&checkpoint.info(selected.leaf).unwrap().shape),
+            dtype: Some(selected.dtype),
+        })
+        .collect();
+    let arrays = checkpoint.load_regions(&wanted, &RegionOptions::default()).unwrap();
+    for (array, (path, bytes)) in arrays.iter().zip(bytes_of(&tree)) {
+        assert!(array.to_c_order().unwrap() == bytes, "{path}");
+    }
 }
 
 #[cfg(feature = "cloud")]
@@ -365,7 +374,7 @@ mod requests {
         let ranges =
             asked(&server, || drop(checkpoint.load_regions(&wanted, &RegionOptions::default()).unwrap()));
         let read = assert_once(&ranges["runs/x/model.safetensors"]);
-        let total: usize = tree.leaves().iter().map(|leaf| bytes_of(leaf).len()).sum();
+        let total: usize = bytes_of(&tree).iter().map(|(_, bytes)| bytes.len()).sum();
         assert!(read as usize <= total + 4096, "{read} of {total} bytes");
         // More runs than a window has.
         let tall = checkpoint.find("tall").unwrap();
