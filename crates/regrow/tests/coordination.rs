@@ -336,7 +336,8 @@ fn after_a_failed_attempt_the_next_one_succeeds() {
                 if rank == 2 && attempts == 1 {
                     std::thread::sleep(Duration::from_secs(3));
                 }
-                let Ok(session) = begin(&at, rank, 3, &target(), Duration::from_secs(2)) else { continue };
+                let timeout = if attempts == 1 { Duration::from_secs(2) } else { LONG };
+                let Ok(session) = begin(&at, rank, 3, &target(), timeout) else { continue };
                 if session.agree("written", Ok(())).is_err() {
                     continue;
                 }
