@@ -10,6 +10,9 @@ use crate::tree::{Leaf, Tree};
 /// process finds the same, for the trees have the same shapes.
 pub(crate) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
     let mut writers = vec![0; tree.len()];
+    if count <= 1 {
+        return writers;
+    }
     let is_whole = |array: &&Array| array.shards().is_none_or(|shards| shards.is_replicated());
     let mut whole: Vec<(u64, usize)> = tree
         .leaves()
