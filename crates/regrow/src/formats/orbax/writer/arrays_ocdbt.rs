@@ -35,6 +35,15 @@ pub(super) fn process_folder(rank: u32) -> String {
 /// Keys with their values.
 pub(super) type Entries = Vec<(Vec<u8>, EntryValue)>;
 
+/// Where the nodes of a process' database lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nodes {
+    /// Behind the data in one of its files.
+    BehindData,
+    /// In a file of their own, so that process 0 can read them without the data.
+    OwnFile,
+}
+
 /// The database of one process.
 #[derive(Debug)]
 pub(super) struct ProcessDatabase {
@@ -51,11 +60,12 @@ pub(super) struct ProcessDatabase {
 pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
     writer: WriterRank,
+    nodes: Nodes,
     staged: &dyn Publication,
     item: &str,
-    orbax: &OrbaxOptions,
-    budget_bytes: Option<u64>,
+    options: (&OrbaxOptions, Option<u64>),
 ) -> Result<ProcessDatabase> {
+    let (orbax, budget_bytes) = options;
     let config = OcdbtConfig::orbax();
     let worker_count = workers::worker_count(arrays, budget_bytes);
     let folder = format!("{item}{}", process_folder(writer.rank));
@@ -89,7 +99,7 @@ pub(super) fn write_process(
         }
     }
     let mut node_file = None;
-    let manifests = if writer == WriterRank::ALONE {
+    let manifests = if nodes == Nodes::BehindData {
         let mut file = match open {
             Some(file) => file,
             None => files.create()?,
@@ -99,7 +109,6 @@ pub(super) fn write_process(
         file.finish()?;
         own.manifests
     } else {
-        // Process 0 reads them, and no data.
         open.map_or(Ok(()), DataFile::finish)?;
         let name = random_data_file_name()?;
         let own = write_database(&config, entries.clone(), &name, 0)?;

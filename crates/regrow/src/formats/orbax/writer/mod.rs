@@ -36,7 +36,7 @@ mod source;
 mod tests;
 mod workers;
 
-use self::arrays_ocdbt::{ProcessDatabase, referred_from_above, write_merged, write_process};
+use self::arrays_ocdbt::{Nodes, ProcessDatabase, referred_from_above, write_merged, write_process};
 use self::documents::{Document, Switches, array_metadatas_of, documents};
 use self::merge::gather;
 use self::plan::Plan;
@@ -63,7 +63,7 @@ pub(crate) fn write(
 ) -> Result<()> {
     let (plan, documents) = prepare(tree, WriterRank::ALONE, options, orbax)?;
     let item = switches(options, orbax).item();
-    let written = write_arrays(&plan, WriterRank::ALONE, staged, options, orbax)?;
+    let written = write_arrays(&plan, WriterRank::ALONE, Nodes::BehindData, staged, (options, orbax))?;
     if let Some(database) = written {
         write_merged(referred_from_above(database.entries, 0), staged, &item)?;
     }
@@ -82,7 +82,7 @@ pub(crate) fn write_share(
     orbax: &OrbaxOptions,
 ) -> Result<()> {
     let plan = plan(tree, writer, options, orbax)?;
-    let written = write_arrays(&plan, writer, staged, options, orbax)?;
+    let written = write_arrays(&plan, writer, Nodes::OwnFile, staged, (options, orbax))?;
     let mut documents: Vec<Document> = Vec::new();
     array_metadatas_of(
         writer.rank,
@@ -125,9 +125,9 @@ pub(crate) fn merge(
 fn write_arrays(
     plan: &Plan<'_>,
     writer: WriterRank,
+    nodes: Nodes,
     staged: &dyn Publication,
-    options: &SaveOptions,
-    orbax: &OrbaxOptions,
+    (options, orbax): (&SaveOptions, &OrbaxOptions),
 ) -> Result<Option<ProcessDatabase>> {
     let (arrays, item) = (&plan.arrays, switches(options, orbax).item());
     if !orbax.use_ocdbt {
@@ -137,7 +137,7 @@ fn write_arrays(
     if arrays.is_empty() {
         return Ok(None); // As Orbax: no array, no database.
     }
-    write_process(arrays, writer, staged, &item, orbax, options.budget_bytes).map(Some)
+    write_process(arrays, writer, nodes, staged, &item, (orbax, options.budget_bytes)).map(Some)
 }
 
 /// Says what [`write`] would refuse, and writes nothing.
