@@ -135,7 +135,7 @@ fn in_layout(layout: &Layout) -> SaveOptions {
 }
 
 /// Saves as `count` processes would, one after another.
-fn save_by(count: usize, target: &Path, trees: &[Tree<Leaf>], options: &SaveOptions) -> Result<()> {
+fn save_by(count: usize, target: impl ToLocation, trees: &[Tree<Leaf>], options: &SaveOptions) -> Result<()> {
     let at = target.to_location()?;
     let monitor = Monitor::new();
     let publish = PublishOptions {
@@ -241,6 +241,22 @@ fn holes_and_overlaps_are_named() {
         );
         let unknown = "process 0 does not know";
         check([of(cut.held_by(0, 2)), of(other.held_by(1, 2))], unknown, unknown);
+    }
+}
+
+#[test]
+fn several_processes_save_into_a_bucket() {
+    let cuts = [rows(3), Cut { shape: vec![70, 30], chunk: vec![40, 30], boxes: vec![1, 1] }];
+    for (at, layout) in layouts().into_iter().enumerate() {
+        let target = format!("memory://shards/checkpoint_{at}");
+        let trees: Vec<Tree<Leaf>> = (0..3).map(|rank| tree(&layout, &cuts, rank, 3)).collect();
+        save_by(3, &*target, &trees, &in_layout(&layout)).unwrap();
+        let loaded: Tree<Leaf> = regrow::load(&*target).unwrap();
+        assert_eq!(bytes_of(&loaded), bytes_of(&tree(&layout, &cuts, 0, 1)), "{layout:?}");
+        assert!(regrow::verify(&*target).unwrap().is_ok(), "{layout:?}");
+        let entries = target.to_location().unwrap().entries().unwrap();
+        let share = entries.iter().find(|entry| entry.name.to_string_lossy().contains("share_of"));
+        assert!(share.is_none(), "{layout:?}: {share:?}");
     }
 }
 
