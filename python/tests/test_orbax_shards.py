@@ -46,7 +46,7 @@ def sharded_tree(mesh: Mesh) -> dict[str, Any]:
         "both": put(numbers(np.float32, 8, 12), "x", "y"),
         "columns": put(numbers(np.int16, 6, 8), None, "y"),
         "rows": put(numbers(jnp.bfloat16, 8, 4), "x"),
-        "four bits": put(numbers(jnp.int4, 8, 6), "y", "x"),
+        "four bits": put(numbers(jnp.int4, 8, 4), "y", "x"),
         "merged": put(numbers(np.int32, 16), ("x", "y")),
         "replicated": put(numbers(np.float16, 5, 3)),
         "scalar": put(np.float32(2.5)),
@@ -116,6 +116,8 @@ def test_we_load_the_shards_of_orbax(path: Path, use_ocdbt: bool, use_zarr3: boo
 def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
     """Where Orbax does not spread replicas, both write the same `array_metadatas` and `_sharding`."""
     tree = sharded_tree(mesh_of(2, 2))
+    # Of keys Orbax tells the sharding of their data, which has one axis more.
+    del tree["keys"]
     registry = ocp.type_handlers.create_type_handler_registry(
         (int, ocp.type_handlers.ScalarHandler()),
         (np.ndarray, ocp.type_handlers.NumpyHandler()),

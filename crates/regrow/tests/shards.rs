@@ -124,7 +124,7 @@ fn layouts() -> Vec<Layout> {
         json!({"use_zarr3": true, "v1": true}),
         json!({"use_ocdbt": false}),
         json!({"use_ocdbt": false, "use_zarr3": true}),
-        json!({"use_zarr3": true, "chunk_byte_size": 4, "ocdbt_target_data_file_size": 0}),
+        json!({"use_zarr3": true, "chunk_byte_size": 2, "ocdbt_target_data_file_size": 0}),
     ];
     let orbax = orbax.into_iter().map(|options| Layout::from_name("orbax", options).unwrap());
     [Layout::Regrow].into_iter().chain(orbax).collect()
@@ -171,7 +171,7 @@ fn cut_strategy() -> impl Strategy<Value = Cut> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
     #[test]
     fn what_comes_back_is_the_array(
         cuts in prop::collection::vec(cut_strategy(), 1..4),
