@@ -291,7 +291,7 @@ mod tests {
         let by_hand = with(|o| o.write_chunk_shape = Some(shape(&[32, 48])));
         assert!(cut(&[64, 96], &by_hand).is_ok());
         let error = cut(&[16, 48], &by_hand).unwrap_err().to_string();
-        assert!(error.contains("the shape of its shards") && error.contains("[16, 48]"), "{error}");
+        assert!(error.contains("the shape of its shards") && error.contains("[16,48]"), "{error}");
         let inner = with(|o| o.read_chunk_shape = Some(shape(&[8, 8])));
         let chunks = cut(&[16, 48], &inner).unwrap();
         assert_eq!((chunks.outer, chunks.inner), (shape(&[16, 48]), shape(&[8, 8])));
