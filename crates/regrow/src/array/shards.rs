@@ -27,6 +27,21 @@ pub struct Shard {
     pub array: Array,
 }
 
+impl Shard {
+    /// The part that fills `region` of the whole array, zeros where that reaches beyond the shard.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a region that begins before the shard.
+    pub(crate) fn part(&self, region: &Region) -> Result<Array> {
+        if self.region == *region {
+            return Ok(self.array.clone());
+        }
+        let origin = Region::new(region.relative_to(self.region.starts())?.starts(), region.lens())?;
+        let part = Part { inner: self.array.clone(), region: origin };
+        Array::deferred(self.array.dtype(), region.shape(), Arc::new(part))
+    }
+}
+
 /// The shards of one array that this process holds.
 #[derive(Debug)]
 pub struct Shards {
@@ -153,11 +168,30 @@ impl Shards {
             for number in self.chunks_of(&shard.region) {
                 let starts = chunk_starts(number, &self.shape, &self.chunk_shape);
                 let region = Region::new(starts, self.chunk_shape.dims())?;
-                chunks.push((number, part_of(shard, &region)?));
+                chunks.push((number, shard.part(&region)?));
             }
         }
         chunks.sort_by_key(|(number, _)| *number);
         Ok(chunks)
+    }
+
+    /// Errs if this process does not hold all of the array.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the first chunk that it lacks.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        let total: u64 = chunk_counts(&self.shape, &self.chunk_shape).iter().product();
+        let mut held: Vec<u64> = self.shards.iter().flat_map(|shard| self.chunks_of(&shard.region)).collect();
+        if held.len() as u64 == total {
+            return Ok(());
+        }
+        held.sort_unstable();
+        let missing =
+            (0..).zip(&held).find(|(at, number)| at != *number).map_or(held.len() as u64, |it| it.0);
+        let starts = chunk_starts(missing, &self.shape, &self.chunk_shape);
+        let region = Region::new(starts, self.chunk_shape.dims())?;
+        let region = region.intersect(&Region::whole(&self.shape)).unwrap_or(region);
+        Err(self.is_elsewhere(&region))
     }
 
     /// The numbers of the chunks that a shard is made of.
@@ -201,16 +235,6 @@ pub(crate) fn chunk_starts(number: u64, shape: &Shape, chunk_shape: &Shape) -> V
         rest /= count.max(1);
     }
     starts
-}
-
-/// The part of a shard that fills `region` of the whole array, zeros where that reaches beyond the shard.
-fn part_of(shard: &Shard, region: &Region) -> Result<Array> {
-    if shard.region == *region {
-        return Ok(shard.array.clone());
-    }
-    let origin = Region::new(region.relative_to(shard.region.starts())?.starts(), region.lens())?;
-    let part = Part { inner: shard.array.clone(), region: origin };
-    Array::deferred(shard.array.dtype(), region.shape(), Arc::new(part))
 }
 
 impl ArraySource for Shards {
@@ -400,6 +424,11 @@ mod tests {
         let array = Array::sharded(Dtype::UInt16, shape, chunk, shards, false).unwrap();
         let error = array.to_c_order().unwrap_err();
         assert!(error.to_string().contains("another process"), "{error}");
+        let error = array.shards().unwrap().check_whole().unwrap_err();
+        assert!(
+            error.to_string().contains("[0:2,0:2] of an array of shape [4,2] is held by another"),
+            "{error}"
+        );
         let mut out = vec![0; 8];
         array.copy_region_c_order(&Region::new([2, 0], [2, 2]).unwrap(), &mut out).unwrap();
         assert_eq!(out, [4, 0, 5, 0, 6, 0, 7, 0]);

@@ -107,6 +107,14 @@ impl FolderFiles<'_> {
             .map_err(|error| Error::io("cannot read what another process has written", &path, error))
     }
 
+    /// Removes a small file that some process has written here.
+    pub(super) fn withdraw(self, name: &str) -> Result<()> {
+        let path = self.folder.join(relative_path(name.as_bytes())?);
+        fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
+        self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).retain(|unsynced| *unsynced != path);
+        Ok(())
+    }
+
     fn sync_later(self, path: PathBuf) {
         if self.durable {
             self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).push(path);

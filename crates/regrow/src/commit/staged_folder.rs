@@ -183,6 +183,10 @@ impl Publication for StagedFolder {
         self.files().read(name)
     }
 
+    fn withdraw(&self, name: &str) -> Result<()> {
+        self.files().withdraw(name)
+    }
+
     fn stored_bytes(&self) -> Result<u64> {
         self.staging.stored_bytes()
     }

@@ -15,6 +15,7 @@ use crate::location::Location;
 use crate::options::{Layout, OpenOptions};
 use crate::tree::{Key, Leaf, LeafData, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
+pub(crate) mod coverage;
 pub mod equinox;
 pub mod flax;
 mod format;
@@ -28,6 +29,7 @@ mod reader;
 pub(crate) mod refusals;
 pub mod regrow;
 pub mod safetensors;
+pub(crate) mod spread;
 pub(crate) mod stream;
 pub mod structure;
 pub(crate) mod suggestions;

@@ -240,7 +240,7 @@ pub struct OrbaxOptions {
     pub chunk_byte_size: Option<u64>,
     /// Cut these axes first, with `chunk_byte_size`.
     pub shard_axes: Vec<usize>,
-    /// The outer chunk (zarr v3: the shard); must divide each array's shape.
+    /// The outer chunk (zarr v3: the shard); must divide each array's shape, or that of its shards.
     pub write_chunk_shape: Option<Shape>,
     /// The inner chunk (zarr v3 only); must divide the outer.
     pub read_chunk_shape: Option<Shape>,
@@ -250,7 +250,7 @@ pub struct OrbaxOptions {
     pub rich_types: bool,
     /// Write `_sharding`.
     pub write_sharding: bool,
-    /// Write `array_metadatas/process_0`.
+    /// Write `array_metadatas/process_<n>`.
     pub write_array_metadatas: bool,
     /// The v1 API's folder: marker file, pytree in `state/`.
     pub v1: bool,

@@ -170,6 +170,15 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
+    /// Takes back a small file that this process or one that joined has written: what one told the other, and is no part
+    /// of the checkpoint.
+    ///
+    /// # Errors
+    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    fn withdraw(&self, _name: &str) -> Result<()> {
+        Err(no_such_file("folder"))
+    }
+
     /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none of it. An old one
     /// that it replaces is removed; whatever of that cannot be removed stays under a temporary name.
     ///

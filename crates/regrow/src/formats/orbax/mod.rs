@@ -33,7 +33,7 @@
 
 use std::borrow::Cow;
 
-use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target, WriterRank};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{Layout, OpenOptions, OrbaxOptions, SaveOptions};
@@ -116,7 +116,29 @@ impl Format for Orbax {
     }
 
     fn many_writers(&self) -> Option<&dyn ManyWriters> {
-        None
+        Some(self)
+    }
+}
+
+impl ManyWriters for Orbax {
+    fn write_share(
+        &self,
+        tree: &Tree<Leaf>,
+        writer: WriterRank,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        writer::write_share(tree, writer, publication, options, &own_options(options))
+    }
+
+    fn merge(
+        &self,
+        tree: &Tree<Leaf>,
+        writers: u32,
+        publication: &dyn Publication,
+        options: &SaveOptions,
+    ) -> Result<()> {
+        writer::merge(tree, writers, publication, options, &own_options(options))
     }
 }
 

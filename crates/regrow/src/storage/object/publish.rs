@@ -456,6 +456,14 @@ impl Publication for NewObjects {
         }
     }
 
+    fn withdraw(&self, name: &str) -> Result<()> {
+        let key = format!("{}/{name}", self.folder);
+        self.flush()?;
+        self.objects.delete(std::slice::from_ref(&key))?;
+        self.state().written.remove(&key);
+        Ok(())
+    }
+
     fn stored_bytes(&self) -> Result<u64> {
         let state = self.state();
         let written: u64 = state.written.values().map(|(len_bytes, _)| *len_bytes).sum();

@@ -1,16 +1,16 @@
-//! Arrays in one OCDBT database, laid out as a single process of Orbax does.
+//! Arrays in one OCDBT database, laid out as Orbax does.
 //!
 //! ```text
-//! ocdbt.process_0/d/<hex>          chunks above 1024 bytes, a file (or more) a worker; after the chunks of one
-//!                                  of them the nodes of the process' own database
-//! ocdbt.process_0/manifest.ocdbt   the process' own database
-//! d/<hex>                          nodes of the merged database: zarr documents and small chunks inline, the
-//!                                  others by reference to ocdbt.process_0/d/<hex>
-//! manifest.ocdbt                   the merged database, written last
+//! ocdbt.process_<n>/d/<hex>          chunks above 1024 bytes, a file (or more) a worker; of a process that saves alone,
+//!                                    after the chunks of one of them the nodes of its own database
+//! ocdbt.process_<n>/manifest.ocdbt   the process' own database
+//! d/<hex>                            nodes of the merged database: zarr documents and small chunks inline, the
+//!                                    others by reference to ocdbt.process_<n>/d/<hex>
+//! manifest.ocdbt                     the merged database, written last
 //! ```
 //!
 //! Readers need only the merged one. A value is never cut, so a data file ends with the value that takes it to
-//! its target size. Memory: about 200 bytes a key, and what the workers hold.
+//! its target size. Memory: about 200 bytes a key, of all processes in that which merges, and what the workers hold.
 
 use std::sync::Arc;
 
@@ -21,41 +21,64 @@ use super::encode::{Encoded, PlannedArray};
 use super::names::kvstore_key;
 use super::workers::{self, Batch};
 use crate::error::{Result, ResultExt};
+use crate::formats::WriterRank;
 use crate::options::OrbaxOptions;
 use crate::storage::Publication;
 use crate::store::FileWriter;
 use crate::store::ocdbt::{EntryValue, OcdbtConfig, random_data_file_name, write_database};
 
-/// Folder of the database of the one process there is.
-const PROCESS_FOLDER: &str = "ocdbt.process_0/";
+/// Folder of the database of a process.
+pub(super) fn process_folder(rank: u32) -> String {
+    format!("ocdbt.process_{rank}/")
+}
 
-type Entries = Vec<(Vec<u8>, EntryValue)>;
+/// Keys with their values.
+pub(super) type Entries = Vec<(Vec<u8>, EntryValue)>;
 
-/// Writes all arrays below `item`, a folder name that ends in `/`, or nothing.
+/// Where the nodes of a process' database lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nodes {
+    /// Behind the data in one of its files.
+    BehindData,
+    /// In a file of their own, so that process 0 can read them without the data.
+    OwnFile,
+}
+
+/// The database of one process.
+#[derive(Debug)]
+pub(super) struct ProcessDatabase {
+    /// What is in it; data files are named from the process' folder.
+    pub(super) entries: Entries,
+    /// The file of its nodes, if it has one of its own.
+    pub(super) node_file: Option<String>,
+}
+
+/// Writes what falls to this process below `item`, a folder name that ends in `/`, or nothing.
 ///
 /// # Errors
 /// What the disk says; what a cast or a codec says.
-pub(super) fn write(
+pub(super) fn write_process(
     arrays: &[PlannedArray<'_>],
+    writer: WriterRank,
+    nodes: Nodes,
     staged: &dyn Publication,
     item: &str,
-    orbax: &OrbaxOptions,
-    budget_bytes: Option<u64>,
-) -> Result<()> {
-    if arrays.is_empty() {
-        return Ok(()); // As Orbax: no array, no database.
-    }
+    options: (&OrbaxOptions, Option<u64>),
+) -> Result<ProcessDatabase> {
+    let (orbax, budget_bytes) = options;
     let config = OcdbtConfig::orbax();
     let worker_count = workers::worker_count(arrays, budget_bytes);
+    let folder = format!("{item}{}", process_folder(writer.rank));
     let files = DataFiles {
         staged,
-        folder: format!("{item}{PROCESS_FOLDER}"),
+        folder: folder.clone(),
         inline_max_bytes: config.max_inline_value_bytes as usize,
         target_bytes: match orbax.ocdbt_target_data_file_size.unwrap_or(DATA_FILE_BYTES_DEFAULT) {
             0 => u64::MAX,
             bytes => bytes,
         },
         expected_len_bytes: workers::expected_file_len_bytes(arrays, worker_count),
+        has_documents: writer.rank == 0,
     };
     let done = workers::run(arrays, worker_count, |queue| {
         let mut worker = Worker { files: &files, file: None, entries: Entries::new() };
@@ -75,30 +98,55 @@ pub(super) fn write(
             (None, _) => {}
         }
     }
-    let mut node_file = match open {
-        Some(file) => file,
-        None => files.create()?,
-    };
-    let own = write_database(&config, entries.clone(), &node_file.name, node_file.writer.offset_bytes())?;
-    node_file.writer.write(&own.nodes)?;
-    node_file.finish()?;
-    for (name, bytes) in own.manifests {
-        staged.write(&format!("{item}{PROCESS_FOLDER}{name}"), &bytes)?;
-    }
-
-    let process_folder: Arc<[u8]> = PROCESS_FOLDER.as_bytes().into();
-    for (_, value) in &mut entries {
-        if let EntryValue::Indirect { base, .. } = value {
-            *base = process_folder.clone();
+    let mut node_file = None;
+    let manifests = if nodes == Nodes::BehindData {
+        let mut file = match open {
+            Some(file) => file,
+            None => files.create()?,
+        };
+        let own = write_database(&config, entries.clone(), &file.name, file.writer.offset_bytes())?;
+        file.writer.write(&own.nodes)?;
+        file.finish()?;
+        own.manifests
+    } else {
+        open.map_or(Ok(()), DataFile::finish)?;
+        let name = random_data_file_name()?;
+        let own = write_database(&config, entries.clone(), &name, 0)?;
+        if !own.nodes.is_empty() {
+            staged.write(&format!("{folder}{name}"), &own.nodes)?;
+            node_file = Some(name);
         }
+        own.manifests
+    };
+    for (name, bytes) in manifests {
+        staged.write(&format!("{folder}{name}"), &bytes)?;
     }
+    Ok(ProcessDatabase { entries, node_file })
+}
+
+/// Writes the merged database; `entries` name data files from its own folder, `item`.
+///
+/// # Errors
+/// What the disk says.
+pub(super) fn write_merged(entries: Entries, staged: &dyn Publication, item: &str) -> Result<()> {
     let node_file = random_data_file_name()?;
-    let merged = write_database(&config, entries, &node_file, 0)?;
+    let merged = write_database(&OcdbtConfig::orbax(), entries, &node_file, 0)?;
     staged.write(&format!("{item}{node_file}"), &merged.nodes)?;
     for (name, bytes) in merged.manifests {
         staged.write(&format!("{item}{name}"), &bytes)?;
     }
     Ok(())
+}
+
+/// The entries of a process' database, as one above it refers to them.
+pub(super) fn referred_from_above(mut entries: Entries, rank: u32) -> Entries {
+    let folder: Arc<[u8]> = process_folder(rank).as_bytes().into();
+    for (_, value) in &mut entries {
+        if let EntryValue::Indirect { base, .. } = value {
+            *base = folder.clone();
+        }
+    }
+    entries
 }
 
 /// Where data files go, and when to begin another.
@@ -108,6 +156,8 @@ struct DataFiles<'s> {
     inline_max_bytes: usize,
     target_bytes: u64,
     expected_len_bytes: u64,
+    /// Whether this process writes the zarr documents.
+    has_documents: bool,
 }
 
 impl DataFiles<'_> {
@@ -143,13 +193,13 @@ struct Worker<'f> {
 impl Worker<'_> {
     fn write(&mut self, batch: &Batch<'_, '_>) -> Result<()> {
         let array = batch.array;
-        if batch.chunks.start == 0 {
+        if batch.chunks.start == 0 && self.files.has_documents {
             self.put(kvstore_key(&array.name, array.form.meta.metadata_key()), array.form.document.clone())?;
         }
         for number in batch.chunks.clone() {
-            let index = array.chunk_index(number);
-            let key = kvstore_key(&array.name, &array.form.meta.chunk_key(&index));
-            match array.encode(&index).in_file(&key)? {
+            let chunk = array.chunk(number)?;
+            let key = kvstore_key(&array.name, &array.form.meta.chunk_key(&chunk.index));
+            match array.encode(&chunk).in_file(&key)? {
                 Encoded::Value(value) => {
                     let saved = array.chunk_len_bytes().saturating_sub(value.len() as u64);
                     self.put(key, value.into())?;
@@ -157,7 +207,7 @@ impl Worker<'_> {
                 }
                 Encoded::TooLarge => self.append(key, |file| {
                     let start = file.offset_bytes();
-                    array.stream(&index, &mut |part| file.write(part))?;
+                    array.stream(&chunk, &mut |part| file.write(part))?;
                     file.saved(array.chunk_len_bytes().saturating_sub(file.offset_bytes() - start))
                 })?,
             }

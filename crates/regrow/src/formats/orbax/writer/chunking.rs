@@ -5,7 +5,8 @@
 //!   [16,24] -> [16,12] -> [8,12] -> [8,6]      the largest axis goes to its next smaller divisor
 //! ```
 //!
-//! A chunk shape always divides the array's shape, so there are no edge chunks. In zarr v3 the outer chunk is
+//! A chunk shape always divides the array's shape, or that of its shards where it has some: no chunk has two writers, and
+//! there are no edge chunks unless shards have them. In zarr v3 the outer chunk is
 //! a `ZarrShard` and may hold several inner chunks; Orbax itself makes both the same.
 //!
 //! Source: Orbax `subchunking.choose_chunk_shape`; `SaveArgs.write_chunk_shape` of 2024.
@@ -28,7 +29,8 @@ pub(crate) struct ChunkShapes {
     pub(crate) inner: Shape,
 }
 
-/// The chunk shapes of the leaf at `path`, as the options ask for.
+/// The chunk shapes of the leaf at `path`, as the options ask for; `write` is the shape of one written piece, which is
+/// that of the array or of its shards.
 ///
 /// The first rule of `per_leaf` that matches stands in place of all chunk options of the whole tree. Options
 /// of the whole tree are about arrays: scalars stay whole, and axes that a leaf has not are passed over.
@@ -39,6 +41,7 @@ pub(crate) struct ChunkShapes {
 pub(super) fn chunk_shapes(
     path: &KeyPath,
     shape: &Shape,
+    write: &Shape,
     dtype: Dtype,
     options: &OrbaxOptions,
 ) -> Result<ChunkShapes> {
@@ -58,7 +61,8 @@ pub(super) fn chunk_shapes(
         }
     };
     if asked.write_chunk_shape.is_some() || asked.read_chunk_shape.is_some() {
-        return by_hand(shape, asked, options.use_zarr3);
+        let what = if write == shape { "the array's shape" } else { "the shape of its shards" };
+        return by_hand(write, what, asked, options.use_zarr3);
     }
     let file_bytes = match options.ocdbt_target_data_file_size.unwrap_or(DATA_FILE_BYTES_DEFAULT) {
         _ if !options.use_ocdbt => None,
@@ -66,16 +70,16 @@ pub(super) fn chunk_shapes(
         bytes => Some(bytes),
     };
     let target = match (asked.chunk_byte_size, file_bytes) {
-        (None, Some(file)) if shape.len_bytes(dtype)? > file => Some(file),
+        (None, Some(file)) if write.len_bytes(dtype)? > file => Some(file),
         (None, _) => None,
         (Some(chunk), file) => Some(chunk.min(file.unwrap_or(chunk))),
     };
-    let chosen = choose(shape.dims(), shape.dims(), dtype.size_bytes() as u64, target, &asked.shard_axes)?;
+    let chosen = choose(shape.dims(), write.dims(), dtype.size_bytes() as u64, target, &asked.shard_axes)?;
     let outer = Shape::new(chosen)?;
     Ok(ChunkShapes { inner: outer.clone(), outer })
 }
 
-fn by_hand(shape: &Shape, asked: &LeafChunking, use_zarr3: bool) -> Result<ChunkShapes> {
+fn by_hand(write: &Shape, what: &str, asked: &LeafChunking, use_zarr3: bool) -> Result<ChunkShapes> {
     if asked.chunk_byte_size.is_some() || !asked.shard_axes.is_empty() {
         return Err(Error::invalid("chunks are asked for both by shape and by size")
             .help("give write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
@@ -83,8 +87,8 @@ fn by_hand(shape: &Shape, asked: &LeafChunking, use_zarr3: bool) -> Result<Chunk
     if asked.read_chunk_shape.is_some() && !use_zarr3 {
         return Err(needs_zarr3());
     }
-    let outer = asked.write_chunk_shape.clone().unwrap_or_else(|| shape.clone());
-    must_divide("write_chunk_shape", &outer, "the array's shape", shape)?;
+    let outer = asked.write_chunk_shape.clone().unwrap_or_else(|| write.clone());
+    must_divide("write_chunk_shape", &outer, what, write)?;
     let inner = asked.read_chunk_shape.clone().unwrap_or_else(|| outer.clone());
     must_divide("read_chunk_shape", &inner, "the outer chunk", &outer)?;
     Ok(ChunkShapes { outer, inner })
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn shapes_given_by_hand_must_divide() {
         let cut = |dims: &[u64], options: &OrbaxOptions| {
-            chunk_shapes(&path(), &shape(dims), Dtype::Float32, options)
+            chunk_shapes(&path(), &shape(dims), &shape(dims), Dtype::Float32, options)
         };
         let both = with(|o| {
             o.write_chunk_shape = Some(shape(&[4, 6]));
@@ -275,6 +279,25 @@ mod tests {
     }
 
     #[test]
+    fn chunks_of_shards_divide_the_shards() {
+        let cut = |write: &[u64], options: &OrbaxOptions| {
+            chunk_shapes(&path(), &shape(&[64, 96]), &shape(write), Dtype::Float32, options)
+        };
+        let plain = with(|_| ());
+        assert_eq!(cut(&[16, 48], &plain).unwrap().outer, shape(&[16, 48]));
+        // As in the fixture md8_zarr3_subchunked.
+        let small = with(|o| o.chunk_byte_size = Some(24));
+        assert_eq!(cut(&[16, 48], &small).unwrap().outer, shape(&[2, 3]));
+        let by_hand = with(|o| o.write_chunk_shape = Some(shape(&[32, 48])));
+        assert!(cut(&[64, 96], &by_hand).is_ok());
+        let error = cut(&[16, 48], &by_hand).unwrap_err().to_string();
+        assert!(error.contains("the shape of its shards") && error.contains("[16,48]"), "{error}");
+        let inner = with(|o| o.read_chunk_shape = Some(shape(&[8, 8])));
+        let chunks = cut(&[16, 48], &inner).unwrap();
+        assert_eq!((chunks.outer, chunks.inner), (shape(&[16, 48]), shape(&[8, 8])));
+    }
+
+    #[test]
     fn a_rule_for_a_leaf_stands_in_place_of_the_rest() {
         let rule = LeafChunking { write_chunk_shape: Some(shape(&[2, 2])), ..LeafChunking::default() };
         let options = with(|o| {
@@ -282,8 +305,9 @@ mod tests {
             o.shard_axes = vec![0, 5];
             o.per_leaf = vec![(PathPattern::new("a").unwrap(), rule)];
         });
-        let cut =
-            |path: &KeyPath| chunk_shapes(path, &shape(&[4, 4]), Dtype::Float32, &options).unwrap().outer;
+        let cut = |path: &KeyPath| {
+            chunk_shapes(path, &shape(&[4, 4]), &shape(&[4, 4]), Dtype::Float32, &options).unwrap().outer
+        };
         assert_eq!(cut(&path()), shape(&[2, 2]));
         assert_eq!(cut(&KeyPath::from_iter([Key::dict("b")])), shape(&[1, 1]));
     }
@@ -291,7 +315,9 @@ mod tests {
     #[test]
     fn a_chunk_fits_its_data_file() {
         let cut = |options: &OrbaxOptions| {
-            chunk_shapes(&path(), &shape(&[64, 64]), Dtype::Float32, options).unwrap().outer
+            chunk_shapes(&path(), &shape(&[64, 64]), &shape(&[64, 64]), Dtype::Float32, options)
+                .unwrap()
+                .outer
         };
         assert_eq!(cut(&with(|o| o.ocdbt_target_data_file_size = Some(8192))), shape(&[32, 64]));
         assert_eq!(cut(&with(|o| o.ocdbt_target_data_file_size = Some(0))), shape(&[64, 64]));

@@ -3,7 +3,7 @@
 //! ```text
 //! _METADATA                     the tree: key path, kind and written shape of every leaf
 //! _CHECKPOINT_METADATA          handler, times, the user's metadata (v1)
-//! array_metadatas/process_0     chunks of jax.Array leaves; the name of a PRNG's algorithm
+//! array_metadatas/process_<n>   chunks of jax.Array leaves; the name of a PRNG's algorithm; each process writes one
 //! _sharding                     base64 of the name -> sharding, as JSON in a string
 //! _strings.json                 texts, nested at every / of the name
 //! commit_success.txt            that it is complete, for copies on an object store
@@ -19,7 +19,6 @@ use serde_json::{Map, Value};
 
 use crate::array::Shape;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::array_metadatas::{self, ARRAY_METADATAS_FOLDER, process_file};
 use crate::formats::orbax::checkpoint_metadata::{
     CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, PYTREE_HANDLER, V1_PYTREE_HANDLER,
 };
@@ -32,6 +31,10 @@ use crate::formats::orbax::sharding::{self, SHARDING_FILE};
 use crate::formats::orbax::strings::{STRINGS_FILE, Strings};
 use crate::tree::names::push_key;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
+
+mod array_metadatas;
+
+pub(crate) use self::array_metadatas::array_metadatas_of;
 
 /// Item that holds the pytree in the v1 API's layout; the v0 layout has the pytree at the top.
 pub(crate) const V1_ITEM: &str = "state";
@@ -136,6 +139,13 @@ pub(crate) struct Switches<'a> {
     pub(crate) custom_metadata: Option<&'a Value>,
 }
 
+impl Switches<'_> {
+    /// The folder of the pytree, with a `/` behind it; nothing if it is the checkpoint's.
+    pub(crate) fn item(&self) -> String {
+        if self.v1 { format!("{V1_ITEM}/") } else { String::new() }
+    }
+}
+
 /// Takes the small files one after another, each piece by piece: of a million leaves they are hundreds of MiB.
 pub(crate) trait DocumentSink {
     /// Begins a file, by its name below the checkpoint's folder.
@@ -200,7 +210,7 @@ pub(crate) fn documents<'a>(
     switches: Switches<'_>,
     sink: &mut dyn DocumentSink,
 ) -> Result<()> {
-    let item = |file: &str| if switches.v1 { format!("{V1_ITEM}/{file}") } else { file.to_owned() };
+    let item = |file: &str| format!("{}{file}", switches.item());
     let leaves = move || tree.leaves().iter().enumerate().map(move |(at, leaf)| (leaf, entry(at)));
     let jax_arrays = move || leaves().filter(|(_, entry)| entry.value_type == ValueType::JaxArray);
 
@@ -209,29 +219,13 @@ pub(crate) fn documents<'a>(
     sink.begin(&item(METADATA_FILE))?;
     write_tree_metadata(tree, entry, switches, sink)?;
     sink.end()?;
-    if jax_arrays().next().is_some() {
-        let has_prng_key = jax_arrays().any(|(leaf, _)| matches!(leaf.kind, LeafKind::PrngKey(Some(_))));
-        if switches.write_array_metadatas || has_prng_key {
-            sink.begin(&item(&format!("{ARRAY_METADATAS_FOLDER}/{}", process_file(0))))?;
-            let mut text = array_metadatas::OPENING.to_vec();
-            for (at, (leaf, entry)) in jax_arrays().enumerate() {
-                if at > 0 {
-                    text.extend_from_slice(b", ");
-                }
-                push_array_metadata(&mut text, leaf, &entry)?;
-                flush(sink, &mut text, PIECE_LEN_BYTES)?;
-            }
-            text.extend_from_slice(array_metadatas::CLOSING);
-            flush(sink, &mut text, 1)?;
-            sink.end()?;
-        }
-        if switches.write_sharding {
-            // Without an entry Orbax could not restore the leaf: one that says nothing gets the first CPU.
-            let single = sharding::single_device();
-            let shardings = jax_arrays()
-                .map(|(leaf, entry)| (entry.name, Some(leaf.sharding.as_deref().unwrap_or(&single))));
-            whole(sink, &item(SHARDING_FILE), &sharding::to_json(shardings)?)?;
-        }
+    array_metadatas_of(0, tree, entry, switches, sink)?;
+    if switches.write_sharding && jax_arrays().next().is_some() {
+        // Without an entry Orbax could not restore the leaf: one that says nothing gets the first CPU.
+        let single = sharding::single_device();
+        let shardings =
+            jax_arrays().map(|(leaf, entry)| (entry.name, Some(leaf.sharding.as_deref().unwrap_or(&single))));
+        whole(sink, &item(SHARDING_FILE), &sharding::to_json(shardings)?)?;
     }
     let mut strings = Strings::default();
     for (leaf, entry) in leaves().filter(|(_, entry)| entry.value_type == ValueType::String) {
@@ -420,16 +414,6 @@ impl RichBuilder {
             }
         }
     }
-}
-
-fn push_array_metadata(out: &mut Vec<u8>, leaf: &Leaf, entry: &LeafEntry<'_>) -> Result<()> {
-    let ext_metadata = match &leaf.kind {
-        LeafKind::PrngKey(Some(algorithm)) => Some(serde_json::json!({"random_key_impl": &**algorithm})),
-        _ => None,
-    };
-    let dims = |shape: Option<&'_ Shape>| shape.map(|shape| shape.dims().to_vec()).unwrap_or_default();
-    let (write_shape, chunk_shape) = (dims(entry.write_shape), dims(entry.chunk_shape));
-    array_metadatas::push_entry(out, entry.name, &write_shape, &chunk_shape, ext_metadata.as_ref())
 }
 
 /// The v1 API keeps the user's metadata here, v0 in `_METADATA`.

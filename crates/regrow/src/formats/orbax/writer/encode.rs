@@ -15,8 +15,9 @@ use bytes::Bytes;
 use zstd::stream::write::Encoder;
 
 use super::chunking::ChunkShapes;
+use super::held::{Chunk, Held};
 use super::source::ChunkSource;
-use crate::array::{Array, Dtype, Region};
+use crate::array::{Array, Dtype, Region, chunk_counts};
 use crate::bytes::checksum::crc32c;
 use crate::error::{Error, Result};
 use crate::options::Compression;
@@ -42,7 +43,10 @@ pub(super) struct Form {
 pub(super) struct PlannedArray<'a> {
     /// The name it is stored under.
     pub(super) name: Arc<str>,
-    pub(super) array: &'a Array,
+    /// Its position among the leaves of the tree.
+    pub(super) leaf: u32,
+    /// What this process writes of it.
+    pub(super) held: Held<'a>,
     pub(super) form: Arc<Form>,
 }
 
@@ -52,13 +56,13 @@ pub(super) enum Encoded {
     TooLarge,
 }
 
-impl PlannedArray<'_> {
-    /// Number of chunks.
+impl<'a> PlannedArray<'a> {
+    /// Number of chunks that this process writes.
     pub(super) fn chunk_count(&self) -> u64 {
-        self.counts().product()
+        self.held.count(self.form.meta.shape(), &self.form.chunks.outer)
     }
 
-    /// Bytes of all chunks before compression.
+    /// Bytes of those chunks before compression.
     pub(super) fn len_bytes(&self) -> u64 {
         self.chunk_len_bytes().saturating_mul(self.chunk_count())
     }
@@ -68,38 +72,29 @@ impl PlannedArray<'_> {
         self.form.chunks.outer.len_elements().saturating_mul(self.form.dtype.size_bytes() as u64)
     }
 
-    /// The place in the grid of a chunk, by its number in C order.
-    pub(super) fn chunk_index(&self, number: u64) -> Vec<u64> {
-        let mut rest = number;
-        let mut index: Vec<u64> = self.counts().collect();
-        for place in index.iter_mut().rev() {
-            let count = (*place).max(1);
-            *place = rest % count;
-            rest /= count;
-        }
-        index
+    /// A chunk, by its number among those that this process writes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there are not that many.
+    pub(super) fn chunk(&self, number: u64) -> Result<Chunk<'a>> {
+        self.held.chunk(number, self.form.meta.shape(), &self.form.chunks.outer)
     }
 
-    /// Chunks on each axis; shapes divide, so there is no rest.
-    fn counts(&self) -> impl Iterator<Item = u64> {
-        self.array.shape().dims().iter().zip(self.form.chunks.outer.dims()).map(|(dim, chunk)| dim / chunk)
-    }
-
-    fn region(&self, index: &[u64]) -> Result<Region> {
-        let lens = self.form.chunks.outer.dims();
-        Region::new(index.iter().zip(lens).map(|(i, len)| i * len).collect::<Vec<_>>(), lens)
+    /// The number of a chunk among all of the array, in C order.
+    pub(super) fn number_in_array(&self, chunk: &Chunk<'_>) -> u64 {
+        let counts = chunk_counts(self.form.meta.shape(), &self.form.chunks.outer);
+        chunk.index.iter().zip(&counts).fold(0, |number, (index, count)| number * count + index)
     }
 
     /// The value of a small chunk.
     ///
     /// # Errors
     /// What a cast or a codec says.
-    pub(super) fn encode(&self, index: &[u64]) -> Result<Encoded> {
+    pub(super) fn encode(&self, chunk: &Chunk<'_>) -> Result<Encoded> {
         if self.chunk_len_bytes() > IN_MEMORY_MAX_BYTES {
             return Ok(Encoded::TooLarge);
         }
-        let region = self.region(index)?;
-        let source = ChunkSource { array: self.array, region: &region, dtype: self.form.dtype };
+        let source = ChunkSource { array: &chunk.array, region: &chunk.region, dtype: self.form.dtype };
         Ok(Encoded::Value(self.form.meta.encode_chunk(&source.bytes()?)?))
     }
 
@@ -107,11 +102,11 @@ impl PlannedArray<'_> {
     ///
     /// # Errors
     /// What `sink`, a cast or the codec says.
-    pub(super) fn stream(&self, index: &[u64], sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let outer = self.region(index)?;
+    pub(super) fn stream(&self, chunk: &Chunk<'_>, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let outer = &chunk.region;
         let mut sink = Counted { sink, len_bytes: 0, error: None };
         if self.form.meta.version() == 2 {
-            return self.stream_inner(&outer, &mut sink);
+            return self.stream_inner(&chunk.array, outer, &mut sink);
         }
         let mut shard_index = Vec::new();
         let inner = self.form.chunks.inner.dims();
@@ -124,7 +119,7 @@ impl PlannedArray<'_> {
                 rest /= count;
             }
             let offset = sink.len_bytes;
-            self.stream_inner(&Region::new(starts, inner)?, &mut sink)?;
+            self.stream_inner(&chunk.array, &Region::new(starts, inner)?, &mut sink)?;
             shard_index.extend(offset.to_le_bytes());
             shard_index.extend((sink.len_bytes - offset).to_le_bytes());
         }
@@ -133,8 +128,8 @@ impl PlannedArray<'_> {
     }
 
     /// One chunk without an index: its bytes, or one zstd frame that states its content size.
-    fn stream_inner(&self, region: &Region, sink: &mut Counted<'_>) -> Result<()> {
-        let source = ChunkSource { array: self.array, region, dtype: self.form.dtype };
+    fn stream_inner(&self, array: &Array, region: &Region, sink: &mut Counted<'_>) -> Result<()> {
+        let source = ChunkSource { array, region, dtype: self.form.dtype };
         let level = match self.form.compression {
             Compression::None => return source.for_each_piece(|piece| sink.put(piece)),
             Compression::Zstd(level) => level,

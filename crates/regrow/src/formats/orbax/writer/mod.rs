@@ -1,4 +1,4 @@
-//! Writing an Orbax checkpoint, in any of its own forms, as one process.
+//! Writing an Orbax checkpoint, in any of its own forms, as one process or as one of several.
 //!
 //! ```text
 //! tree ──plan──> names, dtypes, chunk shapes ──documents──> _METADATA, _sharding, ...    in memory
@@ -12,9 +12,11 @@
 //! | `names` | param names and their collisions |
 //! | `chunking` | chunk shapes: Orbax' greedy chooser, or shapes given by hand |
 //! | `documents` | the small files |
+//! | `held` | which chunks this process writes, and where they lie |
 //! | `source`, `encode` | the bytes of a chunk, from memory of any strides to its stored value |
 //! | `workers` | the threads, under the byte budget |
 //! | `arrays_ocdbt`, `arrays_files` | where the values go |
+//! | `share`, `merge` | what several processes have written: told to process 0, and made one checkpoint by it |
 //!
 //! Documents, zarr metadata, keys and tree match Orbax 0.12.8 byte for byte; what differs is what differs
 //! between any two saves (times, random names), and how zstd was built.
@@ -24,17 +26,24 @@ mod arrays_ocdbt;
 mod chunking;
 pub(crate) mod documents;
 mod encode;
+mod held;
+mod merge;
 pub(crate) mod names;
 pub(super) mod plan;
+mod share;
 mod source;
 #[cfg(test)]
 mod tests;
 mod workers;
 
-use self::documents::{Document, Switches, V1_ITEM, documents};
+use self::arrays_ocdbt::{Nodes, ProcessDatabase, referred_from_above, write_merged, write_process};
+use self::documents::{Document, Switches, array_metadatas_of, documents};
+use self::merge::gather;
 use self::plan::Plan;
+use self::share::{Share, withdraw};
 use crate::engine::{OrbaxOptions, SaveOptions};
 use crate::error::Result;
+use crate::formats::WriterRank;
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 
@@ -52,14 +61,83 @@ pub(crate) fn write(
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
-    let (plan, documents) = prepare(tree, options, orbax)?;
-    let item = if orbax.v1 { format!("{V1_ITEM}/") } else { String::new() };
-    if orbax.use_ocdbt {
-        arrays_ocdbt::write(&plan.arrays, staged, &item, orbax, options.budget_bytes)?;
-    } else {
-        arrays_files::write(&plan.arrays, staged, &item, options.budget_bytes)?;
+    let (plan, documents) = prepare(tree, WriterRank::ALONE, options, orbax)?;
+    let item = switches(options, orbax).item();
+    let written = write_arrays(&plan, WriterRank::ALONE, Nodes::BehindData, staged, (options, orbax))?;
+    if let Some(database) = written {
+        write_merged(referred_from_above(database.entries, 0), staged, &item)?;
     }
     documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))
+}
+
+/// Adds the files of one of several processes: the chunks that fall to it, its database, its `array_metadatas`.
+///
+/// # Errors
+/// As [`write`]; `InvalidArgument` with region and leaf for a chunk file that another process has written.
+pub(crate) fn write_share(
+    tree: &Tree<Leaf>,
+    writer: WriterRank,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+    orbax: &OrbaxOptions,
+) -> Result<()> {
+    let plan = plan(tree, writer, options, orbax)?;
+    let written = write_arrays(&plan, writer, Nodes::OwnFile, staged, (options, orbax))?;
+    let mut documents: Vec<Document> = Vec::new();
+    array_metadatas_of(
+        writer.rank,
+        tree,
+        &|leaf| plan.entry(leaf),
+        switches(options, orbax),
+        &mut documents,
+    )?;
+    // That of process 0 is one of the checkpoint's documents.
+    for (name, bytes) in documents.iter().filter(|_| writer.rank > 0) {
+        staged.write(name, bytes)?;
+    }
+    let node_file = written.and_then(|database| database.node_file);
+    Share::of(&plan.arrays, node_file)?.write(writer.rank, staged)
+}
+
+/// Makes one checkpoint of what `writers` processes have written.
+///
+/// # Errors
+/// `NotFound` for a process that has written nothing; `Corrupt` for what it has written; `InvalidArgument` with region and
+/// leaf for a chunk that two have written, or none; what the disk says.
+pub(crate) fn merge(
+    tree: &Tree<Leaf>,
+    writers: u32,
+    staged: &dyn Publication,
+    options: &SaveOptions,
+    orbax: &OrbaxOptions,
+) -> Result<()> {
+    let (plan, documents) = prepare(tree, WriterRank { rank: 0, count: writers }, options, orbax)?;
+    let item = switches(options, orbax).item();
+    let entries = gather(&plan, writers, staged, &item)?;
+    if orbax.use_ocdbt && !plan.arrays.is_empty() {
+        write_merged(entries, staged, &item)?;
+    }
+    documents.iter().try_for_each(|(name, bytes)| staged.write(name, bytes))?;
+    (0..writers).try_for_each(|rank| withdraw(rank, staged))
+}
+
+/// Writes the chunks that fall to this process; its database, if there is one.
+fn write_arrays(
+    plan: &Plan<'_>,
+    writer: WriterRank,
+    nodes: Nodes,
+    staged: &dyn Publication,
+    (options, orbax): (&SaveOptions, &OrbaxOptions),
+) -> Result<Option<ProcessDatabase>> {
+    let (arrays, item) = (&plan.arrays, switches(options, orbax).item());
+    if !orbax.use_ocdbt {
+        arrays_files::write(arrays, writer, staged, &item, options.budget_bytes)?;
+        return Ok(None);
+    }
+    if arrays.is_empty() {
+        return Ok(None); // As Orbax: no array, no database.
+    }
+    write_process(arrays, writer, nodes, staged, &item, (orbax, options.budget_bytes)).map(Some)
 }
 
 /// Says what [`write`] would refuse, and writes nothing.
@@ -67,20 +145,36 @@ pub(crate) fn write(
 /// # Errors
 /// As [`write`], but for what the disk says.
 pub(crate) fn check(tree: &Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<()> {
-    prepare(tree, options, orbax).map(drop)
+    prepare(tree, WriterRank::ALONE, options, orbax).map(drop)
 }
 
 /// The plan, and the small files: made before the arrays, since they can still be refused; on disk after them.
 fn prepare<'a>(
     tree: &'a Tree<Leaf>,
+    writer: WriterRank,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<(Plan<'a>, Vec<Document>)> {
+    let plan = plan(tree, writer, options, orbax)?;
+    let mut small: Vec<Document> = Vec::new();
+    documents(tree, &|leaf| plan.entry(leaf), switches(options, orbax), &mut small)?;
+    Ok((plan, small))
+}
+
+fn plan<'a>(
+    tree: &'a Tree<Leaf>,
+    writer: WriterRank,
+    options: &SaveOptions,
+    orbax: &OrbaxOptions,
+) -> Result<Plan<'a>> {
     if orbax.read_chunk_shape.is_some() && !orbax.use_zarr3 {
         return Err(chunking::needs_zarr3());
     }
-    let plan = Plan::new(tree, options, orbax)?;
-    let switches = Switches {
+    Plan::new(tree, writer, options, orbax)
+}
+
+fn switches<'o>(options: &'o SaveOptions, orbax: &OrbaxOptions) -> Switches<'o> {
+    Switches {
         use_ocdbt: orbax.use_ocdbt,
         use_zarr3: orbax.use_zarr3,
         rich_types: orbax.rich_types,
@@ -89,8 +183,5 @@ fn prepare<'a>(
         v1: orbax.v1,
         beside_regrow_json: false,
         custom_metadata: options.custom_metadata.as_ref(),
-    };
-    let mut small: Vec<Document> = Vec::new();
-    documents(tree, &|leaf| plan.entry(leaf), switches, &mut small)?;
-    Ok((plan, small))
+    }
 }

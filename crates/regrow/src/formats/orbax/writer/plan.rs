@@ -7,6 +7,7 @@
 //! | Python or NumPy number | array of shape `[]`; a complex one as Orbax stores `np.complex128`, which it gives back as `complex` |
 //! | text | member of `_strings.json` |
 //! | placeholder | its entry alone |
+//! | array in shards | chunks of the shards that this process holds; one that all hold, by one of them |
 //! | bytes, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
 
 use std::collections::HashMap;
@@ -15,11 +16,14 @@ use std::sync::Arc;
 use super::chunking::{ChunkShapes, chunk_shapes};
 use super::documents::{LeafEntry, ValueType};
 use super::encode::{Form, PlannedArray};
+use super::held::Held;
 use super::names::{check_distinct, check_folders, check_key_len, check_siblings, param_name};
-use crate::array::{Array, Dtype, Shape};
+use crate::array::{Array, Dtype, Shape, Shards, chunk_counts};
 use crate::error::{Error, Result};
+use crate::formats::WriterRank;
 use crate::formats::orbax::strings::Strings;
 use crate::formats::refusals::Refusals;
+use crate::formats::spread::writers_of_whole;
 use crate::options::{Compression, OrbaxOptions, SaveOptions};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 use crate::zarr::ArrayMeta;
@@ -47,6 +51,11 @@ pub(super) struct PlannedEntry {
 }
 
 impl<'a> Plan<'a> {
+    /// The names of all leaves, in flatten order.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|entry| &*entry.name)
+    }
+
     /// What the documents say of a leaf.
     pub(super) fn entry(&self, leaf: usize) -> LeafEntry<'_> {
         let entry = self.entries.get(leaf);
@@ -63,13 +72,19 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// One error that names all leaves which cannot be written, each with its reason.
-    pub(super) fn new(tree: &'a Tree<Leaf>, options: &SaveOptions, orbax: &OrbaxOptions) -> Result<Self> {
+    pub(super) fn new(
+        tree: &'a Tree<Leaf>,
+        writer: WriterRank,
+        options: &SaveOptions,
+        orbax: &OrbaxOptions,
+    ) -> Result<Self> {
         let mut refusals = Refusals::default();
+        let writers = writers_of_whole(tree, writer.count);
         let mut plan = Self { entries: Vec::with_capacity(tree.len()), arrays: Vec::new() };
         let mut strings = Strings::default();
         let mut forms = Forms { options, orbax, known: HashMap::new() };
         let paths = tree.paths();
-        for (path, leaf) in paths.iter().zip(tree.leaves()) {
+        for (at, (path, leaf)) in paths.iter().zip(tree.leaves()).enumerate() {
             let name: Arc<str> = param_name(path).into();
             let mut entry = PlannedEntry {
                 name: name.clone(),
@@ -80,16 +95,18 @@ impl<'a> Plan<'a> {
             match &leaf.data {
                 LeafData::Array(array) if leaf.kind.is_array() => {
                     let planned = forms.of(path, leaf, array).and_then(|form| {
-                        let planned = PlannedArray { name, array, form };
                         if orbax.use_ocdbt {
-                            let farthest = planned.chunk_index(planned.chunk_count().saturating_sub(1));
-                            check_key_len(&planned.name, &farthest)?;
+                            let counts = chunk_counts(array.shape(), &form.chunks.outer);
+                            let farthest: Vec<u64> = counts.iter().map(|n| n.saturating_sub(1)).collect();
+                            check_key_len(&name, &farthest)?;
                         }
-                        Ok(planned)
+                        let is_own = writers.get(at) == Some(&writer.rank);
+                        let held = held(array, is_own, writer, &form)?;
+                        Ok(PlannedArray { name, leaf: at as u32, held, form })
                     });
                     if let Some(planned) = refusals.keep(path, planned) {
                         if entry.value_type == ValueType::JaxArray {
-                            entry.write_shape = Some(array.shape().clone());
+                            entry.write_shape = Some(write_shape(array).clone());
                             entry.chunk_shape = Some(planned.form.chunks.inner.clone());
                         }
                         plan.arrays.push(planned);
@@ -115,6 +132,28 @@ impl<'a> Plan<'a> {
         }
         refusals.finish("cannot be written as Orbax writes them")?;
         Ok(plan)
+    }
+}
+
+/// The shape of what is written at once: that of the array, or of its shards.
+fn write_shape(array: &Array) -> &Shape {
+    array.shards().map_or(array.shape(), Shards::chunk_shape)
+}
+
+/// What falls to this process of an array; `is_own` says whether it is the one to write what all hold.
+///
+/// # Errors
+/// `InvalidArgument` if it is the only process, and does not hold all.
+fn held<'a>(array: &'a Array, is_own: bool, writer: WriterRank, form: &Form) -> Result<Held<'a>> {
+    match array.shards() {
+        Some(shards) if !shards.is_replicated() || is_own => {
+            if writer == WriterRank::ALONE {
+                shards.check_whole()?;
+            }
+            Ok(Held::of_shards(shards, &form.chunks.outer))
+        }
+        None if is_own => Ok(Held::Whole(array)),
+        _ => Ok(Held::Nothing),
     }
 }
 
@@ -146,7 +185,7 @@ impl Forms<'_> {
         };
         let shape = array.shape();
         check_leaf(&leaf.kind, dtype, shape)?;
-        let chunks = chunk_shapes(path, shape, dtype, self.orbax)?;
+        let chunks = chunk_shapes(path, shape, write_shape(array), dtype, self.orbax)?;
         let key = (dtype, shape.clone(), chunks.clone());
         if let Some(form) = self.known.get(&key) {
             return Ok(form.clone());

@@ -27,7 +27,7 @@
 //! | `index`, `database` | what the database says of raw leaves; the database |
 //! | `chunks` | compressed leaves |
 //! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
-//! | `part`, `spread` | what one process of several writes; who writes what all of them hold |
+//! | `part` | what one process of several writes |
 //! | `merge`, `piece_index` | the parts put together; where every piece lies |
 //! | `data_file` | the record of a file that was written |
 
@@ -65,7 +65,6 @@ mod plan;
 mod reuse;
 mod small_files;
 mod split;
-mod spread;
 #[cfg(test)]
 mod tests;
 mod write;

@@ -1,6 +1,6 @@
 //! Where every piece of every array lies, and the database's entries for them.
 //!
-//! Ten bytes or so a piece: there may be ten million of them, of a thousand processes. Keys are made when the writer of
+//! Twelve bytes a piece: there may be ten million of them, of a thousand processes. Keys are made when the writer of
 //! the database asks for them.
 
 use std::collections::HashMap;
@@ -12,51 +12,39 @@ use super::super::manifest::PartColumns;
 use super::super::stored_dtype;
 use super::index::names_rise;
 use super::plan::Plan;
-use crate::array::{Dtype, Region, Shape, chunk_counts, chunk_starts};
+use crate::array::{Dtype, Shape, chunk_counts};
 use crate::error::{Error, Result};
+use crate::formats::coverage::{Coverage, CutLeaf};
 use crate::options::Compression;
 use crate::store::ocdbt::{Entries, ValueRef};
+use crate::tree::Leaf;
 use crate::zarr::ArrayMeta;
-
-/// No process has written the piece.
-const NOBODY: u32 = u32::MAX;
 
 /// Where the pieces are.
 pub(super) struct PiecePlaces {
-    /// Of each leaf, the number of its first piece; one more at the end.
-    first: Vec<usize>,
-    /// Of each piece, the number of its file and the offset there.
-    files: Vec<u32>,
+    /// Which data file each piece lies in.
+    coverage: Coverage,
+    /// Of each piece, where it begins there.
     offsets: Vec<u64>,
+    /// The data files.
     names: Vec<Arc<[u8]>>,
-    /// Who wrote which file.
-    ranks: Vec<u32>,
-    /// What to say of a leaf.
-    leaves: Vec<(String, Shape, Shape)>,
 }
 
 impl PiecePlaces {
     /// Of a tree of which nobody has written anything.
     pub fn new(plan: &Plan<'_>) -> Result<Self> {
-        let mut first = Vec::with_capacity(plan.tree.len() + 1);
-        let mut leaves = Vec::with_capacity(plan.tree.len());
-        let mut total = 0_usize;
-        for (at, leaf) in plan.tree.leaves().iter().enumerate() {
-            first.push(total);
-            let (shape, chunk) = match leaf.as_array() {
-                Some(array) => (array.shape().clone(), plan.chunk_shape(array).clone()),
-                None => (Shape::new([0])?, Shape::new([1])?),
-            };
-            let counts = chunk_counts(&shape, &chunk).iter().try_fold(1_u64, |a, &b| a.checked_mul(b));
-            let count = counts.and_then(|count| usize::try_from(count).ok());
-            let next =
-                count.and_then(|count| total.checked_add(count)).filter(|&next| next < NOBODY as usize);
-            total = next.ok_or_else(|| Error::invalid("the arrays are cut into too many chunks"))?;
-            leaves.push((plan.name(at).to_owned(), shape, chunk));
-        }
-        first.push(total);
-        let (files, offsets) = (vec![NOBODY; total], vec![0; total]);
-        Ok(Self { first, files, offsets, names: Vec::new(), ranks: Vec::new(), leaves })
+        let cut = |(at, leaf): (usize, &Leaf)| {
+            let name = plan.name(at).to_owned();
+            match leaf.as_array() {
+                Some(array) => {
+                    let (shape, piece_shape) = (array.shape().clone(), plan.chunk_shape(array).clone());
+                    Ok(CutLeaf { name, shape, piece_shape })
+                }
+                None => CutLeaf::nothing(name),
+            }
+        };
+        let coverage = Coverage::new(plan.tree.leaves().iter().enumerate().map(cut))?;
+        Ok(Self { offsets: vec![0; coverage.piece_count()], coverage, names: Vec::new() })
     }
 
     /// Adds what process `rank` has written.
@@ -64,43 +52,21 @@ impl PiecePlaces {
     /// # Errors
     /// `InvalidArgument` for a piece that another process has written too, or that the tree has not.
     pub fn add(&mut self, rank: u32, columns: &PartColumns) -> Result<()> {
-        let first_file = self.names.len();
-        self.names.extend(columns.data_files.iter().map(|file| Arc::from(file.name.as_bytes())));
-        self.ranks.resize(self.names.len(), rank);
+        let mut sources = Vec::with_capacity(columns.data_files.len());
+        for file in &columns.data_files {
+            self.names.push(Arc::from(file.name.as_bytes()));
+            sources.push(self.coverage.add_source(rank));
+        }
         let pieces = columns.pieces.leaves.iter().zip(&columns.pieces.chunks);
         let places = columns.leaf_files.iter().zip(&columns.leaf_offsets);
         for ((&leaf, &chunk), (&file, &offset)) in pieces.zip(places) {
-            let leaf = leaf as usize;
-            let range = self.first.get(leaf).zip(self.first.get(leaf + 1)).map(|(&first, &end)| first..end);
-            let at = range.and_then(|range| {
-                let at = usize::try_from(chunk).ok().and_then(|chunk| range.start.checked_add(chunk))?;
-                // A leaf without elements has no chunks, and needs none.
-                (at < range.end).then_some(at)
-            });
-            let Some(at) = at else {
-                let is_empty = self.leaves.get(leaf).is_some_and(|(_, shape, _)| shape.is_empty());
-                if is_empty {
-                    continue;
-                }
-                return Err(Error::invalid(format!(
-                    "process {rank} has written chunk {chunk} of leaf {leaf}, which process 0 does not know"
-                ))
-                .help("all processes save the same tree, with the same shardings"));
-            };
-            let number = usize::try_from(file).ok().map(|file| first_file + file);
-            let Some(number) = number.filter(|&number| number < self.names.len()) else {
+            let Some(&source) = usize::try_from(file).ok().and_then(|file| sources.get(file)) else {
                 return Err(Error::corrupt(format!("process {rank} has not said where chunk {chunk} lies")));
             };
-            let (Some(place), Some(to)) = (self.files.get_mut(at), self.offsets.get_mut(at)) else {
-                continue;
-            };
-            if *place != NOBODY {
-                let other = self.ranks.get(*place as usize).copied().unwrap_or(0);
-                return Err(self.of_piece(leaf, chunk, |region, name| {
-                    format!("processes {other} and {rank} have both written {region} of {name}")
-                }));
+            let at = self.coverage.take(source, leaf, chunk)?;
+            if let Some(to) = at.and_then(|at| self.offsets.get_mut(at)) {
+                *to = offset;
             }
-            (*place, *to) = (number as u32, offset);
         }
         Ok(())
     }
@@ -110,30 +76,12 @@ impl PiecePlaces {
     /// # Errors
     /// `InvalidArgument` with the region and the leaf.
     pub fn check_whole(&self) -> Result<()> {
-        let Some(at) = self.files.iter().position(|&file| file == NOBODY) else { return Ok(()) };
-        let leaf = self.first.partition_point(|&first| first <= at).saturating_sub(1);
-        let chunk = at - self.first.get(leaf).copied().unwrap_or(0);
-        Err(self.of_piece(leaf, chunk as u64, |region, name| {
-            format!("no process has written {region} of {name}")
-        }))
-    }
-
-    fn of_piece(&self, leaf: usize, chunk: u64, say: impl FnOnce(&Region, &str) -> String) -> Error {
-        let Some((name, shape, chunk_shape)) = self.leaves.get(leaf) else {
-            return Error::invalid(format!("there is no leaf {leaf}"));
-        };
-        let starts = chunk_starts(chunk, shape, chunk_shape);
-        let whole = Region::whole(shape);
-        let region = Region::new(starts, chunk_shape.dims()).ok().and_then(|region| region.intersect(&whole));
-        Error::invalid(say(&region.unwrap_or(whole), name)).help(
-            "the shards of an array cover it without holes and overlaps; each is held by one process, or has \
-                   replicas of which the one numbered 0 is saved",
-        )
+        self.coverage.check_whole()
     }
 
     /// How many pieces there are.
     pub fn piece_count(&self) -> usize {
-        self.files.len()
+        self.coverage.piece_count()
     }
 
     /// How many data files they lie in.
@@ -143,11 +91,15 @@ impl PiecePlaces {
 
     /// File and offset of each chunk of a leaf, in C order of the chunks.
     pub fn of_leaf(&self, leaf: usize) -> impl Iterator<Item = (&str, u64)> {
-        let range = self.first.get(leaf).zip(self.first.get(leaf + 1)).map_or(0..0, |(&a, &b)| a..b);
-        range.filter_map(|at| {
-            let name = self.names.get(*self.files.get(at)? as usize)?;
-            Some((std::str::from_utf8(name).unwrap_or_default(), *self.offsets.get(at)?))
+        self.coverage.pieces_of(leaf).filter_map(|at| {
+            let (name, offset) = self.place(at)?;
+            Some((std::str::from_utf8(name).unwrap_or_default(), offset))
         })
+    }
+
+    fn place(&self, piece: usize) -> Option<(&Arc<[u8]>, u64)> {
+        let name = self.names.get(self.coverage.source_of(piece)? as usize)?;
+        Some((name, *self.offsets.get(piece)?))
     }
 }
 
@@ -263,18 +215,15 @@ impl Entries for PieceEntries<'_> {
         let nothing = ValueRef::Inline(b"");
         let Some((leaf, document, at)) = self.entry(at) else { return nothing };
         let Some(&(_, number)) = document.chunks.get(at) else { return ValueRef::Inline(&document.json) };
-        let Some(&first) = self.places.first.get(leaf as usize) else { return nothing };
-        let piece = first + number as usize;
-        let (file, offset) = (self.places.files.get(piece), self.places.offsets.get(piece));
-        let name = file.and_then(|&file| self.places.names.get(file as usize));
-        match (name, offset) {
-            (Some(relative), Some(&offset_bytes)) => ValueRef::Indirect {
+        let piece = self.places.coverage.pieces_of(leaf as usize).start + number as usize;
+        match self.places.place(piece) {
+            Some((relative, offset_bytes)) => ValueRef::Indirect {
                 base: &self.base,
                 relative,
                 offset_bytes,
                 len_bytes: document.chunk_len_bytes,
             },
-            _ => nothing,
+            None => nothing,
         }
     }
 }

@@ -8,8 +8,11 @@ use crate::tree::{Leaf, Tree};
 
 /// For each leaf the process that writes it, if all hold it: the largest first, each to the one with the least. Every
 /// process finds the same, for the trees have the same shapes.
-pub(super) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
+pub(crate) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
     let mut writers = vec![0; tree.len()];
+    if count <= 1 {
+        return writers;
+    }
     let is_whole = |array: &&Array| array.shards().is_none_or(|shards| shards.is_replicated());
     let mut whole: Vec<(u64, usize)> = tree
         .leaves()

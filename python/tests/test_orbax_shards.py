@@ -1,0 +1,239 @@
+"""Arrays spread over devices, both ways and bit for bit: what regrow writes of them Orbax restores, and the other way
+round; by one process, and by several together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import processes
+import pytest
+from conftest import same_bits
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from orbax.checkpoint._src.metadata import array_metadata_store
+
+import regrow
+
+WAYS: dict[str, dict[str, Any]] = {
+    "regrow": {},
+    "ocdbt, zarr v2": {"layout": "orbax"},
+    "ocdbt, zarr v3": {"layout": "orbax", "use_zarr3": True},
+    "files, zarr v2": {"layout": "orbax", "use_ocdbt": False},
+    "files, zarr v3": {"layout": "orbax", "use_ocdbt": False, "use_zarr3": True},
+    "chunked": {"layout": "orbax", "use_zarr3": True, "chunk_byte_size": 64},
+}
+
+
+def mesh_of(*shape: int) -> Mesh:
+    return jax.make_mesh(shape, ("x", "y"))
+
+
+def numbers(dtype: Any, *shape: int) -> Any:
+    count = int(np.prod(shape))
+    return (np.arange(count) % 13 - 6).reshape(shape).astype(dtype)
+
+
+def sharded_tree(mesh: Mesh) -> dict[str, Any]:
+    def put(value: Any, *axes: Any) -> jax.Array:
+        return jax.device_put(jnp.asarray(value), NamedSharding(mesh, P(*axes)))
+
+    return {
+        "both": put(numbers(np.float32, 8, 12), "x", "y"),
+        "columns": put(numbers(np.int16, 6, 8), None, "y"),
+        "rows": put(numbers(jnp.bfloat16, 8, 4), "x"),
+        "four bits": put(numbers(jnp.int4, 8, 4), "y", "x"),
+        "merged": put(numbers(np.int32, 16), ("x", "y")),
+        "replicated": put(numbers(np.float16, 5, 3)),
+        "scalar": put(np.float32(2.5)),
+        "large": put(np.random.default_rng(1).standard_normal((512, 600), np.float32), "x", "y"),
+        "keys": jax.device_put(jax.random.split(jax.random.key(3), 8), NamedSharding(mesh, P("x"))),
+        "host": numbers(np.int64, 3, 2),
+        "step": 7,
+    }
+
+
+def value_of(leaf: Any) -> Any:
+    """What a leaf holds, whatever holds it."""
+    if isinstance(leaf, regrow.PrngKey):
+        return np.asarray(leaf.data)
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return leaf if isinstance(leaf, int) else np.asarray(leaf)
+
+
+def assert_same_values(left: dict[str, Any], right: dict[str, Any]) -> None:
+    assert sorted(left) == sorted(right)
+    for name, leaf in left.items():
+        assert same_bits(value_of(leaf), value_of(right[name])), name
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
+def test_orbax_restores_our_shards(path: Path, options: dict[str, Any]) -> None:
+    tree = sharded_tree(mesh_of(2, 2))
+    regrow.save(path, tree, **options)
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        restored = checkpointer.restore(path)
+        assert_same_values(restored, tree)
+        for name, leaf in tree.items():
+            if isinstance(leaf, jax.Array):
+                assert restored[name].sharding.is_equivalent_to(leaf.sharding, leaf.ndim), name
+        # Another mesh, and other axes.
+        target = sharded_tree(mesh_of(4, 1))
+        arguments = ocp.checkpoint_utils.construct_restore_args(target)
+        restored = checkpointer.restore(path, item=target, restore_args=arguments)
+        assert_same_values(restored, tree)
+        assert restored["both"].sharding.is_equivalent_to(target["both"].sharding, 2)
+    assert_same_values(regrow.load(path), tree)
+    assert regrow.verify(path).ok
+
+
+@pytest.mark.parametrize("options", [{}, {"layout": "orbax"}], ids=["regrow", "orbax"])
+def test_standard_checkpointer_restores_our_shards(path: Path, options: dict[str, Any]) -> None:
+    tree = sharded_tree(mesh_of(2, 2))
+    del tree["step"], tree["host"]
+    regrow.save(path, tree, **options)
+    target = jax.tree.map(ocp.utils.to_shape_dtype_struct, sharded_tree(mesh_of(1, 4)))
+    with ocp.StandardCheckpointer() as checkpointer:
+        restored = checkpointer.restore(path, {name: target[name] for name in tree})
+    assert_same_values(restored, tree)
+
+
+@pytest.mark.parametrize("use_zarr3", [False, True])
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_we_load_the_shards_of_orbax(path: Path, use_ocdbt: bool, use_zarr3: bool) -> None:
+    tree = sharded_tree(mesh_of(2, 2))
+    handler = ocp.PyTreeCheckpointHandler(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(path, tree)
+    assert_same_values(regrow.load(path), tree)
+
+
+def test_chunks_are_the_shards_as_orbax_cuts_them(tmp_path: Path) -> None:
+    """Where Orbax does not spread replicas, both write the same `array_metadatas` and `_sharding`."""
+    tree = sharded_tree(mesh_of(2, 2))
+    # Of keys Orbax tells the sharding of their data, which has one axis more.
+    del tree["keys"]
+    store = array_metadata_store.Store()
+    registry = ocp.type_handlers.create_type_handler_registry(
+        (int, ocp.type_handlers.ScalarHandler()),
+        (np.ndarray, ocp.type_handlers.NumpyHandler()),
+        (jax.Array, ocp.type_handlers.ArrayHandler(use_replica_parallel=False, array_metadata_store=store)),
+    )
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    with ocp.Checkpointer(handler) as checkpointer:
+        checkpointer.save(tmp_path / "theirs", tree)
+    regrow.save(tmp_path / "ours", tree, layout="orbax")
+
+    def read(who: str, document: str) -> Any:
+        return json.loads((tmp_path / who / document).read_text())
+
+    def cut(who: str) -> dict[str, Any]:
+        entries = read(who, "array_metadatas/process_0")["array_metadatas"]
+        return {entry["array_metadata"]["param_name"]: entry["array_metadata"] for entry in entries}
+
+    assert read("ours", "_sharding") == read("theirs", "_sharding")
+    # Orbax has them in the order of the names; ours are in that of the dict.
+    assert cut("ours") == cut("theirs")
+
+
+# ---- several processes --------------------------------------------------------------------------------------
+
+SAVE = """
+    import numpy as np
+    import regrow
+    sys.path.insert(0, arguments["tests"])
+    from test_orbax_shards import mesh_of, shards_of_all
+    tree = shards_of_all()
+    if arguments["who"] == "regrow":
+        regrow.save(arguments["path"], tree, **arguments["options"])
+    else:
+        import orbax.checkpoint as ocp
+        handler = ocp.PyTreeCheckpointHandler(**arguments["options"])
+        with ocp.Checkpointer(handler) as checkpointer:
+            checkpointer.save(arguments["path"], tree)
+    done(len(jax.devices()))
+"""
+
+
+def shards_of_all() -> dict[str, Any]:
+    """A tree over all devices of a job, the same numbers wherever it is made."""
+    mesh = Mesh(np.array(jax.devices()).reshape(-1, 2), ("x", "y"))
+
+    def spread(value: Any, *axes: Any) -> jax.Array:
+        value = np.asarray(value)
+        return jax.make_array_from_callback(value.shape, NamedSharding(mesh, P(*axes)), lambda cut: value[cut])
+
+    return {
+        "both": spread(numbers(np.float32, 8, 12), "x", "y"),
+        "columns": spread(numbers(jnp.bfloat16, 6, 8), None, "y"),
+        "rows": spread(numbers(np.int32, 16, 3), "x"),
+        "large": spread(np.random.default_rng(1).standard_normal((512, 600), np.float32), "x", "y"),
+        "replicated": spread(numbers(np.float16, 5, 3)),
+        "scalar": spread(np.float32(2.5)),
+        "host": numbers(np.int64, 3, 2),
+        "step": 7,
+    }
+
+
+def save_in_two_processes(who: str, path: Path, options: dict[str, Any]) -> list[str]:
+    """Saves from two processes of four devices each; the files."""
+    arguments = {"who": who, "path": str(path), "options": options, "tests": str(Path(__file__).parent)}
+    ended = processes.run(2, SAVE, path.parent / f"{path.name}-run", arguments=arguments, jax=True)
+    assert [each.value for each in ended] == [8, 8]
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def assert_orbax_restores(path: Path) -> None:
+    tree = shards_of_all()
+    as_numpy = {
+        name: ocp.RestoreArgs(restore_type=np.ndarray if isinstance(leaf, jax.Array) else None)
+        for name, leaf in tree.items()
+    }
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        assert_same_values(checkpointer.restore(path, restore_args=as_numpy), tree)
+        # Spread over the devices of this process.
+        arguments = ocp.checkpoint_utils.construct_restore_args(tree)
+        restored = checkpointer.restore(path, item=tree, restore_args=arguments)
+    assert_same_values(restored, tree)
+    assert restored["both"].sharding == tree["both"].sharding
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
+def test_orbax_restores_what_two_processes_saved(tmp_path: Path, options: dict[str, Any]) -> None:
+    save_in_two_processes("regrow", tmp_path / "ours", options)
+    assert_orbax_restores(tmp_path / "ours")
+    assert_same_values(regrow.load(tmp_path / "ours"), shards_of_all())
+    assert regrow.verify(tmp_path / "ours").ok
+
+
+@pytest.mark.parametrize("use_ocdbt", [False, True])
+def test_two_processes_write_the_files_that_those_of_orbax_write(tmp_path: Path, use_ocdbt: bool) -> None:
+    options = {"use_ocdbt": use_ocdbt, "use_zarr3": False}
+    theirs = save_in_two_processes("orbax", tmp_path / "theirs", options)
+    assert_same_values(regrow.load(tmp_path / "theirs"), shards_of_all())
+    ours = save_in_two_processes("regrow", tmp_path / "ours", {"layout": "orbax", **options})
+    # Of replicas Orbax writes a slice each, so these have other chunks; and how many data files there are is free.
+    folders = ["columns/", "rows/", "replicated/"]
+
+    def kinds(files: list[str]) -> set[str]:
+        named = (file if "d/" not in file else file[: file.index("d/") + 2] for file in files)
+        return {file for file in named if not file.startswith(tuple(folders))}
+
+    assert kinds(ours) == kinds(theirs)
+    assert any(file.startswith("ocdbt.process_1/") for file in ours) == use_ocdbt
+    for document in ("array_metadatas/process_0", "array_metadatas/process_1"):
+        cut = [
+            {entry["array_metadata"]["param_name"]: entry["array_metadata"]["write_shape"] for entry in entries}
+            for who in ("theirs", "ours")
+            for entries in [json.loads((tmp_path / who / document).read_text())["array_metadatas"]]
+        ]
+        assert {name: cut[0][name] for name in ("both", "large", "scalar")} == {
+            name: cut[1][name] for name in ("both", "large", "scalar")
+        }
+        assert sorted(cut[0]) == sorted(cut[1])
