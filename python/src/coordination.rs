@@ -95,7 +95,9 @@ impl CoordinatorIn {
         };
         let here = object.bind(py);
         // `regrow.Folder`: the engine need not go through Python.
-        if let Ok(Ok(made)) = here.getattr(intern!(py, "_native")).map(|made| made.extract::<Py<Coordinator>>()) {
+        if let Ok(Ok(made)) =
+            here.getattr(intern!(py, "_native")).map(|made| made.extract::<Py<Coordinator>>())
+        {
             return Ok(Arc::clone(&made.get().0));
         }
         let foreign = Foreign {

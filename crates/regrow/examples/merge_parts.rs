@@ -142,7 +142,8 @@ fn sample(size: Size, rank: u32) -> Result<Tree<Leaf>> {
             build.open(Key::dict(format!("layers_{}", leaf / LEAVES_A_LAYER)), NodeKind::Dict)?;
         }
         let region = Region::new(vec![u64::from(rank)], vec![1_u64])?;
-        let shard = Shard { array: Array::new(Dtype::UInt8, chunk.clone(), vec![rank as u8].into())?, region };
+        let shard =
+            Shard { array: Array::new(Dtype::UInt8, chunk.clone(), vec![rank as u8].into())?, region };
         let array = Array::sharded(Dtype::UInt8, shape.clone(), chunk.clone(), vec![shard], false)?;
         build.leaf(Key::dict(format!("kernel_{}", leaf % LEAVES_A_LAYER)), Leaf::array(array))?;
         if leaf % LEAVES_A_LAYER == LEAVES_A_LAYER - 1 || leaf + 1 == size.leaves {

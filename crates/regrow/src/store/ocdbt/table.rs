@@ -169,7 +169,12 @@ pub(super) fn write(out: &mut Vec<u8>, files: &[(&[u8], &[u8])]) {
 
 /// How many bytes two names or keys begin with in common.
 pub(super) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    const WORD: usize = 8;
+    let (words, _) = a.as_chunks::<WORD>();
+    let (others, _) = b.as_chunks::<WORD>();
+    let equal = WORD * words.iter().zip(others).take_while(|(a, b)| a == b).count();
+    let rest = a.iter().zip(b).skip(equal);
+    equal + rest.take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

@@ -1,25 +1,32 @@
 //! Where every piece of every array lies, and the database's entries for them.
 //!
-//! Ten bytes or so a piece: there may be ten million of them, of a thousand processes. Keys are made when the writer of
+//! Twelve bytes a piece: there may be ten million of them, of a thousand processes. Keys are made when the writer of
 //! the database asks for them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::manifest::PartColumns;
+use super::super::part_columns::PartColumns;
 use super::super::stored_dtype;
 use super::index::names_rise;
 use super::plan::Plan;
 use crate::array::{Dtype, Region, Shape, chunk_counts, chunk_starts};
 use crate::error::{Error, Result};
 use crate::options::Compression;
-use crate::store::ocdbt::{Entries, ValueRef};
+use crate::store::ocdbt::{Entries, FileName, ValueRef};
 use crate::zarr::ArrayMeta;
 
 /// No process has written the piece.
 const NOBODY: u32 = u32::MAX;
+
+/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in the cache.
+const LEAVES_AT_A_TIME: usize = 64;
+
+/// Of so many entries one says which leaf it is of.
+const ENTRIES_PER_HINT: usize = 64;
 
 /// Where the pieces are.
 pub(super) struct PiecePlaces {
@@ -28,7 +35,7 @@ pub(super) struct PiecePlaces {
     /// Of each piece, the number of its file and the offset there.
     files: Vec<u32>,
     offsets: Vec<u64>,
-    names: Vec<Arc<[u8]>>,
+    names: Vec<FileName>,
     /// Who wrote which file.
     ranks: Vec<u32>,
     /// What to say of a leaf.
@@ -59,49 +66,68 @@ impl PiecePlaces {
         Ok(Self { first, files, offsets, names: Vec::new(), ranks: Vec::new(), leaves })
     }
 
-    /// Adds what process `rank` has written.
+    /// Adds what some processes have written, each with its rank.
     ///
     /// # Errors
     /// `InvalidArgument` for a piece that another process has written too, or that the tree has not.
-    pub fn add(&mut self, rank: u32, columns: &PartColumns) -> Result<()> {
-        let first_file = self.names.len();
-        self.names.extend(columns.data_files.iter().map(|file| Arc::from(file.name.as_bytes())));
-        self.ranks.resize(self.names.len(), rank);
-        let pieces = columns.pieces.leaves.iter().zip(&columns.pieces.chunks);
-        let places = columns.leaf_files.iter().zip(&columns.leaf_offsets);
-        for ((&leaf, &chunk), (&file, &offset)) in pieces.zip(places) {
-            let leaf = leaf as usize;
-            let range = self.first.get(leaf).zip(self.first.get(leaf + 1)).map(|(&first, &end)| first..end);
-            let at = range.and_then(|range| {
-                let at = usize::try_from(chunk).ok().and_then(|chunk| range.start.checked_add(chunk))?;
-                // A leaf without elements has no chunks, and needs none.
-                (at < range.end).then_some(at)
+    pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
+        let mut cursors = Vec::with_capacity(parts.len());
+        for (rank, columns) in parts {
+            let first_file = self.names.len();
+            let names = columns.data_files.iter();
+            self.names.extend(names.map(|file| (Arc::default(), Arc::from(file.name.as_bytes()))));
+            self.ranks.resize(self.names.len(), *rank);
+            cursors.push(Cursor {
+                rank: *rank,
+                first_file,
+                files: first_file..self.names.len(),
+                columns,
+                at: 0,
             });
-            let Some(at) = at else {
-                let is_empty = self.leaves.get(leaf).is_some_and(|(_, shape, _)| shape.is_empty());
-                if is_empty {
-                    continue;
-                }
-                return Err(Error::invalid(format!(
-                    "process {rank} has written chunk {chunk} of leaf {leaf}, which process 0 does not know"
-                ))
-                .help("all processes save the same tree, with the same shardings"));
-            };
-            let number = usize::try_from(file).ok().map(|file| first_file + file);
-            let Some(number) = number.filter(|&number| number < self.names.len()) else {
-                return Err(Error::corrupt(format!("process {rank} has not said where chunk {chunk} lies")));
-            };
-            let (Some(place), Some(to)) = (self.files.get_mut(at), self.offsets.get_mut(at)) else {
-                continue;
-            };
-            if *place != NOBODY {
-                let other = self.ranks.get(*place as usize).copied().unwrap_or(0);
-                return Err(self.of_piece(leaf, chunk, |region, name| {
-                    format!("processes {other} and {rank} have both written {region} of {name}")
-                }));
-            }
-            (*place, *to) = (number as u32, offset);
         }
+        let ends = (LEAVES_AT_A_TIME..self.leaves.len()).step_by(LEAVES_AT_A_TIME).chain([usize::MAX]);
+        for end in ends {
+            for cursor in &mut cursors {
+                while let Some((leaf, chunk, file, offset)) = cursor.next_before(end) {
+                    self.place(cursor, leaf, chunk, file, offset)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, by: &Cursor<'_>, leaf: usize, chunk: u64, file: i32, offset: u64) -> Result<()> {
+        let rank = by.rank;
+        let range = self.first.get(leaf).zip(self.first.get(leaf.saturating_add(1)));
+        let at = range.and_then(|(&first, &end)| {
+            let at = usize::try_from(chunk).ok().and_then(|chunk| first.checked_add(chunk))?;
+            // A leaf without elements has no chunks, and needs none.
+            (at < end).then_some(at)
+        });
+        let Some(at) = at else {
+            let is_empty = self.leaves.get(leaf).is_some_and(|(_, shape, _)| shape.is_empty());
+            if is_empty {
+                return Ok(());
+            }
+            return Err(Error::invalid(format!(
+                "process {rank} has written chunk {chunk} of leaf {leaf}, which process 0 does not know"
+            ))
+            .help("all processes save the same tree, with the same shardings"));
+        };
+        let number = usize::try_from(file).ok().and_then(|file| by.first_file.checked_add(file));
+        let Some(number) = number.filter(|number| by.files.contains(number)) else {
+            return Err(Error::corrupt(format!("process {rank} has not said where chunk {chunk} lies")));
+        };
+        let (Some(place), Some(to)) = (self.files.get_mut(at), self.offsets.get_mut(at)) else {
+            return Ok(());
+        };
+        if *place != NOBODY {
+            let other = self.ranks.get(*place as usize).copied().unwrap_or(0);
+            return Err(self.of_piece(leaf, chunk, |region, name| {
+                format!("processes {other} and {rank} have both written {region} of {name}")
+            }));
+        }
+        (*place, *to) = (number as u32, offset);
         Ok(())
     }
 
@@ -145,9 +171,36 @@ impl PiecePlaces {
     pub fn of_leaf(&self, leaf: usize) -> impl Iterator<Item = (&str, u64)> {
         let range = self.first.get(leaf).zip(self.first.get(leaf + 1)).map_or(0..0, |(&a, &b)| a..b);
         range.filter_map(|at| {
-            let name = self.names.get(*self.files.get(at)? as usize)?;
+            let (_, name) = self.names.get(*self.files.get(at)? as usize)?;
             Some((std::str::from_utf8(name).unwrap_or_default(), *self.offsets.get(at)?))
         })
+    }
+}
+
+/// What one process has written, as far as it was not added yet.
+struct Cursor<'c> {
+    rank: u32,
+    first_file: usize,
+    files: Range<usize>,
+    columns: &'c PartColumns,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// The next piece, if it is of a leaf before `end`: leaf, chunk, file and offset.
+    fn next_before(&mut self, end: usize) -> Option<(usize, u64, i32, u64)> {
+        let (columns, at) = (self.columns, self.at);
+        let leaf = *columns.pieces.leaves.get(at)? as usize;
+        if leaf >= end {
+            return None;
+        }
+        self.at += 1;
+        Some((
+            leaf,
+            *columns.pieces.chunks.get(at)?,
+            *columns.leaf_files.get(at)?,
+            *columns.leaf_offsets.get(at)?,
+        ))
     }
 }
 
@@ -159,7 +212,8 @@ pub(super) struct PieceEntries<'p> {
     leaves: Vec<EntryLeaf>,
     documents: Vec<Document>,
     count: usize,
-    base: Arc<[u8]>,
+    /// Of every [`ENTRIES_PER_HINT`]th entry its number in `leaves`.
+    hints: Vec<u32>,
 }
 
 /// A leaf with entries.
@@ -180,14 +234,8 @@ struct Document {
 impl<'p> PieceEntries<'p> {
     /// The entries of all arrays with elements.
     pub fn new(plan: &'p Plan<'p>, places: &'p PiecePlaces) -> Result<Self> {
-        let mut entries = Self {
-            plan,
-            places,
-            leaves: Vec::new(),
-            documents: Vec::new(),
-            count: 0,
-            base: Arc::from(&b""[..]),
-        };
+        let mut entries =
+            Self { plan, places, leaves: Vec::new(), documents: Vec::new(), count: 0, hints: Vec::new() };
         let mut known: HashMap<(Dtype, &Shape, &Shape), u32> = HashMap::new();
         for &leaf in plan.by_name() {
             let Some((planned, source)) = plan.leaf(leaf as usize) else { continue };
@@ -205,6 +253,8 @@ impl<'p> PieceEntries<'p> {
             };
             entries.leaves.push(EntryLeaf { leaf, document, first: entries.count });
             entries.count += entries.documents.get(document as usize).map_or(0, |it| it.chunks.len() + 1);
+            let number = (entries.leaves.len() - 1) as u32;
+            entries.hints.resize(entries.count.div_ceil(ENTRIES_PER_HINT), number);
         }
         Ok(entries)
     }
@@ -216,8 +266,11 @@ impl<'p> PieceEntries<'p> {
 
     /// A leaf, its document, and which of its entries number `at` is.
     fn entry(&self, at: usize) -> Option<(u32, &Document, usize)> {
-        let leaf = self.leaves.partition_point(|leaf| leaf.first <= at).checked_sub(1)?;
-        let leaf = self.leaves.get(leaf)?;
+        let mut number = *self.hints.get(at / ENTRIES_PER_HINT)? as usize;
+        while self.leaves.get(number + 1).is_some_and(|next| next.first <= at) {
+            number += 1;
+        }
+        let leaf = self.leaves.get(number)?;
         Some((leaf.leaf, self.documents.get(leaf.document as usize)?, at - leaf.first))
     }
 }
@@ -248,6 +301,10 @@ impl Entries for PieceEntries<'_> {
         self.count
     }
 
+    fn files(&self) -> &[FileName] {
+        &self.places.names
+    }
+
     fn push_key(&self, at: usize, out: &mut Vec<u8>) {
         let Some((leaf, document, at)) = self.entry(at) else { return };
         let name = self.plan.name(leaf as usize);
@@ -265,15 +322,10 @@ impl Entries for PieceEntries<'_> {
         let Some(&(_, number)) = document.chunks.get(at) else { return ValueRef::Inline(&document.json) };
         let Some(&first) = self.places.first.get(leaf as usize) else { return nothing };
         let piece = first + number as usize;
-        let (file, offset) = (self.places.files.get(piece), self.places.offsets.get(piece));
-        let name = file.and_then(|&file| self.places.names.get(file as usize));
-        match (name, offset) {
-            (Some(relative), Some(&offset_bytes)) => ValueRef::Indirect {
-                base: &self.base,
-                relative,
-                offset_bytes,
-                len_bytes: document.chunk_len_bytes,
-            },
+        match (self.places.files.get(piece), self.places.offsets.get(piece)) {
+            (Some(&file), Some(&offset_bytes)) => {
+                ValueRef::Indirect { file, offset_bytes, len_bytes: document.chunk_len_bytes }
+            }
             _ => nothing,
         }
     }
