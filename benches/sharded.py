@@ -29,7 +29,7 @@ from typing import Any
 
 from limits import Limit
 from measure import LIMIT, OURS, bring_into_page_cache, drop_from_page_cache, say
-from workloads import build, leaves, size
+from workloads import build, size
 
 DEVICES = 8
 SAVE, COLD, WARM = "save", "restore cold", "restore warm"
@@ -181,7 +181,7 @@ def on_mesh(workload: str) -> tuple[Any, int]:
         spec = PartitionSpec() if longest is None else PartitionSpec(*[None] * longest, "x")
         # A copy: what is cut along the first axis would else lie in the memory of the whole.
         return jax.make_array_from_callback(
-            value.shape, NamedSharding(mesh, spec), lambda cut: np.ascontiguousarray(value[cut]).copy()
+            value.shape, NamedSharding(mesh, spec), lambda cut: np.array(value[cut], order="C")
         )
 
     tree = build(workload)

@@ -24,7 +24,6 @@ use regrow_testkit::{damages, fixtures};
 const EACH_MAX: usize = 96;
 
 /// The same in a bucket behind a server, where each takes a few requests.
-#[cfg(feature = "cloud")]
 const EACH_MAX_IN_BUCKET: usize = 2;
 
 /// Address space beyond what the process has when a test begins: what a reader may take at once.

@@ -9,6 +9,7 @@
 //! | `regions` | loads regions of many leaves at once, each byte of them read once |
 //! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
+//! | `checks` | what a save refuses before anything is written |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
 //! | `together` | saves by all processes of a job, each the shards that it holds |
 //! | `background` | saves while the caller goes on |
@@ -26,6 +27,7 @@
 mod arena;
 mod background;
 mod bands;
+mod checks;
 mod convert;
 mod copy;
 mod keys;

@@ -3,16 +3,14 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use super::patterns::check_patterns;
+use super::checks::{check_leaves, check_options, check_rules, how_published};
 use super::together::save_together;
-use super::{Compression, Layout, SaveOptions, SaveReport, replace};
+use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
-use crate::error::{Error, Result, ResultExt};
-use crate::formats::Format;
-use crate::formats::refusals::Refusals;
+use crate::error::{Result, ResultExt};
 use crate::location::{Location, ToLocation};
-use crate::storage::{PublishOptions, Target};
-use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Pytree, Tree};
+use crate::storage::Target;
+use crate::tree::{KeyPath, Leaf, LeafData, Pytree, Tree};
 
 /// Saves a value at `path` in the default layout: all of it or nothing, synced to disk.
 ///
@@ -92,18 +90,6 @@ fn save_tree(
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
 
-pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {
-    let may_replace: Option<fn(&Location) -> Result<()>> =
-        if options.replace_any_file { None } else { Some(replace::check_file) };
-    PublishOptions {
-        kind,
-        overwrite: options.overwrite,
-        may_replace,
-        durable: !options.not_durable,
-        monitor: &options.monitor,
-    }
-}
-
 /// Bytes of array data, after the casts.
 fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     if options.cast.is_empty() {
@@ -137,67 +123,14 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
     if kind == Target::File { replace::check_name_ahead(format, &tree, at, options) } else { Ok(()) }
 }
 
-/// The error for a NumPy scalar of a dtype that is NumPy's alone, in a layout that has no form for it.
-pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Option<Error> {
-    match (&options.layout, kind) {
-        (Layout::Flax(_), _) => None,
-        (_, LeafKind::NumpyOtherScalar(dtype)) => Some(
-            Error::unsupported(format!("a NumPy scalar of dtype {dtype} cannot be stored"))
-                .help("store it as an array: np.asarray(...)"),
-        ),
-        _ => None,
-    }
-}
-
 /// The tree as [`Format::write`] takes it.
 fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
-    if tree.leaves().iter().any(|leaf| refuse_other_scalar(options, &leaf.kind).is_some()) {
-        let mut refusals = Refusals::default();
-        for (path, leaf) in tree.iter() {
-            refuse_other_scalar(options, &leaf.kind).into_iter().for_each(|error| refusals.add(&path, error));
-        }
-        refusals.finish("cannot be stored")?;
-    }
+    check_leaves(tree, options)?;
     match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.
         Layout::Regrow | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
         _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
         _ => cast_leaves(tree, options).map(Cow::Owned),
-    }
-}
-
-/// Errs with all patterns of `cast` and of Orbax' `per_leaf` that match no leaf.
-pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-    let per_leaf = match &options.layout {
-        Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),
-        _ => &[],
-    };
-    let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf.iter().map(|rule| &rule.0));
-    check_patterns(tree, patterns)
-}
-
-/// Options that the layout has no use for are refused: whoever set them expects something of them.
-pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Result<()> {
-    let name = format.name();
-    let is_compressed = matches!(options.compression, Some(Compression::Zstd(_)));
-    let unused =
-        |what: &str, help: &str| Err(Error::invalid(format!("the layout {name} has no {what}")).help(help));
-    match &options.layout {
-        Layout::Regrow if options.base.is_some() && is_compressed => {
-            Err(Error::invalid("a save with a base cannot be compressed")
-                .help("leave out one of the two: what is compressed has no files that could be linked"))
-        }
-        Layout::Regrow => Ok(()),
-        _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
-        Layout::Orbax(_) => Ok(()),
-        _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),
-        _ if is_compressed => {
-            unused("compression of this kind", "the layouts regrow and orbax compress with zstd")
-        }
-        _ if options.custom_metadata.is_some() && !format.holds_metadata(options) => {
-            unused("place for metadata", "the layouts regrow, orbax, safetensors and equinox keep it")
-        }
-        _ => Ok(()),
     }
 }
 

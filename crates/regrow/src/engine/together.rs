@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::save::{check_options, check_rules, how_published};
+use super::checks::{check_leaves, check_options, check_rules, how_published};
 use super::{SaveOptions, SaveReport, replace};
 use crate::array::{Array, Shape};
 use crate::coordination::{Job, Session};
@@ -130,6 +130,7 @@ fn check<'f>(
         replace::check_place(at, options)?;
     }
     check_rules(tree, options)?;
+    check_leaves(tree, options)?;
     format.many_writers().ok_or_else(|| {
         Error::unsupported(format!("several processes cannot write the layout {} together", format.name()))
             .in_file(at)

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use self::job::Job;
 use self::snapshot::Pool;
-use super::save::check_rules;
+use super::checks::check_rules;
 use super::{SaveOptions, SaveReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::ToLocation;

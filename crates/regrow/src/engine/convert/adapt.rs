@@ -4,7 +4,7 @@ use super::rename::{self, Part};
 use super::{ConvertOptions, ConvertPlan, Draft, PlannedLeaf};
 use crate::array::{Dtype, Shape, is_lossless};
 use crate::engine::Checkpoint;
-use crate::engine::save::refuse_other_scalar;
+use crate::engine::checks::refuse_other_scalar;
 use crate::error::Result;
 use crate::formats::{Format, Loss, LossKind};
 use crate::tree::{KeyPath, LeafData, LeafInfo, LeafKind, Tree};
