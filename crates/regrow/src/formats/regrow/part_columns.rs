@@ -83,3 +83,38 @@ impl<'de> Visitor<'de> for ColumnsOfPart<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::checksum::crc32c;
+
+    fn sealed(members: &str) -> Vec<u8> {
+        format!("{{\"crc32c\":\"{:08x}\",{members}}}", crc32c(format!("{members}}}").as_bytes())).into()
+    }
+
+    const PIECES: &str = r#""pieces":{"leaves":[0,2],"chunks":[1,0]}"#;
+    const REST: &str =
+        r#""data_files":[{"name":"a","len_bytes":1}],"leaf_files":[0,0],"leaf_offsets":[4096,8192]"#;
+
+    #[test]
+    fn nothing_is_read_behind_the_columns() {
+        let columns = PartColumns::parse(&sealed(&format!("{PIECES},{REST},\"structure\":no JSON"))).unwrap();
+        assert_eq!((columns.pieces.leaves, columns.pieces.chunks), (vec![0, 2], vec![1, 0]));
+        assert_eq!((columns.leaf_files, columns.leaf_offsets), (vec![0, 0], vec![4096, 8192]));
+        assert_eq!(columns.data_files.iter().map(|file| &*file.name).collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn other_members_may_come_first_and_missing_ones_are_told() {
+        PartColumns::parse(&sealed(&format!("\"later\":[{{}}],{REST},\"structure\":{{}},{PIECES}"))).unwrap();
+        for wrong in [
+            REST.to_owned(),
+            format!("\"structure\":no JSON,{REST},{PIECES}"),
+            format!("{PIECES},{}", REST.replace("[0,0]", "[0]")),
+        ] {
+            let error = PartColumns::parse(&sealed(&wrong)).unwrap_err();
+            assert_eq!(error.kind(), crate::error::ErrorKind::Corrupt, "{wrong}");
+        }
+    }
+}

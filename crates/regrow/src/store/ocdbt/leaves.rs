@@ -210,3 +210,69 @@ impl Files<'_> {
 
 /// In the place of the number of a file that a leaf does not refer to.
 const UNUSED: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers as keys, all in one file; two of them may have changed places.
+    struct Numbers {
+        count: usize,
+        swapped: Option<usize>,
+        files: Vec<FileName>,
+    }
+
+    impl Entries for Numbers {
+        fn count(&self) -> usize {
+            self.count
+        }
+
+        fn files(&self) -> &[FileName] {
+            &self.files
+        }
+
+        fn push_key(&self, at: usize, out: &mut Vec<u8>) {
+            let number = match self.swapped {
+                Some(first) if at == first => at + 1,
+                Some(first) if at == first + 1 => first,
+                _ => at,
+            };
+            out.extend_from_slice(format!("{number:08}").as_bytes());
+        }
+
+        fn value(&self, _at: usize) -> ValueRef<'_> {
+            ValueRef::Indirect { file: 0, offset_bytes: 0, len_bytes: 1 }
+        }
+    }
+
+    fn numbers(swapped: Option<usize>, file: &str) -> Numbers {
+        let name = ((*b"").as_slice().into(), file.as_bytes().into());
+        Numbers { count: 3 * CHECKED_AT_A_TIME + 5, swapped, files: vec![name] }
+    }
+
+    #[test]
+    fn entries_out_of_order_are_found_wherever_threads_take_turns() {
+        let check = |numbers: &Numbers| Files::new(numbers.files()).check_entries(numbers);
+        let sizes = check(&numbers(None, "a")).unwrap();
+        assert_eq!(sizes, vec![(LEAF_ENTRY_ESTIMATE_BYTES + 9) as u32; 3 * CHECKED_AT_A_TIME + 5]);
+        for first in
+            [0, CHECKED_AT_A_TIME - 2, CHECKED_AT_A_TIME - 1, CHECKED_AT_A_TIME, 3 * CHECKED_AT_A_TIME + 3]
+        {
+            let error = check(&numbers(Some(first), "a")).unwrap_err();
+            assert!(error.to_string().contains(&format!("{first:08} is not in order")), "{error}");
+        }
+        let error = check(&numbers(None, "../a")).unwrap_err();
+        assert!(error.to_string().contains("../a is no name for a data file (key 00000000)"), "{error}");
+    }
+
+    #[test]
+    fn a_leaf_has_a_table_of_the_files_that_it_refers_to() {
+        let name = |relative: &str| ((*b"").as_slice().into(), relative.as_bytes().into());
+        let names: Vec<FileName> = ["c", "a", "b", "a"].map(name).into();
+        let files = Files::new(&names);
+        assert_eq!(files.ranks, [2, 0, 1, 0]);
+        let (table, numbers) = files.table_of(&[2, 0, 2]);
+        assert_eq!(table, [(&b""[..], &b"a"[..]), (b"", b"c")]);
+        assert_eq!(numbers, [0, UNUSED, 1]);
+    }
+}

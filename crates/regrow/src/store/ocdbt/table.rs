@@ -223,6 +223,14 @@ mod tests {
 
     proptest! {
         #[test]
+        fn prefixes_end_where_bytes_differ(common in "[ab]{0,20}", a in "[cd]{0,20}", b in "[ef]{0,20}") {
+            let (a, b) = (format!("{common}{a}"), format!("{common}{b}"));
+            prop_assert_eq!(common_prefix_len(a.as_bytes(), b.as_bytes()), common.len());
+        }
+    }
+
+    proptest! {
+        #[test]
         fn a_table_comes_back(
             files in proptest::collection::btree_set(("[ab/]{0,4}", "[ab/]{0,4}"), 0..8),
             transitive in "[a-c]{0,3}",
