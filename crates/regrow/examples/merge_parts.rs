@@ -5,7 +5,7 @@
 //! Every leaf is a row of P numbers, of which each process holds one: P times L pieces, each with a place of its own in
 //! the record of its process and in the database. The records are written first, by other processes. Then the merge alone
 //! is measured, in a process of its own for each round: wall time, CPU time, and the peak of resident memory (VmHWM) above
-//! what the tree takes. Nothing is synced, nothing is committed.
+//! what the tree takes. Nothing is synced. In the end the last process opens the checkpoint and reads its own pieces.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use regrow::error::{Error, Result};
 use regrow::formats::{ManyWriters, WriterRank};
 use regrow::location::{Location, ToLocation};
 use regrow::monitor::Monitor;
-use regrow::storage::{Publication, PublishOptions, Target};
+use regrow::storage::{Publication, PublishOptions, Removal, Target};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
 type AnyResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -38,6 +38,7 @@ fn main() -> AnyResult<()> {
     match (rounds.as_str(), arguments.next(), arguments.next()) {
         ("write", Some(ticket), Some(first)) => write(size, &at, &monitor, &ticket, first.parse()?),
         ("merge", Some(ticket), _) => merge(size, &at, &monitor, &ticket),
+        ("restore", ..) => restore(size, &at),
         _ => run(size, &folder, &at, &monitor, rounds.parse()?),
     }
 }
@@ -70,9 +71,12 @@ fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, r
     }
     let mut out = io::stdout();
     writeln!(out, "{} processes, {} leaves: {} bytes", size.processes, size.leaves, own.stored_bytes()?)?;
-    for _ in 0..rounds {
+    for round in 1..=rounds {
         if !command("merge", 0).status()?.success() {
             return Err("the process that merges has failed".into());
+        }
+        if round == rounds {
+            break;
         }
         // For the next round, which writes the same names.
         for entry in std::fs::read_dir(own.local_folder().ok_or("no folder of a disk")?)? {
@@ -88,6 +92,31 @@ fn run(size: Size, folder: &std::path::Path, at: &Location, monitor: &Monitor, r
             }
         }
     }
+    own.commit()?;
+    let restored = command("restore", 0).status()?;
+    at.storage().remove(at, &Removal::Folder)?;
+    if restored.success() { Ok(()) } else { Err("the process that restores has failed".into()) }
+}
+
+/// What the last process reads to restore its own pieces.
+fn restore(size: Size, at: &Location) -> AnyResult<()> {
+    let since = Since::now();
+    let checkpoint = regrow::open(at)?;
+    let (opened, _) = since.passed();
+    let region = Region::new(vec![u64::from(size.processes - 1)], vec![1_u64])?;
+    for leaf in 0..checkpoint.tree().len() {
+        checkpoint.region(leaf, &region)?;
+    }
+    let (wall, cpu) = since.passed();
+    writeln!(
+        io::stdout(),
+        "one process opens in {:.3} s and reads its {} pieces: wall {:6.3} s, cpu {:6.2} s, peak +{:.1} MiB",
+        opened.as_secs_f64(),
+        size.leaves,
+        wall.as_secs_f64(),
+        cpu.as_secs_f64(),
+        status_bytes("VmHWM:").saturating_sub(since.resident_bytes) as f64 / f64::from(1 << 20),
+    )?;
     Ok(())
 }
 
