@@ -35,7 +35,7 @@ TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
 .PHONY: help demo test test-rust test-python test-torch test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
-.PHONY: bench-torch bench-buckets bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
+.PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
 	@printf 'regrow: what make can do\n\n'
@@ -128,6 +128,11 @@ bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3f
 	$(CARGO) build --quiet --locked --release -p regrow-testkit --features object-server
 	printf '==> %s\n' "benchmark: $(BENCH_OUT)/buckets/results.md"
 	$(BUCKETS_BIN)/python benches/buckets.py --out $(BENCH_OUT)/buckets $(BUCKETS)
+
+bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 processes of jax.distributed beside Orbax (half an hour); PROCESSES='...' for options
+	$(SAY) "benchmark: $(BENCH_OUT)/processes/results.md; the merge of a thousand processes' records"
+	$(BIN)/python benches/sharded.py --out $(BENCH_OUT)/processes $(PROCESSES)
+	$(CARGO) run --quiet --locked --release -p regrow --example merge_parts -- 1024 10000 $(BENCH_OUT)/processes
 
 guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
 	$(SAY) "instruction counts"

@@ -390,14 +390,18 @@ fn a_checkpoint_in_parts_is_overwritten_whole_and_keeps_strangers() {
     let target = folder.path().join("checkpoint");
     let over = SaveOptions { overwrite: true, ..options() };
     for count in [3, 2, 1] {
-        let trees: Vec<Tree<Leaf>> = (0..count).map(|rank| tree(&[rows(3)], rank, count)).collect();
+        let trees: Vec<Tree<Leaf>> =
+            (0..count).map(|rank| tree(&Layout::Regrow, &[rows(3)], rank, count)).collect();
         save_by(count, &target, &trees, &over).unwrap();
-        assert_eq!(bytes_of(&regrow::load(&target).unwrap()), bytes_of(&tree(&[rows(3)], 0, 1)));
+        assert_eq!(
+            bytes_of(&regrow::load(&target).unwrap()),
+            bytes_of(&tree(&Layout::Regrow, &[rows(3)], 0, 1))
+        );
     }
     fs::remove_file(target.join("regrow.json")).unwrap();
-    save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap();
+    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
     fs::write(target.join("notes.txt"), "mine").unwrap();
-    let error = save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap_err();
+    let error = save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap_err();
     assert!(error.to_string().contains("notes.txt"), "{error}");
 }
 

@@ -128,6 +128,11 @@ impl Coverage {
         self.ranks.get(source as usize).copied().unwrap_or(0)
     }
 
+    /// How many leaves there are.
+    pub(crate) fn leaf_count(&self) -> usize {
+        self.leaves.len()
+    }
+
     /// How many pieces there are.
     pub(crate) fn piece_count(&self) -> usize {
         self.sources.len()

@@ -15,7 +15,8 @@
 //!  "parts":[{"name":"regrow.process_0.json","len_bytes":...,"crc32c":"...","blake3":"...",
 //!            "data_files":["model-00001-of-00002.safetensors"]}]        absent unless the arrays lie in parts
 //!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...]}             so are these: how each array is cut
-//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...]}                 in `regrow.process_<k>.json` alone
+//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...]}                 in `regrow.process_<k>.json` alone, and there
+//!                                                                       before data_files, leaf_files, structure
 //! }
 //! ```
 //!
@@ -131,39 +132,6 @@ pub(super) struct Pieces {
     pub chunks: Vec<u64>,
 }
 
-/// What whoever merges parts reads of one.
-#[derive(Debug, Deserialize)]
-pub(super) struct PartColumns {
-    pub pieces: Pieces,
-    pub data_files: Vec<DataFileName>,
-    pub leaf_files: Vec<i32>,
-    pub leaf_offsets: Vec<u64>,
-}
-
-/// A data file, of which only the name is wanted.
-#[derive(Debug, Deserialize)]
-pub(super) struct DataFileName {
-    pub name: String,
-}
-
-impl PartColumns {
-    /// Parses and checks a `regrow.process_<k>.json`.
-    ///
-    /// # Errors
-    /// `Corrupt` if it is not as it was written, or its columns differ in length.
-    pub fn parse(bytes: &[u8]) -> Result<Self> {
-        check_sum(bytes)?;
-        let parsed: Self = serde_json::from_slice(bytes)
-            .map_err(|error| Error::corrupt(format!("what a process has written cannot be read: {error}")))?;
-        let count = parsed.pieces.leaves.len();
-        let lens = [parsed.pieces.chunks.len(), parsed.leaf_files.len(), parsed.leaf_offsets.len()];
-        match lens.iter().find(|&&len| len != count) {
-            Some(len) => Err(Error::corrupt("the columns of a part differ in length").expected(count, len)),
-            None => Ok(parsed),
-        }
-    }
-}
-
 /// A file with array data, and a checksum for each of its blocks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DataFile {
@@ -258,7 +226,7 @@ impl Sum {
 }
 
 /// Errs unless the bytes have the checksum that they begin with.
-fn check_sum(bytes: &[u8]) -> Result<()> {
+pub(super) fn check_sum(bytes: &[u8]) -> Result<()> {
     let stored = bytes
         .strip_prefix(OPENING.as_bytes())
         .and_then(|rest| std::str::from_utf8(rest.get(..CRC_HEX_LEN)?).ok())
@@ -409,28 +377,17 @@ impl NewManifest<'_> {
         push_json(&mut out, &created_unix_ns)?;
         out.extend_from_slice(b",\"custom_metadata\":");
         push_json(&mut out, &self.custom_metadata)?;
-        out.extend_from_slice(b",\"structure\":");
-        out.extend_from_slice(self.structure.as_bytes());
-        out.extend_from_slice(b",\"data_files\":");
-        push_json(&mut out, &self.data_files)?;
-        out.extend_from_slice(b",\"leaf_files\":[");
-        for (at, place) in places.clone().enumerate() {
-            let file = match place {
-                LeafPlace::Raw { file, .. } => i32::try_from(file).unwrap_or(i32::MAX),
-                LeafPlace::Chunks => CHUNKS,
-                LeafPlace::Nowhere => NOWHERE,
-            };
-            push_item(&mut out, at, &file)?;
+        // Whoever merges parts reads no further than the columns.
+        if let Some(pieces) = self.pieces {
+            out.extend_from_slice(b",\"pieces\":");
+            push_json(&mut out, pieces)?;
+            self.push_columns(&mut out, places)?;
+            self.push_structure(&mut out);
+        } else {
+            self.push_structure(&mut out);
+            self.push_columns(&mut out, places)?;
         }
-        out.extend_from_slice(b"],\"leaf_offsets\":[");
-        for (at, place) in places.enumerate() {
-            let offset_bytes = match place {
-                LeafPlace::Raw { offset_bytes, .. } => offset_bytes,
-                LeafPlace::Chunks | LeafPlace::Nowhere => 0,
-            };
-            push_item(&mut out, at, &offset_bytes)?;
-        }
-        out.extend_from_slice(b"],\"files\":");
+        out.extend_from_slice(b",\"files\":");
         push_json(&mut out, &self.files)?;
         if let Some(uuid) = self.database_uuid {
             out.extend_from_slice(b",\"database_uuid\":");
@@ -444,16 +401,45 @@ impl NewManifest<'_> {
             out.extend_from_slice(b",\"chunks\":");
             push_json(&mut out, chunks)?;
         }
-        if let Some(pieces) = self.pieces {
-            out.extend_from_slice(b",\"pieces\":");
-            push_json(&mut out, pieces)?;
-        }
         out.push(b'}');
         let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));
         if let Some(slot) = out.get_mut(OPENING.len()..OPENING.len() + CRC_HEX_LEN) {
             slot.copy_from_slice(crc.as_bytes());
         }
         Ok(out)
+    }
+
+    fn push_structure(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"structure\":");
+        out.extend_from_slice(self.structure.as_bytes());
+    }
+
+    fn push_columns(
+        &self,
+        out: &mut Vec<u8>,
+        places: impl ExactSizeIterator<Item = LeafPlace> + Clone,
+    ) -> Result<()> {
+        out.extend_from_slice(b",\"data_files\":");
+        push_json(out, &self.data_files)?;
+        out.extend_from_slice(b",\"leaf_files\":[");
+        for (at, place) in places.clone().enumerate() {
+            let file = match place {
+                LeafPlace::Raw { file, .. } => i32::try_from(file).unwrap_or(i32::MAX),
+                LeafPlace::Chunks => CHUNKS,
+                LeafPlace::Nowhere => NOWHERE,
+            };
+            push_item(out, at, &file)?;
+        }
+        out.extend_from_slice(b"],\"leaf_offsets\":[");
+        for (at, place) in places.enumerate() {
+            let offset_bytes = match place {
+                LeafPlace::Raw { offset_bytes, .. } => offset_bytes,
+                LeafPlace::Chunks | LeafPlace::Nowhere => 0,
+            };
+            push_item(out, at, &offset_bytes)?;
+        }
+        out.push(b']');
+        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`manifest`] | `regrow.json` |
+//! | `part_columns` | what whoever merges parts reads of one |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
 //! | `checked` | data files whose blocks are checked before they are handed out |
@@ -36,6 +37,7 @@ use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod checked;
 pub mod manifest;
+mod part_columns;
 mod reader;
 mod recorded;
 mod save;

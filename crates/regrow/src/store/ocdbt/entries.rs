@@ -3,14 +3,21 @@
 //! The writer asks for one key and one value at a time, so whoever has a hundred thousand of them elsewhere (names
 //! in one text, ranges of one file) makes none of them twice.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+/// Base path and relative path of a data file.
+pub(crate) type FileName = (Arc<[u8]>, Arc<[u8]>);
 
 /// Entries in strictly rising order of their keys.
 pub(crate) trait Entries: Sync {
     /// How many there are.
     fn count(&self) -> usize;
+
+    /// The files that values lie in.
+    fn files(&self) -> &[FileName];
 
     /// Appends the key of entry `at` to `out`.
     fn push_key(&self, at: usize, out: &mut Vec<u8>);
@@ -44,10 +51,8 @@ pub(crate) enum ValueRef<'a> {
     Inline(&'a [u8]),
     /// A byte range of a file.
     Indirect {
-        /// First part of the path.
-        base: &'a Arc<[u8]>,
-        /// The rest of the path.
-        relative: &'a Arc<[u8]>,
+        /// Into [`Entries::files`].
+        file: u32,
         /// First byte.
         offset_bytes: u64,
         /// Number of bytes.
@@ -56,34 +61,58 @@ pub(crate) enum ValueRef<'a> {
 }
 
 /// Entries in memory.
-pub(super) struct SortedEntries(Vec<(Vec<u8>, EntryValue)>);
+pub(super) struct SortedEntries {
+    entries: Vec<(Vec<u8>, EntryValue)>,
+    /// Each once.
+    files: Vec<FileName>,
+    /// Of each entry its file; 0 for one without.
+    file_of: Vec<u32>,
+}
 
 impl SortedEntries {
     /// Sorts them.
     pub(super) fn new(mut entries: Vec<(Vec<u8>, EntryValue)>) -> Self {
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        Self(entries)
+        let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
+        let mut files: Vec<FileName> = Vec::new();
+        let file_of = entries
+            .iter()
+            .map(|(_, value)| match value {
+                EntryValue::Inline(_) => 0,
+                EntryValue::Indirect { base, relative, .. } => {
+                    *ids.entry((base, relative)).or_insert_with(|| {
+                        files.push((base.clone(), relative.clone()));
+                        (files.len() - 1) as u32
+                    })
+                }
+            })
+            .collect();
+        Self { entries, files, file_of }
     }
 }
 
 impl Entries for SortedEntries {
     fn count(&self) -> usize {
-        self.0.len()
+        self.entries.len()
+    }
+
+    fn files(&self) -> &[FileName] {
+        &self.files
     }
 
     fn push_key(&self, at: usize, out: &mut Vec<u8>) {
-        if let Some((key, _)) = self.0.get(at) {
+        if let Some((key, _)) = self.entries.get(at) {
             out.extend_from_slice(key);
         }
     }
 
     fn value(&self, at: usize) -> ValueRef<'_> {
-        match self.0.get(at) {
-            Some((_, EntryValue::Inline(bytes))) => ValueRef::Inline(bytes),
-            Some((_, EntryValue::Indirect { base, relative, offset_bytes, len_bytes })) => {
-                ValueRef::Indirect { base, relative, offset_bytes: *offset_bytes, len_bytes: *len_bytes }
+        match (self.entries.get(at), self.file_of.get(at)) {
+            (Some((_, EntryValue::Inline(bytes))), _) => ValueRef::Inline(bytes),
+            (Some((_, EntryValue::Indirect { offset_bytes, len_bytes, .. })), Some(&file)) => {
+                ValueRef::Indirect { file, offset_bytes: *offset_bytes, len_bytes: *len_bytes }
             }
-            None => ValueRef::Inline(b""),
+            _ => ValueRef::Inline(b""),
         }
     }
 }

@@ -25,7 +25,7 @@
 //! | `node` | B+tree nodes |
 //! | `versions`, `arity` | the version tree, and which generation lies where |
 //! | `files`, `walk`, `reader` | reading: ranges and nodes, key ranges, [`OcdbtStore`] |
-//! | `entries`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
+//! | `entries`, `leaves`, `keys`, `split`, `writer`, `commit` | writing: [`write_database`], [`commit_version`] |
 //! | `rule`, `check` | what can be wrong ([`Rule`]), and the search for it ([`check()`]) |
 //!
 //! Costs: opening reads the manifest; the first look below a node reads it whole (with Orbax's configuration
@@ -41,6 +41,8 @@ mod entries;
 mod envelope;
 mod fields;
 mod files;
+mod keys;
+mod leaves;
 mod manifest;
 mod node;
 mod reader;
@@ -58,7 +60,7 @@ pub use check::check;
 pub use commit::commit_version;
 pub use config::OcdbtConfig;
 pub use entries::EntryValue;
-pub(crate) use entries::{Entries, ValueRef};
+pub(crate) use entries::{Entries, FileName, ValueRef};
 pub(crate) use manifest::MANIFEST_KEY;
 pub(crate) use node::KEY_LEN_MAX_BYTES;
 pub use reader::OcdbtStore;

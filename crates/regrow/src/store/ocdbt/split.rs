@@ -10,8 +10,12 @@ use super::node::ENTRIES_MAX;
 
 /// Cuts a level whose entries have estimated sizes `sizes_bytes` into ranges of at most [`ENTRIES_MAX`] entries,
 /// and of at least `least` but for the last one.
-pub(super) fn split(sizes_bytes: &[u64], target_bytes: u64, least: usize) -> Vec<Range<usize>> {
-    let mut left_bytes = sizes_bytes.iter().copied().fold(0, u64::saturating_add);
+pub(super) fn split<T: Copy + Into<u64>>(
+    sizes_bytes: &[T],
+    target_bytes: u64,
+    least: usize,
+) -> Vec<Range<usize>> {
+    let mut left_bytes = sizes_bytes.iter().map(|&size| size.into()).fold(0, u64::saturating_add);
     let mut ranges = Vec::new();
     let mut start = 0;
     while start < sizes_bytes.len() {
@@ -21,7 +25,7 @@ pub(super) fn split(sizes_bytes: &[u64], target_bytes: u64, least: usize) -> Vec
         let mut len = 0;
         let mut taken_bytes = 0_u64;
         for &size_bytes in sizes_bytes.iter().skip(start).take(ENTRIES_MAX) {
-            let with_next = taken_bytes.saturating_add(size_bytes);
+            let with_next = taken_bytes.saturating_add(size_bytes.into());
             if len >= least.max(1) && with_next > share_bytes {
                 break;
             }
@@ -57,13 +61,13 @@ mod tests {
 
     #[test]
     fn more_entries_than_a_node_may_have_are_cut() {
-        let ranges = split(&vec![0; ENTRIES_MAX + 1], u64::MAX, 2);
+        let ranges = split(&vec![0_u64; ENTRIES_MAX + 1], u64::MAX, 2);
         assert_eq!(ranges, [0..ENTRIES_MAX, ENTRIES_MAX..ENTRIES_MAX + 1]);
     }
 
     #[test]
     fn each_node_takes_an_even_share() {
-        assert_eq!(split(&[10; 7], 30, 1), [0..2, 2..4, 4..7]);
-        assert_eq!(split(&[10; 4], 1, 2), [0..2, 2..4]);
+        assert_eq!(split(&[10_u64; 7], 30, 1), [0..2, 2..4, 4..7]);
+        assert_eq!(split(&[10_u64; 4], 1, 2), [0..2, 2..4]);
     }
 }

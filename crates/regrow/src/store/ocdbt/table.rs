@@ -169,7 +169,12 @@ pub(super) fn write(out: &mut Vec<u8>, files: &[(&[u8], &[u8])]) {
 
 /// How many bytes two names or keys begin with in common.
 pub(super) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    const WORD: usize = 8;
+    let (words, _) = a.as_chunks::<WORD>();
+    let (others, _) = b.as_chunks::<WORD>();
+    let equal = WORD * words.iter().zip(others).take_while(|(a, b)| a == b).count();
+    let rest = a.iter().zip(b).skip(equal);
+    equal + rest.take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]
@@ -214,6 +219,14 @@ mod tests {
         let long = vec![b'x'; PATH_LEN_MAX_BYTES];
         let error = read(&mut Fields::new(&[1, 1, 0, b'a']), &long, 1 << 20).unwrap_err();
         assert_eq!(Rule::of(&error), Some(Rule::Table), "T counts");
+    }
+
+    proptest! {
+        #[test]
+        fn prefixes_end_where_bytes_differ(common in "[ab]{0,20}", a in "[cd]{0,20}", b in "[ef]{0,20}") {
+            let (a, b) = (format!("{common}{a}"), format!("{common}{b}"));
+            prop_assert_eq!(common_prefix_len(a.as_bytes(), b.as_bytes()), common.len());
+        }
     }
 
     proptest! {

@@ -6,9 +6,7 @@
 //!                                             ^ nodes_offset_bytes
 //! ```
 
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::bytes::varint::write_varint;
@@ -16,16 +14,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::threads::pool;
 
 use super::config::OcdbtConfig;
-use super::entries::{Entries, EntryValue, SortedEntries, ValueRef};
+use super::entries::{Entries, EntryValue, SortedEntries};
 use super::envelope::{Structure, seal};
+use super::keys::Keys;
+use super::leaves::{Files, leaf_body};
 use super::manifest::Manifest;
-use super::node::{INLINE_LEN_MAX_BYTES, KEY_LEN_MAX_BYTES, NodeRef, Stats, write_stats};
+use super::node::{NodeRef, Stats, write_stats};
 use super::split::split;
 use super::table::{self, DataFile, common_prefix_len, is_safe};
 use super::versions::Version;
 
-/// What the split estimates for an entry beside its key and value or path.
-const LEAF_ENTRY_ESTIMATE_BYTES: u64 = 16;
+/// What the split estimates for an entry beside its key and path.
 const CHILD_ENTRY_ESTIMATE_BYTES: u64 = 56;
 
 /// Estimated sizes of the nodes that are encoded at a time.
@@ -171,17 +170,17 @@ impl<'c> NodeSink<'c> {
 
     /// The same of entries that are in order. Leaves are encoded and compressed by a few threads.
     fn write_sorted(&mut self, entries: &impl Entries) -> Result<Root> {
-        let sizes = check_entries(entries)?;
+        let files = Files::new(entries.files());
+        let sizes = files.check_entries(entries)?;
         if sizes.is_empty() {
             return Ok(Root::default());
         }
         let ranges = self.split(&sizes, 1);
         let is_root = ranges.len() == 1;
-        let names = FileNames::new(entries);
-        let costs: Vec<u64> = ranges
-            .iter()
-            .map(|range| sizes.get(range.clone()).unwrap_or_default().iter().sum::<u64>())
-            .collect();
+        let cost = |range: &Range<usize>| {
+            sizes.get(range.clone()).unwrap_or_default().iter().map(|&size| u64::from(size)).sum::<u64>()
+        };
+        let costs: Vec<u64> = ranges.iter().map(cost).collect();
         let mut level = Vec::with_capacity(ranges.len());
         let zstd_level = self.config.zstd_level;
         pool::map_ordered(
@@ -190,7 +189,7 @@ impl<'c> NodeSink<'c> {
             NODES_IN_WORK_BYTES,
             |(_, cost)| *cost,
             |(range, _)| {
-                let (body, leaf) = leaf_node(entries, range, &names, is_root);
+                let (body, leaf) = leaf_node(entries, range, &files, is_root);
                 let mut sealed = Vec::new();
                 seal(&mut sealed, Structure::BtreeNode, &body, zstd_level)?;
                 Ok((sealed, leaf))
@@ -218,7 +217,7 @@ impl<'c> NodeSink<'c> {
         Ok(root.unwrap_or_default())
     }
 
-    fn split(&self, sizes: &[u64], least: usize) -> Vec<Range<usize>> {
+    fn split<T: Copy + Into<u64>>(&self, sizes: &[T], least: usize) -> Vec<Range<usize>> {
         split(sizes, u64::from(self.config.max_decoded_node_bytes), least)
     }
 
@@ -277,207 +276,13 @@ impl Written {
 fn leaf_node(
     entries: &impl Entries,
     range: Range<usize>,
-    names: &FileNames,
+    files: &Files<'_>,
     is_root: bool,
 ) -> (Vec<u8>, Written) {
-    let (mut first_key, mut key) = (Vec::new(), Vec::new());
+    let (mut first_key, mut last_key) = (Vec::new(), Vec::new());
     entries.push_key(range.start, &mut first_key);
-    entries.push_key(range.end.saturating_sub(1), &mut key);
-    let excluded_len = if is_root { 0 } else { common_prefix_len(&first_key, &key) };
-
-    let ranks = names.ranks.get(range.clone()).unwrap_or_default();
-    let mut used: Vec<u32> = ranks.iter().copied().filter(|&rank| rank != INLINE).collect();
-    used.sort_unstable();
-    used.dedup();
-    let files: Vec<(&[u8], &[u8])> = used
-        .iter()
-        .filter_map(|&rank| names.sorted.get(rank as usize))
-        .map(|(base, relative)| (&**base, &**relative))
-        .collect();
-
-    let mut body = vec![0];
-    table::write(&mut body, &files);
-    let mut keys = Keys::new(excluded_len);
-    for at in range.clone() {
-        key.clear();
-        entries.push_key(at, &mut key);
-        keys.push(&key);
-    }
-    keys.write(&mut body, std::iter::empty());
-    let mut stats = Stats::default();
-    for at in range.clone() {
-        let (len_bytes, num_indirect_value_bytes) = match entries.value(at) {
-            ValueRef::Inline(bytes) => (bytes.len() as u64, 0),
-            ValueRef::Indirect { len_bytes, .. } => (len_bytes, len_bytes),
-        };
-        stats = stats.plus(Stats { num_keys: 1, num_tree_bytes: 0, num_indirect_value_bytes });
-        write_varint(&mut body, len_bytes);
-    }
-    body.extend(ranks.iter().map(|&rank| u8::from(rank != INLINE)));
-    for rank in ranks.iter().filter(|&&rank| rank != INLINE) {
-        let id = used.binary_search(rank).unwrap_or_else(|place| place);
-        write_varint(&mut body, id as u64);
-    }
-    for at in range.clone() {
-        if let ValueRef::Indirect { offset_bytes, .. } = entries.value(at) {
-            write_varint(&mut body, offset_bytes);
-        }
-    }
-    for at in range {
-        if let ValueRef::Inline(bytes) = entries.value(at) {
-            body.extend_from_slice(bytes);
-        }
-    }
+    entries.push_key(range.end.saturating_sub(1), &mut last_key);
+    let excluded_len = if is_root { 0 } else { common_prefix_len(&first_key, &last_key) };
+    let (body, stats) = leaf_body(entries, range, files, excluded_len);
     (body, Written { first_key, excluded_len, offset_bytes: 0, len_bytes: 0, stats })
-}
-
-/// Base path and relative path of a data file.
-type FileName = (Arc<[u8]>, Arc<[u8]>);
-
-/// The distinct files of all entries, in table order, and which one each entry lies in.
-struct FileNames {
-    sorted: Vec<FileName>,
-    /// [`INLINE`], or into `sorted`.
-    ranks: Vec<u32>,
-}
-
-/// In the place of a file's rank.
-const INLINE: u32 = u32::MAX;
-
-impl FileNames {
-    fn new(entries: &impl Entries) -> Self {
-        let mut ids: HashMap<(&[u8], &[u8]), u32> = HashMap::new();
-        let mut files: Vec<FileName> = Vec::new();
-        let mut ranks = Vec::with_capacity(entries.count());
-        let mut last = None;
-        for at in 0..entries.count() {
-            let ValueRef::Indirect { base, relative, .. } = entries.value(at) else {
-                ranks.push(INLINE);
-                continue;
-            };
-            // Neighbours mostly share their file, and then its very name.
-            let id = match last {
-                Some((b, r, id)) if Arc::ptr_eq(b, base) && Arc::ptr_eq(r, relative) => id,
-                _ => *ids.entry((base, relative)).or_insert_with(|| {
-                    files.push((base.clone(), relative.clone()));
-                    (files.len() - 1) as u32
-                }),
-            };
-            last = Some((base, relative, id));
-            ranks.push(id);
-        }
-        let mut order: Vec<u32> = (0..files.len() as u32).collect();
-        order.sort_unstable_by_key(|&id| files.get(id as usize));
-        let mut rank_of_id = vec![0; files.len()];
-        for (rank, &id) in order.iter().enumerate() {
-            if let Some(slot) = rank_of_id.get_mut(id as usize) {
-                *slot = rank as u32;
-            }
-        }
-        for rank in ranks.iter_mut().filter(|rank| **rank != INLINE) {
-            *rank = rank_of_id.get(*rank as usize).copied().unwrap_or_default();
-        }
-        let sorted = order.iter().filter_map(|&id| files.get(id as usize).cloned()).collect();
-        Self { sorted, ranks }
-    }
-}
-
-/// Looks at every entry and at their order; the estimated size of each.
-fn check_entries(entries: &impl Entries) -> Result<Vec<u64>> {
-    let mut sizes = Vec::with_capacity(entries.count());
-    let (mut before, mut key) = (Vec::new(), Vec::new());
-    for at in 0..entries.count() {
-        key.clear();
-        entries.push_key(at, &mut key);
-        let value = entries.value(at);
-        check_entry(&key, &value)?;
-        if at > 0 && before >= key {
-            return Err(if before == key {
-                Error::new(ErrorKind::NameCollision, format!("the key {} is given twice", key.escape_ascii()))
-            } else {
-                Error::invalid(format!("the key {} is not in order", key.escape_ascii()))
-            });
-        }
-        sizes.push(leaf_entry_estimate(key.len(), &value));
-        std::mem::swap(&mut before, &mut key);
-    }
-    Ok(sizes)
-}
-
-/// Bytes of a key that is too long that a message shows.
-const KEY_SHOWN_BYTES: usize = 80;
-
-fn check_entry(key: &[u8], value: &ValueRef<'_>) -> Result<()> {
-    let refuse = |what: String| Err(Error::invalid(format!("{what} (key {})", key.escape_ascii())));
-    if key.len() > KEY_LEN_MAX_BYTES {
-        let start = key.get(..KEY_SHOWN_BYTES).unwrap_or_default().escape_ascii();
-        return Err(Error::invalid(format!("the OCDBT key {start}... is too long"))
-            .expected(format_args!("at most {KEY_LEN_MAX_BYTES} bytes"), key.len())
-            .help("give it a shorter name"));
-    }
-    match value {
-        ValueRef::Inline(bytes) if bytes.len() as u64 > INLINE_LEN_MAX_BYTES => {
-            refuse(format!("an inline value has at most {INLINE_LEN_MAX_BYTES} bytes, not {}", bytes.len()))
-        }
-        ValueRef::Inline(_) => Ok(()),
-        ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => {
-            let ends = offset_bytes.checked_add(*len_bytes).is_some_and(|end| end <= i64::MAX as u64);
-            if !ends {
-                return refuse(format!("{len_bytes} bytes from byte {offset_bytes} on end beyond 2^63 - 1"));
-            }
-            if is_safe_pair(base, relative) {
-                return Ok(());
-            }
-            refuse(format!("{}{} is no name for a data file", base.escape_ascii(), relative.escape_ascii()))
-        }
-    }
-}
-
-fn is_safe_pair(base: &[u8], relative: &[u8]) -> bool {
-    if base.is_empty() { is_safe(relative) } else { is_safe(&[base, relative].concat()) }
-}
-
-fn leaf_entry_estimate(key_len: usize, value: &ValueRef<'_>) -> u64 {
-    let value_bytes = match value {
-        ValueRef::Inline(bytes) => bytes.len(),
-        ValueRef::Indirect { base, relative, .. } => base.len() + relative.len(),
-    };
-    LEAF_ENTRY_ESTIMATE_BYTES + (key_len + value_bytes) as u64
-}
-
-/// The keys of one node without their first `excluded_len` bytes: how much each shares with the one before, and
-/// the rest of it.
-struct Keys {
-    excluded_len: usize,
-    before: Vec<u8>,
-    shared: Vec<usize>,
-    suffix_lens: Vec<usize>,
-    suffixes: Vec<u8>,
-}
-
-impl Keys {
-    fn new(excluded_len: usize) -> Self {
-        let (shared, suffix_lens, suffixes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { excluded_len, before: Vec::new(), shared, suffix_lens, suffixes }
-    }
-
-    fn push(&mut self, key: &[u8]) {
-        let relative = key.get(self.excluded_len..).unwrap_or_default();
-        let shared = common_prefix_len(&self.before, relative);
-        let suffix = relative.get(shared..).unwrap_or_default();
-        self.shared.push(shared);
-        self.suffix_lens.push(suffix.len());
-        self.suffixes.extend_from_slice(suffix);
-        self.before.truncate(shared);
-        self.before.extend_from_slice(suffix);
-    }
-
-    /// Appends their number and the keys; `common_lens` are those of children.
-    fn write(&self, out: &mut Vec<u8>, common_lens: impl Iterator<Item = usize>) {
-        write_varint(out, self.shared.len() as u64);
-        self.shared.iter().skip(1).for_each(|&len| write_varint(out, len as u64));
-        self.suffix_lens.iter().for_each(|&len| write_varint(out, len as u64));
-        common_lens.for_each(|len| write_varint(out, len as u64));
-        out.extend_from_slice(&self.suffixes);
-    }
 }

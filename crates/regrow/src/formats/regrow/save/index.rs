@@ -17,7 +17,7 @@ use super::super::{stored_dtype, zarr_key};
 use super::plan::Plan;
 use crate::array::{Array, Dtype, Shape};
 use crate::error::Result;
-use crate::store::ocdbt::{Entries, EntryValue, ValueRef};
+use crate::store::ocdbt::{Entries, EntryValue, FileName, ValueRef};
 use crate::zarr::ArrayMeta;
 
 /// Values up to this size also stand inside the database's nodes, where Orbax reads them without another seek.
@@ -32,8 +32,7 @@ pub(super) struct RawEntries<'p> {
     /// The leaves that have entries, by name, and the number of each one's document.
     leaves: Vec<(u32, u32)>,
     documents: Vec<Document>,
-    files: Vec<Arc<[u8]>>,
-    base: Arc<[u8]>,
+    files: Vec<FileName>,
     /// Of tiny leaves that do not lie in memory as they are stored.
     tiny: HashMap<u32, Bytes>,
 }
@@ -47,12 +46,12 @@ struct Document {
 impl<'p> RawEntries<'p> {
     /// `files` are the names of the data files.
     pub fn new<'n>(plan: &'p Plan<'p>, files: impl Iterator<Item = &'n str>) -> Result<Self> {
+        let base: Arc<[u8]> = Arc::from(&b""[..]);
         let mut entries = Self {
             plan,
             leaves: Vec::with_capacity(plan.leaves.len()),
             documents: Vec::new(),
-            files: files.map(|name| Arc::from(name.as_bytes())).collect(),
-            base: Arc::from(&b""[..]),
+            files: files.map(|name| (base.clone(), Arc::from(name.as_bytes()))).collect(),
             tiny: HashMap::new(),
         };
         let mut known: HashMap<(Dtype, Shape), u32> = HashMap::new();
@@ -109,6 +108,10 @@ impl Entries for RawEntries<'_> {
         ENTRIES_PER_LEAF * self.leaves.len()
     }
 
+    fn files(&self) -> &[FileName] {
+        &self.files
+    }
+
     fn push_key(&self, at: usize, out: &mut Vec<u8>) {
         let Some((leaf, document)) = self.entry(at) else { return };
         let name = self.plan.name(leaf as usize);
@@ -138,12 +141,7 @@ impl Entries for RawEntries<'_> {
             return ValueRef::Inline(bytes.map_or(b"", |bytes| bytes));
         }
         let LeafPlace::Raw { file, offset_bytes } = planned.place else { return nothing };
-        match self.files.get(file) {
-            Some(relative) => {
-                ValueRef::Indirect { base: &self.base, relative, offset_bytes, len_bytes: planned.len_bytes }
-            }
-            None => nothing,
-        }
+        ValueRef::Indirect { file: file as u32, offset_bytes, len_bytes: planned.len_bytes }
     }
 }
 
@@ -173,12 +171,10 @@ pub(super) fn to_list(entries: &dyn Entries) -> Vec<(Vec<u8>, EntryValue)> {
         entries.push_key(at, &mut key);
         let value = match entries.value(at) {
             ValueRef::Inline(bytes) => EntryValue::Inline(Bytes::copy_from_slice(bytes)),
-            ValueRef::Indirect { base, relative, offset_bytes, len_bytes } => EntryValue::Indirect {
-                base: base.clone(),
-                relative: relative.clone(),
-                offset_bytes,
-                len_bytes,
-            },
+            ValueRef::Indirect { file, offset_bytes, len_bytes } => {
+                let (base, relative) = entries.files().get(file as usize).cloned().unwrap_or_default();
+                EntryValue::Indirect { base, relative, offset_bytes, len_bytes }
+            }
         };
         (key, value)
     };

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::super::manifest::{
-    self, ChunkShapes, LeafPlace, NewManifest, PartColumns, PartRecord, Sum, uuid_text,
-};
+use super::super::manifest::{self, ChunkShapes, LeafPlace, NewManifest, PartRecord, Sum, uuid_text};
+use super::super::part_columns::PartColumns;
 use super::database::Index;
 use super::index::to_list;
 use super::orbax_documents::orbax_documents;
@@ -23,6 +22,9 @@ use crate::tree::{Leaf, Tree};
 
 /// From this many tensors on, there is no `model.safetensors.index.json`: nobody would read one of hundreds of MB.
 const INDEX_TENSORS_MAX: usize = 1 << 20;
+
+/// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each other.
+const PARTS_AT_A_TIME: usize = 64;
 
 /// Puts together what `writers` processes have written.
 ///
@@ -54,7 +56,7 @@ pub(super) fn merge(
         let record = PartRecord { file: sum.record(name, bytes.len() as u64), data_files };
         Ok((rank, columns, record))
     };
-    // One part takes about twice its text.
+    let mut batch = Vec::with_capacity(PARTS_AT_A_TIME);
     pool::map_ordered(
         pool::thread_count(),
         0..writers,
@@ -62,11 +64,17 @@ pub(super) fn merge(
         |_| 1,
         read,
         |(rank, columns, record)| {
-            places.add(rank, &columns)?;
             parts.push(record);
+            batch.push((rank, columns));
+            if batch.len() == PARTS_AT_A_TIME {
+                places.add(&batch)?;
+                batch.clear();
+            }
             Ok(())
         },
     )?;
+    places.add(&batch)?;
+    drop(batch);
     places.check_whole()?;
 
     let mut small = SmallFiles::new(staged);

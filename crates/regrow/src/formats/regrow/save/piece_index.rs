@@ -4,11 +4,12 @@
 //! the database asks for them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::manifest::PartColumns;
+use super::super::part_columns::PartColumns;
 use super::super::stored_dtype;
 use super::index::names_rise;
 use super::plan::Plan;
@@ -16,9 +17,15 @@ use crate::array::{Dtype, Shape, chunk_counts};
 use crate::error::{Error, Result};
 use crate::formats::coverage::{Coverage, CutLeaf};
 use crate::options::Compression;
-use crate::store::ocdbt::{Entries, ValueRef};
+use crate::store::ocdbt::{Entries, FileName, ValueRef};
 use crate::tree::Leaf;
 use crate::zarr::ArrayMeta;
+
+/// Leaves whose pieces are placed at a time: the places of many processes' pieces of them lie in the cache.
+const LEAVES_AT_A_TIME: usize = 64;
+
+/// Of so many entries one says which leaf it is of.
+const ENTRIES_PER_HINT: usize = 64;
 
 /// Where the pieces are.
 pub(super) struct PiecePlaces {
@@ -26,8 +33,8 @@ pub(super) struct PiecePlaces {
     coverage: Coverage,
     /// Of each piece, where it begins there.
     offsets: Vec<u64>,
-    /// The data files.
-    names: Vec<Arc<[u8]>>,
+    /// The data files, by their numbers as sources.
+    names: Vec<FileName>,
 }
 
 impl PiecePlaces {
@@ -47,25 +54,39 @@ impl PiecePlaces {
         Ok(Self { offsets: vec![0; coverage.piece_count()], coverage, names: Vec::new() })
     }
 
-    /// Adds what process `rank` has written.
+    /// Adds what some processes have written, each with its rank.
     ///
     /// # Errors
     /// `InvalidArgument` for a piece that another process has written too, or that the tree has not.
-    pub fn add(&mut self, rank: u32, columns: &PartColumns) -> Result<()> {
-        let mut sources = Vec::with_capacity(columns.data_files.len());
-        for file in &columns.data_files {
-            self.names.push(Arc::from(file.name.as_bytes()));
-            sources.push(self.coverage.add_source(rank));
+    pub fn add(&mut self, parts: &[(u32, PartColumns)]) -> Result<()> {
+        let mut cursors = Vec::with_capacity(parts.len());
+        for (rank, columns) in parts {
+            let first = self.names.len() as u32;
+            for file in &columns.data_files {
+                self.names.push((Arc::default(), Arc::from(file.name.as_bytes())));
+                self.coverage.add_source(*rank);
+            }
+            let sources = first..self.names.len() as u32;
+            cursors.push(Cursor { rank: *rank, sources, columns, at: 0 });
         }
-        let pieces = columns.pieces.leaves.iter().zip(&columns.pieces.chunks);
-        let places = columns.leaf_files.iter().zip(&columns.leaf_offsets);
-        for ((&leaf, &chunk), (&file, &offset)) in pieces.zip(places) {
-            let Some(&source) = usize::try_from(file).ok().and_then(|file| sources.get(file)) else {
-                return Err(Error::corrupt(format!("process {rank} has not said where chunk {chunk} lies")));
-            };
-            let at = self.coverage.take(source, leaf, chunk)?;
-            if let Some(to) = at.and_then(|at| self.offsets.get_mut(at)) {
-                *to = offset;
+        let ends =
+            (LEAVES_AT_A_TIME..self.coverage.leaf_count()).step_by(LEAVES_AT_A_TIME).chain([usize::MAX]);
+        for end in ends {
+            for cursor in &mut cursors {
+                while let Some((leaf, chunk, file, offset)) = cursor.next_before(end) {
+                    let source =
+                        u32::try_from(file).ok().and_then(|file| cursor.sources.start.checked_add(file));
+                    let Some(source) = source.filter(|source| cursor.sources.contains(source)) else {
+                        return Err(Error::corrupt(format!(
+                            "process {} has not said where chunk {chunk} lies",
+                            cursor.rank
+                        )));
+                    };
+                    let at = self.coverage.take(source, leaf, chunk)?;
+                    if let Some(to) = at.and_then(|at| self.offsets.get_mut(at)) {
+                        *to = offset;
+                    }
+                }
             }
         }
         Ok(())
@@ -92,14 +113,42 @@ impl PiecePlaces {
     /// File and offset of each chunk of a leaf, in C order of the chunks.
     pub fn of_leaf(&self, leaf: usize) -> impl Iterator<Item = (&str, u64)> {
         self.coverage.pieces_of(leaf).filter_map(|at| {
-            let (name, offset) = self.place(at)?;
+            let (file, offset) = self.place(at)?;
+            let (_, name) = self.names.get(file as usize)?;
             Some((std::str::from_utf8(name).unwrap_or_default(), offset))
         })
     }
 
-    fn place(&self, piece: usize) -> Option<(&Arc<[u8]>, u64)> {
-        let name = self.names.get(self.coverage.source_of(piece)? as usize)?;
-        Some((name, *self.offsets.get(piece)?))
+    /// File and offset of a piece.
+    fn place(&self, piece: usize) -> Option<(u32, u64)> {
+        Some((self.coverage.source_of(piece)?, *self.offsets.get(piece)?))
+    }
+}
+
+/// What one process has written, as far as it was not added yet.
+struct Cursor<'c> {
+    rank: u32,
+    /// Its data files.
+    sources: Range<u32>,
+    columns: &'c PartColumns,
+    at: usize,
+}
+
+impl Cursor<'_> {
+    /// The next piece, if it is of a leaf before `end`: leaf, chunk, file and offset.
+    fn next_before(&mut self, end: usize) -> Option<(u32, u64, i32, u64)> {
+        let (columns, at) = (self.columns, self.at);
+        let leaf = *columns.pieces.leaves.get(at)?;
+        if leaf as usize >= end {
+            return None;
+        }
+        self.at += 1;
+        Some((
+            leaf,
+            *columns.pieces.chunks.get(at)?,
+            *columns.leaf_files.get(at)?,
+            *columns.leaf_offsets.get(at)?,
+        ))
     }
 }
 
@@ -111,7 +160,8 @@ pub(super) struct PieceEntries<'p> {
     leaves: Vec<EntryLeaf>,
     documents: Vec<Document>,
     count: usize,
-    base: Arc<[u8]>,
+    /// Of every [`ENTRIES_PER_HINT`]th entry its number in `leaves`.
+    hints: Vec<u32>,
 }
 
 /// A leaf with entries.
@@ -132,14 +182,8 @@ struct Document {
 impl<'p> PieceEntries<'p> {
     /// The entries of all arrays with elements.
     pub fn new(plan: &'p Plan<'p>, places: &'p PiecePlaces) -> Result<Self> {
-        let mut entries = Self {
-            plan,
-            places,
-            leaves: Vec::new(),
-            documents: Vec::new(),
-            count: 0,
-            base: Arc::from(&b""[..]),
-        };
+        let mut entries =
+            Self { plan, places, leaves: Vec::new(), documents: Vec::new(), count: 0, hints: Vec::new() };
         let mut known: HashMap<(Dtype, &Shape, &Shape), u32> = HashMap::new();
         for &leaf in plan.by_name() {
             let Some((planned, source)) = plan.leaf(leaf as usize) else { continue };
@@ -157,6 +201,8 @@ impl<'p> PieceEntries<'p> {
             };
             entries.leaves.push(EntryLeaf { leaf, document, first: entries.count });
             entries.count += entries.documents.get(document as usize).map_or(0, |it| it.chunks.len() + 1);
+            let number = (entries.leaves.len() - 1) as u32;
+            entries.hints.resize(entries.count.div_ceil(ENTRIES_PER_HINT), number);
         }
         Ok(entries)
     }
@@ -168,8 +214,11 @@ impl<'p> PieceEntries<'p> {
 
     /// A leaf, its document, and which of its entries number `at` is.
     fn entry(&self, at: usize) -> Option<(u32, &Document, usize)> {
-        let leaf = self.leaves.partition_point(|leaf| leaf.first <= at).checked_sub(1)?;
-        let leaf = self.leaves.get(leaf)?;
+        let mut number = *self.hints.get(at / ENTRIES_PER_HINT)? as usize;
+        while self.leaves.get(number + 1).is_some_and(|next| next.first <= at) {
+            number += 1;
+        }
+        let leaf = self.leaves.get(number)?;
         Some((leaf.leaf, self.documents.get(leaf.document as usize)?, at - leaf.first))
     }
 }
@@ -200,6 +249,10 @@ impl Entries for PieceEntries<'_> {
         self.count
     }
 
+    fn files(&self) -> &[FileName] {
+        &self.places.names
+    }
+
     fn push_key(&self, at: usize, out: &mut Vec<u8>) {
         let Some((leaf, document, at)) = self.entry(at) else { return };
         let name = self.plan.name(leaf as usize);
@@ -217,12 +270,9 @@ impl Entries for PieceEntries<'_> {
         let Some(&(_, number)) = document.chunks.get(at) else { return ValueRef::Inline(&document.json) };
         let piece = self.places.coverage.pieces_of(leaf as usize).start + number as usize;
         match self.places.place(piece) {
-            Some((relative, offset_bytes)) => ValueRef::Indirect {
-                base: &self.base,
-                relative,
-                offset_bytes,
-                len_bytes: document.chunk_len_bytes,
-            },
+            Some((file, offset_bytes)) => {
+                ValueRef::Indirect { file, offset_bytes, len_bytes: document.chunk_len_bytes }
+            }
             None => nothing,
         }
     }

@@ -1,0 +1,120 @@
+//! What whoever merges parts reads of a `regrow.process_<k>.json`: the columns, which come first in it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer as _, Error as _, IgnoredAny, MapAccess, Visitor};
+
+use super::manifest::{Pieces, check_sum};
+use crate::error::{Error, Result};
+
+/// What whoever merges parts reads of one.
+#[derive(Debug, Default)]
+pub(super) struct PartColumns {
+    pub pieces: Pieces,
+    pub data_files: Vec<DataFileName>,
+    pub leaf_files: Vec<i32>,
+    pub leaf_offsets: Vec<u64>,
+}
+
+/// A data file, of which only the name is wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct DataFileName {
+    pub name: String,
+}
+
+impl PartColumns {
+    /// Parses and checks a `regrow.process_<k>.json`.
+    ///
+    /// # Errors
+    /// `Corrupt` if it is not as it was written, or its columns differ in length.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        check_sum(bytes)?;
+        let (mut parsed, mut missing) = (Self::default(), PART_COLUMNS);
+        let mut reader = serde_json::Deserializer::from_slice(bytes);
+        let read = reader.deserialize_map(ColumnsOfPart { columns: &mut parsed, missing: &mut missing });
+        // It stops when it has all columns, which is no end to the reader. The checksum vouches for the rest.
+        if let (Err(error), 1..) = (read, missing) {
+            return Err(Error::corrupt(format!("what a process has written cannot be read: {error}")));
+        }
+        let count = parsed.pieces.leaves.len();
+        let lens = [parsed.pieces.chunks.len(), parsed.leaf_files.len(), parsed.leaf_offsets.len()];
+        match lens.iter().find(|&&len| len != count) {
+            Some(len) => Err(Error::corrupt("the columns of a part differ in length").expected(count, len)),
+            None => Ok(parsed),
+        }
+    }
+}
+
+/// How many members [`PartColumns`] has.
+const PART_COLUMNS: usize = 4;
+
+/// Reads a part until it has seen all that is wanted of it.
+struct ColumnsOfPart<'c> {
+    columns: &'c mut PartColumns,
+    missing: &'c mut usize,
+}
+
+impl<'de> Visitor<'de> for ColumnsOfPart<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object with pieces, leaf_files, leaf_offsets and data_files")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut members: M) -> std::result::Result<(), M::Error> {
+        while *self.missing > 0 {
+            let Some(name) = members.next_key::<Cow<'de, str>>()? else {
+                return Err(M::Error::custom("a column is missing"));
+            };
+            match &*name {
+                "pieces" => self.columns.pieces = members.next_value()?,
+                "leaf_files" => self.columns.leaf_files = members.next_value()?,
+                "leaf_offsets" => self.columns.leaf_offsets = members.next_value()?,
+                "data_files" => self.columns.data_files = members.next_value()?,
+                _ => {
+                    members.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            }
+            *self.missing -= 1;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::checksum::crc32c;
+
+    fn sealed(members: &str) -> Vec<u8> {
+        format!("{{\"crc32c\":\"{:08x}\",{members}}}", crc32c(format!("{members}}}").as_bytes())).into()
+    }
+
+    const PIECES: &str = r#""pieces":{"leaves":[0,2],"chunks":[1,0]}"#;
+    const REST: &str =
+        r#""data_files":[{"name":"a","len_bytes":1}],"leaf_files":[0,0],"leaf_offsets":[4096,8192]"#;
+
+    #[test]
+    fn nothing_is_read_behind_the_columns() {
+        let columns = PartColumns::parse(&sealed(&format!("{PIECES},{REST},\"structure\":no JSON"))).unwrap();
+        assert_eq!((columns.pieces.leaves, columns.pieces.chunks), (vec![0, 2], vec![1, 0]));
+        assert_eq!((columns.leaf_files, columns.leaf_offsets), (vec![0, 0], vec![4096, 8192]));
+        assert_eq!(columns.data_files.iter().map(|file| &*file.name).collect::<Vec<_>>(), ["a"]);
+    }
+
+    #[test]
+    fn other_members_may_come_first_and_missing_ones_are_told() {
+        PartColumns::parse(&sealed(&format!("\"later\":[{{}}],{REST},\"structure\":{{}},{PIECES}"))).unwrap();
+        for wrong in [
+            REST.to_owned(),
+            format!("\"structure\":no JSON,{REST},{PIECES}"),
+            format!("{PIECES},{}", REST.replace("[0,0]", "[0]")),
+        ] {
+            let error = PartColumns::parse(&sealed(&wrong)).unwrap_err();
+            assert_eq!(error.kind(), crate::error::ErrorKind::Corrupt, "{wrong}");
+        }
+    }
+}
