@@ -18,7 +18,6 @@ use regrow::tree::{Key, KeyPath, Leaf, LeafKind, NodeKind, Tree, TreeBuilder};
 use regrow::{Error, ErrorKind, Result, SaveOptions};
 use serde_json::json;
 
-#[expect(dead_code, reason = "of what several files of tests share, only the list of layouts")]
 mod common;
 
 /// How an array is cut: its shape, its chunks, and how many chunks a shard has along each axis.
