@@ -88,6 +88,9 @@ def run(workload: str, processes: int, folder: Path, asked: argparse.Namespace) 
             started.append(subprocess.Popen(command, env=environment))
         until = time.monotonic() + asked.seconds
         statuses = [process.wait(max(0.1, until - time.monotonic())) for process in started]
+    except subprocess.TimeoutExpired:
+        say(f"{workload}, {processes} processes: ended after {asked.seconds:.0f} s, with what was measured until then")
+        statuses = []
     finally:
         for process in started:
             if process.poll() is None:
@@ -103,6 +106,7 @@ def run(workload: str, processes: int, folder: Path, asked: argparse.Namespace) 
     return [
         {**run_of, "who": who, "operation": operation, "round": number, "seconds": _slowest(each)}
         for (who, operation, number), each in times.items()
+        if len(each) == processes
     ]
 
 
@@ -141,9 +145,9 @@ def work(job: dict[str, Any]) -> None:
             for operation, begin, end in turn(one, meeting, rank):
                 if number > 0:
                     times.append((one.who, operation, number, begin, end))
+                    (folder / f"times-{rank}.json").write_text(json.dumps(times))
                 if rank == 0:
                     say(f"  round {number}: {one.who}, {operation}: {end - begin:.3f} s")
-    (folder / f"times-{rank}.json").write_text(json.dumps(times))
     meeting.meet()
     if processes > 1:
         jax.distributed.shutdown()
@@ -304,7 +308,7 @@ def _timed(action: Callable[[], Any], meeting: Meeting) -> tuple[float, float]:
 def table(rows: list[Row]) -> str:
     """Medians, and the medians of the ratios within rounds."""
     lines = [
-        "| workload | processes | operation | regrow | Orbax | direct I/O | Orbax / regrow | regrow / direct | rounds |",
+        "| workload | processes | operation | regrow | Orbax | direct | Orbax / regrow | regrow / direct | rounds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     runs = dict.fromkeys((row["workload"], row["processes"], row["operation"]) for row in rows)

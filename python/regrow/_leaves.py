@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import ml_dtypes
@@ -310,7 +311,13 @@ def _shards_of(leaf: Any, replica_parallel: bool) -> Any:
         return value.dtype.name, shape, shape, True, [((0,) * len(shape), value)]
     own = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
     shards = [(tuple(cut.start or 0 for cut in shard.index), np.asarray(shard.data)) for shard in own]
-    return leaf.dtype.name, shape, shard_shape, False, shards
+    return _dtype_name(leaf.dtype), shape, shard_shape, False, shards
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """NumPy makes the name anew at each look, which takes longer than all else that is asked of a leaf."""
+    return dtype.name
 
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:
