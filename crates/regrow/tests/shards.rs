@@ -131,7 +131,7 @@ fn save_by(count: usize, target: &Path, trees: &[Tree<Leaf>], options: &SaveOpti
             joined.finish_share()?;
         }
     }
-    writers.merge(&trees[0], count as u32, &*own, options)?;
+    writers.merge(&trees[0], &(0..count as u32).collect::<Vec<_>>(), &*own, options)?;
     own.commit()
 }
 
