@@ -181,7 +181,9 @@ def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) ->
     if callable(region):
         given = {at: region(path, shapes[at]) for at, path in enumerate(paths) if kinds[at] in (JAX_ARRAY, NUMPY_ARRAY)}
         return {at: slices_box(paths[at], each, shapes[at], pad=pad) for at, each in given.items() if each is not None}
-    if not isinstance(region, Mapping) or not all(isinstance(glob, str) for glob in region):
+    if not isinstance(region, Mapping) or not all(
+        isinstance(glob, str) and (given is None or _are_slices(given)) for glob, given in region.items()
+    ):
         raise _arguments.wrong("region", region, "a dict of globs with a tuple of slices for each, or a function")
     globs = list(region)
     idle = _native.idle_patterns(globs, paths)
@@ -198,6 +200,12 @@ def _boxes(wishes: Wishes, paths: list[str], kinds: bytes, shapes: list[Any]) ->
             raise LeafTypeError(f"a leaf of kind {kind} has no regions\n  leaf {path}", leaf=path)
         boxes[at] = slices_box(paths[at], region[globs[match]], shapes[at], pad=pad)
     return boxes
+
+
+def _are_slices(given: Any) -> bool:
+    return isinstance(given, slice) or (
+        isinstance(given, (tuple, list)) and all(isinstance(entry, slice) for entry in given)
+    )
 
 
 class _Reads:

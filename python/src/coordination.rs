@@ -95,7 +95,8 @@ impl CoordinatorIn {
         };
         let here = object.bind(py);
         // `regrow.Folder`: the engine need not go through Python.
-        if let Ok(Ok(made)) = here.getattr(intern!(py, "_native")).map(|made| made.extract::<Py<Coordinator>>()) {
+        let made = here.getattr(intern!(py, "_native")).and_then(|made| Ok(made.cast_into::<Coordinator>()?));
+        if let Ok(made) = made {
             return Ok(Arc::clone(&made.get().0));
         }
         let foreign = Foreign {

@@ -377,3 +377,27 @@ def test_progress_goes_once_from_nothing_to_all(path: Path) -> None:
 
     with pytest.raises(Stop):
         regrow.load(path, shardings={"w*": on((8,), "a")}, progress=stop)
+
+
+ORBAX_DTYPES = [
+    dtype
+    for dtype in DTYPES
+    if dtype.name not in ("float8_e3m4", "float8_e4m3", "float8_e8m0fnu", "uint4", "int2", "uint2", "float4_e2m1fn")
+]
+"""Those that TensorStore has."""
+
+
+@pytest.mark.parametrize(("use_ocdbt", "use_zarr3"), FORMS)
+def test_every_dtype_that_orbax_has(path: Path, use_ocdbt: bool, use_zarr3: bool) -> None:
+    before, after = on((4, 2), "a", "b"), on((2, 3), "b", "a")
+    data = {dtype.name: numbers(dtype, (24, 48), at) for at, dtype in enumerate(ORBAX_DTYPES)}
+    state = {name: jax.device_put(array, before) for name, array in data.items()}
+    state |= {"step": jax.device_put(np.int32(3), on((8,)))}
+    orbax(use_ocdbt, use_zarr3).save(path, args=ocp.args.PyTreeSave(state))
+    like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=after) for name, array in data.items()}
+    like["step"] = jax.ShapeDtypeStruct((), np.int32, sharding=on((6,)))
+    theirs, ours = orbax_restores(path, like), regrow.load(path, like=like)
+    for name in like:
+        assert_same_shards(ours[name], theirs[name])
+        if name in data:
+            assert_spread(ours[name], after, data[name])

@@ -259,7 +259,7 @@ fn a_rank_that_never_comes_is_named_in_time() {
             let tell = Arc::clone(&told);
             let options = SessionOptions {
                 on_wait: Some(OnWait::new(move |waiting| tell.lock().unwrap().push((rank, waiting.clone())))),
-                tell_every: Duration::from_millis(300),
+                tell_after: Duration::from_millis(300),
                 ..within(Duration::from_secs(2))
             };
             Session::begin(service, &target(), "save", options).unwrap_err()

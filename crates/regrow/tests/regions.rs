@@ -32,10 +32,6 @@ fn dict(leaves: Vec<(String, Leaf)>) -> Tree<Leaf> {
 }
 
 /// Matrices of several forms, small arrays that share blocks, a scalar, and one without elements.
-fn mixture() -> Tree<Leaf> {
-    dict(mixed_leaves())
-}
-
 fn mixed_leaves() -> Vec<(String, Leaf)> {
     let mut leaves = vec![
         ("bias".to_owned(), array(Dtype::Float32, &[48], 1)),
@@ -364,7 +360,7 @@ mod requests {
     fn blocks_that_regions_and_leaves_share_are_read_once() {
         let server = ObjectServer::start().unwrap();
         let path = bucket(&server).join("x");
-        let tree = mixture();
+        let tree = dict(mixed_leaves());
         regrow::save_with(&path, &tree, &SaveOptions::default()).unwrap();
         let checkpoint = regrow::open(&path).unwrap();
         // Overlapping regions of all leaves, in no order.

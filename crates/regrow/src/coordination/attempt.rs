@@ -101,7 +101,7 @@ impl MeetingPlace {
     fn join(&self, mut exchange: Exchange) -> Result<Exchange> {
         let service = Arc::clone(&exchange.service);
         let (began, patience) = (Instant::now(), exchange.patience_with_rank_0());
-        let mut told = began;
+        let mut next_tell = exchange.options.tell_after;
         let mut other_size = None;
         loop {
             let left = patience.saturating_sub(began.elapsed());
@@ -126,8 +126,8 @@ impl MeetingPlace {
                     None => error,
                 });
             }
-            if told.elapsed() >= exchange.options.tell_every {
-                told = Instant::now();
+            if began.elapsed() >= next_tell {
+                next_tell = began.elapsed().saturating_mul(2);
                 exchange.tell(PHASE, vec![0], began.elapsed(), patience);
             }
         }

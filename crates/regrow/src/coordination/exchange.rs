@@ -35,8 +35,8 @@ pub struct SessionOptions {
     pub monitor: Monitor,
     /// Is told about long waits.
     pub on_wait: Option<OnWait>,
-    /// How often.
-    pub tell_every: Duration,
+    /// How long a wait is when it is told first; then again whenever it has become twice as long.
+    pub tell_after: Duration,
 }
 
 impl Default for SessionOptions {
@@ -46,7 +46,7 @@ impl Default for SessionOptions {
             prefix: "regrow".to_owned(),
             monitor: Monitor::new(),
             on_wait: None,
-            tell_every: Duration::from_secs(10),
+            tell_after: Duration::from_secs(5),
         }
     }
 }
@@ -151,13 +151,15 @@ impl Exchange {
         let began = Instant::now();
         let mut found: Vec<Option<Bytes>> = vec![None; wanted.len()];
         let (mut slice, longest) = SLICES;
-        let mut told = began;
+        let mut next_tell = self.options.tell_after;
         // One after the other: meanwhile the later ones come, too.
         while let Some(at) = found.iter().position(Option::is_none) {
             let Some((_, name)) = wanted.get(at) else { break };
             let left = patience.saturating_sub(began.elapsed());
             if let Some(value) = self.get(name, slice.min(left))? {
-                found.iter_mut().skip(at).take(1).for_each(|place| *place = Some(value.clone()));
+                if let Some(place) = found.get_mut(at) {
+                    *place = Some(value);
+                }
                 continue;
             }
             self.options.monitor.check()?;
@@ -166,7 +168,7 @@ impl Exchange {
             }
             let live = if slice == longest { self.service.live()? } else { None };
             let is_late = began.elapsed() >= patience;
-            let is_to_tell = told.elapsed() >= self.options.tell_every;
+            let is_to_tell = began.elapsed() >= next_tell;
             slice = (slice * 2).min(longest);
             if live.is_none() && !is_late && !is_to_tell {
                 continue;
@@ -182,7 +184,7 @@ impl Exchange {
                 return Err(self.have_not_come(phase, &missing, began.elapsed()).into());
             }
             if is_to_tell && !missing.is_empty() {
-                told = Instant::now();
+                next_tell = began.elapsed().saturating_mul(2);
                 self.tell(phase, missing, began.elapsed(), patience);
             }
         }

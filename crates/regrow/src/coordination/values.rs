@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
@@ -36,8 +36,7 @@ pub(super) fn put(service: &dyn Coordinator, key: &str, value: &Bytes) -> Result
 pub(super) fn get(service: &dyn Coordinator, key: &str, wait: Duration) -> Result<Option<Bytes>> {
     let Some(mut first) = service.get(&part_key(key, 0), wait)? else { return Ok(None) };
     let cut_short = |key: &str| Error::new(ErrorKind::Io, format!("the value at {key} was cut short"));
-    let len = first.split_to_checked(LENGTH_LEN_BYTES).ok_or_else(|| cut_short(key))?;
-    let len_bytes = len.iter().rev().fold(0_u64, |len, &byte| len << 8 | u64::from(byte));
+    let len_bytes = first.try_get_u64_le().map_err(|_| cut_short(key))?;
     if first.len() as u64 == len_bytes {
         return Ok(Some(first));
     }
@@ -60,15 +59,4 @@ fn part_len_bytes(service: &dyn Coordinator) -> usize {
 
 fn part_key(key: &str, at: usize) -> String {
     format!("{key}/{at}")
-}
-
-/// `split_to` for a length that may be too long.
-trait SplitChecked: Sized {
-    fn split_to_checked(&mut self, len: usize) -> Option<Self>;
-}
-
-impl SplitChecked for Bytes {
-    fn split_to_checked(&mut self, len: usize) -> Option<Self> {
-        (len <= self.len()).then(|| self.split_to(len))
-    }
 }
