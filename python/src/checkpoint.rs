@@ -111,12 +111,12 @@ pub fn verify_share(
     step: Option<u64>,
     item: Option<String>,
     bare: bool,
-    (share, count): (u32, u32),
+    share: (u32, u32),
     watch: WatchIn,
 ) -> PyResult<(VerifyOut, Vec<(usize, String)>)> {
     let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
     let verified = watched(py, watch, u64::MAX, |monitor| {
-        regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share, count)
+        regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share.0, share.1)
     })?;
     let said = verified.report.findings.iter().map(|finding| finding.error.what().to_owned());
     let places = verified.places.iter().copied().zip(said).collect();
@@ -410,6 +410,12 @@ impl Checkpoint {
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
         watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor)).map(verify_out)
+    }
+
+    /// Bytes of all arrays and texts.
+    #[getter]
+    fn data_bytes(&self) -> u64 {
+        self.len_bytes()
     }
 
     /// Whether another checkpoint has taken the path since this one was opened.

@@ -75,6 +75,9 @@ pub fn convert(
     Ok((save_report(report.save), losses))
 }
 
+/// Ticket, number of the share, of how many.
+type ShareIn = (String, u32, u32);
+
 /// Writer, stored bytes, reused bytes.
 type ShareOut = (u32, u64, u64);
 
@@ -150,10 +153,11 @@ pub fn convert_share(
     target: LocationIn,
     save: SaveIn,
     convert: ConvertIn,
-    (ticket, share, count): (String, u32, u32),
+    share: ShareIn,
     watch: WatchIn,
 ) -> PyResult<ShareOut> {
     let mut options = convert_options(save, convert).or_raise()?;
+    let (ticket, share, count) = share;
     let written = watched(py, watch, u64::MAX, |monitor| {
         options.save.monitor = monitor;
         let share = ConvertShare { ticket: &ticket, share, count };

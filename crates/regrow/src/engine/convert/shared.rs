@@ -85,7 +85,8 @@ impl SharedConvert {
 
     /// The step that was opened, of a folder of steps: a newer one may come meanwhile.
     pub fn step(&self) -> Option<u64> {
-        self.checkpoint.description().step
+        let about = self.checkpoint.description();
+        about.step.filter(|_| !about.steps.is_empty())
     }
 
     /// Bytes of array data that each of `count` shares has.
