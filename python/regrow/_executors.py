@@ -75,7 +75,9 @@ def chosen(executor: Any, workers: Any) -> tuple[Executor, int] | None:
     """The executor and the number of shares that a caller wants; `None` for work without an executor."""
     if executor is None:
         if workers is not None:
-            raise InvalidArgumentError(f"workers={workers!r} says how many shares an executor gets: give executor=, too")
+            raise InvalidArgumentError(
+                f"workers={workers!r} says how many shares an executor gets: give executor=, too"
+            )
         return None
     if not callable(getattr(executor, "submit", None)):
         raise _arguments.wrong("executor", executor, "an executor: something with submit(function, *arguments)")

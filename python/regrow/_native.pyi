@@ -237,8 +237,8 @@ def convert_share(
     share: tuple[str, int, int],
     watch: _Watch,
 ) -> tuple[int, int, int]:
-    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its files
-    where only it can tell, bytes that a base had."""
+    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its
+    files where only it can tell, bytes that a base had."""
 
 def copy(
     source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch

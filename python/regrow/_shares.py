@@ -1,7 +1,7 @@
 """Work in shares, each a call that an executor makes somewhere.
 
-What is submitted is a function of this module with plain arguments: paths, options, numbers. What comes back is small. A
-share whose worker dies is submitted again: shares know nothing of each other, and each writes files of its own.
+What is submitted is a function of this module with plain arguments: paths, options, numbers. What comes back is small.
+A share whose worker dies is submitted again: shares know nothing of each other, and each writes files of its own.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def run(
 ) -> list[Any]:
     """Has an executor make all the calls; gives their results in order. `done` is told which have ended.
 
-    A call that ends without an answer of `work` (its worker died, or was lost) is made again. The first error that `work`
-    tells is raised, when no call is under way any more.
+    A call that ends without an answer of `work` (its worker died, or was lost) is made again. The first error that
+    `work` tells is raised, when no call is under way any more.
 
     Raises:
         IoError: if a call was lost `TRIES` times.

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
-import resource
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from conftest import assert_same
+from dying_workers import Killing, Pools, Replacing, die_after, die_at_once, die_when_done, die_while_writing, kill_once
 
 import regrow
 
@@ -68,6 +66,10 @@ def saved(name: str, **options: Any) -> Callable[[Path], Path]:
     return save
 
 
+def len_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "orbax": by_orbax,
     "flax": saved("model.msgpack", layout="flax"),
@@ -86,7 +88,7 @@ def test_every_source_comes_out_the_same(make: Callable[[Path], Path], tmp_path:
     report = regrow.convert(source, tmp_path / "shared", executor=pool)
     assert_same(regrow.load(tmp_path / "shared"), regrow.load(tmp_path / "plain"))
     assert (report.leaf_count, report.save.data_bytes) == (plain.leaf_count, plain.save.data_bytes)
-    assert report.stored_bytes == sum(file.stat().st_size for file in (tmp_path / "shared").rglob("*") if file.is_file())
+    assert report.stored_bytes == len_bytes(tmp_path / "shared")
     assert len(list((tmp_path / "shared").glob("regrow.process_*.json"))) == 2
     assert regrow.verify(tmp_path / "shared").ok
     assert regrow.open(tmp_path / "shared").metadata == regrow.open(tmp_path / "plain").metadata
@@ -160,67 +162,14 @@ def test_memory_is_a_bucket(source: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         report = regrow.convert(source, "memory://executors/new", executor=Killing(threads, 1, die_after), workers=2)
         assert regrow.verify("memory://executors/new", executor=threads).ok
+        assert_same(regrow.load("memory://executors/new"), TREE)
+        # What the lost share had written is gone: nothing keeps it from being replaced.
+        regrow.convert(source, "memory://executors/new", executor=threads, overwrite=True)
     assert_same(regrow.load("memory://executors/new"), TREE)
     assert report.stored_bytes > 192_000
 
 
 # ---- workers that die ---------------------------------------------------------------------------------------
-
-
-class LostError(Exception):
-    """What an executor raises whose worker is gone."""
-
-
-def die_at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_while_writing(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Ends by a signal in the middle of the data file."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    function(*arguments)
-    raise AssertionError("it was to die")
-
-
-def die_when_done(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Leaves all files of its share."""
-    function(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_after(function: Callable[..., Any], *arguments: Any) -> Any:
-    """As far as its executor knows."""
-    function(*arguments)
-    raise LostError
-
-
-class Killing:
-    """An executor of which some calls kill their worker: the first of these many submissions."""
-
-    def __init__(self, executor: Any, kills: int, how: Callable[..., Any]) -> None:
-        self.executor = executor
-        self.kills = kills
-        self.how = how
-        self.submitted = 0
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        pickle.dumps((function, arguments))
-        self.submitted += 1
-        if self.submitted > self.kills:
-            return self.executor.submit(function, *arguments)
-        return self.executor.submit(self.how, function, *arguments)
-
-
-class Pools:
-    """An executor that gives each call a process of its own."""
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        future = pool.submit(function, *arguments)
-        pool.shutdown(wait=False)
-        return future
 
 
 @pytest.mark.parametrize("how", [die_at_once, die_while_writing, die_when_done])
@@ -237,7 +186,7 @@ def test_a_worker_that_dies_costs_its_share_alone(how: Any, source: Path, tmp_pa
         [f"regrow.process_{number}.json", "regrow.process_1.json"]
     )
     assert len([name for name in files if name.endswith(".safetensors")]) == 2
-    assert report.stored_bytes == sum((tmp_path / "shared" / name).stat().st_size for name in files)
+    assert report.stored_bytes == len_bytes(tmp_path / "shared")
     # Nothing beside it that would keep it from being replaced.
     regrow.convert(source, tmp_path / "shared", executor=executor, workers=2, overwrite=True)
     assert sorted(os.listdir(tmp_path)) == ["shared", "source"]
@@ -247,15 +196,6 @@ def test_one_share_whose_worker_dies(source: Path, tmp_path: Path) -> None:
     regrow.convert(source, tmp_path / "shared", executor=Killing(Pools(), 1, die_when_done), workers=1)
     assert_same(regrow.load(tmp_path / "shared"), TREE)
     assert regrow.verify(tmp_path / "shared").ok
-
-
-def kill_once(flag: str) -> None:
-    """Of a pool's workers, the first to come here dies a moment later, in the middle of whatever it does."""
-    try:
-        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
 
 
 def test_a_pool_that_breaks_is_replaced(source: Path, tmp_path: Path) -> None:
@@ -331,21 +271,6 @@ def test_what_a_progress_function_raises_ends_it(source: Path, tmp_path: Path, p
     assert os.listdir(tmp_path) == ["source"]
 
 
-class Replacing:
-    """An executor that replaces the source before its first call."""
-
-    def __init__(self, executor: Any, replace: Callable[[], Any]) -> None:
-        self.executor = executor
-        self.replace: Callable[[], Any] | None = replace
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
-        if self.replace is not None:
-            self.replace()
-            self.replace = None
-        future: Future[Any] = self.executor.submit(function, *arguments)
-        return future
-
-
 @pytest.mark.parametrize("new", [{"w": np.ones(3)}, {**TREE, "step": 8}], ids=["another tree", "the same tree"])
 def test_a_source_that_is_replaced_is_converted_anew(new: Any, source: Path, tmp_path: Path, pool: Any) -> None:
     executor = Replacing(pool, lambda: regrow.save(source, new, overwrite=True))
@@ -409,10 +334,12 @@ def test_other_layouts_are_verified_by_shares(name: str, tmp_path: Path, fixture
 
 
 def test_arrays_are_verified_beside_a_damaged_pytree(tmp_path: Path, pool: Any) -> None:
-    source = by_orbax(tmp_path / "source")
-    (source / "_METADATA").write_text("{")
+    source = tmp_path / "source"
+    regrow.save(source, TREE["params"], layout="npy")
+    (source / "regrow-structure.json").write_text("{")
+    (source / "norm" / "scale.npy").write_bytes(b"")
     plain = regrow.verify(source)
-    assert not plain.ok
+    assert len(plain.findings) == 2
     assert regrow.verify(source, executor=pool, workers=2) == plain
 
 
