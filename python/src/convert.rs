@@ -121,7 +121,8 @@ impl SharedConvert {
         gets_signals: bool,
     ) -> PyResult<(SaveOut, Vec<LossOut>)> {
         let begun = self.taken().ok_or_else(ended).or_raise()?;
-        let share = |(writer, stored_bytes, reused_bytes)| ConvertedShare { writer, stored_bytes, reused_bytes };
+        let share =
+            |(writer, stored_bytes, reused_bytes)| ConvertedShare { writer, stored_bytes, reused_bytes };
         let shares: Vec<ConvertedShare> = shares.into_iter().map(share).collect();
         let report = cancellable(py, gets_signals, &self.monitor, || begun.finish(&shares))?;
         let losses = report.losses.iter().map(loss).collect();

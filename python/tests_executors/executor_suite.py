@@ -28,7 +28,7 @@ TREE = {
 
 def bytes_of(path: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     opened = regrow.open(path)
-    leaves = {key_path: np.asarray(opened[key_path]) for key_path in opened.keys() if key_path not in {"name"}}
+    leaves = {key_path: np.asarray(opened[key_path]) for key_path in opened if key_path not in {"name"}}
     return {path: (array.dtype.name, array.shape, array.tobytes()) for path, array in leaves.items()}
 
 

@@ -1,7 +1,7 @@
 //! Arrays in shards, saved by one process or by several: what comes back is the array, and whoever has a shard wrong is
 //! told which.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's failure is a panic")]
+#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 /// For each leaf, of so many bytes, the share that it falls to: the largest first, each to the share with the least.
 /// Every process finds the same.
 pub(super) fn shares_of(len_bytes: impl Iterator<Item = u64>, count: u32) -> Vec<u32> {
-    let mut leaves: Vec<(u64, usize)> = len_bytes.enumerate().map(|(at, len_bytes)| (len_bytes, at)).collect();
+    let mut leaves: Vec<(u64, usize)> =
+        len_bytes.enumerate().map(|(at, len_bytes)| (len_bytes, at)).collect();
     let mut shares = vec![0; leaves.len()];
     leaves.sort_by_key(|&(len_bytes, at)| (Reverse(len_bytes), at));
     let mut loads: BinaryHeap<Reverse<(u64, u32)>> =

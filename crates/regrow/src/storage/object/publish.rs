@@ -458,8 +458,7 @@ impl Publication for NewObjects {
         let prefix = format!("{}/", self.folder);
         let (all, _) = self.objects.list(&prefix, false)?;
         let keys = all.into_iter().map(|object| object.key);
-        let left: Vec<String> =
-            keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
+        let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
         self.objects.delete(&left)
     }
 
