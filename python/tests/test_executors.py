@@ -141,9 +141,12 @@ def test_a_base_is_linked_share_by_share(source: Path, tmp_path: Path, pool: Any
     assert_same(regrow.load(tmp_path / "second"), TREE)
 
 
-def test_the_path_may_be_relative(source: Path, tmp_path: Path, pool: Any, monkeypatch: Any) -> None:
+def test_a_relative_path_is_that_of_the_caller(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    regrow.convert("source", "shared", executor=pool)
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=os.chdir, initargs=("/",)) as elsewhere:
+        regrow.convert("source", "shared", executor=elsewhere)
+        assert regrow.verify("shared", executor=elsewhere).ok
     assert_same(regrow.load(tmp_path / "shared"), TREE)
 
 
