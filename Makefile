@@ -23,7 +23,7 @@ export JAX_PLATFORMS ?= cpu
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Cargo.toml -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors examples benches
 
 BENCH_OUT := bench-output
 
@@ -31,10 +31,13 @@ BENCH_OUT := bench-output
 BUCKETS_VENV := .venv-buckets
 BUCKETS_BIN := $(CURDIR)/$(BUCKETS_VENV)/bin
 
+EXECUTORS_VENV := .venv-executors
+EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
+
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-torch test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-torch test-executors test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -65,6 +68,14 @@ test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: t
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
+
+test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions by the workers of Dask and Ray (installs both, 300 MB)
+	$(SAY) "the Python extension, dev profile"
+	export VIRTUAL_ENV=$(CURDIR)/$(EXECUTORS_VENV) PYO3_PYTHON=$(EXECUTORS_BIN)/python
+	rm -f $(CURDIR)/$(VENV)/.release
+	cd python && $(EXECUTORS_BIN)/maturin develop --quiet --locked
+	printf '==> %s\n' "conversions and verifications by the workers of Dask and Ray"
+	$(EXECUTORS_BIN)/python -m pytest tests_executors
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
@@ -152,7 +163,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
+	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -208,6 +219,12 @@ $(BUCKETS_VENV)/.installed: requirements-buckets.txt | python-prerequisites
 	$(SAY) "s3fs, obstore and TensorStore into $(BUCKETS_VENV) (once)"
 	test -x $(BUCKETS_BIN)/python || $(PYTHON) -m venv $(BUCKETS_VENV)
 	$(BUCKETS_BIN)/python -m pip install --quiet -r requirements-buckets.txt
+	touch $@
+
+$(EXECUTORS_VENV)/.installed: requirements-executors.txt | python-prerequisites
+	$(SAY) "Dask and Ray into $(EXECUTORS_VENV) (once, 300 MB)"
+	test -x $(EXECUTORS_BIN)/python || $(PYTHON) -m venv $(EXECUTORS_VENV)
+	$(EXECUTORS_BIN)/python -m pip install --quiet -r requirements-executors.txt
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
     from ._coordination import Coordinator, Folder, coordinator
     from ._copy import CopyReport, copy
+    from ._executors import Executor as Executor
+    from ._executors import ray_executor
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
     from ._job import Job
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
@@ -137,6 +139,7 @@ __all__ = [
     "load",
     "open",
     "overview",
+    "ray_executor",
     "remove",
     "save",
     "save_async",
@@ -153,6 +156,7 @@ _HOMES = {
     "_coordination": ("Coordinator", "Folder", "coordinator"),
     "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
+    "_executors": ("Executor", "ray_executor"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
     "_list": ("Listed", "list_checkpoints"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
-from . import _arguments, _native, _options
+from . import _arguments, _executors, _native, _options, _shares
 from ._errors import InvalidArgumentError
 from ._keywords import CONVERT, ConvertOptions
-from ._location import StrPath, places
+from ._location import StrPath, places, portables
 from ._progress import Watch
 from ._report import SaveReport
 
@@ -108,6 +108,7 @@ def convert(
         UnsupportedError: if the target cannot hold everything as it is and `lossy` was not given; it names what.
         NotFoundError: for globs that match nothing, all of them named; if there is no `base`.
         InvalidArgumentError: for rules that cannot be followed, or change nothing.
+        IoError: if the workers of an executor died three times over one share.
         NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
     given = CONVERT.chosen("convert", options, ["dry_run"])
@@ -124,14 +125,19 @@ def convert(
         _numbers("reshape", given["reshape"], minimum=-1),
         _arguments.flag("lossy", given["lossy"]),
     )
+    shared = _executors.chosen(given["executor"], given["workers"])
     if _arguments.flag("dry_run", dry_run):
         leaves, losses = _native.plan_convert(at["source"], at["target"], save, rules)
         return ConvertPlan(
             [PlannedLeaf(a, b, _form(before), _form(after)) for a, b, before, after in leaves],
             [Loss(*loss) for loss in losses],
         )
-    with Watch(given["progress"], "converting") as watch:
-        columns, losses = _native.convert(at["source"], at["target"], save, rules, watch)
+    if shared is not None:
+        told = portables(given["storage_options"], source=source, target=target, base=given["base"])
+        columns, losses = _shares.convert(shared, told, _options.with_base(save, None), rules, given["progress"])
+    else:
+        with Watch(given["progress"], "converting") as watch:
+            columns, losses = _native.convert(at["source"], at["target"], save, rules, watch)
     report = SaveReport.from_native(columns)
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_type_hints
 
 from ._errors import InvalidArgumentError
+from ._executors import Executor
 from ._handlers import LeafRegistry
 from ._job import Job
 from ._location import StrPath
@@ -174,6 +175,10 @@ class ConvertOptions(WriteOptions, total=False):
         strict: Refuse a source that has lost files, also if it can still be read; otherwise `losses` has a note of it.
         bare: Convert the arrays of `source` alone, as `load` gives them.
         progress: As for `save`.
+        executor: Who does the work, in processes of its own: an executor of `concurrent.futures`, a Dask client, or
+            `ray_executor()`. Each call that it makes opens the source and writes some of the leaves; all see the same
+            paths. Options of storages go with the calls. Only to the layout regrow, without compression.
+        workers: How many shares an executor gets, about as many bytes each; as many as it has workers if `None`.
     """
 
     only: str | Iterable[str] | None
@@ -186,6 +191,8 @@ class ConvertOptions(WriteOptions, total=False):
     strict: bool
     bare: bool
     progress: Progress
+    executor: Executor | None
+    workers: int | None
 
 
 class LoadOptions(TypedDict, total=False):
@@ -260,6 +267,8 @@ _CONVERT_DEFAULTS: ConvertOptions = {
     "strict": False,
     "bare": False,
     "progress": None,
+    "executor": None,
+    "workers": None,
 }
 _LOAD_DEFAULTS: LoadOptions = {
     "only": None,

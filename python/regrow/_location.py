@@ -153,6 +153,30 @@ def places(storage_options: Any, **given: Any) -> dict[str, Place]:
     return {name: each.place(options) for name, each in taken.items()}
 
 
+Portable = tuple[str, tuple[tuple[str, str], ...]]
+"""A place as another process can be told it: a path or URL, and the options of its storage, which may be secrets."""
+
+
+def portables(storage_options: Any, **given: Any) -> dict[str, Portable]:
+    """The places that arguments name, as `places` has them; paths of the local file system from its root."""
+    places(storage_options, **given)
+    options = option_texts(storage_options, "storage_options")
+    found: dict[str, Portable] = {}
+    for name, value in given.items():
+        if value is not None or name != "base":
+            taken = _taken(name, value)
+            own = options if taken.takes_options else taken.options
+            text = taken.text if is_url(taken.text) else os.path.join(os.getcwd(), taken.text)
+            found[name] = text, tuple(own.items())
+    return found
+
+
+def arrived(portable: Portable) -> Place:
+    """The place that another process has told."""
+    text, options = portable
+    return _native.Location(text, list(options)) if options else text
+
+
 def shown(place: Any) -> str:
     """What a person would call a place, or the argument that has named one."""
     return os.fsdecode(place) if isinstance(place, (str, bytes)) else _taken("path", place).text

@@ -211,6 +211,35 @@ def convert(
 ) -> tuple[_Saved, list[tuple[str, str, str]]]:
     """Converts; gives what `save` gives, and what the target cannot hold."""
 
+@final
+class SharedConvert:
+    """A conversion by several processes, which this one has begun."""
+
+    def __new__(
+        cls, source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...], gets_signals: bool
+    ) -> SharedConvert: ...
+    def about(self, count: int) -> tuple[str, int | None, list[int]]:
+        """By what workers join, the step that was opened, and the bytes of each of `count` shares."""
+
+    def finish(
+        self, shares: list[tuple[int, int, int]], gets_signals: bool
+    ) -> tuple[_Saved, list[tuple[str, str, str]]]:
+        """Makes one checkpoint of what `convert_share` gave for each share; gives what `convert` gives."""
+
+    def give_up(self) -> None:
+        """Removes what was written, unless it is finished."""
+
+def convert_share(
+    source: _Place,
+    target: _Place,
+    save: tuple[Any, ...],
+    convert: tuple[Any, ...],
+    share: tuple[str, int, int],
+    watch: _Watch,
+) -> tuple[int, int, int]:
+    """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its
+    files where only it can tell, bytes that a base had."""
+
 def copy(
     source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
 ) -> tuple[str, int, int, int, float]:
@@ -230,6 +259,12 @@ def verify(
     path: _Place, step: int | None, item: str | None, bare: bool, watch: _Watch
 ) -> tuple[list[_Finding], int, int, bool, list[str]]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
+
+def verify_share(
+    path: _Place, step: int | None, item: str | None, bare: bool, share: tuple[int, int], watch: _Watch
+) -> tuple[tuple[list[_Finding], int, int, bool, list[str]], list[tuple[int, str]]]:
+    """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
+    shares and what it says in one line."""
 
 def literal(text: str) -> Any:
     """The value of a Python literal, read by the engine: as `ast.literal_eval`, without Python's compiler."""
@@ -395,6 +430,8 @@ class Checkpoint:
     def structure(self) -> Structure: ...
     @property
     def leaf_count(self) -> int: ...
+    @property
+    def data_bytes(self) -> int: ...
     def leaf(self, leaf: int) -> tuple[str, str, int, int, tuple[int, ...]]:
         """Key path, stored name, kind, dtype and shape."""
 
@@ -461,6 +498,9 @@ class Checkpoint:
         watch: _Watch,
     ) -> tuple[list[bool], _Leaves]:
         """Into arrays, one or `None` a leaf of the template; which of them were filled where they are, and the rest."""
+
+    def is_replaced(self) -> bool:
+        """Whether another checkpoint has taken the path since this one was opened."""
 
     def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from . import _arguments, _native
+from . import _arguments, _executors, _native, _shares
 from ._attempts import attempts
 from ._cache import Cache, through
 from ._checkpoint import Checkpoint, VerifyReport
 from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
+from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
-from ._location import Place, StrPath, local_path, place, shown
+from ._location import Place, StrPath, local_path, place, portables, shown
 from ._progress import Progress, Watch
 
 T = TypeVar("T")
@@ -148,6 +149,8 @@ def verify(
     bare: bool = False,
     progress: Progress = None,
     storage_options: Mapping[str, Any] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> VerifyReport:
     """Reads and checks the whole checkpoint; damage to one leaf does not hide damage to the next.
 
@@ -158,21 +161,19 @@ def verify(
         bare: As for `load`. Without it, damage to what is kept beside the arrays is a finding.
         progress: As for `save`.
         storage_options: As for `load`.
+        executor: Who does the work, as for `convert`: each call reads some of the leaves. The findings are the same.
+        workers: As for `convert`.
 
     Raises:
-        RegrowError: only if the checkpoint cannot be opened at all.
+        RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
     """
     at = place("path", path, storage_options)
+    opening = _arguments.count("step", step), _arguments.text("item", item), _arguments.flag("bare", bare)
+    shared = _executors.chosen(executor, workers)
+    if shared is not None:
+        return _shares.verify(shared, portables(storage_options, path=path)["path"], *opening, progress)
     with Watch(progress, "verifying") as watch:
-        return VerifyReport.from_native(
-            _native.verify(
-                at,
-                _arguments.count("step", step),
-                _arguments.text("item", item),
-                _arguments.flag("bare", bare),
-                watch,
-            )
-        )
+        return VerifyReport.from_native(_native.verify(at, *opening, watch))
 
 
 def overview(

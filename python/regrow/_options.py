@@ -99,6 +99,11 @@ def of_write(given: Mapping[str, Any], base: Place | None) -> tuple[Any, ...]:
     )
 
 
+def with_base(native_options: tuple[Any, ...], base: Place | None) -> tuple[Any, ...]:
+    """What was told to the engine, with another base."""
+    return (*native_options[:-2], base, native_options[-1])
+
+
 def job_of(native_options: tuple[Any, ...]) -> _job.NativeJob | None:
     """The job that was told to the engine."""
     job: _job.NativeJob | None = native_options[-1]

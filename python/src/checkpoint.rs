@@ -101,6 +101,28 @@ pub fn verify(
     Ok(verify_out(report))
 }
 
+/// Reads and checks one share of the leaves; also, of each finding, its place among those of all shares and what it says
+/// in one line.
+#[pyfunction]
+#[pyo3(signature = (path, step, item, bare, share, watch))]
+pub fn verify_share(
+    py: Python<'_>,
+    path: LocationIn,
+    step: Option<u64>,
+    item: Option<String>,
+    bare: bool,
+    share: (u32, u32),
+    watch: WatchIn,
+) -> PyResult<(VerifyOut, Vec<(usize, String)>)> {
+    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
+    let verified = watched(py, watch, u64::MAX, |monitor| {
+        regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share.0, share.1)
+    })?;
+    let said = verified.report.findings.iter().map(|finding| finding.error.what().to_owned());
+    let places = verified.places.iter().copied().zip(said).collect();
+    Ok((verify_out(verified.report), places))
+}
+
 fn verify_out(report: VerifyReport) -> VerifyOut {
     let findings = report.findings.iter().map(|finding| finding_out(&finding.error)).collect();
     (findings, report.checked_bytes, report.leaf_count, report.has_data_checksums, report.notes)
@@ -388,6 +410,17 @@ impl Checkpoint {
 
     fn verify(&self, py: Python<'_>, watch: WatchIn) -> PyResult<VerifyOut> {
         watched(py, watch, self.len_bytes(), |monitor| self.0.verify_watched(&monitor)).map(verify_out)
+    }
+
+    /// Bytes of all arrays and texts.
+    #[getter]
+    fn data_bytes(&self) -> u64 {
+        self.len_bytes()
+    }
+
+    /// Whether another checkpoint has taken the path since this one was opened.
+    fn is_replaced(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.0.is_replaced())
     }
 
     fn overview(&self, py: Python<'_>) -> PyResult<String> {

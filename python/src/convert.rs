@@ -1,17 +1,19 @@
-//! Converting: the options in, a plan or a report out.
+//! Converting: the options in, a plan or a report out; also a share at a time, by several processes.
+
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use regrow::engine::{ConvertOptions, PlannedLeaf, Rename};
+use regrow::engine::{self, ConvertOptions, ConvertShare, ConvertedShare, PlannedLeaf, Rename};
 use regrow::formats::Loss;
 use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
-use regrow::{OpenOptions, Result};
+use regrow::{Error, Monitor, OpenOptions, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::error::{OrRaise, released};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
-use crate::watch::{WatchIn, watched};
+use crate::watch::{WatchIn, cancellable, watched};
 
 /// Step, item, whether to open strictly, whether bare, selection, renames, transposes, reshapes, whether it may lose
 /// something.
@@ -71,6 +73,98 @@ pub fn convert(
     })?;
     let losses = report.losses.iter().map(loss).collect();
     Ok((save_report(report.save), losses))
+}
+
+/// Ticket, number of the share, of how many.
+type ShareIn = (String, u32, u32);
+
+/// Writer, stored bytes, reused bytes.
+type ShareOut = (u32, u64, u64);
+
+/// A conversion by several processes, which this one has begun.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct SharedConvert {
+    begun: Mutex<Option<engine::SharedConvert>>,
+    monitor: Monitor,
+}
+
+#[pymethods]
+impl SharedConvert {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        source: LocationIn,
+        target: LocationIn,
+        save: SaveIn,
+        convert: ConvertIn,
+        gets_signals: bool,
+    ) -> PyResult<Self> {
+        let options = convert_options(save, convert).or_raise()?;
+        let monitor = options.save.monitor.clone();
+        let begin = || engine::SharedConvert::begin(source.to_location()?, target.to_location()?, &options);
+        let begun = cancellable(py, gets_signals, &monitor, begin)?;
+        Ok(Self { begun: Mutex::new(Some(begun)), monitor })
+    }
+
+    /// By what workers join, the step that was opened, and the bytes of each of `count` shares.
+    fn about(&self, count: u32) -> PyResult<(String, Option<u64>, Vec<u64>)> {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = begun.as_ref().ok_or_else(ended).or_raise()?;
+        Ok((begun.ticket().to_owned(), begun.step(), begun.share_len_bytes(count)))
+    }
+
+    /// Makes one checkpoint of the shares.
+    fn finish(
+        &self,
+        py: Python<'_>,
+        shares: Vec<ShareOut>,
+        gets_signals: bool,
+    ) -> PyResult<(SaveOut, Vec<LossOut>)> {
+        let begun = self.taken().ok_or_else(ended).or_raise()?;
+        let share =
+            |(writer, stored_bytes, reused_bytes)| ConvertedShare { writer, stored_bytes, reused_bytes };
+        let shares: Vec<ConvertedShare> = shares.into_iter().map(share).collect();
+        let report = cancellable(py, gets_signals, &self.monitor, || begun.finish(&shares))?;
+        let losses = report.losses.iter().map(loss).collect();
+        Ok((save_report(report.save), losses))
+    }
+
+    /// Removes what was written, unless it is finished.
+    fn give_up(&self, py: Python<'_>) {
+        let begun = self.taken();
+        py.detach(|| drop(begun));
+    }
+}
+
+impl SharedConvert {
+    fn taken(&self) -> Option<engine::SharedConvert> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+fn ended() -> Error {
+    Error::invalid("this conversion has ended")
+}
+
+/// Writes one share of a conversion that another process has begun.
+#[pyfunction]
+pub fn convert_share(
+    py: Python<'_>,
+    source: LocationIn,
+    target: LocationIn,
+    save: SaveIn,
+    convert: ConvertIn,
+    share: ShareIn,
+    watch: WatchIn,
+) -> PyResult<ShareOut> {
+    let mut options = convert_options(save, convert).or_raise()?;
+    let (ticket, share, count) = share;
+    let written = watched(py, watch, u64::MAX, |monitor| {
+        options.save.monitor = monitor;
+        let share = ConvertShare { ticket: &ticket, share, count };
+        engine::convert_share(source.to_location()?, target.to_location()?, &options, &share)
+    })?;
+    Ok((written.writer, written.stored_bytes, written.reused_bytes))
 }
 
 fn convert_options(save: SaveIn, convert: ConvertIn) -> Result<ConvertOptions> {

@@ -73,11 +73,11 @@ mod _native {
     #[pymodule_export]
     use crate::cache::Cache;
     #[pymodule_export]
-    use crate::checkpoint::{Checkpoint, open, save, verify};
+    use crate::checkpoint::{Checkpoint, open, save, verify, verify_share};
     #[pymodule_export]
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
     #[pymodule_export]
-    use crate::convert::{convert, plan_convert};
+    use crate::convert::{SharedConvert, convert, convert_share, plan_convert};
     #[pymodule_export]
     use crate::coordination::{Coordinator, Session};
     #[pymodule_export]

@@ -134,7 +134,7 @@ fn merge(size: Size, at: &Location, monitor: &Monitor, ticket: &str) -> AnyResul
     let joined: Box<dyn Publication> = at.storage().join(at, ticket, how(monitor))?;
     let tree = sample(size, 0)?;
     let since = Since::now();
-    writers()?.merge(&tree, size.processes, &*joined, &options())?;
+    writers()?.merge(&tree, &(0..size.processes).collect::<Vec<_>>(), &*joined, &options())?;
     let (wall, cpu) = since.passed();
     let pieces = u64::from(size.processes) * u64::from(size.leaves);
     writeln!(

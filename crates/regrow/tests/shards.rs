@@ -158,7 +158,7 @@ fn save_by(count: usize, target: impl ToLocation, trees: &[Tree<Leaf>], options:
             joined.finish_share()?;
         }
     }
-    writers.merge(&trees[0], count as u32, &*own, options)?;
+    writers.merge(&trees[0], &(0..count as u32).collect::<Vec<_>>(), &*own, options)?;
     own.commit()
 }
 
@@ -274,7 +274,7 @@ fn a_process_that_has_written_nothing_is_named() {
         let tree = dict([("w".to_owned(), rows(3).held_by(0, 2))]);
         let writers = layout.format().many_writers().unwrap();
         writers.write_share(&tree, WriterRank { rank: 0, count: 2 }, &*own, &options).unwrap();
-        let error = writers.merge(&tree, 2, &*own, &options).unwrap_err();
+        let error = writers.merge(&tree, &[0, 1], &*own, &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound, "{layout:?}: {error}");
         assert!(error.to_string().contains("process_1"), "{layout:?}: {error}");
     }
@@ -450,4 +450,54 @@ fn one_process_saves_its_shards_in_every_layout() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{layout:?}: {error}");
         assert!(!path.exists());
     }
+}
+
+#[test]
+fn what_a_writer_left_that_died_is_not_merged() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("checkpoint");
+    let at = target.to_location().unwrap();
+    let monitor = Monitor::new();
+    let publish = PublishOptions {
+        kind: &Target::Folder,
+        overwrite: false,
+        may_replace: None,
+        durable: true,
+        monitor: &monitor,
+    };
+    let trees = [0, 1].map(|rank| dict([("w".to_owned(), rows(3).held_by(rank, 2))]));
+    let writers = Layout::Regrow.format().many_writers().unwrap();
+    let own = at.storage().publish(&at, publish).unwrap();
+    let ticket = own.ticket().unwrap();
+    let join = || at.storage().join(&at, &ticket, publish).unwrap();
+    let write = |rank: u32, tree: usize| {
+        let joined = join();
+        writers.write_share(&trees[tree], WriterRank { rank, count: 2 }, &*joined, &options()).unwrap();
+        joined
+    };
+    let sign = "regrow.process_1.claim";
+    assert!(join().claim(sign).unwrap());
+    assert!(!own.claim(sign).unwrap(), "two have the same number");
+    // The first writer of the second share dies when all of it is written; another one takes its place.
+    drop(write(1, 1));
+    for joined in [write(0, 0), write(3, 1)] {
+        joined.finish_share().unwrap();
+    }
+    writers.merge(&trees[0], &[0, 3], &*own, &options()).unwrap();
+    own.sweep(&|name| name == sign).unwrap();
+    own.commit().unwrap();
+    assert_eq!(bytes_of(&regrow::load(&target).unwrap())["w"].1, rows(3).whole().to_c_order().unwrap());
+    assert!(regrow::verify(&target).unwrap().is_ok());
+    let names: Vec<String> = fs::read_dir(&target)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("process") || name.ends_with(".safetensors"))
+        .collect();
+    for gone in [sign, "regrow.process_1.json", "model-00002-of-00002.safetensors"] {
+        assert!(!names.iter().any(|name| name == gone), "{names:?}");
+    }
+    assert_eq!(names.len(), 4, "{names:?}");
+    // Nothing is there that would keep it from being replaced.
+    let over = SaveOptions { overwrite: true, ..options() };
+    save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap();
 }

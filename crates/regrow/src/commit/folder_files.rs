@@ -100,6 +100,29 @@ impl FolderFiles<'_> {
         Ok(Some(linked.len()))
     }
 
+    /// Makes an empty file; false if there is one.
+    pub(super) fn claim(self, name: &str) -> Result<bool> {
+        let path = self.path(name)?;
+        match File::create_new(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(Error::io("cannot write", &path, error)),
+        }
+    }
+
+    /// Removes the files right in the folder whose names `is_left` picks.
+    pub(super) fn sweep(self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        let cannot_list = |error| Error::io("cannot list", self.folder, error);
+        for entry in fs::read_dir(self.folder).map_err(cannot_list)? {
+            let entry = entry.map_err(cannot_list)?;
+            if entry.file_name().to_str().is_some_and(is_left) {
+                let path = entry.path();
+                fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of a small file that some process has written here.
     pub(super) fn read(self, name: &str) -> Result<Vec<u8>> {
         let path = self.folder.join(relative_path(name.as_bytes())?);

@@ -110,6 +110,10 @@ impl Publication for JoinedFolder {
         Ok(0)
     }
 
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.files().claim(name)
+    }
+
     fn written(&self, name: &str) -> Result<Vec<u8>> {
         self.files().read(name)
     }

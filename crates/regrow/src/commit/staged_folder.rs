@@ -179,6 +179,14 @@ impl Publication for StagedFolder {
         })
     }
 
+    fn claim(&self, name: &str) -> Result<bool> {
+        self.files().claim(name)
+    }
+
+    fn sweep(&self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.files().sweep(is_left)
+    }
+
     fn written(&self, name: &str) -> Result<Vec<u8>> {
         self.files().read(name)
     }

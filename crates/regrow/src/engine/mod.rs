@@ -13,7 +13,8 @@
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
 //! | `together` | saves by all processes of a job, each the shards that it holds |
 //! | `background` | saves while the caller goes on |
-//! | `convert` | from any layout to any other, a leaf at a time |
+//! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
+//! | `shares` | which leaves are whose, where processes work without talking to each other |
 //! | `copy` | a checkpoint to another place, byte for byte |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -42,6 +43,7 @@ mod replace;
 mod retry;
 mod save;
 mod search;
+mod shares;
 mod template;
 mod together;
 pub mod value;
@@ -57,7 +59,10 @@ pub use background::{
     AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,
 };
-pub use convert::{ConvertOptions, ConvertPlan, ConvertReport, PlannedLeaf, Rename, convert};
+pub use convert::{
+    ConvertOptions, ConvertPlan, ConvertReport, ConvertShare, ConvertedShare, PlannedLeaf, Rename,
+    SharedConvert, convert, convert_share,
+};
 pub use copy::{CopyOptions, CopyReport, copy};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
@@ -66,4 +71,4 @@ pub use overview::overview;
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub use save::{save, save_with};
-pub use verify::{verify, verify_with};
+pub use verify::{VerifiedShare, verify, verify_share, verify_with};

@@ -101,7 +101,8 @@ fn commit(
     publication: Box<dyn Publication>,
     options: &SaveOptions,
 ) -> Result<(u64, Result<()>)> {
-    let merged = many.merge(tree, session.size() as u32, &*publication, options);
+    let writers: Vec<u32> = (0..session.size() as u32).collect();
+    let merged = many.merge(tree, &writers, &*publication, options);
     let stored_bytes = merged.and_then(|()| publication.stored_bytes());
     let committed = stored_bytes.and_then(|stored_bytes| {
         publication.commit()?;

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::bands::{band_elements, for_each_band};
 use super::load::short_blocks;
 use super::retry::Retries;
+use super::shares::shares_of;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
 use crate::error::{ErrorKind, Result};
-use crate::formats::{Reader, ReaderExt};
+use crate::formats::{Reader, ReaderExt, Rest};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{CheckFor, Extent, Source, check_ahead};
@@ -37,12 +38,55 @@ pub fn verify(path: impl ToLocation) -> Result<VerifyReport> {
 /// As [`verify`]; `Cancelled`.
 pub fn verify_with(path: impl ToLocation, options: &VerifyOptions) -> Result<VerifyReport> {
     let at = path.to_location()?;
-    Retries::until_unreplaced(|| verify_once(&at, options))
+    Retries::until_unreplaced(|| verify_once(&at, options, Share::ALL)).map(|verified| verified.report)
 }
 
-fn verify_once(at: &Location, options: &VerifyOptions) -> Result<VerifyReport> {
+/// What one of several processes found in its share of the leaves.
+#[derive(Debug)]
+pub struct VerifiedShare {
+    /// As of a whole verification; only that of share 0 has what is not about leaves.
+    pub report: VerifyReport,
+    /// Of each finding, its place among those of all shares: whoever sorts by it has them in the order of one process.
+    pub places: Vec<usize>,
+}
+
+/// As [`verify_with`], of share number `share` of `count`: some of the leaves, about as many bytes in each, and in share 0
+/// all that is beside them.
+///
+/// # Errors
+/// As [`verify_with`].
+pub fn verify_share(
+    path: impl ToLocation,
+    options: &VerifyOptions,
+    share: u32,
+    count: u32,
+) -> Result<VerifiedShare> {
+    let at = path.to_location()?;
+    Retries::until_unreplaced(|| verify_once(&at, options, Share { number: share, count }))
+}
+
+/// Which leaves are checked.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    number: u32,
+    count: u32,
+}
+
+impl Share {
+    const ALL: Self = Self { number: 0, count: 1 };
+
+    /// Whether what is beside the leaves is checked with them.
+    fn has_rest(self) -> bool {
+        self.number == 0
+    }
+}
+
+fn verify_once(at: &Location, options: &VerifyOptions, share: Share) -> Result<VerifiedShare> {
     let error = match super::open_with(at, &options.open) {
-        Ok(checkpoint) => return checkpoint.verify_watched(&options.monitor),
+        Ok(checkpoint) => {
+            let report = checkpoint.verify_part(&options.monitor, share)?;
+            return Ok(VerifiedShare { places: checkpoint.places_of(&report), report });
+        }
         Err(error) => error,
     };
     // Where only the pytree beside the arrays is damaged, they are checked all the same.
@@ -51,9 +95,13 @@ fn verify_once(at: &Location, options: &VerifyOptions) -> Result<VerifyReport> {
     let Some(checkpoint) = is_damage.then(|| super::open_with(at, &bare).ok()).flatten() else {
         return Err(error);
     };
-    let mut report = checkpoint.verify_watched(&options.monitor)?;
-    report.findings.insert(0, Finding { error });
-    Ok(report)
+    let mut report = checkpoint.verify_part(&options.monitor, share)?;
+    let mut places = checkpoint.places_of(&report);
+    if share.has_rest() {
+        report.findings.insert(0, Finding { error });
+        places.insert(0, 0);
+    }
+    Ok(VerifiedShare { report, places })
 }
 
 impl Checkpoint {
@@ -71,10 +119,18 @@ impl Checkpoint {
     /// # Errors
     /// As [`verify`](Self::verify); `Cancelled`.
     pub fn verify_watched(&self, monitor: &Monitor) -> Result<VerifyReport> {
+        self.verify_part(monitor, Share::ALL)
+    }
+
+    fn verify_part(&self, monitor: &Monitor, share: Share) -> Result<VerifyReport> {
         let _running = monitor.begin()?;
-        monitor.expect(self.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add));
+        let len_bytes = || self.tree().leaves().iter().map(LeafInfo::len_bytes);
+        let shares = shares_of(len_bytes(), share.count);
+        let own = |leaf: usize| shares.get(leaf) == Some(&share.number);
+        let expected = len_bytes().enumerate().filter(|(leaf, _)| own(*leaf));
+        monitor.expect(expected.map(|(_, len_bytes)| len_bytes).fold(0, u64::saturating_add));
         monitor.enter(Stage::Read);
-        let report = monitor.timed(Stage::Read, 0, || self.check_all(monitor));
+        let report = monitor.timed(Stage::Read, 0, || self.check_leaves(monitor, &own, share.has_rest()));
         let report = self.unless_misled(report).and_then(|report| monitor.finish().map(|()| report));
         monitor.conclude(report)
     }
@@ -91,13 +147,33 @@ impl Checkpoint {
         }
     }
 
-    fn check_all(&self, monitor: &Monitor) -> Result<VerifyReport> {
+    /// The findings' places: before all leaves, or behind those whose paths come first.
+    fn places_of(&self, report: &VerifyReport) -> Vec<usize> {
+        if report.findings.is_empty() {
+            return Vec::new();
+        }
+        let mut paths: Vec<&KeyPath> = self.paths().iter().collect();
+        paths.sort_unstable();
+        let place = |finding: &Finding| match &finding.error.place().leaf {
+            Some(leaf) => 1 + paths.partition_point(|path| *path < leaf),
+            None => 0,
+        };
+        report.findings.iter().map(place).collect()
+    }
+
+    fn check_leaves(
+        &self,
+        monitor: &Monitor,
+        own: &dyn Fn(usize) -> bool,
+        has_rest: bool,
+    ) -> Result<VerifyReport> {
         let reader = self.reader();
-        let rest = reader.check_rest()?;
+        let rest = if has_rest { reader.check_rest()? } else { Rest::default() };
         let findings = Mutex::new(rest.findings);
         let checked = AtomicU64::new(0);
         let root = KeyPath::root();
-        let order = reader.read_order();
+        let mut order = reader.read_order();
+        order.retain(|&leaf| own(leaf));
         // All at the speed of the disk; what fails is found again, and named, leaf by leaf.
         let extents: Vec<Extent<'_>> = order.iter().filter_map(|&leaf| raw(reader, leaf)).collect();
         check_ahead(extents.iter().filter_map(short_blocks), CheckFor::Verify, Some(monitor))?;
@@ -124,7 +200,8 @@ impl Checkpoint {
         findings.sort_by(|a, b| a.error.place().leaf.cmp(&b.error.place().leaf));
         let mut notes = rest.notes;
         let is_found = |what: &String| findings.iter().any(|finding| finding.error.what() == what);
-        notes.extend(self.description().warnings.iter().filter(|warning| !is_found(warning)).cloned());
+        let warnings = if has_rest { self.description().warnings.as_slice() } else { &[] };
+        notes.extend(warnings.iter().filter(|warning| !is_found(warning)).cloned());
         Ok(VerifyReport {
             findings,
             leaf_count: self.tree().len(),

@@ -54,9 +54,9 @@ pub trait Format: Fidelity + Debug + Sync {
 /// Which of the processes that write one checkpoint this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterRank {
-    /// From 0 on.
+    /// From 0 on. A process that does the work of one that died has a rank of its own, beyond `count`.
     pub rank: u32,
-    /// How many there are.
+    /// How many there are, without those that died.
     pub count: u32,
 }
 
@@ -79,15 +79,15 @@ pub trait ManyWriters {
         options: &SaveOptions,
     ) -> Result<()>;
 
-    /// Makes one checkpoint of what `writers` processes have written. `tree` is that of the caller, who holds some of
-    /// the shards.
+    /// Makes one checkpoint of what these `writers` have written, each named by its rank. `tree` is that of the caller,
+    /// who holds some of the shards. What others have written, which died before they were done, is removed.
     ///
     /// # Errors
     /// `InvalidArgument` with the region and the leaf where shards overlap or are missing; as [`Format::write`].
     fn merge(
         &self,
         tree: &Tree<Leaf>,
-        writers: u32,
+        writers: &[u32],
         publication: &dyn Publication,
         options: &SaveOptions,
     ) -> Result<()>;

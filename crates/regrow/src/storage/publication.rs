@@ -162,6 +162,24 @@ pub trait Publication: Debug + Send + Sync {
         Ok(false)
     }
 
+    /// Makes a small file of this name, as the sign that a process has taken something upon it; false if another one was
+    /// faster. [`sweep`](Self::sweep) removes it before the commit.
+    ///
+    /// # Errors
+    /// What the storage says; `InvalidArgument` if the checkpoint is no folder.
+    fn claim(&self, _name: &str) -> Result<bool> {
+        Err(no_such_file("folder"))
+    }
+
+    /// Removes those files right in the folder whose names `is_left` picks, whoever has written them: what a process has
+    /// left that died.
+    ///
+    /// # Errors
+    /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process commits it.
+    fn sweep(&self, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        Err(no_such_file("folder"))
+    }
+
     /// The bytes of a small file that this process or one that joined has written and made durable.
     ///
     /// # Errors

@@ -26,9 +26,11 @@ use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree
 mod adapt;
 mod rename;
 mod rules;
+mod shared;
 mod source;
 
 pub use rename::Rename;
+pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;
 
 /// How to convert.
@@ -212,15 +214,21 @@ impl ConvertPlan {
     /// # Errors
     /// As [`convert`].
     pub fn run(self, target: impl ToLocation, options: &ConvertOptions) -> Result<ConvertReport> {
+        let target = target.to_location()?;
+        let save_options = self.admit(&target, options)?;
+        let save = save_with(target, &self.tree, &save_options)?;
+        Ok(ConvertReport { save, losses: self.losses })
+    }
+
+    /// Refuses what would be lost; how to save otherwise.
+    fn admit(&self, target: &Location, options: &ConvertOptions) -> Result<SaveOptions> {
         if !options.lossy && !self.is_lossless() {
             // What `lossy` would not help with comes first.
             self.check(target, options)?;
             return Err(refused(&self.losses, options));
         }
-        let target = target.to_location()?;
-        refuse_target_inside(&self.source, &target)?;
-        let save = save_with(target, &self.tree, &self.save_options(options))?;
-        Ok(ConvertReport { save, losses: self.losses })
+        refuse_target_inside(&self.source, target)?;
+        Ok(self.save_options(options))
     }
 
     /// Casts have been made part of the leaves.

@@ -134,7 +134,7 @@ impl ManyWriters for Orbax {
     fn merge(
         &self,
         tree: &Tree<Leaf>,
-        writers: u32,
+        writers: &[u32],
         publication: &dyn Publication,
         options: &SaveOptions,
     ) -> Result<()> {

@@ -48,6 +48,11 @@ pub fn part_name(process: u32) -> String {
     format!("regrow.process_{process}.json")
 }
 
+/// Whether it is such a name.
+pub fn is_part_name(name: &str) -> bool {
+    name.starts_with("regrow.process_") && name.ends_with(".json")
+}
+
 const OPENING: &str = "{\"crc32c\":\"";
 const CRC_HEX_LEN: usize = 8;
 const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;

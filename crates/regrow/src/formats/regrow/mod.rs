@@ -100,7 +100,7 @@ impl ManyWriters for Regrow {
     fn merge(
         &self,
         tree: &Tree<Leaf>,
-        writers: u32,
+        writers: &[u32],
         publication: &dyn Publication,
         options: &SaveOptions,
     ) -> Result<()> {

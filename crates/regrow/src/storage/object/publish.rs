@@ -446,6 +446,22 @@ impl Publication for NewObjects {
         Ok(false)
     }
 
+    fn claim(&self, name: &str) -> Result<bool> {
+        let sign = format!("{}/{name}", self.folder);
+        Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
+    }
+
+    fn sweep(&self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        if self.kind != Target::Folder || self.is_joined {
+            return Err(Error::invalid("whoever begins a checkpoint tidies it up").in_file(&self.target));
+        }
+        let prefix = format!("{}/", self.folder);
+        let (all, _) = self.objects.list(&prefix, false)?;
+        let keys = all.into_iter().map(|object| object.key);
+        let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();
+        self.objects.delete(&left)
+    }
+
     fn written(&self, name: &str) -> Result<Vec<u8>> {
         let key = format!("{}/{name}", self.folder);
         self.flush()?;

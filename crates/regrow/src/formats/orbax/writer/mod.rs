@@ -42,7 +42,7 @@ use self::merge::gather;
 use self::plan::Plan;
 use self::share::{Share, withdraw};
 use crate::engine::{OrbaxOptions, SaveOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::formats::WriterRank;
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
@@ -106,11 +106,21 @@ pub(crate) fn write_share(
 /// leaf for a chunk that two have written, or none; what the disk says.
 pub(crate) fn merge(
     tree: &Tree<Leaf>,
-    writers: u32,
+    writers: &[u32],
     staged: &dyn Publication,
     options: &SaveOptions,
     orbax: &OrbaxOptions,
 ) -> Result<()> {
+    if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
+        // The folders of a process that died would stay, and Orbax counts them.
+        return Err(Error::unsupported("processes of an Orbax checkpoint cannot be left out")
+            .in_file(staged.target())
+            .expected(
+                format_args!("ranks 0 to {}", writers.len().saturating_sub(1)),
+                format_args!("{writers:?}"),
+            ));
+    }
+    let writers = writers.len() as u32;
     let (plan, documents) = prepare(tree, WriterRank { rank: 0, count: writers }, options, orbax)?;
     let item = switches(options, orbax).item();
     let entries = gather(&plan, writers, staged, &item)?;

@@ -1,7 +1,7 @@
 //! A checkpoint in parts, put together by one process when all have written theirs: the database that refers to every
 //! piece, what Orbax reads, and `regrow.json`, which names the parts. No array data is read or written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::super::manifest::{self, ChunkShapes, LeafPlace, NewManifest, PartRecord, Sum, uuid_text};
 use super::super::part_columns::PartColumns;
@@ -26,14 +26,15 @@ const INDEX_TENSORS_MAX: usize = 1 << 20;
 /// Parts that are gathered before their pieces are placed: pieces of one leaf lie beside each other.
 const PARTS_AT_A_TIME: usize = 64;
 
-/// Puts together what `writers` processes have written.
+/// Puts together what the `writers` have written, by their ranks. Where ranks are missing between them, or begin beyond
+/// 0, processes have died; what they left is removed.
 ///
 /// # Errors
 /// `Corrupt` or `NotFound` for a part that is missing or damaged; `InvalidArgument` for a piece that two processes have
 /// written, or none; as a save.
 pub(super) fn merge(
     tree: &Tree<Leaf>,
-    writers: u32,
+    writers: &[u32],
     staged: &dyn Publication,
     options: &SaveOptions,
 ) -> Result<()> {
@@ -45,7 +46,7 @@ pub(super) fn merge(
     }
     let plan = &plan;
     let mut places = PiecePlaces::new(plan)?;
-    let mut parts = Vec::with_capacity(writers as usize);
+    let mut parts = Vec::with_capacity(writers.len());
     let read = |rank: u32| {
         let name = manifest::part_name(rank);
         let bytes = staged.written(&name)?;
@@ -59,7 +60,7 @@ pub(super) fn merge(
     let mut batch = Vec::with_capacity(PARTS_AT_A_TIME);
     pool::map_ordered(
         pool::thread_count(),
-        0..writers,
+        writers.iter().copied(),
         u64::MAX,
         |_| 1,
         read,
@@ -76,6 +77,9 @@ pub(super) fn merge(
     places.add(&batch)?;
     drop(batch);
     places.check_whole()?;
+    if writers.iter().zip(0..).any(|(&rank, place)| rank != place) {
+        remove_left(&parts, staged)?;
+    }
 
     let mut small = SmallFiles::new(staged);
     orbax_documents(plan, true, options, &mut small)?;
@@ -107,6 +111,16 @@ pub(super) fn merge(
     };
     let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
     staged.write(manifest::FILE_NAME, &json)
+}
+
+/// Removes what processes have written that are none of the parts.
+fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
+    let of_part = |part: &PartRecord| [vec![part.file.name.clone()], part.data_files.clone()].concat();
+    let kept: HashSet<String> = parts.iter().flat_map(of_part).collect();
+    let is_of_a_process = |name: &str| {
+        manifest::is_part_name(name) || name.starts_with("model") && name.ends_with(".safetensors")
+    };
+    staged.sweep(&|name| is_of_a_process(name) && !kept.contains(name))
 }
 
 fn chunk_shapes(plan: &Plan<'_>) -> ChunkShapes {

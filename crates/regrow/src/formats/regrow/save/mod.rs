@@ -78,7 +78,7 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
     // What is compressed is cut into chunks of its own.
     if !is_compressed(options) && tree.leaves().iter().any(is_cut) {
         write_part(tree, WriterRank::ALONE, staged, options)?;
-        return merge(tree, 1, staged, options);
+        return merge(tree, &[0], staged, options);
     }
     save_split(tree, staged, options, HEADER_LEN_MAX_BYTES)
 }
@@ -122,10 +122,10 @@ pub(super) fn write_share(
     write_part(tree, writer, staged, options)
 }
 
-/// Puts together what several processes have written.
+/// Puts together what several processes have written, each of these ranks.
 pub(super) fn merge_shares(
     tree: &Tree<Leaf>,
-    writers: u32,
+    writers: &[u32],
     staged: &dyn Publication,
     options: &SaveOptions,
 ) -> Result<()> {

@@ -73,7 +73,7 @@ impl FileNames {
     /// The name of file number `file` of `count`.
     fn name(self, file: usize, count: usize) -> String {
         match self {
-            Self::OfProcess(WriterRank { rank, count }) if count > 1 || file > 0 => {
+            Self::OfProcess(WriterRank { rank, count }) if count > 1 || rank > 0 || file > 0 => {
                 let first = format!("model-{:05}-of-{count:05}", rank + 1);
                 if file == 0 {
                     format!("{first}.safetensors")

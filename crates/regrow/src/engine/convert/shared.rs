@@ -1,0 +1,273 @@
+//! A conversion by several processes that need not be a job: one plans and commits, each of the others writes a share.
+//!
+//! ```text
+//! whoever begins   open, plan, publish ── ticket ──▶  ... waits ...  merge what they name, commit
+//! each share                              open, plan again, join,
+//!                                         its leaves in files of its own ──▶ their number
+//! ```
+//!
+//! Shares know nothing of each other, so any of them can be written again where a process died: each writer claims a
+//! number that nobody has had, and names its files by it. What the dead left, and what somebody writes who was only
+//! thought dead, has another number, and is not merged.
+
+use std::time::Instant;
+
+use super::{ConvertOptions, ConvertPlan, ConvertReport};
+use crate::array::{Array, Region, Shard};
+use crate::engine::checks::how_published;
+use crate::engine::save::check_save;
+use crate::engine::shares::shares_of;
+use crate::engine::{Checkpoint, Compression, Layout, SaveOptions, SaveReport, open_with};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::{ManyWriters, WriterRank};
+use crate::location::{Location, ToLocation};
+use crate::storage::{Publication, Target};
+use crate::tree::{Leaf, LeafData, Tree};
+
+/// So often a share may be begun.
+const CLAIMS_MAX: u32 = 64;
+
+/// A conversion that has begun. Dropped before [`finish`](Self::finish), it leaves no trace.
+#[derive(Debug)]
+pub struct SharedConvert {
+    /// The source, as it was planned.
+    checkpoint: Checkpoint,
+    plan: ConvertPlan,
+    save: SaveOptions,
+    publication: Box<dyn Publication>,
+    ticket: String,
+    began: Instant,
+}
+
+/// What one process has written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvertedShare {
+    /// The number of its files, by which [`SharedConvert::finish`] knows them.
+    pub writer: u32,
+    /// Bytes of its files, where only their writer can tell.
+    pub stored_bytes: u64,
+    /// Those that a base had.
+    pub reused_bytes: u64,
+}
+
+/// Which part of a conversion falls to a process.
+#[derive(Debug, Clone, Copy)]
+pub struct ConvertShare<'a> {
+    /// What [`SharedConvert::ticket`] says.
+    pub ticket: &'a str,
+    /// From 0 on.
+    pub share: u32,
+    /// How many shares there are; the same for all.
+    pub count: u32,
+}
+
+impl SharedConvert {
+    /// Plans a conversion, and begins the new checkpoint. Reads no array data.
+    ///
+    /// # Errors
+    /// As [`convert`](super::convert); `Unsupported` for a layout that one process has to write.
+    pub fn begin(source: impl ToLocation, target: impl ToLocation, options: &ConvertOptions) -> Result<Self> {
+        let began = Instant::now();
+        let (source, target) = (source.to_location()?, target.to_location()?);
+        let checkpoint = open_with(&source, &options.open)?;
+        let plan = checkpoint.plan_convert(options)?;
+        many_writers(&options.save, &target)?;
+        let save = plan.admit(&target, options)?;
+        check_save(&target, &plan.tree, &save)?;
+        let publication = target.storage().publish(&target, how_published(&Target::Folder, &save))?;
+        let ticket = format!("{} {} {}", env!("CARGO_PKG_VERSION"), plan.digest(), publication.ticket()?);
+        Ok(Self { checkpoint, plan, save, publication, ticket, began })
+    }
+
+    /// By what others join: a short text.
+    pub fn ticket(&self) -> &str {
+        &self.ticket
+    }
+
+    /// The step that was opened, of a folder of steps: a newer one may come meanwhile.
+    pub fn step(&self) -> Option<u64> {
+        let about = self.checkpoint.description();
+        about.step.filter(|_| !about.steps.is_empty())
+    }
+
+    /// Bytes of array data that each of `count` shares has.
+    pub fn share_len_bytes(&self, count: u32) -> Vec<u64> {
+        let mut out = vec![0; count as usize];
+        for (leaf, share) in self.plan.tree.leaves().iter().zip(self.plan.shares(count)) {
+            if let Some(total) = out.get_mut(share as usize) {
+                *total += len_bytes(leaf);
+            }
+        }
+        out
+    }
+
+    /// Makes one checkpoint of the shares, in their order, and gives it its name.
+    ///
+    /// # Errors
+    /// As a save; `InvalidArgument` if a leaf is in none of the shares; `Replaced` if another checkpoint has taken the place
+    /// of the source. Nothing is left.
+    pub fn finish(self, shares: &[ConvertedShare]) -> Result<ConvertReport> {
+        let Self { checkpoint, plan, save, publication, began, .. } = self;
+        let monitor = save.monitor.clone();
+        let _running = monitor.begin()?;
+        if checkpoint.is_replaced() {
+            return Err(checkpoint.was_replaced());
+        }
+        let writers: Vec<u32> = shares.iter().map(|share| share.writer).collect();
+        let at = publication.target().clone();
+        many_writers(&save, &at)?.merge(&plan.tree, &writers, &*publication, &save)?;
+        publication.sweep(&is_claim)?;
+        let sum = |bytes: fn(&ConvertedShare) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
+        let stored_bytes = publication.stored_bytes()?.saturating_add(sum(|share| share.stored_bytes));
+        publication.commit()?;
+        let data_bytes = plan.tree.leaves().iter().map(len_bytes).fold(0, u64::saturating_add);
+        let mut report = SaveReport {
+            reused_bytes: sum(|share| share.reused_bytes),
+            ..SaveReport::new(at.describe(), stored_bytes, plan.tree.len(), data_bytes)
+        };
+        report.take_stock(&monitor, began.elapsed());
+        Ok(ConvertReport { save: report, losses: plan.losses })
+    }
+}
+
+/// Writes one share of a conversion that another process has begun, with the same source, target and options. Leaves of
+/// other shares are not read.
+///
+/// # Errors
+/// As [`convert`](super::convert); `Replaced` if the source is no longer what was planned; `NotFound` if whoever began the
+/// conversion has given it up, or writes elsewhere. What was written goes with the conversion.
+pub fn convert_share(
+    source: impl ToLocation,
+    target: impl ToLocation,
+    options: &ConvertOptions,
+    share: &ConvertShare<'_>,
+) -> Result<ConvertedShare> {
+    let (source, target) = (source.to_location()?, target.to_location()?);
+    let monitor = &options.save.monitor;
+    let written = monitor.begin().and_then(|_running| {
+        let written = write_share(&source, &target, options, share)?;
+        monitor.finish()?;
+        Ok(written)
+    });
+    monitor.conclude(written)
+}
+
+fn write_share(
+    source: &Location,
+    target: &Location,
+    options: &ConvertOptions,
+    share: &ConvertShare<'_>,
+) -> Result<ConvertedShare> {
+    let mut parts = share.ticket.splitn(3, ' ');
+    let (Some(version), Some(digest), Some(ticket)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(Error::invalid(format!("{:?} is no ticket of a conversion", share.ticket)));
+    };
+    if version != env!("CARGO_PKG_VERSION") {
+        return Err(Error::invalid("a worker has another version of regrow")
+            .expected(version, env!("CARGO_PKG_VERSION"))
+            .help("install the same version everywhere"));
+    }
+    let checkpoint = open_with(source, &options.open)?;
+    let plan = checkpoint.plan_convert(options)?;
+    if plan.digest() != digest {
+        return Err(Error::new(ErrorKind::Replaced, "a worker finds other leaves in the source").in_file(source).help(
+            "convert again; if nobody has replaced it, look whether all machines see the same files under this path",
+        ));
+    }
+    let save = plan.save_options(options);
+    let many = many_writers(&save, target)?;
+    let tree = plan.share(share.share, share.count)?;
+    let held = plan.tree.leaves().iter().zip(plan.shares(share.count));
+    save.monitor.expect(
+        held.filter(|(_, own)| *own == share.share)
+            .map(|(leaf, _)| len_bytes(leaf))
+            .fold(0, u64::saturating_add),
+    );
+    let joined = target.storage().join(target, ticket, how_published(&Target::Folder, &save))?;
+    let writer = WriterRank { rank: claim(&*joined, share)?, count: share.count };
+    many.write_share(&tree, writer, &*joined, &save)?;
+    joined.finish_share()?;
+    Ok(ConvertedShare {
+        writer: writer.rank,
+        stored_bytes: joined.stored_bytes()?,
+        reused_bytes: joined.reused_bytes(),
+    })
+}
+
+/// A number that nobody has had: that of the share, or, where it was begun before, one beyond those of all shares.
+fn claim(joined: &dyn Publication, share: &ConvertShare<'_>) -> Result<u32> {
+    for attempt in 0..CLAIMS_MAX {
+        let number = share.count.checked_mul(attempt).and_then(|first| first.checked_add(share.share));
+        let number = number.ok_or_else(|| Error::invalid("a conversion has too many shares"))?;
+        if joined.claim(&format!("regrow.process_{number}.claim"))? {
+            return Ok(number);
+        }
+    }
+    Err(Error::invalid(format!("share {} of a conversion was begun {CLAIMS_MAX} times", share.share)))
+}
+
+fn is_claim(name: &str) -> bool {
+    name.starts_with("regrow.process_") && name.ends_with(".claim")
+}
+
+/// How several processes write the layout.
+fn many_writers(save: &SaveOptions, target: &Location) -> Result<&'static dyn ManyWriters> {
+    let format = save.layout.format();
+    let is_compressed = matches!(save.compression, Some(Compression::Zstd(_)));
+    let is_regrow = matches!(save.layout, Layout::Regrow);
+    if is_regrow && is_compressed {
+        return Err(Error::unsupported("what several processes write together cannot be compressed")
+            .in_file(target)
+            .help("convert without an executor, or without compression"));
+    }
+    // Orbax' own layout has no place for the number of a worker that died.
+    format.many_writers().filter(|_| is_regrow).ok_or_else(|| {
+        Error::unsupported(format!("several workers cannot write the layout {} together", format.name()))
+            .in_file(target)
+            .help("convert without an executor, or to the layout regrow")
+    })
+}
+
+fn len_bytes(leaf: &Leaf) -> u64 {
+    leaf.as_array().map_or(0, Array::len_bytes)
+}
+
+impl ConvertPlan {
+    /// By what processes see that they have planned the same.
+    fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for leaf in &self.leaves {
+            let (from, to) = (&leaf.source, &leaf.target);
+            let line = format!(
+                "{:?} {:?} {:?} {} {} {:?} {} {}\n",
+                leaf.from, leaf.to, from.kind, from.dtype, from.shape, to.kind, to.dtype, to.shape
+            );
+            hasher.update(line.as_bytes());
+        }
+        for leaf in self.tree.leaves() {
+            if let LeafData::Text(text) = &leaf.data {
+                hasher.update(format!("{text:?}\n").as_bytes());
+            }
+        }
+        hasher.finalize().to_hex().chars().take(32).collect()
+    }
+
+    /// The share of each leaf.
+    fn shares(&self, count: u32) -> Vec<u32> {
+        shares_of(self.tree.leaves().iter().map(len_bytes), count)
+    }
+
+    /// The tree as the process of one share holds it: the arrays of others are elsewhere.
+    fn share(&self, share: u32, count: u32) -> Result<Tree<Leaf>> {
+        let shares = self.shares(count);
+        let held = |(leaf, own): (&Leaf, u32)| -> Result<Leaf> {
+            let Some(array) = leaf.as_array() else { return Ok(leaf.clone()) };
+            let (dtype, shape) = (array.dtype(), array.shape());
+            let whole = || Shard { region: Region::whole(shape), array: array.clone() };
+            let shards = if own == share { vec![whole()] } else { Vec::new() };
+            let array = Array::sharded(dtype, shape.clone(), shape.clone(), shards, false)?;
+            Ok(Leaf { data: LeafData::Array(array), ..leaf.clone() })
+        };
+        self.tree.with_leaves(self.tree.leaves().iter().zip(shares).map(held).collect::<Result<_>>()?)
+    }
+}

@@ -1,0 +1,25 @@
+"""Ray: its tasks behind `regrow.ray_executor`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import ray
+from executor_suite import ExecutorSuite
+
+import regrow
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[regrow.Executor]:
+    """Two workers."""
+    environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield regrow.ray_executor()
+    ray.shutdown()
+
+
+class TestRay(ExecutorSuite):
+    """`regrow.ray_executor`."""
