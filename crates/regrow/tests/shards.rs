@@ -499,5 +499,5 @@ fn what_a_writer_left_that_died_is_not_merged() {
     assert_eq!(names.len(), 4, "{names:?}");
     // Nothing is there that would keep it from being replaced.
     let over = SaveOptions { overwrite: true, ..options() };
-    save_by(1, &target, &[tree(&[rows(3)], 0, 1)], &over).unwrap();
+    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
 }
