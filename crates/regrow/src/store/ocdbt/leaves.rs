@@ -186,16 +186,19 @@ pub(super) fn leaf_body(
     (body, stats)
 }
 
+/// Base path and relative path, as tables take them.
+type PathPair<'a> = (&'a [u8], &'a [u8]);
+
 impl Files<'_> {
     /// The files of these ranks, in order; and of each rank its number among them.
-    fn table_of(&self, ranks: &[u32]) -> (Vec<TableName<'_>>, Vec<u32>) {
+    fn table_of(&self, ranks: &[u32]) -> (Vec<PathPair<'_>>, Vec<u32>) {
         let mut numbers = vec![UNUSED; self.sorted.len()];
         for &rank in ranks {
             if let Some(number) = numbers.get_mut(rank as usize) {
                 *number = 0;
             }
         }
-        let mut table: Vec<TableName<'_>> = Vec::new();
+        let mut table: Vec<PathPair<'_>> = Vec::new();
         for (number, &id) in numbers.iter_mut().zip(&self.sorted) {
             if *number != UNUSED
                 && let Some((base, relative)) = self.names.get(id as usize)
@@ -207,9 +210,6 @@ impl Files<'_> {
         (table, numbers)
     }
 }
-
-/// Both parts of the name of a file.
-type TableName<'a> = (&'a [u8], &'a [u8]);
 
 /// In the place of the number of a file that a leaf does not refer to.
 const UNUSED: u32 = u32::MAX;
