@@ -184,7 +184,8 @@ def shards_of_all() -> dict[str, Any]:
 def save_in_two_processes(who: str, path: Path, options: dict[str, Any]) -> list[str]:
     """Saves from two processes of four devices each; the files."""
     arguments = {"who": who, "path": str(path), "options": options, "tests": str(Path(__file__).parent)}
-    ended = processes.run(2, SAVE, path.parent / f"{path.name}-run", arguments=arguments, jax=True)
+    four = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    ended = processes.run(2, SAVE, path.parent / f"{path.name}-run", arguments=arguments, jax=True, environment=four)
     assert [each.value for each in ended] == [8, 8]
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 

@@ -239,7 +239,12 @@ def test_tqdm_is_used_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         tqdm = _Tqdm
 
     monkeypatch.setattr(_progress.importlib.util, "find_spec", lambda name: object() if name == "tqdm" else None)
-    monkeypatch.setattr(_progress.importlib, "import_module", lambda name: Module)
+    real = _progress.importlib.import_module
+
+    def import_module(name: str, package: str | None = None) -> Any:
+        return Module if name.startswith("tqdm") else real(name, package)
+
+    monkeypatch.setattr(_progress.importlib, "import_module", import_module)
     regrow.save(tmp_path / "x", TREE, progress=True)
     (bar,) = _Tqdm.made
     assert (bar.n, bar.total, bar.is_closed) == (DATA_BYTES, DATA_BYTES, True)
