@@ -1,13 +1,24 @@
 //! What a save is asked, and cannot do: known before anything is written, whether one process saves or several.
 
 use super::patterns::check_patterns;
+use super::retry::Retries;
 use super::{Compression, Layout, SaveOptions, replace};
 use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::formats::refusals::Refusals;
 use crate::location::Location;
-use crate::storage::{PublishOptions, Target};
+use crate::storage::{Publication, PublishOptions, Target};
 use crate::tree::{Leaf, LeafKind, Tree};
+
+/// Errs where nothing may be saved at a location. Looks again if another save replaces what is there meanwhile.
+pub(super) fn check_place(at: &Location, options: &SaveOptions) -> Result<()> {
+    Retries::until_unreplaced(|| replace::check_place(at, options))
+}
+
+/// Begins the checkpoint of a save; as [`check_place`], where another save is at work.
+pub(super) fn publish(at: &Location, kind: &Target, options: &SaveOptions) -> Result<Box<dyn Publication>> {
+    Retries::until_unreplaced(|| at.storage().publish(at, how_published(kind, options)))
+}
 
 /// How the checkpoint of a save is published.
 pub(super) fn how_published<'a>(kind: &'a Target, options: &'a SaveOptions) -> PublishOptions<'a> {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use super::checks::{check_leaves, check_options, check_rules, how_published};
+use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
 use super::together::save_together;
 use super::{Layout, SaveOptions, SaveReport, replace};
 use crate::array::Array;
@@ -66,13 +66,13 @@ fn save_tree(
 ) -> Result<SaveReport> {
     let format = options.layout.format();
     check_options(format, options)?;
-    replace::check_place(at, options)?;
+    check_place(at, options)?;
     check_rules(tree, options)?;
     let data_bytes = data_len_bytes(tree, options);
     options.monitor.expect(data_bytes);
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);
-    let publication = at.storage().publish(at, how_published(&kind, options))?;
+    let publication = publish(at, &kind, options)?;
     if kind == Target::File && publication.staged_file().is_none() {
         // Where a file has its name as soon as it is whole, it is too late to refuse the name afterwards.
         replace::check_name_ahead(format, &tree, at, options)?;
@@ -114,7 +114,7 @@ fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
 pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let format = options.layout.format();
     check_options(format, options)?;
-    replace::check_place(at, options)?;
+    check_place(at, options)?;
     check_rules(tree, options)?;
     let tree = as_written(tree, options)?;
     let kind = format.target(at, options);

@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::checks::{check_leaves, check_options, check_rules, how_published};
-use super::{SaveOptions, SaveReport, replace};
+use super::checks::{check_leaves, check_options, check_place, check_rules, how_published, publish};
+use super::{SaveOptions, SaveReport};
 use crate::array::{Array, Shape};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
@@ -57,7 +57,7 @@ pub(super) fn save_together(
     options.monitor.expect(data_bytes);
     let mut publication = None;
     let ticket = session.broadcast("publish", || {
-        let begun = publication.insert(at.storage().publish(at, how_published(&Target::Folder, options))?);
+        let begun = publication.insert(publish(at, &Target::Folder, options)?);
         Ok(begun.ticket()?.into())
     })?;
     let publication = match publication {
@@ -128,7 +128,7 @@ fn check<'f>(
 ) -> Result<&'f dyn ManyWriters> {
     check_options(format, options)?;
     if writer.rank == 0 {
-        replace::check_place(at, options)?;
+        check_place(at, options)?;
     }
     check_rules(tree, options)?;
     check_leaves(tree, options)?;
