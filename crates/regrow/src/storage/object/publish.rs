@@ -50,7 +50,7 @@ pub(super) fn begin(
         pid: std::process::id(),
         is_over: false,
         is_joined: false,
-        _running: Running::begin(&nonce),
+        _running: Some(Running::begin(&nonce)),
     };
     if *options.kind != Target::Folder {
         new.folder.clear();
@@ -118,7 +118,8 @@ pub(super) fn join(
         // The one who began removes what is not committed.
         is_over: true,
         is_joined: true,
-        _running: Running::begin(nonce),
+        // Threads may stand for processes: whoever began says how long the save runs.
+        _running: None,
     };
     joined.check_claim().map_err(|error| {
         error.help("the process that began this save has given up, or writes to another bucket")
@@ -160,7 +161,7 @@ struct NewObjects {
     is_over: bool,
     /// Whether another process has begun it, and commits.
     is_joined: bool,
-    _running: Running,
+    _running: Option<Running>,
 }
 
 fn locked(state: &Mutex<State>) -> MutexGuard<'_, State> {
