@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "remove": regrow.remove,
     "list_checkpoints": regrow.list_checkpoints,
     "coordinator": regrow.coordinator,
+    "ray_executor": regrow.ray_executor,
     "Checkpoint.load": lambda path, **more: regrow.open(path).load(**more),
     "Checkpoint.verify": lambda path, **more: regrow.open(path).verify(**more),
 }
