@@ -1,9 +1,7 @@
 //! Which process writes what every process holds: leaves in one piece, and replicated ones.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use crate::array::Array;
+use crate::sharding::spread;
 use crate::tree::{Leaf, Tree};
 
 /// For each leaf the process that writes it, if all hold it: the largest first, each to the one with the least. Every
@@ -14,21 +12,16 @@ pub(crate) fn writers_of_whole(tree: &Tree<Leaf>, count: u32) -> Vec<u32> {
         return writers;
     }
     let is_whole = |array: &&Array| array.shards().is_none_or(|shards| shards.is_replicated());
-    let mut whole: Vec<(u64, usize)> = tree
+    let (leaves, lens_bytes): (Vec<usize>, Vec<u64>) = tree
         .leaves()
         .iter()
         .enumerate()
-        .filter_map(|(at, leaf)| Some((leaf.as_array().filter(is_whole)?.len_bytes(), at)))
-        .collect();
-    whole.sort_by_key(|&(len_bytes, at)| (Reverse(len_bytes), at));
-    let mut loads: BinaryHeap<Reverse<(u64, u32)>> =
-        (0..count.max(1)).map(|rank| Reverse((0, rank))).collect();
-    for (len_bytes, at) in whole {
-        let Some(Reverse((load, rank))) = loads.pop() else { break };
-        if let Some(writer) = writers.get_mut(at) {
-            *writer = rank;
+        .filter_map(|(at, leaf)| Some((at, leaf.as_array().filter(is_whole)?.len_bytes())))
+        .unzip();
+    for (leaf, rank) in leaves.into_iter().zip(spread(&lens_bytes, &mut vec![0; count as usize])) {
+        if let Some(writer) = writers.get_mut(leaf) {
+            *writer = rank as u32;
         }
-        loads.push(Reverse((load.saturating_add(len_bytes), rank)));
     }
     writers
 }
