@@ -3,7 +3,8 @@
 JAX has no public name for it, so what is needed of the private client is looked for, and missed with a message. Rank 0
 runs the service: when that process ends, so does the job.
 
-Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. Without `jax_enable_recoverability` JAX itself
+Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. A blocking get that may wait for nothing is given
+up before the answer is there, so what is there now is asked for by another call. Without `jax_enable_recoverability` JAX itself
 aborts all processes when one has died, so that nobody is left to be told; with it, `live` knows.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 from ._errors import UnsupportedError
 
-NEEDED = ("key_value_set_bytes", "blocking_key_value_get_bytes", "key_value_delete")
+NEEDED = ("key_value_set_bytes", "key_value_try_get_bytes", "blocking_key_value_get_bytes", "key_value_delete")
 LIVE_FOR_SECONDS = 5.0
 """How old an answer of JAX about the living may be."""
 
@@ -46,7 +47,9 @@ class JaxCoordinator:
 
     def get(self, key: str, wait: float) -> bytes | None:
         try:
-            return bytes(self._client.blocking_key_value_get_bytes(key, int(wait * 1000)))
+            if wait <= 0:
+                return bytes(self._client.key_value_try_get_bytes(key))
+            return bytes(self._client.blocking_key_value_get_bytes(key, max(1, int(wait * 1000))))
         except Exception as error:
             if _is(error, "DEADLINE_EXCEEDED") or _is(error, "NOT_FOUND"):
                 return None

@@ -7,6 +7,7 @@ import sys
 import threading
 import types
 
+import coordinators
 import processes
 import pytest
 
@@ -37,6 +38,20 @@ ROUNDS = """
                 given.append(f"{type(error).__name__}: {error}")
     done(given)
 """
+
+
+@pytest.mark.parametrize(
+    ("service", "make"),
+    [
+        ("jax", "regrow.coordinator()"),
+        ("folder", "regrow.Folder(arguments, rank=rank, size=size)"),
+    ],
+)
+def test_a_coordinator_keeps_its_promises(tmp_path, service, make):
+    worker = coordinators.promises(make)
+    ended = processes.run(2, worker, tmp_path / "run", arguments=str(tmp_path / "meet"), jax=service == "jax")
+    assert ended[0].value == ended[1].value
+    assert set(ended[0].value) <= {0, 1}
 
 
 @pytest.mark.parametrize(("service", "size"), [("jax", 2), ("jax", 4), ("folder", 3)])
@@ -263,7 +278,9 @@ def test_what_a_coordinator_raises_is_in_the_error():
 
 def test_a_jax_without_what_is_needed_is_refused_by_name():
     client = types.SimpleNamespace(key_value_set_bytes=None, key_value_delete=None)
-    with pytest.raises(regrow.UnsupportedError, match="lacks blocking_key_value_get_bytes") as caught:
+    with pytest.raises(
+        regrow.UnsupportedError, match="lacks key_value_try_get_bytes, blocking_key_value_get_bytes"
+    ) as caught:
         _coordination_jax.JaxCoordinator(client, 0, 2, False)
     assert "regrow.Folder" in caught.value.help
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import coordinators
 import processes
 
 ROUNDS = """
@@ -30,6 +31,12 @@ ROUNDS = """
     given.append(MPI.COMM_WORLD.recv(tag=1))
     done(given)
 """
+
+
+def test_a_coordinator_keeps_its_promises(tmp_path):
+    values = processes.run_mpi(2, coordinators.promises("regrow.coordinator()"), tmp_path / "run")
+    assert values[0] == values[1]
+    assert set(values[0]) <= {0, 1}
 
 
 def test_processes_gather_broadcast_and_agree(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as distributed
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
+import coordinators
 import processes
 
 from regrow import _coordination
@@ -41,6 +42,17 @@ ROUNDS = """
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 """
+
+
+def test_a_coordinator_keeps_its_promises(tmp_path):
+    init = f"tcp://127.0.0.1:{processes.free_port()}"
+    joins = (
+        "import torch.distributed\n"
+        f"torch.distributed.init_process_group('gloo', init_method={init!r}, rank=rank, world_size=size)\n"
+    )
+    ended = processes.run(2, joins + coordinators.promises("regrow.coordinator()"), tmp_path / "run")
+    assert ended[0].value == ended[1].value
+    assert set(ended[0].value) <= {0, 1}
 
 
 def test_processes_gather_broadcast_and_agree(tmp_path):
