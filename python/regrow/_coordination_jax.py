@@ -3,9 +3,9 @@
 JAX has no public name for it, so what is needed of the private client is looked for, and missed with a message. Rank 0
 runs the service: when that process ends, so does the job.
 
-Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. A blocking get that may wait for nothing is given
-up before the answer is there, so what is there now is asked for by another call. Without `jax_enable_recoverability` JAX itself
-aborts all processes when one has died, so that nobody is left to be told; with it, `live` knows.
+Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. A blocking get that may not wait is given up
+before the answer is there, so what is there now is asked for by another call. Without `jax_enable_recoverability` JAX
+itself aborts all processes when one has died, so that nobody is left to be told; with it, `live` knows.
 """
 
 from __future__ import annotations
