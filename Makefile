@@ -37,7 +37,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-torch test-executors test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -59,7 +59,11 @@ test-rust: rust-prerequisites $(NEXTEST)
 
 test-python: develop
 	$(SAY) "tests of the Python package"
-	cd python && $(BIN)/python -m pytest
+	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
+
+test-long: develop ## Processes killed at random moments of a save, a hundred times (five minutes); REGROW_SEED=... for the same moments
+	$(SAY) "saves by several processes, some of which are killed"
+	cd python && $(BIN)/python -m pytest -s tests_long
 
 test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: the real TRAKer, torch tensors, transformers (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"

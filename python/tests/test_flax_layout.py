@@ -260,7 +260,6 @@ def pack_chunked(array: Any, limit: int) -> bytes:
         ({"a": np.zeros(2, "V3")}, ValueError, "V3", "a"),
         ({"a": jax.random.key(0)}, TypeError, "JAX array with PRNGKey dtype", None),
     ],
-    ids=str,
 )
 def test_what_cannot_be_packed(value: Any, error: type[Exception], message: str, place: str | None) -> None:
     with pytest.raises(error) as caught:

@@ -178,6 +178,10 @@ SAVE = """
     if arguments.get("late") == rank:
         time.sleep(1)
     began = time.monotonic()
+    after = arguments.get("after", {}).get(str(rank))
+    if after:
+        # Nobody handles this signal: the kernel ends the process, whatever it is doing.
+        signal.setitimer(signal.ITIMER_REAL, after)
     try:
         if arguments.get("async"):
             regrow.save_async(arguments["path"], tree(arguments["step"]), **options).wait()

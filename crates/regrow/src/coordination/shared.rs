@@ -32,7 +32,7 @@ impl Session {
         let mut probe = None;
         let name = self.broadcast("probe", || {
             let written = probe.insert(Probe::write(target)?);
-            Ok(format!("{} {} {}", written.levels, written.nonce, written.name).into())
+            Ok(format!("{} {} {}", written.levels, written.nonce, written.key()).into())
         })?;
         let sees = self.rank() == 0 || is_seen(target, &name)?;
         let seen = self.gather("probe-seen", Bytes::copy_from_slice(&[u8::from(sees)]))?;
@@ -62,11 +62,12 @@ impl Session {
     }
 }
 
-/// A file that rank 0 has written; removed when this is dropped.
+/// A file that rank 0 has written, in a folder of its own. Both are removed when this is dropped.
 struct Probe {
-    folder: Location,
-    name: String,
-    /// What is in it.
+    /// Where the folder is.
+    above: Location,
+    folder: String,
+    /// The name of the file, and what is in it.
     nonce: String,
     /// How many folders above the target.
     levels: usize,
@@ -77,22 +78,29 @@ impl Probe {
         let mut above = target.folders_above().enumerate();
         // A bucket has the folders that somebody names.
         let there = above.find(|(_, folder)| target.commits_by_marker() || folder.is_folder());
-        let (levels, folder) =
+        let (levels, above) =
             there.ok_or_else(|| Error::invalid("there is no folder above this").in_file(target))?;
         // A name that no reader takes for a checkpoint, and always the same for one target: what a process that died has
-        // left the next save takes over, and removes.
-        let name = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
+        // left there, half written files too, the next save removes with its own.
+        let folder = format!(".probe-{}{UNCOMMITTED_MARK}", target.name().to_string_lossy());
         // Before it is written: what was written is removed also where the answer says otherwise.
-        let probe = Self { folder, name, levels, nonce: random_name()? };
-        probe.folder.store().put(probe.name.as_bytes(), Bytes::from(probe.nonce.clone()))?;
+        let probe = Self { above, folder, levels, nonce: random_name()? };
+        probe.above.store().put(probe.key().as_bytes(), Bytes::from(probe.nonce.clone()))?;
         Ok(probe)
+    }
+
+    fn key(&self) -> String {
+        format!("{}/{}", self.folder, self.nonce)
     }
 }
 
 impl Drop for Probe {
     fn drop(&mut self) {
         // What cannot be removed is no checkpoint, and nobody waits for it.
-        let _ = self.folder.store().delete(self.name.as_bytes());
+        let _ = self.above.store().delete(self.key().as_bytes());
+        if !self.above.commits_by_marker() {
+            let _ = self.above.storage().remove_unfinished(&self.above.join(&self.folder), true);
+        }
     }
 }
 
@@ -100,7 +108,7 @@ impl Drop for Probe {
 fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
     let probe = String::from_utf8_lossy(probe);
     let mut parts = probe.splitn(3, ' ');
-    let (Some(levels), Some(nonce), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+    let (Some(levels), Some(nonce), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
         return Ok(false);
     };
     let folder = target.folders_above().nth(levels.parse().unwrap_or(usize::MAX));
@@ -108,7 +116,7 @@ fn is_seen(target: &Location, probe: &[u8]) -> Result<bool> {
     let began = Instant::now();
     loop {
         // A folder that is not there, or that may not be read, is not the one of rank 0.
-        let found = folder.store().get(name.as_bytes(), ByteRange::Full);
+        let found = folder.store().get(key.as_bytes(), ByteRange::Full);
         if found.is_ok_and(|found| found.is_some_and(|found| found[..] == *nonce.as_bytes())) {
             return Ok(true);
         }
