@@ -45,7 +45,7 @@ pub(super) fn nonce() -> Result<String> {
     Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A claim whose writer cannot be asked is respected for so long.
+/// A claim whose writer cannot be asked is respected for so long after it was written or renewed.
 pub(super) const CLAIM_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Who writes a checkpoint.
@@ -56,6 +56,9 @@ pub(super) struct Claim {
     pub pid: u32,
     /// Seconds since 1970, by the writer's clock.
     pub since: u64,
+    /// When the writer last said that it lives, by its clock; 0 if it never has.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub renewed: u64,
     /// Nobody is at it any more: the writer has said so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_released: bool,
@@ -83,7 +86,7 @@ impl Claim {
     pub(super) fn new(nonce: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (pid, copied) = (std::process::id(), BTreeMap::new());
-        Self { nonce: nonce.to_owned(), host: host(), pid, since, is_released: false, copied }
+        Self { nonce: nonce.to_owned(), host: host(), pid, since, renewed: 0, is_released: false, copied }
     }
 
     pub(super) fn to_bytes(&self) -> Bytes {
@@ -110,14 +113,22 @@ impl Claim {
 
     /// Whether nobody writes any more: the writer is known to be gone, or its time is over.
     pub(super) fn is_gone(&self) -> bool {
-        self.is_of_the_dead() || self.age() > CLAIM_TIME_MAX
+        self.is_of_the_dead() || ago(self.since.max(self.renewed)) > CLAIM_TIME_MAX
     }
 
     /// How long ago the save began, by this machine's clock.
     pub(super) fn age(&self) -> Duration {
-        let since = UNIX_EPOCH + Duration::from_secs(self.since);
-        SystemTime::now().duration_since(since).unwrap_or_default()
+        ago(self.since)
     }
+}
+
+fn ago(seconds: u64) -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap_or_default()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A save of this process that has not ended; it ends when this is dropped.

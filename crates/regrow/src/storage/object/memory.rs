@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::{Conditional, Object, Objects, Tag, Upload};
+use super::{Conditional, Object, Objects, Tag, Upload, renewal};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Suits;
 
@@ -19,6 +19,7 @@ pub(crate) struct MemoryObjects {
     name: Arc<str>,
     state: Arc<Mutex<State>>,
     copy_len_max_bytes: u64,
+    claim_renewed_every: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +31,18 @@ struct State {
 impl MemoryObjects {
     /// An empty bucket of that name.
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: Arc::from(name), state: Arc::default(), copy_len_max_bytes: u64::MAX }
+        Self {
+            name: Arc::from(name),
+            state: Arc::default(),
+            copy_len_max_bytes: u64::MAX,
+            claim_renewed_every: renewal::EVERY,
+        }
+    }
+
+    /// A bucket whose writers say so often that they live.
+    #[cfg(test)]
+    pub(super) fn with_claims_renewed_every(name: &str, claim_renewed_every: Duration) -> Self {
+        Self { claim_renewed_every, ..Self::new(name) }
     }
 
     /// A bucket that copies no longer objects.
@@ -147,6 +159,10 @@ impl Objects for MemoryObjects {
 
     fn upload(&self, key: &str, _expected_len_bytes: u64) -> Result<Box<dyn Upload>> {
         Ok(Box::new(MemoryUpload { bucket: self.clone(), key: key.to_owned(), bytes: Vec::new() }))
+    }
+
+    fn claim_renewed_every(&self) -> Duration {
+        self.claim_renewed_every
     }
 
     fn suits(&self) -> Suits {

@@ -10,6 +10,7 @@
 //! | `target` | which targets may be taken |
 //! | `settle` | the end of an overwrite; what killed writers have left |
 //! | `remove` | a checkpoint, or what a save has left, taken away |
+//! | `renewal` | a claim that says again and again that its writer lives |
 //! | `marker` | the small objects that say what a folder is |
 //! | `transfer` | a copy, which goes on where an earlier one was interrupted |
 //! | `sink` | one new object, part by part |
@@ -39,7 +40,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
@@ -64,6 +65,7 @@ mod marker;
 mod memory;
 mod publish;
 mod remove;
+mod renewal;
 mod settle;
 mod sink;
 mod target;
@@ -226,6 +228,11 @@ pub(crate) trait Objects: Debug + Send + Sync {
 
     /// How objects are read fastest.
     fn suits(&self) -> Suits;
+
+    /// How often a writer says that it lives.
+    fn claim_renewed_every(&self) -> Duration {
+        renewal::EVERY
+    }
 
     /// What tells this storage from all others, by which a cache on disk knows its objects. No secret is in it. `None`
     /// where nothing is to be kept.

@@ -12,6 +12,7 @@ use super::marker::{
     CLAIM, Claim, MARKER, MOVED, Moved, OTHER_MARKER, Running, marker_bytes, marker_line, nonce,
     staged_folder,
 };
+use super::renewal::Renewal;
 use super::settle::{settle, settle_moved, sweep};
 use super::sink::ObjectSink;
 use super::target::{Before, check};
@@ -50,6 +51,7 @@ pub(super) fn begin(
         pid: std::process::id(),
         is_over: false,
         is_joined: false,
+        renewal: None,
         _running: Some(Running::begin(&nonce)),
     };
     if *options.kind != Target::Folder {
@@ -77,13 +79,14 @@ pub(super) fn begin(
     let claim = format!("{}/{CLAIM}", new.folder);
     // Until the claim is known to be this save's, nothing here is its own.
     new.is_over = true;
-    match objects.create(&claim, Claim::new(&nonce).to_bytes())? {
-        Conditional::Done(tag) => {
+    let content = Claim::new(&nonce);
+    match objects.create(&claim, content.to_bytes())? {
+        Conditional::Done(_) => {
             if new.old.is_none() {
                 new.check_alone(&claim)?;
             }
             new.is_over = false;
-            new.note(claim, 0, tag);
+            new.renewal = Some(Renewal::begin(objects, &claim, &content));
             Ok(Box::new(new))
         }
         Conditional::Lost(..) => {
@@ -118,6 +121,7 @@ pub(super) fn join(
         // The one who began removes what is not committed.
         is_over: true,
         is_joined: true,
+        renewal: None,
         // Threads may stand for processes: whoever began says how long the save runs.
         _running: None,
     };
@@ -161,6 +165,8 @@ struct NewObjects {
     is_over: bool,
     /// Whether another process has begun it, and commits.
     is_joined: bool,
+    /// Says that this save goes on, until its claim is removed.
+    renewal: Option<Renewal>,
     _running: Option<Running>,
 }
 
@@ -283,6 +289,7 @@ impl NewObjects {
         self.monitor.enter(Stage::Commit);
         self.check_claim()?;
         let claim = format!("{}/{CLAIM}", self.folder);
+        self.renewal = None;
         match self.old.take() {
             None => {
                 self.check_written()?;
@@ -312,7 +319,8 @@ impl NewObjects {
 
     /// Removes all that is in the folder, also what was written and not answered. The claim goes last: until then it says
     /// what the others are.
-    fn remove_folder(&self) -> Result<()> {
+    fn remove_folder(&mut self) -> Result<()> {
+        self.renewal = None;
         self.check_claim()?;
         let (all, _) = self.objects.list(&format!("{}/", self.folder), false)?;
         let mut keys: BTreeSet<String> = all.into_iter().map(|object| object.key).collect();

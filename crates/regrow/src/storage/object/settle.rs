@@ -8,6 +8,7 @@ use super::listing::Listing;
 use super::marker::{
     CLAIM, Claim, MARKER, MOVED, OTHER_MARKER, Running, SETTLING, is_bookkeeping, moved_to, nonce,
 };
+use super::renewal::Renewal;
 use super::{Conditional, Object, Objects};
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::UNCOMMITTED_MARK;
@@ -32,18 +33,20 @@ pub(super) fn settle_moved(objects: &Arc<dyn Objects>, key: &str, old: Listing) 
 /// `AlreadyExists` while another one is at it; what the bucket says.
 pub(super) fn settle(objects: &Arc<dyn Objects>, key: &str, folder: &str, old_prefix: &str) -> Result<()> {
     let settling = format!("{folder}/{SETTLING}");
-    let _running = begin(objects, &settling)?;
+    let (running, renewal) = begin(objects, &settling)?;
     let settled = match points_to(objects, key)? {
         Some(found) if found == folder => bring(objects, key, folder, old_prefix),
         // Somebody else has settled it meanwhile.
         _ => Ok(()),
     };
+    drop(renewal);
     let ended = objects.delete(&[settling]);
+    drop(running);
     settled.and(ended)
 }
 
 /// Takes the place of whoever settles.
-fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<Running> {
+fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<(Running, Renewal)> {
     if let Some((found, _)) = objects.get(settling)?
         && Claim::parse(&found).is_some_and(|found| found.is_gone())
     {
@@ -51,8 +54,9 @@ fn begin(objects: &Arc<dyn Objects>, settling: &str) -> Result<Running> {
     }
     let nonce = nonce()?;
     let running = Running::begin(&nonce);
-    match objects.create(settling, Claim::new(&nonce).to_bytes())? {
-        Conditional::Done(_) => Ok(running),
+    let claim = Claim::new(&nonce);
+    match objects.create(settling, claim.to_bytes())? {
+        Conditional::Done(_) => Ok((running, Renewal::begin(objects, settling, &claim))),
         Conditional::Lost(..) => Err(Error::new(
             ErrorKind::AlreadyExists,
             "an overwrite of this checkpoint is being finished by another process",
