@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, Format, FormatExt, UNCOMMITTED_MARK, builtin_formats, suggestions};
 use crate::location::Location;
 use crate::storage::{Found, Publication, archive};
+use crate::threads::map_ordered;
 use crate::tree::{Leaf, Tree};
 
 /// How far above a file the checkpoint that it is part of may be: `default/ocdbt.process_0/d/<hex>`.
@@ -51,26 +52,42 @@ pub(super) fn check_place(target: &Location, options: &SaveOptions) -> Result<()
     if options.replace_any_file {
         return Ok(());
     }
-    for folder in target.folders_above().take(FOLDERS_ABOVE_MAX) {
-        if folder.name_text().contains(UNCOMMITTED_MARK) {
-            break;
-        }
-        // In a bucket every look is a request, and every checkpoint folder has the marker.
-        let marker = match folder.commits_by_marker() {
-            true => Some(COMMIT_MARKERS[0]).filter(|marker| folder.join(marker).is_file()),
-            false => suggestions::marker_in(&folder),
-        };
-        if let Some(marker) = marker {
-            return Err(Error::invalid("the target lies inside a checkpoint")
-                .in_file(target)
-                .expected("a place of its own", format_args!("{marker} in {folder}"))
-                .help(
-                    "what is saved there would damage that checkpoint, or be removed with it; choose another path, or \
-                     save to the folder of the checkpoint to replace all of it",
-                ));
-        }
+    let is_committed = |folder: &Location| !folder.name_text().contains(UNCOMMITTED_MARK);
+    let above: Vec<Location> =
+        target.folders_above().take(FOLDERS_ABOVE_MAX).take_while(is_committed).collect();
+    // In a bucket every look is a request, so all are asked at once.
+    let threads = if target.commits_by_marker() { above.len() } else { 1 };
+    let look = |folder: Location| Ok(marker_in(&folder).map(|marker| (marker, folder)));
+    map_ordered(
+        threads,
+        above,
+        u64::MAX,
+        |_| 0,
+        look,
+        |found| {
+            match found {
+        Some((marker, folder)) => Err(Error::invalid("the target lies inside a checkpoint")
+            .in_file(target)
+            .expected("a place of its own", format_args!("{marker} in {folder}"))
+            .help(
+                "what is saved there would damage that checkpoint, or be removed with it; choose another path, or save to \
+                 the folder of the checkpoint to replace all of it",
+            )),
+        None => Ok(()),
     }
-    Ok(())
+        },
+    )
+}
+
+/// The file by which a folder is known for a checkpoint.
+fn marker_in(folder: &Location) -> Option<&'static str> {
+    if !folder.commits_by_marker() {
+        return suggestions::marker_in(folder);
+    }
+    // Every checkpoint folder in a bucket has this one.
+    let marker = COMMIT_MARKERS[0];
+    let found = folder.store().len_bytes(marker.as_bytes());
+    found.is_ok_and(|len_bytes| len_bytes.is_some()).then_some(marker)
 }
 
 /// Errs if the file that was written would not be opened as what it is under the name that it is to get: a single

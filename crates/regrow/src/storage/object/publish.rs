@@ -22,7 +22,7 @@ use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
 use crate::storage::{Identity, Publication, PublishOptions, Target, no_such_file};
 use crate::store::{Blob, FileWriter};
-use crate::threads::for_each_parallel;
+use crate::threads::{Task, for_each_parallel};
 
 /// Small files are gathered up to so many bytes, and then written at once.
 const GATHERED_LEN_MAX_BYTES: usize = 16 << 20;
@@ -287,12 +287,18 @@ impl NewObjects {
         self.flush()?;
         self.monitor.check()?;
         self.monitor.enter(Stage::Commit);
-        self.check_claim()?;
-        let claim = format!("{}/{CLAIM}", self.folder);
         self.renewal = None;
+        // Two requests that need not wait for each other.
+        std::thread::scope(|scope| {
+            let written = Task::begin(scope, "regrow-check", || match &self.old {
+                None => self.check_written(),
+                Some(_) => Ok(()),
+            });
+            self.check_claim().and(written.join())
+        })?;
+        let claim = format!("{}/{CLAIM}", self.folder);
         match self.old.take() {
             None => {
-                self.check_written()?;
                 let marked = self.mark(&self.folder);
                 // Another one's marker: what is here is a checkpoint, and stays.
                 self.is_over = !matches!(&marked, Err(error) if error.kind() != ErrorKind::AlreadyExists);
