@@ -102,7 +102,7 @@ class Folder:
         return self._native.get(key, wait)
 
     def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
-        """The values at these keys that are there now: one listing of the folder, and reads at once."""
+        """The values at these keys that are there now, read several at a time."""
         return self._native.get_many(keys)
 
     def remove(self, key: str) -> None:

@@ -6,7 +6,7 @@
 //! ```
 //! A key is one file, or one object, right in the folder: so that removing keys leaves no folders behind. A file appears
 //! whole, by a link; an object by a conditional put. Whoever waits looks again and again, less and less often. The values
-//! of many keys are one listing of the folder, and reads by several threads.
+//! of many keys are read by several threads; of a bucket they are listed before.
 
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,10 @@ const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::fr
 /// The same in a bucket, where a look is a request that costs time and money.
 const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// So many values are read one after the other: threads would take longer to start.
-const SEQUENTIAL_MAX: usize = 16;
+/// Values that a thread reads one after the other.
+const READ_TOGETHER: usize = 16;
 
-/// Threads that read more: they wait for a network.
+/// Threads that read many values: they wait for a network, be it that of a bucket or of a shared disk.
 const THREADS: usize = 16;
 
 /// A coordinator for processes that share nothing but storage.
@@ -94,27 +94,29 @@ impl Coordinator for Folder {
     fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
         let store = self.at.store();
         let names: Vec<Vec<u8>> = keys.iter().map(|key| file_name(key)).collect();
-        let there = store.list(&shared_beginning(&names))?;
-        let threads = if names.len() < SEQUENTIAL_MAX { 1 } else { THREADS };
-        let mut found = Vec::with_capacity(names.len());
-        let read = |name: Vec<u8>| {
-            if there.binary_search(&name).is_err() {
+        // On a disk it costs as little to look for what is not there as to find that out for all.
+        let listed =
+            self.at.commits_by_marker().then(|| store.list(&shared_beginning(&names))).transpose()?;
+        let read = |name: &Vec<u8>| {
+            if listed.as_ref().is_some_and(|listed| listed.binary_search(name).is_err()) {
                 return Ok(None);
             }
-            match store.get(&name, ByteRange::Full) {
+            match store.get(name, ByteRange::Full) {
                 // Removed meanwhile.
                 Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
                 value => value,
             }
         };
+        let read_all = |names: &[Vec<u8>]| names.iter().map(read).collect::<Result<Vec<_>>>();
+        let mut found = Vec::with_capacity(names.len());
         map_ordered(
-            threads,
-            names,
+            THREADS,
+            names.chunks(READ_TOGETHER),
             u64::MAX,
             |_| 0,
-            read,
-            |value| {
-                found.push(value);
+            read_all,
+            |values| {
+                found.extend(values);
                 Ok(())
             },
         )?;
