@@ -3,13 +3,15 @@
 JAX has no public name for it, so what is needed of the private client is looked for, and missed with a message. Rank 0
 runs the service: when that process ends, so does the job.
 
-Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms. A blocking get that may not wait is given up
-before the answer is there, so what is there now is asked for by another call. Without `jax_enable_recoverability` JAX
-itself aborts all processes when one has died, so that nobody is left to be told; with it, `live` knows.
+Values pass by gRPC, whose messages are at most 4 MB; a key takes 0.3 ms, a folder of a thousand keys hardly longer. A
+blocking get that may not wait is given up before the answer is there, so what is there now is asked for by another
+call. Without `jax_enable_recoverability` JAX itself aborts all processes when one has died, so that nobody is left to
+be told; with it, `live` knows.
 """
 
 from __future__ import annotations
 
+import posixpath
 import sys
 import threading
 import time
@@ -34,6 +36,7 @@ class JaxCoordinator:
         self.rank = rank
         self.size = size
         self._client = client
+        self._get_folder = getattr(client, "key_value_dir_get_bytes", None)
         self._living = _Living(client, size) if knows_live and hasattr(client, "get_live_nodes") else None
 
     def put_if_absent(self, key: str, value: bytes) -> bool:
@@ -54,6 +57,22 @@ class JaxCoordinator:
             if _is(error, "DEADLINE_EXCEEDED") or _is(error, "NOT_FOUND"):
                 return None
             raise
+
+    def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
+        if self._get_folder is None:
+            return None
+        folder = posixpath.commonpath(keys)
+        wanted = set(keys)
+        try:
+            there = self._get_folder(folder)
+        except Exception as error:
+            if _is(error, "NOT_FOUND"):
+                return {}
+            # More than a message takes: one by one they fit.
+            if _is(error, "RESOURCE_EXHAUSTED"):
+                return None
+            raise
+        return {key: bytes(value) for key, value in there if key in wanted}
 
     def remove(self, key: str) -> None:
         # What is below the key goes with it.

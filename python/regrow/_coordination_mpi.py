@@ -74,13 +74,17 @@ class MpiCoordinator:
             pause = min(pause * 2, longest)
         return bytes(found)
 
+    def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
+        found: dict[str, bytes] = self._ask("get many", keys)
+        return found
+
     def remove(self, key: str) -> None:
         self._ask("remove", key)
 
     def live(self) -> list[int] | None:
         return None
 
-    def _ask(self, what: str, key: str, value: bytes | None = None) -> Any:
+    def _ask(self, what: str, key: str | list[str], value: bytes | None = None) -> Any:
         if self.rank == 0:
             return self._answer(what, key, value)
         with self._lock:
@@ -97,7 +101,7 @@ class MpiCoordinator:
         _until(arrives, "rank 0 does not answer")
         return found.recv()
 
-    def _answer(self, what: str, key: str, value: bytes | None) -> Any:
+    def _answer(self, what: str, key: Any, value: bytes | None) -> Any:
         with self._lock:
             match what:
                 case "get":
@@ -107,6 +111,8 @@ class MpiCoordinator:
                     if is_absent and value is not None:
                         self._keys[key] = value
                     return is_absent
+                case "get many":
+                    return {each: self._keys[each] for each in key if each in self._keys}
                 case "end":
                     return None
                 case _:

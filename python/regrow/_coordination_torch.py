@@ -46,6 +46,16 @@ class TorchCoordinator:
         self._known.add(key)
         return bytes(self._store.get(key))[TOKEN_LEN_BYTES:]
 
+    def get_many(self, keys: list[str]) -> dict[str, bytes] | None:
+        get = getattr(self._store, "multi_get", None)
+        if get is None:
+            return None
+        # It waits for what is not there: so it is asked only when all are.
+        if not self._store.check(keys):
+            return {}
+        self._known.update(keys)
+        return {key: bytes(value)[TOKEN_LEN_BYTES:] for key, value in zip(keys, get(keys), strict=True)}
+
     def remove(self, key: str) -> None:
         # Not every store lists its keys, or by the names they were given: those go as well that were put or read here.
         keys = set(self._known)

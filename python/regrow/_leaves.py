@@ -11,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import ml_dtypes
@@ -20,6 +19,7 @@ import numpy as np
 from . import _native
 from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
+from ._placements import Placement, placement, replicas, shards_of
 from ._sharded import ShardedArray
 from ._tree import Flat, path_text
 
@@ -85,7 +85,10 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
     def other(leaf: Any, at: int) -> ToldLeaf:
         return tell(leaf, flat, at, sharding_texts, replica_parallel)
 
-    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks())
+    def known_placement(leaf: Any) -> Placement | None:
+        return None if replica_parallel and replicas(leaf) > 1 else placement(leaf)
+
+    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks(known_placement))
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
 
 
@@ -253,16 +256,21 @@ def _shows_memory(cls: type[Any]) -> bool:
     )
 
 
-def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
+JaxHooks = tuple[type[Any], Callable[[Any], Any], Callable[[Any], Placement | None]]
+
+
+def _jax_hooks(known_placement: Callable[[Any], Placement | None]) -> JaxHooks | None:
     """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
     long to get there. Before jaxlib 0.6 it was elsewhere, and could take arrays away from who shows them: not used."""
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
-    return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
+    return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export, known_placement)
 
 
 def is_prng_key(leaf: Any) -> bool:
     """Whether a JAX array, or the description of one, holds typed PRNG keys."""
+    if isinstance(leaf.dtype, np.dtype):
+        return False
     jax = sys.modules["jax"]
     return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
@@ -281,43 +289,8 @@ def _from_jax(leaf: Any, flat: Flat, at: int, notes: dict[int, str], replica_par
         notes[at] = str(jax.random.key_impl(leaf))
         leaf = jax.random.key_data(leaf)
     if len(leaf.sharding.device_set) > 1 and leaf.size > 0:
-        return kind, _shards_of(leaf, replica_parallel)
+        return kind, shards_of(leaf, replica_parallel)
     return kind, np.asarray(leaf)
-
-
-def _shards_of(leaf: Any, replica_parallel: bool) -> Any:
-    """An array on several devices, as the native half takes it: dtype, shape, shape of a chunk, whether every process
-    has all of it, and the shards of this process with where each begins. Of replicas, those numbered 0, or of each a
-    slice."""
-    shape = tuple(leaf.shape)
-    shard_shape = tuple(leaf.sharding.shard_shape(shape))
-    if leaf.is_fully_addressable and leaf.is_fully_replicated:
-        return np.asarray(leaf.addressable_data(0))
-    replicas = len(leaf.sharding.device_set) * leaf.addressable_data(0).size // leaf.size
-    axis = next((axis for axis, length in enumerate(shard_shape) if length % replicas == 0), None)
-    if replica_parallel and replicas > 1 and axis is not None:
-        length = shard_shape[axis] // replicas
-        shards = []
-        for shard in leaf.addressable_shards:
-            starts = [cut.start or 0 for cut in shard.index]
-            starts[axis] += shard.replica_id * length
-            part = [slice(None)] * len(shape)
-            part[axis] = slice(shard.replica_id * length, (shard.replica_id + 1) * length)
-            shards.append((tuple(starts), np.asarray(shard.data)[tuple(part)]))
-        chunk_shape = (*shard_shape[:axis], length, *shard_shape[axis + 1 :])
-        return leaf.dtype.name, shape, chunk_shape, False, shards
-    if leaf.is_fully_replicated:
-        value = np.asarray(leaf.addressable_data(0))
-        return value.dtype.name, shape, shape, True, [((0,) * len(shape), value)]
-    own = [shard for shard in leaf.addressable_shards if shard.replica_id == 0]
-    shards = [(tuple(cut.start or 0 for cut in shard.index), np.asarray(shard.data)) for shard in own]
-    return _dtype_name(leaf.dtype), shape, shard_shape, False, shards
-
-
-@lru_cache(maxsize=64)
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """NumPy makes the name anew at each look, which takes longer than all else that is asked of a leaf."""
-    return dtype.name
 
 
 def _sharding_text(sharding: Any, texts: dict[Any, str | None]) -> str | None:

@@ -31,7 +31,7 @@ from ._leaves import (
     numpy_other,
 )
 from ._nodes import PrngKey
-from ._regions import Place, check_axes, whole
+from ._regions import Cut, Place, check_axes, whole
 from ._shardings import Target, impl_of, sharding_of
 from ._text import counted
 from ._tree import Flat, Structure, flatten, path_text
@@ -148,7 +148,7 @@ class Template:
                 check_axes(self.path_of(at), saved, wanted)
             if at not in self._jax:
                 if wanted != saved:
-                    places.append(Place(at, leaves[at], dtypes[at], saved, (whole(wanted),)))
+                    places.append(Place(at, leaves[at], dtypes[at], Cut((whole(wanted),), saved)))
                 continue
             sharding = shardings.get(at, sharding_of(like))
             is_key = is_prng_key(like)
@@ -201,6 +201,9 @@ class Template:
         cls = type(leaf)
         if cls is np.ndarray:
             return self._wanted_array(leaf.dtype, leaf.shape, at)
+        jax = sys.modules.get("jax")
+        if jax is not None and isinstance(leaf, (jax.ShapeDtypeStruct, jax.Array)):
+            return self._wanted_jax(leaf, at)
         number = next((kind for kind in _PYTHON_NUMBERS if isinstance(leaf, kind)), None)
         if number is not None and not isinstance(leaf, np.generic):
             return Wanted(None, (), lambda value, _at: _python_number(number, value))
@@ -216,9 +219,6 @@ class Template:
             )
         if isinstance(leaf, np.generic) and leaf.dtype in DTYPE_NUMBERS:
             return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
-        jax = sys.modules.get("jax")
-        if jax is not None and isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-            return self._wanted_jax(leaf, at)
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
             want = self._wanted_array(dtype, tuple(map(int, shape)), at)

@@ -15,7 +15,7 @@ from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, Lo
 from ._like import Template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
-from ._regions import Place, Reading, slices_box
+from ._regions import Cut, Place, Reading, slices_box
 from ._shardings import JaxArrays, Target, shardings_by_leaf
 from ._tree import flatten, path_text, unflatten
 
@@ -141,7 +141,7 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
                 )
     else:
         for at, box in _boxes(wishes, paths, kinds, shapes).items():
-            places.append(Place(at, positions[at], dtypes[at], shapes[at], (box,)))
+            places.append(Place(at, positions[at], dtypes[at], Cut((box,), shapes[at])))
     targets = [_with_impl(native, target) if target.is_key else target for target in targets]
     arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
     unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]

@@ -54,6 +54,12 @@ class Cache:
 _Place = str | Location
 
 @final
+class Regions:
+    """Hyper-rectangles of one leaf, or of all that are cut alike: where each begins, and how long it is."""
+
+    def __new__(cls, boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Regions: ...
+
+@final
 class Coordinator:
     """A coordinator of the engine's own. It keeps the protocol `regrow.Coordinator`."""
 
@@ -73,6 +79,7 @@ class Coordinator:
     def value_len_max_bytes(self) -> int: ...
     def put_if_absent(self, key: str, value: bytes) -> bool: ...
     def get(self, key: str, wait: float) -> bytes | None: ...
+    def get_many(self, keys: list[str]) -> dict[str, bytes] | None: ...
     def remove(self, key: str) -> None: ...
     def live(self) -> list[int] | None: ...
 
@@ -461,7 +468,7 @@ class Checkpoint:
 
     def load_regions(
         self,
-        wanted: Sequence[tuple[int, Sequence[int], Sequence[int], int]],
+        wanted: Sequence[tuple[int, int, Regions]],
         unverified: bool,
         budget: int | None,
         watch: _Watch,

@@ -2,9 +2,9 @@
 
     place of a result -> regions it is made of -> one read for many places -> parts -> the result
 
-A `Place` is made of boxes, in elements of the shape that is wanted; what lies outside of the saved shape is zero.
-Devices that hold the same box, and places that want the same of a leaf, share what is read. Nothing here knows of a
-framework.
+A `Place` is made of boxes, in elements of the shape that is wanted; what lies outside of the saved shape is zero. How
+an array is cut into boxes is a `Cut`, which thousands of leaves share. Devices that hold the same box share what is
+read. Nothing here knows of a framework.
 """
 
 from __future__ import annotations
@@ -31,6 +31,30 @@ class Box(NamedTuple):
     lens: tuple[int, ...]
 
 
+class Cut:
+    """What is wanted of arrays of one shape."""
+
+    __slots__ = ("boxes", "len_elements", "regions", "regions_len", "sources")
+
+    def __init__(self, boxes: Sequence[Box], saved: tuple[int, ...]) -> None:
+        """Boxes, which may reach beyond the saved shape."""
+        self.boxes = tuple(boxes)
+        distinct = dict.fromkeys(boxes)
+        self.len_elements = sum(_size(box.lens) for box in distinct)
+        """Elements of the distinct boxes."""
+        inside = {box: _inside(box, saved) for box in distinct}
+        stored = dict.fromkeys(known for known in inside.values() if known is not None)
+        numbers = {known: number for number, known in enumerate(stored)}
+        self.regions = _native.Regions(list(stored))
+        """What is stored of them, each once."""
+        self.regions_len = len(stored)
+        self.sources: list[tuple[int, Box | None]] = []
+        """For each box the number of the region that it is made of (-1: of none), and the box if it is larger."""
+        for box in boxes:
+            known = inside[box]
+            self.sources.append((-1 if known is None else numbers[known], None if known == box else box))
+
+
 class Place(NamedTuple):
     """A place of a result, and what it is made of."""
 
@@ -40,15 +64,12 @@ class Place(NamedTuple):
     """The position of the leaf in the checkpoint."""
     dtype: int
     """The number of the dtype that is wanted."""
-    saved: tuple[int, ...]
-    """The shape that is stored."""
-    boxes: tuple[Box, ...]
-    """What is wanted of it; they may reach beyond it."""
+    cut: Cut
+    """What is wanted of it."""
 
     def len_bytes(self) -> int:
         """Bytes of the distinct boxes."""
-        itemsize = DTYPES[self.dtype].itemsize
-        return sum(_size(box.lens) * itemsize for box in set(self.boxes))
+        return self.cut.len_elements * DTYPES[self.dtype].itemsize
 
 
 def whole(shape: tuple[int, ...]) -> Box:
@@ -105,23 +126,26 @@ class Reading:
 
         Each byte of a raw leaf is read once, each chunk decoded once.
         """
-        numbers: dict[tuple[int, Sequence[int], Sequence[int], int], int] = {}
-        inside = [[_inside(box, place) for box in place.boxes] for place in places]
-        for place, boxes in zip(places, inside, strict=True):
-            for box in boxes:
-                if box is not None:
-                    numbers.setdefault((place.leaf, box.starts, box.lens, place.dtype), len(numbers))
+        firsts: dict[tuple[int, int, Cut], int] = {}
+        wanted: list[tuple[int, int, _native.Regions]] = []
+        count = 0
+        for _, leaf, dtype, cut in places:
+            if (leaf, dtype, cut) not in firsts:
+                firsts[leaf, dtype, cut] = count
+                wanted.append((leaf, dtype, cut.regions))
+                count += cut.regions_len
         watch = self.watch(sum(place.len_bytes() for place in places))
-        arrays = self._native.load_regions(list(numbers), not self._verify, self._budget // 2, watch)
-
-        def part(place: Place, box: Box, known: Box | None) -> np.ndarray[Any, Any]:
-            array = None if known is None else arrays[numbers[place.leaf, known.starts, known.lens, place.dtype]]
-            return _padded(array, box, known, DTYPES[place.dtype])
-
-        return [
-            [part(place, *pair) for pair in zip(place.boxes, known, strict=True)]
-            for place, known in zip(places, inside, strict=True)
-        ]
+        arrays = self._native.load_regions(wanted, not self._verify, self._budget // 2, watch)
+        read = []
+        for _, leaf, dtype, cut in places:
+            first = firsts[leaf, dtype, cut]
+            read.append(
+                [
+                    arrays[first + number] if box is None else _padded(arrays, first, number, box, DTYPES[dtype])
+                    for number, box in cut.sources
+                ]
+            )
+        return read
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
         """Places in groups of bounded size, so that two of them take half of the budget; a larger one is alone."""
@@ -183,19 +207,19 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
     return Box(tuple(starts), tuple(lens))
 
 
-def _inside(box: Box, place: Place) -> Box | None:
+def _inside(box: Box, saved: tuple[int, ...]) -> Box | None:
     """What of a box is stored; `None` if nothing is."""
-    lens = [min(size, max(dim - start, 0)) for start, size, dim in zip(box.starts, box.lens, place.saved, strict=True)]
+    lens = [min(size, max(dim - start, 0)) for start, size, dim in zip(box.starts, box.lens, saved, strict=True)]
     return Box(box.starts, tuple(lens)) if all(lens) else None
 
 
 def _padded(
-    array: np.ndarray[Any, Any] | None, box: Box, known: Box | None, dtype: np.dtype[Any]
+    arrays: list[np.ndarray[Any, Any]], first: int, number: int, box: Box, dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    if array is not None and known == box:
-        return array
+    """A box that reaches beyond what is stored."""
     padded = np.zeros(box.lens, dtype)
-    if array is not None:
+    if number >= 0:
+        array = arrays[first + number]
         padded[tuple(map(slice, array.shape))] = array
     padded.flags.writeable = False
     return padded

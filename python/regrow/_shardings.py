@@ -17,7 +17,8 @@ import numpy as np
 from . import _native
 from ._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ._leaves import DTYPES
-from ._regions import Box, Place, Reading, box_of, whole
+from ._puts import Puts
+from ._regions import Box, Cut, Place, Reading, box_of, whole
 from ._text import counted
 from ._tree import flatten
 
@@ -100,6 +101,8 @@ class JaxArrays:
         self._refuse_narrowing(targets)
         self.places: list[Place] = []
         self._spreads: dict[int, _Spread] = {}
+        self._known: dict[tuple[Any, ...], tuple[Cut, list[Any] | None]] = {}
+        self._puts = Puts()
         failed: list[tuple[int, str]] = []
         for target in targets:
             try:
@@ -128,30 +131,22 @@ class JaxArrays:
         return found
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
-        """Puts the parts of a group on their devices: what goes to one device in one call, else an array in one."""
+        """Puts the parts of a group on their devices."""
         jax = self._jax
-        singles: list[tuple[int, Any, Any]] = []
         on_their_way: list[Any] = []
         for place, each in zip(group, parts, strict=True):
             spread = self._spreads[place.at]
             target = spread.target
             if spread.devices is None:
-                singles.append((place.at, each[0], target.sharding))
+                array = self._puts.one(each[0], target.sharding)
+                value = jax.random.wrap_key_data(array, impl=target.key_impl) if target.is_key else array
             elif target.is_key or not each:
-                found[place.at] = self._of_devices(spread, each)
+                array = value = self._of_devices(spread, each)
             else:
-                by_box = dict(zip(place.boxes, each, strict=True))
-                found[place.at] = jax.make_array_from_callback(
-                    spread.shape,
-                    target.sharding,
-                    lambda index, by_box=by_box, shape=spread.shape: by_box[box_of(index, shape)],
-                )
-            on_their_way += [found[place.at]] if place.at in found else []
-        put: list[Any] = jax.device_put([array for _, array, _ in singles], [sharding for *_, sharding in singles])
-        for (at, *_), array in zip(singles, put, strict=True):
-            target = self._spreads[at].target
-            found[at] = jax.random.wrap_key_data(array, impl=target.key_impl) if target.is_key else array
-        return on_their_way + put
+                array = value = self._puts.spread(spread.shape, target.sharding, spread.devices, each)
+            found[place.at] = value
+            on_their_way.append(array)
+        return on_their_way
 
     def _of_devices(self, spread: _Spread, parts: Sequence[Any]) -> Any:
         """An array of keys, or one of which this process has no part."""
@@ -168,22 +163,14 @@ class JaxArrays:
         return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, [], dtype=dtype)
 
     def _place(self, target: Target) -> Place:
-        sharding, shape = target.sharding, target.wanted
-        if target.is_key:
-            shape = self._key_shape(target)
-        if sharding is not None:
-            # It says more of a spec that is longer than the rank than what comes after it.
-            getattr(sharding, "check_compatible_aval", sharding.shard_shape)(shape)
-        if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
-            boxes: tuple[Box, ...] = (whole(target.wanted),)
-            devices = None
-        else:
-            by_device = sharding.addressable_devices_indices_map(shape)
-            rest = (slice(None),) * (len(target.wanted) - len(shape))
-            boxes = tuple(box_of((*index, *rest), target.wanted) for index in by_device.values())
-            devices = list(by_device)
+        shape = self._key_shape(target) if target.is_key else target.wanted
+        key = (target.sharding, shape, target.wanted, target.saved)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _cut(target, shape)
+        cut, devices = known
         self._spreads[target.at] = _Spread(target, shape, devices)
-        return Place(target.at, target.leaf, target.dtype, target.saved, boxes)
+        return Place(target.at, target.leaf, target.dtype, cut)
 
     def _key_shape(self, target: Target) -> tuple[int, ...]:
         jax = self._jax
@@ -205,3 +192,18 @@ class JaxArrays:
                     leaf=path,
                     help=help,
                 )
+
+
+def _cut(target: Target, shape: tuple[int, ...]) -> tuple[Cut, list[Any] | None]:
+    """What the devices of this process hold of an array of this shape, and which they are."""
+    sharding = target.sharding
+    if sharding is not None:
+        # It says more of a spec that is longer than the rank than what comes after it.
+        getattr(sharding, "check_compatible_aval", sharding.shard_shape)(shape)
+    if sharding is None or (len(sharding.device_set) == 1 and sharding.is_fully_addressable):
+        return Cut((whole(target.wanted),), target.saved), None
+    by_device = sharding.addressable_devices_indices_map(shape)
+    # Of keys, their data has axes more.
+    rest = (slice(None),) * (len(target.wanted) - len(shape))
+    boxes: list[Box] = [box_of((*index, *rest), target.wanted) for index in by_device.values()]
+    return Cut(boxes, target.saved), list(by_device)

@@ -8,7 +8,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{Error, LeafRegion, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow::{Error, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -19,6 +19,7 @@ use crate::leaves::{
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::regions::{RegionsIn, leaf_regions};
 use crate::watch::{WatchIn, watched};
 
 /// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
@@ -159,9 +160,6 @@ type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
-/// Leaf, starts, lengths, and the number of the dtype as which it is wanted.
-type RegionIn = (usize, Vec<u64>, Vec<u64>, u8);
-
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
@@ -292,21 +290,17 @@ impl Checkpoint {
         Ok(Slab::new(array.to_c_order().or_raise()?))
     }
 
-    /// Regions of leaves, each as an array of its own: leaf, starts, lengths, dtype.
+    /// Regions of leaves, each as an array of its own.
     #[pyo3(signature = (wanted, unverified, budget, watch))]
     fn load_regions<'py>(
         &self,
         py: Python<'py>,
-        wanted: Vec<RegionIn>,
+        wanted: Vec<RegionsIn<'py>>,
         unverified: bool,
         budget: Option<u64>,
         watch: WatchIn,
     ) -> PyResult<Bound<'py, PyList>> {
-        let region = |(leaf, starts, lens, dtype): RegionIn| {
-            Ok(LeafRegion { leaf, region: Region::new(starts, lens)?, dtype: dtype_of(dtype) })
-        };
-        let wanted: Vec<LeafRegion> =
-            wanted.into_iter().map(region).collect::<regrow::Result<_>>().or_raise()?;
+        let wanted = leaf_regions(wanted, dtype_of);
         let elements = wanted.iter().map(|want| want.region.len_elements());
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
             let options = RegionOptions { unverified, budget_bytes: budget, monitor };

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyList};
 use regrow::coordination::{self, Folder, OnWait, SessionOptions, Single, Waiting};
 use regrow::location::ToLocation;
 use regrow::{Error, ErrorKind, Monitor, Result};
@@ -62,6 +62,17 @@ impl Coordinator {
         Ok(found.map(|value| PyBytes::new(py, &value)))
     }
 
+    fn get_many<'py>(&self, py: Python<'py>, keys: Vec<String>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(found) = released(py, || self.0.get_many(&keys))? else { return Ok(None) };
+        let values = PyDict::new(py);
+        for (key, value) in keys.iter().zip(found) {
+            if let Some(value) = value {
+                values.set_item(key, PyBytes::new(py, &value))?;
+            }
+        }
+        Ok(Some(values))
+    }
+
     fn remove(&self, py: Python<'_>, key: &str) -> PyResult<()> {
         released(py, || self.0.remove(key))
     }
@@ -103,6 +114,7 @@ impl CoordinatorIn {
             rank: here.getattr(intern!(py, "rank"))?.extract()?,
             size: here.getattr(intern!(py, "size"))?.extract()?,
             value_len_max_bytes: here.getattr(intern!(py, "value_len_max_bytes"))?.extract()?,
+            gets_many: here.hasattr(intern!(py, "get_many"))?,
             object,
         };
         Ok(Arc::new(foreign))
@@ -116,6 +128,8 @@ struct Foreign {
     rank: usize,
     size: usize,
     value_len_max_bytes: usize,
+    /// Whether it has the method `get_many`, which the protocol does not ask for.
+    gets_many: bool,
 }
 
 impl Foreign {
@@ -160,6 +174,21 @@ impl coordination::Coordinator for Foreign {
         self.call("get", |py, object| {
             let found = object.call_method1(intern!(py, "get"), (key, wait.as_secs_f64()))?;
             Ok(found.extract::<Option<Vec<u8>>>()?.map(Bytes::from))
+        })
+    }
+
+    fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
+        if !self.gets_many {
+            return Ok(None);
+        }
+        self.call("get_many", |py, object| {
+            let found = object.call_method1(intern!(py, "get_many"), (PyList::new(py, keys)?,))?;
+            let Some(found) = found.extract::<Option<Bound<'_, PyDict>>>()? else { return Ok(None) };
+            let value = |key: &String| {
+                let value = found.get_item(key)?.map(|value| value.extract::<Vec<u8>>()).transpose()?;
+                Ok(value.map(Bytes::from))
+            };
+            keys.iter().map(value).collect::<PyResult<Vec<_>>>().map(Some)
         })
     }
 

@@ -18,18 +18,22 @@ use crate::addresses::AddressMap;
 use crate::error::OrRaise;
 use crate::leaves::kind_number;
 use crate::memory::tensor_host_device;
+use crate::shards::Placements;
 
 /// What Python knows: kinds by class, numbers by dtype, `other(leaf, at) -> (kind, value, note, sharding)`,
 /// `exportable(class) -> bool`, `sharding(sharding) -> (text or None, is plain)`, and of JAX, if it is there, the class
-/// of shardings on one device and `export(array) -> capsule of a DLPack tensor`.
+/// of shardings on one device, `export(array) -> capsule of a DLPack tensor`, and `placement(array)` of arrays on
+/// several devices.
 type Hooks<'py> = (
     Bound<'py, PyDict>,
     Bound<'py, PyDict>,
     Bound<'py, PyAny>,
     Bound<'py, PyAny>,
     Bound<'py, PyAny>,
-    Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    Option<JaxHooks<'py>>,
 );
+
+type JaxHooks<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 /// Kinds, values, notes and shardings: what `leaves::LeavesIn` takes.
 type Columns<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyDict>, Bound<'py, PyDict>);
@@ -47,6 +51,8 @@ pub fn leaf_columns<'py>(
         hooks: &hooks,
         ways: AddressMap::default(),
         shardings: Vec::new(),
+        shardings_by_value: PyDict::new(py),
+        placements: hooks.5.as_ref().map(|(_, _, tell)| Placements::new(tell, &hooks.1)),
         devices: Vec::new(),
         jax: hooks.5.as_ref(),
         refused: Vec::new(),
@@ -100,11 +106,15 @@ struct Gather<'a, 'py> {
     ways: AddressMap<Way>,
     /// The last few shardings of JAX arrays, with their texts.
     shardings: Vec<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>, bool)>,
+    /// What Python has told of all of them: arrays may have equal ones of their own.
+    shardings_by_value: Bound<'py, PyDict>,
+    /// Where the parts of arrays on several devices lie.
+    placements: Option<Placements<'a, 'py>>,
     /// The shardings of arrays that lie on one device, each of which may have an object of its own, as texts by the
     /// number of the device.
     devices: Vec<(i32, Option<Bound<'py, PyAny>>)>,
     /// The class of those, and what exports an array.
-    jax: Option<&'a (Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    jax: Option<&'a JaxHooks<'py>>,
     /// Descriptors of arrays that JAX would not export.
     refused: Vec<Bound<'py, PyAny>>,
 }
@@ -133,21 +143,25 @@ impl<'a, 'py> Gather<'a, 'py> {
     /// to be refused, Python goes about it.
     fn jax_array(&mut self, leaf: &Bound<'py, PyAny>) -> PyResult<Option<Told<'py>>> {
         let py = self.py;
-        let Some((one_device, export)) = self.jax else { return Ok(None) };
+        let Some((one_device, export, _)) = self.jax else { return Ok(None) };
         let sharding = leaf.getattr(intern!(py, "sharding"))?;
         let known = if sharding.get_type().is(one_device) {
             None
         } else {
             match self.sharding(sharding.clone())? {
                 (text, true) => Some(text),
-                (_, false) => return Ok(None),
+                (text, false) => {
+                    if self.is_refused(leaf)? {
+                        return Ok(None);
+                    }
+                    let Some(placements) = &self.placements else { return Ok(None) };
+                    let held = placements.take(leaf, &sharding, export)?;
+                    return Ok(held.map(|held| (kind_number(&LeafKind::JaxArray), held, text)));
+                }
             }
         };
-        if !self.refused.is_empty() {
-            let dtype = leaf.getattr(intern!(py, "dtype"))?;
-            if self.refused.iter().any(|refused| refused.is(&dtype)) {
-                return Ok(None);
-            }
+        if self.is_refused(leaf)? {
+            return Ok(None);
         }
         // What has gone wrong, Python says: it was deleted, or its computation has failed, or DLPack has no such dtype.
         let capsule = export.call1((leaf,)).ok();
@@ -167,6 +181,15 @@ impl<'a, 'py> Gather<'a, 'py> {
         Ok(Some((kind_number(&LeafKind::JaxArray), capsule, text)))
     }
 
+    /// Whether JAX would not export an array of this dtype.
+    fn is_refused(&self, leaf: &Bound<'py, PyAny>) -> PyResult<bool> {
+        if self.refused.is_empty() {
+            return Ok(false);
+        }
+        let dtype = leaf.getattr(intern!(self.py, "dtype"))?;
+        Ok(self.refused.iter().any(|refused| refused.is(&dtype)))
+    }
+
     fn text_of_device(
         &mut self,
         device: i32,
@@ -184,8 +207,15 @@ impl<'a, 'py> Gather<'a, 'py> {
         if let Some((_, text, is_plain)) = self.shardings.iter().find(|(known, ..)| known.is(&sharding)) {
             return Ok((text.clone(), *is_plain));
         }
-        let (text, is_plain): (Option<Bound<'py, PyAny>>, bool) =
-            self.hooks.4.call1((&sharding,))?.extract()?;
+        let told = match self.shardings_by_value.get_item(&sharding)? {
+            Some(told) => told,
+            None => {
+                let told = self.hooks.4.call1((&sharding,))?;
+                self.shardings_by_value.set_item(&sharding, &told)?;
+                told
+            }
+        };
+        let (text, is_plain): (Option<Bound<'py, PyAny>>, bool) = told.extract()?;
         if self.shardings.len() >= KNOWN_MAX {
             self.shardings.clear();
         }

@@ -20,6 +20,7 @@ use regrow::{Error, Result};
 
 use crate::error::{OrRaise, to_py_err};
 use crate::memory::{Shapes, Shown, borrow_one_of_many, take_tensor};
+use crate::shards::HeldShards;
 
 /// Names of the leaf kinds, by their number in the columns.
 pub const LEAF_KINDS: [&str; 11] = [
@@ -113,6 +114,9 @@ fn to_leaf<'a>(
     };
     if value.is_exact_instance_of::<PyCapsule>() {
         return take_tensor(value, shapes).map(|array| Ok(of_array(kind, array)));
+    }
+    if let Ok(held) = value.cast_exact::<HeldShards>() {
+        return held.get().to_array(value.py(), shapes).map(|array| Ok(of_array(kind, array)));
     }
     if let Ok(told) = value.cast::<PyTuple>() {
         return match told.extract::<ShardsIn<'_>>() {

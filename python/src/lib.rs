@@ -55,8 +55,10 @@ mod location;
 mod memory;
 mod options;
 mod pytree_data;
+mod regions;
 mod remove;
 mod safetensors;
+mod shards;
 mod trak;
 mod unflatten;
 mod watch;
@@ -102,6 +104,8 @@ mod _native {
     use crate::memory::{MapBuffer, Slab};
     #[pymodule_export]
     use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
+    #[pymodule_export]
+    use crate::regions::Regions;
     #[pymodule_export]
     use crate::remove::remove;
     #[pymodule_export]

@@ -45,6 +45,16 @@ PROMISES = """
         assert coordinator.put_if_absent("large", large)
     assert coordinator.get("large", 60) == large
 
+    # Many values in one call: all of them when all are there, and never one that is not.
+    keys = [f"many/{each}/0" for each in range(size)]
+    assert coordinator.put_if_absent(f"many/{rank}/0", b"of %d" % rank)
+    all_come("many-put")
+    expected = {key: b"of %d" % each for each, key in enumerate(keys)}
+    assert coordinator.get_many(keys) == expected
+    some = coordinator.get_many([*keys, "many/never/0"])
+    assert some.items() <= expected.items(), some
+    assert coordinator.get_many(["never/0", "never/1"]) == {}
+
     all_come("read")
     if rank == 0:
         coordinator.remove("told")

@@ -250,14 +250,36 @@ def on_threads(size, work):
     return given
 
 
-def test_any_object_of_the_protocol_will_do():
+class GivesMany(Dict):
+    """One that gives many values in one call, which the protocol does not ask for."""
+
+    asked = 0
+
+    def get_many(self, keys):
+        with self.changed:
+            self.asked += 1
+            return {key: self.keys[key] for key in keys if key in self.keys}
+
+
+class GivesNone(Dict):
+    """One of which the service turns out to have no such call."""
+
+    def get_many(self, keys):
+        return None
+
+
+@pytest.mark.parametrize("kind", [Dict, GivesMany, GivesNone])
+def test_any_object_of_the_protocol_will_do(kind):
     keys, changed = {}, threading.Condition()
 
     def work(rank):
-        with _coordination.Session(Dict(rank, 3, keys, changed), "/data/step_1", "save", prefix="own") as session:
+        coordinator = kind(rank, 3, keys, changed)
+        with _coordination.Session(coordinator, "/data/step_1", "save", prefix="own") as session:
             if rank == 0:
                 assert all(key.startswith("own/save/step_1-") for key in keys)
             gathered = session.gather("index", bytes([rank]) * 1000)
+            if rank == 0 and kind is GivesMany:
+                assert coordinator.asked > 0
             return gathered, session.broadcast("plan", b"x")
 
     given = on_threads(3, work)

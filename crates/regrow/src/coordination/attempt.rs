@@ -7,6 +7,7 @@
 //!     <nonce>/begun              all have come
 //!     <nonce>/failed             the first failure
 //!     <nonce>/<phase>/...        the values of a session
+//!     <nonce>/parts/...          what of long values comes after their first parts
 //!     <nonce>/end/<rank>         this rank wants nothing more
 //! ```
 //! No process counts anything: a number of attempts in each process would drift apart as soon as one of them fails before
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::Coordinator;
-use super::exchange::{Exchange, SessionOptions};
+use super::exchange::{Awaited, Exchange, SessionOptions};
 use super::failure::{Failure, Stop};
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -88,8 +89,7 @@ impl MeetingPlace {
             return Err(Error::invalid("two processes are rank 0, or one begins the same twice at once")
                 .in_file(&exchange.target));
         }
-        let here: Vec<_> = (1..service.size()).map(|rank| (rank, format!("here/{rank}"))).collect();
-        let met = exchange.collect(PHASE, &here, exchange.options.timeout);
+        let met = exchange.collect(PHASE, Awaited::OfOthers("here"), exchange.options.timeout);
         // Whoever comes now is too late for this one: it waits for the next.
         let removed = service.remove(&self.current()).map_err(Stop::from);
         match met.and(removed).and_then(|()| Ok(exchange.put("begun", &Bytes::new())?)) {
@@ -140,7 +140,7 @@ impl MeetingPlace {
         if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {
             return Ok(false);
         }
-        match exchange.collect(PHASE, &[(0, "begun".to_owned())], patience) {
+        match exchange.collect(PHASE, Awaited::OfRank0("begun"), patience) {
             Ok(_) => Ok(true),
             Err(Stop::There(failure)) if failure.is_superseded => Ok(false),
             Err(stop) => Err(given_up(exchange, stop)),
@@ -149,13 +149,12 @@ impl MeetingPlace {
 
     /// Ends an attempt that went well. Whatever fails here is no error: keys that stay are never met again.
     pub(super) fn leave(&self, exchange: &Exchange) {
-        let size = exchange.service.size();
         if exchange.rank() != 0 {
             let _ = exchange.put(&format!("end/{}", exchange.rank()), &Bytes::new());
             return;
         }
-        let ends: Vec<_> = (1..size).map(|rank| (rank, format!("end/{rank}"))).collect();
-        if exchange.collect("end", &ends, END_WAIT.min(exchange.options.timeout)).is_ok() {
+        let wait = END_WAIT.min(exchange.options.timeout);
+        if exchange.collect("end", Awaited::OfOthers("end"), wait).is_ok() {
             let _ = exchange.service.remove(&self.0);
         }
     }

@@ -4,14 +4,16 @@
 //! the caller cancels, or after its time. A wait asks the service in slices, and looks at all of these in between.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::Coordinator;
 use super::failure::{Failure, Stop};
 use super::ranks::ranks;
-use super::{Coordinator, values};
+use super::values::Values;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -93,8 +95,30 @@ impl fmt::Debug for OnWait {
     }
 }
 
-/// A value that one rank puts under a name.
-pub(super) type Wanted = (usize, String);
+/// What is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Awaited<'a> {
+    /// The value of rank 0, under this name.
+    OfRank0(&'a str),
+    /// Those of all other ranks, each under `<this name>/<rank>`.
+    OfOthers(&'a str),
+}
+
+impl Awaited<'_> {
+    fn ranks(self, size: usize) -> Range<usize> {
+        match self {
+            Self::OfRank0(_) => 0..1,
+            Self::OfOthers(_) => 1..size,
+        }
+    }
+
+    fn name(self, rank: usize) -> String {
+        match self {
+            Self::OfRank0(name) => name.to_owned(),
+            Self::OfOthers(folder) => format!("{folder}/{rank}"),
+        }
+    }
+}
 
 /// The values of one attempt, which are keys below `at`.
 #[derive(Debug)]
@@ -110,18 +134,18 @@ impl Exchange {
         self.service.rank()
     }
 
-    fn key(&self, name: &str) -> String {
-        format!("{}/{name}", self.at)
+    fn values(&self) -> Values<'_> {
+        Values { service: &*self.service, at: &self.at }
     }
 
     /// Puts a value where there is none; false if there is one.
     pub(super) fn put(&self, name: &str, value: &Bytes) -> Result<bool> {
-        values::put(&*self.service, &self.key(name), value)
+        self.values().put(name, value)
     }
 
     /// The value under a name; waits as [`Coordinator::get`] does.
     pub(super) fn get(&self, name: &str, wait: Duration) -> Result<Option<Bytes>> {
-        values::get(&*self.service, &self.key(name), wait)
+        self.values().get(name, wait)
     }
 
     /// How long to wait for rank 0.
@@ -141,25 +165,23 @@ impl Exchange {
         Ok(self.get("failed", Duration::ZERO)?.map(|bytes| Failure::from_bytes(&bytes)))
     }
 
-    /// The wanted values, in their order, when all of them are there.
+    /// The values, in the order of ranks, when all of them are there.
     pub(super) fn collect(
         &self,
         phase: &str,
-        wanted: &[Wanted],
+        awaited: Awaited<'_>,
         patience: Duration,
     ) -> Result<Vec<Bytes>, Stop> {
         let began = Instant::now();
-        let mut found: Vec<Option<Bytes>> = vec![None; wanted.len()];
+        let mut found = Found::new(self, awaited);
         let (mut slice, longest) = SLICES;
         let mut next_tell = self.options.tell_after;
-        // One after the other: meanwhile the later ones come, too.
-        while let Some(at) = found.iter().position(Option::is_none) {
-            let Some((_, name)) = wanted.get(at) else { break };
+        loop {
+            found.look_at_all()?;
+            // One after the other: meanwhile the later ones come, too.
+            let Some(rank) = found.first_missing() else { break };
             let left = patience.saturating_sub(began.elapsed());
-            if let Some(value) = self.get(name, slice.min(left))? {
-                if let Some(place) = found.get_mut(at) {
-                    *place = Some(value);
-                }
+            if found.look_at(rank, slice.min(left))? {
                 continue;
             }
             self.options.monitor.check()?;
@@ -173,7 +195,7 @@ impl Exchange {
             if live.is_none() && !is_late && !is_to_tell {
                 continue;
             }
-            let missing = self.missing(wanted, &mut found)?;
+            let missing = found.still_missing()?;
             let dead: Vec<usize> = live.map_or(Vec::new(), |live| {
                 missing.iter().copied().filter(|rank| !live.contains(rank)).collect()
             });
@@ -188,21 +210,7 @@ impl Exchange {
                 self.tell(phase, missing, began.elapsed(), patience);
             }
         }
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    /// Looks once at all that was not there, and says whose values are still missing.
-    fn missing(&self, wanted: &[Wanted], found: &mut [Option<Bytes>]) -> Result<Vec<usize>> {
-        let mut missing = Vec::new();
-        for ((rank, name), place) in wanted.iter().zip(found) {
-            if place.is_none() {
-                *place = self.get(name, Duration::ZERO)?;
-            }
-            if place.is_none() {
-                missing.push(*rank);
-            }
-        }
-        Ok(missing)
+        Ok(found.values.into_iter().flatten().collect())
     }
 
     pub(super) fn tell(&self, phase: &str, missing: Vec<usize>, waited: Duration, timeout: Duration) {
@@ -227,5 +235,77 @@ impl Exchange {
         Error::new(ErrorKind::TimedOut, what)
             .in_file(&self.target)
             .help("the job's coordination service no longer hears from it: look at its log, and start the job again")
+    }
+}
+
+/// What has been found of what is waited for.
+struct Found<'a> {
+    exchange: &'a Exchange,
+    awaited: Awaited<'a>,
+    ranks: Range<usize>,
+    values: Vec<Option<Bytes>>,
+    /// When to look at all at once again; `None` where the service has no call for that.
+    next_look: Option<Instant>,
+}
+
+impl<'a> Found<'a> {
+    fn new(exchange: &'a Exchange, awaited: Awaited<'a>) -> Self {
+        let ranks = awaited.ranks(exchange.service.size());
+        let next_look = (ranks.len() > 1).then(Instant::now);
+        Self { exchange, awaited, values: vec![None; ranks.len()], ranks, next_look }
+    }
+
+    fn first_missing(&self) -> Option<usize> {
+        self.ranks.clone().zip(&self.values).find(|(_, value)| value.is_none()).map(|(rank, _)| rank)
+    }
+
+    /// Looks at the value of one rank.
+    fn look_at(&mut self, rank: usize, wait: Duration) -> Result<bool> {
+        let value = self.exchange.get(&self.awaited.name(rank), wait)?;
+        let is_there = value.is_some();
+        self.keep(rank, value);
+        Ok(is_there)
+    }
+
+    /// Looks at all values that are missing in one call, where the service has one. In between the ranks are looked at one
+    /// by one for as long as the call took, so together they cost no more than twice what the better way does.
+    fn look_at_all(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        if self.next_look.is_none_or(|next_look| begin < next_look) {
+            return Ok(());
+        }
+        let missing = self.missing();
+        if missing.len() < 2 {
+            return Ok(());
+        }
+        let names: Vec<String> = missing.iter().map(|&rank| self.awaited.name(rank)).collect();
+        let found = self.exchange.values().get_many(&names)?;
+        self.next_look = found.as_ref().map(|_| begin + begin.elapsed() * 2);
+        for (rank, value) in missing.into_iter().zip(found.unwrap_or_default()) {
+            self.keep(rank, value);
+        }
+        Ok(())
+    }
+
+    /// Looks once at all that was not there, and says whose values are still missing.
+    fn still_missing(&mut self) -> Result<Vec<usize>> {
+        self.next_look = self.next_look.map(|_| Instant::now());
+        self.look_at_all()?;
+        for rank in self.missing() {
+            self.look_at(rank, Duration::ZERO)?;
+        }
+        Ok(self.missing())
+    }
+
+    fn missing(&self) -> Vec<usize> {
+        let all = self.ranks.clone().zip(&self.values);
+        all.filter(|(_, value)| value.is_none()).map(|(rank, _)| rank).collect()
+    }
+
+    fn keep(&mut self, rank: usize, value: Option<Bytes>) {
+        let place = rank.checked_sub(self.ranks.start).and_then(|at| self.values.get_mut(at));
+        if let (Some(place), Some(value)) = (place, value) {
+            *place = Some(value);
+        }
     }
 }

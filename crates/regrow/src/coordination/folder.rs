@@ -5,7 +5,8 @@
 //! file   <folder>/step_100-1f3a~9c0e~index~2~0
 //! ```
 //! A key is one file, or one object, right in the folder: so that removing keys leaves no folders behind. A file appears
-//! whole, by a link; an object by a conditional put. Whoever waits looks again and again, less and less often.
+//! whole, by a link; an object by a conditional put. Whoever waits looks again and again, less and less often. The values
+//! of many keys are read by several threads; of a bucket they are listed before.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use super::Coordinator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::ByteRange;
+use crate::threads::map_ordered;
 
 /// How long to wait before the second look, and how long at most between two, on a disk.
 const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -22,10 +24,17 @@ const DISK_LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::fr
 /// The same in a bucket, where a look is a request that costs time and money.
 const BUCKET_LOOKS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
+/// Values that a thread reads one after the other.
+const READ_TOGETHER: usize = 16;
+
+/// Threads that read many values: they wait for a network, be it that of a bucket or of a shared disk.
+const THREADS: usize = 16;
+
 /// A coordinator for processes that share nothing but storage.
 ///
 /// It can be any folder that all of them see and nobody else uses at that time, also one where an earlier job was killed.
-/// It cannot know which processes live. To gather from N processes costs 2 N requests in a bucket, at rank 0.
+/// It cannot know which processes live. To gather from N processes costs 2 N requests in a
+/// bucket, at rank 0, several at a time.
 #[derive(Debug, Clone)]
 pub struct Folder {
     at: Location,
@@ -82,12 +91,52 @@ impl Coordinator for Folder {
         }
     }
 
+    fn get_many(&self, keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
+        let store = self.at.store();
+        let names: Vec<Vec<u8>> = keys.iter().map(|key| file_name(key)).collect();
+        // On a disk it costs as little to look for what is not there as to find that out for all.
+        let listed =
+            self.at.commits_by_marker().then(|| store.list(&shared_beginning(&names))).transpose()?;
+        let read = |name: &Vec<u8>| {
+            if listed.as_ref().is_some_and(|listed| listed.binary_search(name).is_err()) {
+                return Ok(None);
+            }
+            match store.get(name, ByteRange::Full) {
+                // Removed meanwhile.
+                Err(error) if error.kind() == ErrorKind::Replaced => Ok(None),
+                value => value,
+            }
+        };
+        let read_all = |names: &[Vec<u8>]| names.iter().map(read).collect::<Result<Vec<_>>>();
+        let mut found = Vec::with_capacity(names.len());
+        map_ordered(
+            THREADS,
+            names.chunks(READ_TOGETHER),
+            u64::MAX,
+            |_| 0,
+            read_all,
+            |values| {
+                found.extend(values);
+                Ok(())
+            },
+        )?;
+        Ok(Some(found))
+    }
+
     fn remove(&self, key: &str) -> Result<()> {
         let store = self.at.store();
         store.delete(&file_name(key))?;
         let below = store.list(&file_name(&format!("{key}/")))?;
         below.iter().try_for_each(|name| store.delete(name))
     }
+}
+
+/// What all of these begin with.
+fn shared_beginning(names: &[Vec<u8>]) -> Vec<u8> {
+    let Some((first, others)) = names.split_first() else { return Vec::new() };
+    let shared = |name: &Vec<u8>| first.iter().zip(name).take_while(|(one, another)| one == another).count();
+    let len = others.iter().map(shared).min().unwrap_or(first.len());
+    first.iter().take(len).copied().collect()
 }
 
 /// The file of a key.

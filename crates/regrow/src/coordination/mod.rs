@@ -97,6 +97,18 @@ pub trait Coordinator: Debug + Send + Sync {
     /// What the service says.
     fn get(&self, key: &str, wait: Duration) -> Result<Option<Bytes>>;
 
+    /// The values at these keys, in their order, as far as one call to the service gives them: `None` for what is not there,
+    /// and for what has to be got alone. No vector at all where the service has no such call.
+    ///
+    /// Rank 0 asks for what it gathers from the others: keys in one folder, or one folder deeper, whose values are short
+    /// enough for all of them to fit into a message.
+    ///
+    /// # Errors
+    /// What the service says.
+    fn get_many(&self, _keys: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
+        Ok(None)
+    }
+
     /// Removes the key and all keys that begin with it and a `/`, as far as the service can find them.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::Coordinator;
 use super::attempt::{MeetingPlace, is_plain};
-use super::exchange::{Exchange, SessionOptions};
+use super::exchange::{Awaited, Exchange, SessionOptions};
 use super::failure::{Failure, Stop};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -168,13 +168,13 @@ impl Session {
         value: &Bytes,
     ) -> Result<Option<Vec<Bytes>>, Stop> {
         if self.rank != 0 {
-            if !exchange.put(&from(phase, self.rank), value)? {
+            if !exchange.put(&format!("{}/{}", from(phase), self.rank), value)? {
                 return Err(two_writers(phase).into());
             }
             return Ok(None);
         }
-        let wanted: Vec<_> = (1..self.size).map(|rank| (rank, from(phase, rank))).collect();
-        exchange.collect(phase, &wanted, exchange.options.timeout).map(Some)
+        let from = from(phase);
+        exchange.collect(phase, Awaited::OfOthers(&from), exchange.options.timeout).map(Some)
     }
 
     /// On rank 0: all is well, unless somebody has given up before.
@@ -189,8 +189,8 @@ impl Session {
 
     /// Waits for what rank 0 decides.
     fn follow(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
-        let wanted = [(0, verdict_of(phase))];
-        match exchange.collect(phase, &wanted, exchange.patience_with_rank_0()) {
+        let verdict = verdict_of(phase);
+        match exchange.collect(phase, Awaited::OfRank0(&verdict), exchange.patience_with_rank_0()) {
             Ok(verdicts) => self.take(verdicts.into_iter().next().unwrap_or_default()),
             Err(stop) => self.settle(exchange, phase, stop),
         }
@@ -252,8 +252,9 @@ impl Drop for Session {
     }
 }
 
-fn from(phase: &str, rank: usize) -> String {
-    format!("{phase}/from/{rank}")
+/// Below it each rank has its value.
+fn from(phase: &str) -> String {
+    format!("{phase}/from")
 }
 
 fn verdict_of(phase: &str) -> String {

@@ -1,9 +1,11 @@
-//! Values of any length in keys of limited length.
+//! Values of any length in keys of limited length, of which the first parts of many can be got in one call.
 //!
 //! ```text
-//! key/0    | length of the value, u64le | its first bytes |     put last: who sees it sees all
-//! key/1    | the next bytes |  ...
+//! <at>/<name>/0          | length of the value, u64le | its first bytes |     put last: who sees it sees all
+//! <at>/parts/<name>/1    | the next bytes |  ...
 //! ```
+//! The first part is short: those of all processes fit together into one message of a service. The others lie elsewhere,
+//! where nobody lists them.
 
 use std::time::Duration;
 
@@ -14,49 +16,87 @@ use crate::error::{Error, ErrorKind, Result};
 
 const LENGTH_LEN_BYTES: usize = size_of::<u64>();
 
+/// What the first parts of all processes take together, beside their keys: a quarter of the longest message of gRPC.
+const FIRST_PARTS_LEN_BYTES: usize = 1 << 20;
+
+/// The least and the most of a value that its first part holds.
+const FIRST_PART_LEN_BYTES: (usize, usize) = (64, 4096);
+
 /// How long a part may take to be seen when a later one has been.
 const PART_WAIT: Duration = Duration::from_secs(30);
 
-/// Puts a value where there is none; false if there is one. Only values of one part may have several writers.
-pub(super) fn put(service: &dyn Coordinator, key: &str, value: &Bytes) -> Result<bool> {
-    let part_len = part_len_bytes(service);
-    let (head, rest) = value.split_at(value.len().min(part_len));
-    for (at, part) in rest.chunks(part_len).enumerate() {
-        if !service.put_if_absent(&part_key(key, at + 1), Bytes::copy_from_slice(part))? {
-            return Ok(false);
+/// The values below `at`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Values<'a> {
+    pub service: &'a dyn Coordinator,
+    pub at: &'a str,
+}
+
+impl Values<'_> {
+    /// Puts a value where there is none; false if there is one. Only values of one part may have several writers.
+    pub(super) fn put(self, name: &str, value: &Bytes) -> Result<bool> {
+        let (first_len, part_len) = self.part_lens_bytes();
+        let (head, rest) = value.split_at(value.len().min(first_len));
+        for (at, part) in rest.chunks(part_len).enumerate() {
+            if !self.service.put_if_absent(&self.part_key(name, at + 1), Bytes::copy_from_slice(part))? {
+                return Ok(false);
+            }
         }
+        let mut first = BytesMut::with_capacity(LENGTH_LEN_BYTES + head.len());
+        first.put_u64_le(value.len() as u64);
+        first.put_slice(head);
+        self.service.put_if_absent(&self.first_key(name), first.freeze())
     }
-    let mut first = BytesMut::with_capacity(LENGTH_LEN_BYTES + head.len());
-    first.put_u64_le(value.len() as u64);
-    first.put_slice(head);
-    service.put_if_absent(&part_key(key, 0), first.freeze())
-}
 
-/// The value at a key; waits for it as [`Coordinator::get`] does.
-pub(super) fn get(service: &dyn Coordinator, key: &str, wait: Duration) -> Result<Option<Bytes>> {
-    let Some(mut first) = service.get(&part_key(key, 0), wait)? else { return Ok(None) };
-    let cut_short = |key: &str| Error::new(ErrorKind::Io, format!("the value at {key} was cut short"));
-    let len_bytes = first.try_get_u64_le().map_err(|_| cut_short(key))?;
-    if first.len() as u64 == len_bytes {
-        return Ok(Some(first));
+    /// The value under a name; waits for it as [`Coordinator::get`] does.
+    pub(super) fn get(self, name: &str, wait: Duration) -> Result<Option<Bytes>> {
+        let first = self.service.get(&self.first_key(name), wait)?;
+        first.map(|first| self.whole(name, first)).transpose()
     }
-    let mut value = BytesMut::from(first);
-    for at in 1.. {
-        let key = part_key(key, at);
-        let part = service.get(&key, PART_WAIT)?.filter(|part| !part.is_empty());
-        value.extend_from_slice(&part.ok_or_else(|| cut_short(&key))?);
-        if value.len() as u64 >= len_bytes {
-            break;
+
+    /// The values under these names, in their order, as far as one call gives them; no vector where the service has no such
+    /// call.
+    pub(super) fn get_many(self, names: &[String]) -> Result<Option<Vec<Option<Bytes>>>> {
+        let keys: Vec<String> = names.iter().map(|name| self.first_key(name)).collect();
+        let Some(found) = self.service.get_many(&keys)? else { return Ok(None) };
+        let whole =
+            |(name, first): (&String, Option<Bytes>)| first.map(|first| self.whole(name, first)).transpose();
+        names.iter().zip(found).map(whole).collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    /// The value of which the first part is known.
+    fn whole(self, name: &str, mut first: Bytes) -> Result<Bytes> {
+        let cut_short = |key: &str| Error::new(ErrorKind::Io, format!("the value at {key} was cut short"));
+        let key = self.first_key(name);
+        let len_bytes = first.try_get_u64_le().map_err(|_| cut_short(&key))?;
+        if first.len() as u64 == len_bytes {
+            return Ok(first);
         }
+        let mut value = BytesMut::from(first);
+        for at in 1.. {
+            let key = self.part_key(name, at);
+            let part = self.service.get(&key, PART_WAIT)?.filter(|part| !part.is_empty());
+            value.extend_from_slice(&part.ok_or_else(|| cut_short(&key))?);
+            if value.len() as u64 >= len_bytes {
+                break;
+            }
+        }
+        if value.len() as u64 == len_bytes { Ok(value.freeze()) } else { Err(cut_short(&key)) }
     }
-    if value.len() as u64 == len_bytes { Ok(Some(value.freeze())) } else { Err(cut_short(key)) }
-}
 
-/// What fits beside the length, in the first part and, for simplicity, in every other.
-fn part_len_bytes(service: &dyn Coordinator) -> usize {
-    service.value_len_max_bytes().saturating_sub(LENGTH_LEN_BYTES).max(1)
-}
+    /// What of a value fits into the first part, beside its length, and into every other.
+    fn part_lens_bytes(self) -> (usize, usize) {
+        let (least, most) = FIRST_PART_LEN_BYTES;
+        let longest = self.service.value_len_max_bytes();
+        let first = (FIRST_PARTS_LEN_BYTES / self.service.size().max(1)).clamp(least, most);
+        (first.min(longest.saturating_sub(LENGTH_LEN_BYTES)).max(1), longest.max(1))
+    }
 
-fn part_key(key: &str, at: usize) -> String {
-    format!("{key}/{at}")
+    fn first_key(self, name: &str) -> String {
+        format!("{}/{name}/0", self.at)
+    }
+
+    fn part_key(self, name: &str, at: usize) -> String {
+        format!("{}/parts/{name}/{at}", self.at)
+    }
 }

@@ -1,0 +1,135 @@
+//! The shards that this process holds of JAX arrays on several devices, as they lie in memory.
+//!
+//! Where the parts of an array lie follows from its sharding and its shape, which thousands of leaves share: Python tells it
+//! once for each pair (`regrow/_leaves.py`), and here the memory of each shard is taken, which needs no more of JAX than two
+//! calls. To ask each array for its shards takes JAX four times as long.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use regrow::array::{Array, Dtype, Region, Shape, Shard};
+use regrow::{Error, Result};
+
+use crate::error::OrRaise;
+use crate::memory::{Shapes, take_tensor, tensor_host_device};
+
+/// Where the parts lie: shape, shape of a chunk, whether every process has all of it, and of each shard that this process
+/// gives its number among those that it holds, the number of its device, where it begins and how long it is.
+type PlacementIn = (Vec<u64>, Vec<u64>, bool, Vec<(usize, i32, Vec<u64>, Vec<u64>)>);
+
+/// Where the parts of an array of one shape lie under one sharding.
+#[pyclass(frozen, module = "regrow._native")]
+struct Placement {
+    shape: Shape,
+    chunk_shape: Shape,
+    is_replicated: bool,
+    parts: Vec<Part>,
+}
+
+/// A shard.
+struct Part {
+    number: usize,
+    device: i32,
+    region: Region,
+}
+
+impl Placement {
+    fn new((shape, chunk_shape, is_replicated, parts): PlacementIn) -> Result<Self> {
+        let part = |(number, device, starts, lens): (usize, i32, Vec<u64>, Vec<u64>)| {
+            Ok(Part { number, device, region: Region::new(starts, lens)? })
+        };
+        let parts = parts.into_iter().map(part).collect::<Result<_>>()?;
+        Ok(Self { shape: Shape::new(shape)?, chunk_shape: Shape::new(chunk_shape)?, is_replicated, parts })
+    }
+}
+
+/// The placements that are known.
+pub struct Placements<'a, 'py> {
+    /// `placement(array)`: a `PlacementIn`, or nothing where an array is taken otherwise.
+    tell: &'a Bound<'py, PyAny>,
+    /// The engine's numbers of dtypes.
+    dtypes: &'a Bound<'py, PyDict>,
+    /// By sharding and shape; `None` where Python has told nothing.
+    known: Bound<'py, PyDict>,
+}
+
+impl<'a, 'py> Placements<'a, 'py> {
+    /// None yet.
+    pub fn new(tell: &'a Bound<'py, PyAny>, dtypes: &'a Bound<'py, PyDict>) -> Self {
+        Self { tell, dtypes, known: PyDict::new(tell.py()) }
+    }
+
+    /// Takes the shards of an array; `None` if Python has to go about it, also where anything is to be refused.
+    pub fn take(
+        &self,
+        array: &Bound<'py, PyAny>,
+        sharding: &Bound<'py, PyAny>,
+        export: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = array.py();
+        let Some(placement) = self.of(array, sharding)? else { return Ok(None) };
+        let parts = &placement.get().parts;
+        let mut tensors = Vec::with_capacity(parts.len());
+        for part in parts {
+            let shard = array.call_method1(intern!(py, "addressable_data"), (part.number,));
+            let Ok(tensor) = shard.and_then(|shard| export.call1((shard,))) else { return Ok(None) };
+            if tensor_host_device(&tensor) != Some(part.device) {
+                return Ok(None);
+            }
+            tensors.push(tensor.unbind());
+        }
+        let dtype = if tensors.is_empty() { self.dtype_of(array)? } else { None };
+        if tensors.is_empty() && dtype.is_none() {
+            return Ok(None);
+        }
+        let held = HeldShards { placement: placement.unbind(), tensors, dtype };
+        Ok(Some(Bound::new(py, held)?.into_any()))
+    }
+
+    fn dtype_of(&self, array: &Bound<'py, PyAny>) -> PyResult<Option<Dtype>> {
+        let number = self.dtypes.get_item(array.getattr(intern!(array.py(), "dtype"))?)?;
+        let number: Option<usize> = number.map(|number| number.extract()).transpose()?;
+        Ok(number.and_then(|number| Dtype::all().nth(number)))
+    }
+
+    fn of(
+        &self,
+        array: &Bound<'py, PyAny>,
+        sharding: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, Placement>>> {
+        let py = array.py();
+        let key = PyTuple::new(py, [sharding, &array.getattr(intern!(py, "shape"))?])?;
+        if let Some(known) = self.known.get_item(&key)? {
+            return Ok(known.extract()?);
+        }
+        let told: Option<PlacementIn> = self.tell.call1((array,))?.extract()?;
+        let placement = told.map(Placement::new).transpose().or_raise()?;
+        let placement = placement.map(|placement| Bound::new(py, placement)).transpose()?;
+        self.known.set_item(key, &placement)?;
+        Ok(placement)
+    }
+}
+
+/// The shards of one array on their way to the engine.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct HeldShards {
+    placement: Py<Placement>,
+    /// Capsules of DLPack.
+    tensors: Vec<Py<PyAny>>,
+    /// Where there are none.
+    dtype: Option<Dtype>,
+}
+
+impl HeldShards {
+    /// The array; to be asked for once.
+    pub fn to_array(&self, py: Python<'_>, shapes: &mut Shapes) -> Result<Array> {
+        let Placement { shape, chunk_shape, is_replicated, parts } = self.placement.get();
+        let shard = |(part, tensor): (&Part, &Py<PyAny>)| {
+            Ok(Shard { region: part.region.clone(), array: take_tensor(tensor.bind(py), shapes)? })
+        };
+        let shards = parts.iter().zip(&self.tensors).map(shard).collect::<Result<Vec<_>>>()?;
+        let dtype = self.dtype.or_else(|| shards.first().map(|shard| shard.array.dtype()));
+        let dtype = dtype.ok_or_else(|| Error::invalid("an array in shards has no dtype"))?;
+        Array::sharded(dtype, shape.clone(), chunk_shape.clone(), shards, *is_replicated)
+    }
+}
