@@ -98,7 +98,7 @@ fn tree(layout: &Layout, cuts: &[Cut], rank: usize, count: usize) -> Tree<Leaf> 
     // Orbax has no arrays without elements.
     let shapes = [Vec::new(), vec![5], vec![0, 3]]
         .into_iter()
-        .filter(|shape| matches!(layout, Layout::Regrow) || !shape.contains(&0));
+        .filter(|shape| matches!(layout, Layout::Regrow(_)) || !shape.contains(&0));
     let whole = shapes.enumerate().map(|(at, shape)| (format!("whole_{at}"), all_hold(shape).whole()));
     let replicated = [("replicated".to_owned(), all_hold(vec![4, 3]).replicated())];
     dict(cut.chain(whole).chain(replicated))
@@ -127,7 +127,7 @@ fn layouts() -> Vec<Layout> {
         json!({"use_zarr3": true, "chunk_byte_size": 2, "ocdbt_target_data_file_size": 0}),
     ];
     let orbax = orbax.into_iter().map(|options| Layout::from_name("orbax", options).unwrap());
-    [Layout::Regrow].into_iter().chain(orbax).collect()
+    [Layout::default()].into_iter().chain(orbax).collect()
 }
 
 fn in_layout(layout: &Layout) -> SaveOptions {
@@ -356,7 +356,7 @@ fn each_process_writes_orbax_files_of_its_own() {
 fn a_flipped_byte_in_any_file_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("checkpoint");
-    let trees: Vec<Tree<Leaf>> = (0..2).map(|rank| tree(&Layout::Regrow, &[rows(3)], rank, 2)).collect();
+    let trees: Vec<Tree<Leaf>> = (0..2).map(|rank| tree(&Layout::default(), &[rows(3)], rank, 2)).collect();
     save_by(2, &target, &trees, &options()).unwrap();
     let mut files = Vec::new();
     let mut folders = vec![target.clone()];
@@ -390,17 +390,17 @@ fn a_checkpoint_in_parts_is_overwritten_whole_and_keeps_strangers() {
     let over = SaveOptions { overwrite: true, ..options() };
     for count in [3, 2, 1] {
         let trees: Vec<Tree<Leaf>> =
-            (0..count).map(|rank| tree(&Layout::Regrow, &[rows(3)], rank, count)).collect();
+            (0..count).map(|rank| tree(&Layout::default(), &[rows(3)], rank, count)).collect();
         save_by(count, &target, &trees, &over).unwrap();
         assert_eq!(
             bytes_of(&regrow::load(&target).unwrap()),
-            bytes_of(&tree(&Layout::Regrow, &[rows(3)], 0, 1))
+            bytes_of(&tree(&Layout::default(), &[rows(3)], 0, 1))
         );
     }
     fs::remove_file(target.join("regrow.json")).unwrap();
-    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
+    save_by(1, &target, &[tree(&Layout::default(), &[rows(3)], 0, 1)], &over).unwrap();
     fs::write(target.join("notes.txt"), "mine").unwrap();
-    let error = save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap_err();
+    let error = save_by(1, &target, &[tree(&Layout::default(), &[rows(3)], 0, 1)], &over).unwrap_err();
     assert!(error.to_string().contains("notes.txt"), "{error}");
 }
 
@@ -466,7 +466,7 @@ fn what_a_writer_left_that_died_is_not_merged() {
         monitor: &monitor,
     };
     let trees = [0, 1].map(|rank| dict([("w".to_owned(), rows(3).held_by(rank, 2))]));
-    let writers = Layout::Regrow.format().many_writers().unwrap();
+    let writers = Layout::default().format().many_writers().unwrap();
     let own = at.storage().publish(&at, publish).unwrap();
     let ticket = own.ticket().unwrap();
     let join = || at.storage().join(&at, &ticket, publish).unwrap();
@@ -499,5 +499,5 @@ fn what_a_writer_left_that_died_is_not_merged() {
     assert_eq!(names.len(), 4, "{names:?}");
     // Nothing is there that would keep it from being replaced.
     let over = SaveOptions { overwrite: true, ..options() };
-    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
+    save_by(1, &target, &[tree(&Layout::default(), &[rows(3)], 0, 1)], &over).unwrap();
 }

@@ -51,7 +51,7 @@ mod verify;
 
 pub use crate::options::{
     BUDGET_DEFAULT_BYTES, ByteSize, Compression, Layout, LeafChunking, LoadOptions, OpenOptions,
-    OrbaxOptions, RegionOptions, SaveOptions, TemplateLeaf, VerifyOptions,
+    OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
