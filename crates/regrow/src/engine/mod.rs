@@ -63,7 +63,9 @@ pub use convert::{
     ConvertOptions, ConvertPlan, ConvertReport, ConvertShare, ConvertedShare, PlannedLeaf, Rename,
     SharedConvert, convert, convert_share,
 };
-pub use copy::{CopyOptions, CopyReport, copy};
+pub use copy::{
+    CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
+};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};

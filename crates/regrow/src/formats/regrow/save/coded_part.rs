@@ -57,7 +57,7 @@ pub(super) fn write_coded(
     let len_bytes = |piece: usize| own.leaves.get(piece).map_or(0, |planned| planned.len_bytes);
     pool::map_ordered(
         pool::thread_count(),
-        tasks.into_iter(),
+        tasks,
         budget_bytes,
         // A chunk is held raw and encoded at the same time.
         |&(piece, ..)| len_bytes(piece).saturating_mul(2),
