@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import _arguments, _native
-from ._location import StrPath, places
+from . import _arguments, _executors, _native, _shares
+from ._executors import Executor
+from ._location import StrPath, places, portables
 from ._progress import Progress, Watch, format_bytes
 from ._text import counted, printable
 
@@ -49,6 +50,8 @@ def copy(
     budget: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> CopyReport:
     """Copies the checkpoint at `source` to `target`, byte for byte, whatever its layout.
 
@@ -65,6 +68,10 @@ def copy(
         budget: Bytes that are read and not yet written, at most about; 64 MiB if `None`.
         storage_options: How to reach the storage of URLs, as for `save`; a `Location` has its own.
         progress: As for `save`. What is read back counts too.
+        executor: Who does the work, in processes of its own: an executor of `concurrent.futures`, a Dask client, or
+            `ray_executor()`. Each call that it makes copies some of the files; all see the same storages under the same
+            paths. The caller commits. A checkpoint of one file has no shares: the caller copies it.
+        workers: How many shares an executor gets, about as many bytes each; as many as it has workers if `None`.
 
     Raises:
         AlreadyExistsError: if the target is there and is not to be replaced; if another copy to it is under way.
@@ -73,13 +80,18 @@ def copy(
         UnsupportedError: for a checkpoint that could not be opened at the target.
         CorruptError: if what is read back is not what was written.
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to copy.
+        IoError: if the workers of an executor died three times over one share.
     """
-    at = places(storage_options, source=source, target=target)
+    shared = _executors.chosen(executor, workers)
     options = (
         _arguments.flag("overwrite", overwrite),
         _arguments.flag("durable", durable),
         _arguments.flag("verify", verify),
         _arguments.count("budget", budget),
     )
+    if shared is not None:
+        portable = portables(storage_options, source=source, target=target)
+        return CopyReport(*_shares.copy(shared, portable["source"], portable["target"], options, progress))
+    at = places(storage_options, source=source, target=target)
     with Watch(progress, "copying") as watch:
         return CopyReport(*_native.copy(at["source"], at["target"], options, watch))

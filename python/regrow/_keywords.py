@@ -36,6 +36,10 @@ class LayoutOptions(TypedDict, total=False):
     Of ``layout="orbax"`` they are the fields of `OrbaxOptions`.
 
     Keys:
+        chunk_byte_size: regrow, orbax. Cut the chunks of arrays, or of their shards, down to at most this many bytes.
+        shard_axes: regrow, orbax. Cut these axes first, down to one element.
+        write_chunk_shape: regrow, orbax. The chunk; must divide each array's shape, or that of its shards.
+        per_leaf: regrow, orbax. Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``.
         sort_keys: flax. Sort the entries of every dict, as ``msgpack_serialize`` does.
         integer_keys: flax. Keep integer keys as integers, as ``msgpack_serialize`` does; otherwise they become text.
         max_chunk_size: flax. Longer arrays are cut into chunks of at most this many bytes.

@@ -50,23 +50,31 @@ class OrbaxOptions:
     def fields(self) -> dict[str, Any]:
         """As the engine takes them: its own options, field by field."""
         out = {field.name: getattr(self, field.name) for field in fields(self)}
-        per_leaf = []
-        if not isinstance(self.per_leaf, Mapping) or not all(
-            isinstance(own, Mapping) for own in self.per_leaf.values()
-        ):
-            raise _arguments.wrong("per_leaf", self.per_leaf, "a dict of globs, with a dict of options for each")
-        for pattern, options in self.per_leaf.items():
+        return out | _chunking(out)
+
+
+def _chunking(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the options of chunks those that are given, as the engine takes them."""
+    out = {name: given[name] or () for name in given if name == "shard_axes"}
+    if "per_leaf" in given:
+        rules = given["per_leaf"]
+        if not isinstance(rules, Mapping) or not all(isinstance(own, Mapping) for own in rules.values()):
+            raise _arguments.wrong("per_leaf", rules, "a dict of globs, with a dict of options for each")
+        for pattern, options in rules.items():
             unknown = set(options) - set(CHUNKING)
             if unknown:
                 raise InvalidArgumentError(
                     f"per_leaf[{pattern!r}] has no option {', '.join(sorted(unknown))}; it takes {', '.join(CHUNKING)}"
                 )
-            per_leaf.append((pattern, {name: value for name, value in options.items() if value is not None}))
-        return out | {"shard_axes": self.shard_axes or (), "per_leaf": per_leaf}
+        out["per_leaf"] = [
+            (pattern, {name: value for name, value in options.items() if value is not None})
+            for pattern, options in rules.items()
+        ]
+    return out
 
 
 LAYOUT_OPTIONS = {
-    "regrow": frozenset[str](),
+    "regrow": frozenset({"chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf"}),
     "orbax": frozenset(field.name for field in fields(OrbaxOptions)),
     "flax": frozenset({"sort_keys", "integer_keys", "max_chunk_size"}),
     "equinox": frozenset({"hyperparameters", "trailer", "strict_upstream", "prng_keys"}),
@@ -161,7 +169,10 @@ def layout_options(layout: str, orbax: OrbaxOptions | None, keywords: dict[str, 
         if homes and layout not in homes:
             where = " or ".join(f'layout="{home}"' for home in homes)
             raise InvalidArgumentError(f"the option {name} belongs to {where}")
-    options = replace(orbax or OrbaxOptions(), **keywords).fields() if layout == "orbax" else keywords
+    if layout == "orbax":
+        options = replace(orbax or OrbaxOptions(), **keywords).fields()
+    else:
+        options = keywords | _chunking(keywords)
     texts = []
     for name, value in options.items():
         try:

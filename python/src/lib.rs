@@ -83,7 +83,7 @@ mod _native {
     #[pymodule_export]
     use crate::coordination::{Coordinator, Session};
     #[pymodule_export]
-    use crate::copy::copy;
+    use crate::copy::{SharedCopy, copy, copy_share};
     #[pymodule_export]
     use crate::equinox::{
         EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,

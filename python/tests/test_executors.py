@@ -103,6 +103,15 @@ def test_orbax_reads_it(tmp_path: Path, pool: Any) -> None:
     assert np.array_equal(restored["b"][0], np.ones(3))
 
 
+def test_the_target_is_compressed_and_cut(source: Path, tmp_path: Path, pool: Any) -> None:
+    options: dict[str, Any] = {"compression": "zstd", "chunk_byte_size": 10_000}
+    report = regrow.convert(source, tmp_path / "shared", executor=Killing(pool, 1, die_after), workers=2, **options)
+    assert report.stored_bytes == len_bytes(tmp_path / "shared") < len_bytes(source) / 2
+    assert regrow.open(tmp_path / "shared")["params/dense/kernel"].chunk_shape == (40, 60)
+    assert_same(regrow.load(tmp_path / "shared"), TREE)
+    assert regrow.verify(tmp_path / "shared", executor=pool).ok
+
+
 @pytest.mark.parametrize("workers", [1, 3, 40])
 def test_rules_do_what_they_do_in_one_process(workers: int, source: Path, tmp_path: Path, pool: Any) -> None:
     options: dict[str, Any] = {
@@ -249,8 +258,6 @@ def test_what_cannot_be_shared_is_refused_before_anything_begins(source: Path, t
     counting = Killing(pool, 0, die_at_once)
     with pytest.raises(regrow.UnsupportedError, match="several workers cannot write the layout npy"):
         regrow.convert(source, tmp_path / "new", executor=counting, layout="npy", lossy=True)
-    with pytest.raises(regrow.UnsupportedError, match="cannot be compressed"):
-        regrow.convert(source, tmp_path / "new", executor=counting, compression="zstd")
     with pytest.raises(regrow.NotFoundError):
         regrow.convert(source, tmp_path / "new", executor=counting, only="nobody")
     with pytest.raises(regrow.AlreadyExistsError):

@@ -30,13 +30,13 @@ const LOOKUPS: usize = 100;
 type Counted = (&'static str, fn(&Path) -> Outcome);
 
 const PATHS: [Counted; 11] = [
-    ("save 10 leaves", |folder| save(folder, FEW, Layout::Regrow)),
+    ("save 10 leaves", |folder| save(folder, FEW, Layout::default())),
     ("open 10 leaves", |folder| open(folder, FEW)),
-    ("load 10 leaves", |folder| load(folder, FEW, Layout::Regrow)),
+    ("load 10 leaves", |folder| load(folder, FEW, Layout::default())),
     ("open 450 leaves", |folder| open(folder, SOME)),
     ("open 10,000 leaves", |folder| open(folder, MANY)),
-    ("load 10,000 leaves", |folder| load(folder, MANY, Layout::Regrow)),
-    ("save 10,000 leaves", |folder| save(folder, MANY, Layout::Regrow)),
+    ("load 10,000 leaves", |folder| load(folder, MANY, Layout::default())),
+    ("save 10,000 leaves", |folder| save(folder, MANY, Layout::default())),
     ("write flax msgpack, 10 leaves", |folder| save(folder, FEW, Layout::Flax(Default::default()))),
     ("read flax msgpack, 10 leaves", |folder| load(folder, FEW, Layout::Flax(Default::default()))),
     ("load orbax, 10 leaves", |folder| load(folder, FEW, Layout::Orbax(Default::default()))),
@@ -76,7 +76,7 @@ fn save(folder: &Path, leaf_count: usize, layout: Layout) -> Outcome {
 
 fn open(folder: &Path, leaf_count: usize) -> Outcome {
     let path = folder.join("step");
-    save_as(&path, &tree(leaf_count)?, Layout::Regrow)?;
+    save_as(&path, &tree(leaf_count)?, Layout::default())?;
     measured(&mut || {
         let checkpoint = regrow::open(&path)?;
         same(checkpoint.tree().len(), leaf_count)

@@ -195,7 +195,7 @@ fn an_overwrite_replaces_all_of_it_and_only_checkpoints() {
     }
     let (folder, root) = local();
     let source = root.join("s");
-    save(&source, 1, &Layout::Regrow);
+    save(&source, 1, &Layout::default());
     fs::create_dir(folder.path().join("mine")).unwrap();
     fs::write(folder.path().join("mine/thesis.txt"), "x").unwrap();
     let error = copy(&source, root.join("mine"), &overwrite()).unwrap_err();
@@ -207,7 +207,7 @@ fn an_overwrite_replaces_all_of_it_and_only_checkpoints() {
 fn what_is_no_checkpoint_or_not_apart_is_refused() {
     for (root, _folder) in storages("copy-refused") {
         let (source, other) = (root.join("s"), root.join("t"));
-        save(&source, 1, &Layout::Regrow);
+        save(&source, 1, &Layout::default());
         assert_eq!(copy(root.join("none"), &other, &options()).unwrap_err().kind(), ErrorKind::NotFound);
         root.join("notes").store().put(b"a.txt", "hello".into()).unwrap();
         let error = copy(root.join("notes"), &other, &options()).unwrap_err();
@@ -229,7 +229,7 @@ fn a_folder_of_steps_is_copied_without_those_that_never_ended() {
     for (from, _folder) in &storages {
         let source = from.join("run");
         for (step, fill) in [("1", 1), ("2", 2), ("10", 3)] {
-            save(&source.join(step), fill, &Layout::Regrow);
+            save(&source.join(step), fill, &Layout::default());
         }
         save(&source.join("11"), 4, &Layout::Orbax(Default::default()));
         source.store().put(b"metadata/_ROOT_METADATA", r#"{"custom_metadata":{"a":1}}"#.into()).unwrap();
@@ -258,14 +258,14 @@ fn a_folder_of_steps_is_copied_without_those_that_never_ended() {
 fn copied_steps_are_not_replaced_as_one_checkpoint() {
     let source = "memory://copy-of-steps/run".to_location().unwrap();
     for step in ["1", "2"] {
-        save(&source.join(step), 1, &Layout::Regrow);
+        save(&source.join(step), 1, &Layout::default());
     }
     let target = source.with_name("copied");
     copy(&source, &target, &options()).unwrap();
     let overwrites = SaveOptions { overwrite: true, ..SaveOptions::default() };
     let error = save_with(&target, &tree(2, SHORT), &overwrites).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    save(&source.with_name("one"), 3, &Layout::Regrow);
+    save(&source.with_name("one"), 3, &Layout::default());
     let error = copy(source.with_name("one"), &target, &overwrite()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert_eq!(open(&target).unwrap().description().steps, [1, 2]);
@@ -629,7 +629,7 @@ fn the_claim_of_a_dead_copy_is_taken_over_and_that_of_a_living_one_is_not() {
 fn links_are_copied_as_what_they_lead_to_and_what_is_no_file_is_refused() {
     let (folder, root) = local();
     let source = root.join("s");
-    save(&source, 1, &Layout::Regrow);
+    save(&source, 1, &Layout::default());
     let inside = |name: &str| folder.path().join("s").join(name);
     // As in the cache of a model hub: the name is a link to the bytes.
     fs::rename(inside("model.safetensors"), folder.path().join("blob")).unwrap();

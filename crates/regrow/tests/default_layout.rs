@@ -416,7 +416,7 @@ fn a_reader_beside_a_writer_sees_one_checkpoint_or_another() {
     };
     let folder = tempfile::tempdir().unwrap();
     let files = Layout::Orbax(OrbaxOptions { use_ocdbt: false, ..OrbaxOptions::default() });
-    for layout in [Layout::Regrow, Layout::Orbax(OrbaxOptions::default()), files] {
+    for layout in [Layout::default(), Layout::Orbax(OrbaxOptions::default()), files] {
         let path = folder.path().join("step");
         let save = |value: u8| -> SaveReport {
             let leaf = || {

@@ -70,7 +70,7 @@ fn unfinished(force: bool) -> RemoveOptions {
 fn every_layout_goes_and_leaves_its_neighbours() {
     for (root, _folder) in storages("remove-all") {
         let kept = root.join("kept");
-        save(&kept, &Layout::Regrow);
+        save(&kept, &Layout::default());
         let before = names(&root);
         for (at, (layout, suffix)) in layouts().into_iter().enumerate() {
             let path = root.join(format!("x{at}{suffix}"));
@@ -93,7 +93,7 @@ fn what_is_not_one_checkpoint_is_refused() {
     for (root, _folder) in storages("remove-refused") {
         let run = root.join("run");
         for step in ["1", "2"] {
-            save(&run.join(step), &Layout::Regrow);
+            save(&run.join(step), &Layout::default());
         }
         root.join("notes").store().put(b"a.txt", "hello".into()).unwrap();
         let before = names(&root);
@@ -124,7 +124,7 @@ fn what_is_not_one_checkpoint_is_refused() {
 fn a_damaged_checkpoint_can_be_removed() {
     for (root, _folder) in storages("remove-damaged") {
         let path = root.join("x");
-        save(&path, &Layout::Regrow);
+        save(&path, &Layout::default());
         path.store().put(b"regrow.json", "{".into()).unwrap();
         assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::Corrupt);
         remove(&path, &plain()).unwrap();
@@ -136,7 +136,7 @@ fn a_damaged_checkpoint_can_be_removed() {
 fn links_are_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path());
-    save(&root.join("x"), &Layout::Regrow);
+    save(&root.join("x"), &Layout::default());
     std::os::unix::fs::symlink("x", folder.path().join("link")).unwrap();
     let error = remove(root.join("link"), &plain()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -232,7 +232,7 @@ fn what_is_left_and_is_the_checkpoint_itself_stays() {
     // As an overwrite leaves it that is killed between two renames.
     for by_its_own_name in [false, true] {
         let aside = "x.orbax-checkpoint-tmp-replaced-12-0123456789abcdef";
-        save(&root.join("x"), &Layout::Regrow);
+        save(&root.join("x"), &Layout::default());
         fs::rename(folder.path().join("x"), folder.path().join(aside)).unwrap();
         let error = names_it(&root.join(if by_its_own_name { aside } else { "x" })).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
@@ -241,7 +241,7 @@ fn what_is_left_and_is_the_checkpoint_itself_stays() {
     }
     // And in a bucket, where the pointer names the folder.
     let root = "memory://remove-moved/runs".to_location().unwrap();
-    save(&root.join("s"), &Layout::Regrow);
+    save(&root.join("s"), &Layout::default());
     let (old, staged) = (root.join("x"), root.join("x.orbax-checkpoint-tmp-copy"));
     old.store().put(b"model.safetensors", "x".into()).unwrap();
     for key in root.join("s").store().list(b"").unwrap() {

@@ -3,93 +3,22 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use regrow::array::{Array, Dtype, Region, Shape, Shard};
+use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::{Compression, Layout};
 use regrow::formats::WriterRank;
 use regrow::location::ToLocation;
 use regrow::monitor::Monitor;
 use regrow::storage::{PublishOptions, Target};
-use regrow::tree::{Key, KeyPath, Leaf, LeafKind, NodeKind, Tree, TreeBuilder};
-use regrow::{Error, ErrorKind, Result, SaveOptions};
+use regrow::tree::{KeyPath, Leaf, LeafKind, Tree};
+use regrow::{Error, ErrorKind, SaveOptions};
 use serde_json::json;
 
 mod common;
-
-/// How an array is cut: its shape, its chunks, and how many chunks a shard has along each axis.
-#[derive(Debug, Clone)]
-struct Cut {
-    shape: Vec<u64>,
-    chunk: Vec<u64>,
-    boxes: Vec<u64>,
-}
-
-impl Cut {
-    fn shape(&self) -> Shape {
-        Shape::new(self.shape.clone()).unwrap()
-    }
-
-    fn whole(&self) -> Array {
-        let bytes: Vec<u8> =
-            (0..self.shape().len_elements()).flat_map(|at| (at as u16).to_le_bytes()).collect();
-        Array::new(Dtype::Int16, self.shape(), bytes.into()).unwrap()
-    }
-
-    /// The array as each process holds it that has replicas of all of it.
-    fn replicated(&self) -> Array {
-        let shard = Shard { region: Region::whole(&self.shape()), array: self.whole() };
-        Array::sharded(Dtype::Int16, self.shape(), self.shape(), vec![shard], true).unwrap()
-    }
-
-    /// Where each shard lies.
-    fn regions(&self) -> Vec<Region> {
-        let lens: Vec<u64> = self.chunk.iter().zip(&self.boxes).map(|(chunk, count)| chunk * count).collect();
-        let mut starts = vec![vec![]];
-        for (&dim, &len) in self.shape.iter().zip(&lens) {
-            starts = starts
-                .into_iter()
-                .flat_map(|start: Vec<u64>| {
-                    (0..dim.div_ceil(len)).map(move |at| [start.clone(), vec![at * len]].concat())
-                })
-                .collect();
-        }
-        let region = |start: Vec<u64>| {
-            let ends =
-                start.iter().zip(&lens).zip(&self.shape).map(|((start, len), dim)| (start + len).min(*dim));
-            let lens: Vec<u64> = ends.zip(&start).map(|(end, start)| end - start).collect();
-            Region::new(start, lens).unwrap()
-        };
-        starts.into_iter().map(region).collect()
-    }
-
-    /// The array, of which process `rank` of `count` holds every `count`th shard.
-    fn held_by(&self, rank: usize, count: usize) -> Array {
-        let whole = self.whole();
-        let shard = |region: Region| {
-            let mut bytes = vec![0; region.len_elements() as usize * 2];
-            whole.copy_region_c_order(&region, &mut bytes).unwrap();
-            Shard { array: Array::new(Dtype::Int16, region.shape(), bytes.into()).unwrap(), region }
-        };
-        let own = self.regions().into_iter().enumerate().filter(|(at, _)| at % count == rank);
-        let shards = own.map(|(_, region)| shard(region)).collect();
-        Array::sharded(Dtype::Int16, self.shape(), Shape::new(self.chunk.clone()).unwrap(), shards, false)
-            .unwrap()
-    }
-}
-
-fn dict(arrays: impl IntoIterator<Item = (String, Array)>) -> Tree<Leaf> {
-    let mut build = TreeBuilder::new();
-    build.open(Key::Index(0), NodeKind::Dict).unwrap();
-    for (name, array) in arrays {
-        build.leaf(Key::dict(name), Leaf::array(array)).unwrap();
-    }
-    build.close().unwrap();
-    build.finish().unwrap()
-}
+use common::cuts::{Cut, bytes_of, dict, options, rows, save_by};
 
 /// A tree of such arrays, and of some in one piece, as one process of several holds it.
 fn tree(layout: &Layout, cuts: &[Cut], rank: usize, count: usize) -> Tree<Leaf> {
@@ -98,23 +27,10 @@ fn tree(layout: &Layout, cuts: &[Cut], rank: usize, count: usize) -> Tree<Leaf> 
     // Orbax has no arrays without elements.
     let shapes = [Vec::new(), vec![5], vec![0, 3]]
         .into_iter()
-        .filter(|shape| matches!(layout, Layout::Regrow) || !shape.contains(&0));
+        .filter(|shape| matches!(layout, Layout::Regrow(_)) || !shape.contains(&0));
     let whole = shapes.enumerate().map(|(at, shape)| (format!("whole_{at}"), all_hold(shape).whole()));
     let replicated = [("replicated".to_owned(), all_hold(vec![4, 3]).replicated())];
     dict(cut.chain(whole).chain(replicated))
-}
-
-fn bytes_of(tree: &Tree<Leaf>) -> BTreeMap<String, (Vec<u64>, Vec<u8>)> {
-    tree.iter()
-        .map(|(path, leaf)| {
-            let array = leaf.as_array().unwrap();
-            (path.to_string(), (array.shape().dims().to_vec(), array.to_c_order().unwrap().to_vec()))
-        })
-        .collect()
-}
-
-fn options() -> SaveOptions {
-    SaveOptions { not_durable: true, ..SaveOptions::default() }
 }
 
 /// Every form that several processes can write together.
@@ -127,39 +43,11 @@ fn layouts() -> Vec<Layout> {
         json!({"use_zarr3": true, "chunk_byte_size": 2, "ocdbt_target_data_file_size": 0}),
     ];
     let orbax = orbax.into_iter().map(|options| Layout::from_name("orbax", options).unwrap());
-    [Layout::Regrow].into_iter().chain(orbax).collect()
+    [Layout::default()].into_iter().chain(orbax).collect()
 }
 
 fn in_layout(layout: &Layout) -> SaveOptions {
     SaveOptions { layout: layout.clone(), ..options() }
-}
-
-/// Saves as `count` processes would, one after another.
-fn save_by(count: usize, target: impl ToLocation, trees: &[Tree<Leaf>], options: &SaveOptions) -> Result<()> {
-    let at = target.to_location()?;
-    let monitor = Monitor::new();
-    let publish = PublishOptions {
-        kind: &Target::Folder,
-        overwrite: options.overwrite,
-        may_replace: None,
-        durable: false,
-        monitor: &monitor,
-    };
-    let writers = options.layout.format().many_writers().unwrap();
-    let own = at.storage().publish(&at, publish)?;
-    let ticket = own.ticket()?;
-    for rank in (0..count).rev() {
-        let writer = WriterRank { rank: rank as u32, count: count as u32 };
-        if rank == 0 {
-            writers.write_share(&trees[0], writer, &*own, options)?;
-        } else {
-            let joined = at.storage().join(&at, &ticket, publish)?;
-            writers.write_share(&trees[rank], writer, &*joined, options)?;
-            joined.finish_share()?;
-        }
-    }
-    writers.merge(&trees[0], &(0..count as u32).collect::<Vec<_>>(), &*own, options)?;
-    own.commit()
 }
 
 fn cut_strategy() -> impl Strategy<Value = Cut> {
@@ -203,10 +91,6 @@ proptest! {
             prop_assert_eq!(&found.to_c_order().unwrap()[..], &wanted[..]);
         }
     }
-}
-
-fn rows(count: u64) -> Cut {
-    Cut { shape: vec![count * 2, 6], chunk: vec![2, 3], boxes: vec![1, 1] }
 }
 
 fn refused(layout: &Layout, trees: &[Tree<Leaf>]) -> Error {
@@ -353,54 +237,23 @@ fn each_process_writes_orbax_files_of_its_own() {
 }
 
 #[test]
-fn a_flipped_byte_in_any_file_is_found() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("checkpoint");
-    let trees: Vec<Tree<Leaf>> = (0..2).map(|rank| tree(&Layout::Regrow, &[rows(3)], rank, 2)).collect();
-    save_by(2, &target, &trees, &options()).unwrap();
-    let mut files = Vec::new();
-    let mut folders = vec![target.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
-        }
-    }
-    assert!(files.iter().any(|file| file.ends_with("regrow.process_1.json")));
-    for file in files {
-        let good = fs::read(&file).unwrap();
-        for at in [0, good.len() / 2, good.len() - 1] {
-            let mut bad = good.clone();
-            bad[at] ^= 4;
-            fs::write(&file, &bad).unwrap();
-            let found = regrow::verify(&target).map_or(true, |report| !report.is_ok());
-            assert!(found, "byte {at} of {}", file.display());
-        }
-        fs::remove_file(&file).unwrap();
-        let found = regrow::verify(&target).map_or(true, |report| !report.is_ok());
-        assert!(found, "without {}", file.display());
-        fs::write(&file, &good).unwrap();
-    }
-}
-
-#[test]
 fn a_checkpoint_in_parts_is_overwritten_whole_and_keeps_strangers() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("checkpoint");
     let over = SaveOptions { overwrite: true, ..options() };
     for count in [3, 2, 1] {
         let trees: Vec<Tree<Leaf>> =
-            (0..count).map(|rank| tree(&Layout::Regrow, &[rows(3)], rank, count)).collect();
+            (0..count).map(|rank| tree(&Layout::default(), &[rows(3)], rank, count)).collect();
         save_by(count, &target, &trees, &over).unwrap();
         assert_eq!(
             bytes_of(&regrow::load(&target).unwrap()),
-            bytes_of(&tree(&Layout::Regrow, &[rows(3)], 0, 1))
+            bytes_of(&tree(&Layout::default(), &[rows(3)], 0, 1))
         );
     }
     fs::remove_file(target.join("regrow.json")).unwrap();
-    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
+    save_by(1, &target, &[tree(&Layout::default(), &[rows(3)], 0, 1)], &over).unwrap();
     fs::write(target.join("notes.txt"), "mine").unwrap();
-    let error = save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap_err();
+    let error = save_by(1, &target, &[tree(&Layout::default(), &[rows(3)], 0, 1)], &over).unwrap_err();
     assert!(error.to_string().contains("notes.txt"), "{error}");
 }
 
@@ -450,54 +303,4 @@ fn one_process_saves_its_shards_in_every_layout() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{layout:?}: {error}");
         assert!(!path.exists());
     }
-}
-
-#[test]
-fn what_a_writer_left_that_died_is_not_merged() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("checkpoint");
-    let at = target.to_location().unwrap();
-    let monitor = Monitor::new();
-    let publish = PublishOptions {
-        kind: &Target::Folder,
-        overwrite: false,
-        may_replace: None,
-        durable: true,
-        monitor: &monitor,
-    };
-    let trees = [0, 1].map(|rank| dict([("w".to_owned(), rows(3).held_by(rank, 2))]));
-    let writers = Layout::Regrow.format().many_writers().unwrap();
-    let own = at.storage().publish(&at, publish).unwrap();
-    let ticket = own.ticket().unwrap();
-    let join = || at.storage().join(&at, &ticket, publish).unwrap();
-    let write = |rank: u32, tree: usize| {
-        let joined = join();
-        writers.write_share(&trees[tree], WriterRank { rank, count: 2 }, &*joined, &options()).unwrap();
-        joined
-    };
-    let sign = "regrow.process_1.claim";
-    assert!(join().claim(sign).unwrap());
-    assert!(!own.claim(sign).unwrap(), "two have the same number");
-    // The first writer of the second share dies when all of it is written; another one takes its place.
-    drop(write(1, 1));
-    for joined in [write(0, 0), write(3, 1)] {
-        joined.finish_share().unwrap();
-    }
-    writers.merge(&trees[0], &[0, 3], &*own, &options()).unwrap();
-    own.sweep(&|name| name == sign).unwrap();
-    own.commit().unwrap();
-    assert_eq!(bytes_of(&regrow::load(&target).unwrap())["w"].1, rows(3).whole().to_c_order().unwrap());
-    assert!(regrow::verify(&target).unwrap().is_ok());
-    let names: Vec<String> = fs::read_dir(&target)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.contains("process") || name.ends_with(".safetensors"))
-        .collect();
-    for gone in [sign, "regrow.process_1.json", "model-00002-of-00002.safetensors"] {
-        assert!(!names.iter().any(|name| name == gone), "{names:?}");
-    }
-    assert_eq!(names.len(), 4, "{names:?}");
-    // Nothing is there that would keep it from being replaced.
-    let over = SaveOptions { overwrite: true, ..options() };
-    save_by(1, &target, &[tree(&Layout::Regrow, &[rows(3)], 0, 1)], &over).unwrap();
 }

@@ -107,7 +107,7 @@ fn sequences() -> Sequences {
 
 #[test]
 fn numbers_pack_into_arrays_and_everything_else_is_a_list() {
-    round_trip_in(&sequences(), &[Layout::Regrow]);
+    round_trip_in(&sequences(), &[Layout::default()]);
     round_trip(&Sequences { empty: vec![1.0], rows: vec![vec![1.0], vec![2.0, 3.0]], ..sequences() });
     let tree = tree_of(&sequences());
     let shapes: Vec<String> = tree
@@ -194,7 +194,7 @@ fn rest() -> Rest {
 
 #[test]
 fn text_bytes_options_pointers_tuples_and_maps_come_back() {
-    round_trip_in(&rest(), &[Layout::Regrow]);
+    round_trip_in(&rest(), &[Layout::default()]);
     let Rest { tuple, long, some, none, unit, heap, counted, sorted, steps, .. } = rest();
     round_trip(&(tuple, long, some, none, unit, heap, counted, sorted, steps));
     let tree = tree_of(&rest());

@@ -20,7 +20,7 @@ use regrow::{Pytree, SaveOptions};
 
 /// Saves in the default layout and in Orbax' own, and loads again.
 fn round_trip<P: Pytree + PartialEq + Debug>(value: &P) {
-    round_trip_in(value, &[Layout::Regrow, Layout::Orbax(OrbaxOptions::default())]);
+    round_trip_in(value, &[Layout::default(), Layout::Orbax(OrbaxOptions::default())]);
 }
 
 /// The same in the layouts given: Orbax has no bytes and no arrays without elements.

@@ -177,10 +177,11 @@ impl Own {
     }
 }
 
-/// Whether regrow gives such a name to the record of what one process has written: `regrow.process_0.json`.
+/// Whether regrow gives such a name to the record of what one process has written, or to what it has compressed:
+/// `regrow.process_0.json`, `regrow.process_0.zstd`.
 fn is_part_of_regrow(name: &str) -> bool {
-    let number = name.strip_prefix("regrow.process_").and_then(|name| name.strip_suffix(".json"));
-    number.is_some_and(is_number)
+    let Some(name) = name.strip_prefix("regrow.process_") else { return false };
+    [".json", ".zstd"].into_iter().filter_map(|suffix| name.strip_suffix(suffix)).any(is_number)
 }
 
 fn is_number(text: &str) -> bool {

@@ -35,6 +35,7 @@
 mod belongs;
 mod folder_files;
 mod joined_folder;
+mod joined_transfer;
 mod leftovers;
 mod naming;
 mod new_file;
@@ -50,6 +51,7 @@ mod target;
 mod transfer;
 
 pub(crate) use belongs::strangers_in;
+pub(crate) use joined_transfer::JoinedTransfer;
 pub(crate) use leftovers::{Begun, begun};
 pub(crate) use new_file::{NewFile, sweep_new_files};
 pub(crate) use publication::{begin, join, may_begin};

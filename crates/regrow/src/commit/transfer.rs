@@ -4,6 +4,7 @@
 //! step_100.orbax-checkpoint-tmp-copy/                  locked while its writer lives; made anew only if it is not there
 //!   journal                                            a line of JSON for each file that is whole, or whose beginning is
 //!   .orbax-checkpoint-tmp-files/                       the files; this folder gets the target's name
+//!   .orbax-checkpoint-tmp-share-0/                     those of a process that has joined: see `joined_transfer`
 //! ```
 //! What the journal does not name is removed when the next copy begins. The journal goes before the name is given: a
 //! folder without one holds nothing to go on with, for it may be what an overwrite has left to remove.
@@ -25,21 +26,24 @@ use super::{SYNC_LATER_LEN_MAX_BYTES, StagedFile, StagedFolder, StagedSiblings};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::monitor::{Monitor, Stage};
-use crate::storage::{Left, Target, Transfer, TransferFile, TransferOptions};
-use crate::store::local::folders::make_folders;
+use crate::storage::{Brought, Left, Target, Transfer, TransferFile, TransferOptions};
+use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
 };
 
 /// The files of a folder, or the one file, below the temporary folder. No reader takes it for a checkpoint by its name.
-const FILES: &str = ".orbax-checkpoint-tmp-files";
+pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
+
+/// How the folders begin of processes that have joined.
+pub(super) const SHARE_PREFIX: &str = ".orbax-checkpoint-tmp-share-";
 
 /// Of a longer journal nothing is read.
 const JOURNAL_LEN_MAX_BYTES: u64 = 256 << 20;
 
 /// One line of the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Line {
+pub(super) struct Line {
     name: String,
     version: String,
     /// Of the file, or of its beginning.
@@ -61,6 +65,7 @@ pub(crate) struct LocalTransfer {
     paths: Vec<PathBuf>,
     left: Vec<Left>,
     journal: Mutex<File>,
+    is_folder: bool,
 }
 
 impl LocalTransfer {
@@ -85,7 +90,14 @@ impl LocalTransfer {
         };
         let journal = open().map_err(|error| Error::io("cannot write", &path, error))?;
         staging.stays.store(left.iter().any(|left| *left != Left::Nothing), Ordering::Relaxed);
-        Ok(Self { staged, files: options.files.to_vec(), paths, left, journal: Mutex::new(journal) })
+        Ok(Self {
+            staged,
+            files: options.files.to_vec(),
+            paths,
+            left,
+            journal: Mutex::new(journal),
+            is_folder: *options.kind == Target::Folder,
+        })
     }
 
     fn staging(&self) -> &Staging {
@@ -128,7 +140,7 @@ fn stage(path: &Path, options: &TransferOptions<'_>) -> Result<Box<dyn Staged>> 
 }
 
 /// The lines by the name of their file; those that cannot be read are left out.
-fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
+pub(super) fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
     let mut lines: BTreeMap<String, Vec<Line>> = BTreeMap::new();
     let Ok(file) = File::open(folder.join(JOURNAL)) else { return lines };
     let mut text = Vec::new();
@@ -145,7 +157,7 @@ fn read_journal(folder: &Path) -> BTreeMap<String, Vec<Line>> {
     lines
 }
 
-fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String, Vec<Line>>) -> Left {
+pub(super) fn left_of(file: &TransferFile, path: &Path, lines: &BTreeMap<String, Vec<Line>>) -> Left {
     let Ok(found) = fs::symlink_metadata(path) else { return Left::Nothing };
     let of_version = lines.get(&file.name).into_iter().flatten().filter(|line| line.version == file.version);
     let known: Vec<(u64, Hash)> =
@@ -239,6 +251,33 @@ impl Transfer for LocalTransfer {
             }
             _ => Ok(()),
         }
+    }
+
+    fn ticket(&self) -> Result<String> {
+        let folder = &self.staging().own.path;
+        let name = folder.file_name().and_then(|name| name.to_str()).filter(|_| self.is_folder);
+        name.map(str::to_owned).ok_or_else(|| {
+            Error::unsupported("one process alone makes this copy")
+                .in_file(&self.staging().absolute)
+                .help("copy without an executor, or to a folder of another name")
+        })
+    }
+
+    fn take(&self, at: usize, brought: &Brought) -> Result<()> {
+        let (file, path) = self.file(at)?;
+        if !brought.by.is_empty() {
+            let is_share = brought.by.starts_with(SHARE_PREFIX) && !brought.by.contains('/');
+            let top = &self.staging().own.path;
+            let from = match (is_share, relative_path(file.name.as_bytes())) {
+                (true, Ok(name)) => top.join(&brought.by).join(name),
+                _ => return Err(Error::invalid(format!("{:?} has brought no file", brought.by))),
+            };
+            let folder = path.parent().unwrap_or(path);
+            make_folders(folder).map_err(|error| Error::io("cannot make the folder", folder, error))?;
+            fs::rename(&from, path).map_err(|error| Error::io("cannot take over", &from, error))?;
+        }
+        self.staging().sync_later(path.to_owned());
+        self.note(at, file.len_bytes, brought.digest)
     }
 
     fn commit(self: Box<Self>) -> Result<()> {

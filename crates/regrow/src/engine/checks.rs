@@ -57,10 +57,11 @@ pub(super) fn refuse_other_scalar(options: &SaveOptions, kind: &LeafKind) -> Opt
     }
 }
 
-/// Errs with all patterns of `cast` and of Orbax' `per_leaf` that match no leaf.
+/// Errs with all patterns of `cast` and of `per_leaf` that match no leaf.
 pub(super) fn check_rules(tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
     let per_leaf = match &options.layout {
         Layout::Orbax(orbax) => orbax.per_leaf.as_slice(),
+        Layout::Regrow(regrow) => regrow.per_leaf.as_slice(),
         _ => &[],
     };
     let patterns = options.cast.iter().map(|rule| &rule.0).chain(per_leaf.iter().map(|rule| &rule.0));
@@ -74,11 +75,11 @@ pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Resul
     let unused =
         |what: &str, help: &str| Err(Error::invalid(format!("the layout {name} has no {what}")).help(help));
     match &options.layout {
-        Layout::Regrow if options.base.is_some() && is_compressed => {
+        Layout::Regrow(_) if options.base.is_some() && is_compressed => {
             Err(Error::invalid("a save with a base cannot be compressed")
                 .help("leave out one of the two: what is compressed has no files that could be linked"))
         }
-        Layout::Regrow => Ok(()),
+        Layout::Regrow(_) => Ok(()),
         _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
         Layout::Orbax(_) => Ok(()),
         _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),

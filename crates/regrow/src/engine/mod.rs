@@ -51,7 +51,7 @@ mod verify;
 
 pub use crate::options::{
     BUDGET_DEFAULT_BYTES, ByteSize, Compression, Layout, LeafChunking, LoadOptions, OpenOptions,
-    OrbaxOptions, RegionOptions, SaveOptions, TemplateLeaf, VerifyOptions,
+    OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
@@ -63,7 +63,9 @@ pub use convert::{
     ConvertOptions, ConvertPlan, ConvertReport, ConvertShare, ConvertedShare, PlannedLeaf, Rename,
     SharedConvert, convert, convert_share,
 };
-pub use copy::{CopyOptions, CopyReport, copy};
+pub use copy::{
+    CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
+};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};

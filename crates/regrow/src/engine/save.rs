@@ -128,7 +128,7 @@ fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a,
     check_leaves(tree, options)?;
     match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.
-        Layout::Regrow | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
+        Layout::Regrow(_) | Layout::Orbax(_) => Ok(Cow::Borrowed(tree)),
         _ if options.cast.is_empty() => Ok(Cow::Borrowed(tree)),
         _ => cast_leaves(tree, options).map(Cow::Owned),
     }

@@ -64,7 +64,7 @@ impl Layout {
     /// Who writes it.
     pub fn format(&self) -> &'static dyn Format {
         match self {
-            Self::Regrow => &regrow::Regrow,
+            Self::Regrow(_) => &regrow::Regrow,
             Self::Orbax(_) => &orbax::Orbax,
             Self::Flax(_) => &flax::Flax,
             Self::Equinox(_) => &equinox::Equinox,

@@ -13,6 +13,7 @@ mod equinox;
 mod flax;
 mod npy;
 mod pytree_data;
+mod regrow;
 mod safetensors;
 mod trak;
 
@@ -20,6 +21,7 @@ pub use equinox::EquinoxOptions;
 pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
 pub use npy::{Form, NpyOptions};
 pub use pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX, PytreeDataOptions};
+pub use regrow::RegrowOptions;
 pub use safetensors::{ByteSize, LENGTH_LEN_BYTES, SafetensorsOptions};
 pub use trak::TrakOptions;
 
@@ -134,11 +136,10 @@ pub struct SaveOptions {
 }
 
 /// The layouts that can be written.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub enum Layout {
     /// An Orbax checkpoint and safetensors files in one set of bytes.
-    #[default]
-    Regrow,
+    Regrow(RegrowOptions),
     /// One of Orbax' own forms.
     Orbax(OrbaxOptions),
     /// Flax' msgpack.
@@ -153,6 +154,12 @@ pub enum Layout {
     Safetensors(SafetensorsOptions),
     /// `.npy`, `.npz`, or a folder of `.npy` files.
     Npy(NpyOptions),
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self::Regrow(RegrowOptions::default())
+    }
 }
 
 impl Layout {
@@ -187,12 +194,7 @@ impl Layout {
             })
         }
         Ok(match name {
-            "regrow" => {
-                if options.as_object().is_some_and(|options| !options.is_empty()) {
-                    return Err(Error::invalid("the layout \"regrow\" has no options of its own"));
-                }
-                Self::Regrow
-            }
+            "regrow" => Self::Regrow(parse(name, options)?),
             "orbax" => Self::Orbax(parse(name, options)?),
             "flax" => Self::Flax(parse(name, options)?),
             "equinox" => Self::Equinox(parse(name, options)?),
@@ -258,7 +260,7 @@ pub struct OrbaxOptions {
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
 }
 
-/// Chunking of some leaves, over that of [`OrbaxOptions`].
+/// Chunking of some leaves, over that of [`OrbaxOptions`] or [`RegrowOptions`].
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeafChunking {
@@ -268,7 +270,7 @@ pub struct LeafChunking {
     pub shard_axes: Vec<usize>,
     /// As [`OrbaxOptions::write_chunk_shape`].
     pub write_chunk_shape: Option<Shape>,
-    /// As [`OrbaxOptions::read_chunk_shape`].
+    /// As [`OrbaxOptions::read_chunk_shape`]; of the layout orbax alone.
     pub read_chunk_shape: Option<Shape>,
 }
 

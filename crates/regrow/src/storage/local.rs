@@ -10,7 +10,9 @@ use super::{
     Document, Entry, EntryKind, Found, Identity, Publication, PublishOptions, Removal, Removed, Stock,
     Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
-use crate::commit::{self, LocalTransfer, remove_checkpoint, remove_files, remove_unfinished, stock};
+use crate::commit::{
+    self, JoinedTransfer, LocalTransfer, remove_checkpoint, remove_files, remove_unfinished, stock,
+};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::read_beginning;
@@ -126,6 +128,15 @@ impl Storage for LocalDisk {
 
     fn transfer(&self, target: &Location, options: TransferOptions<'_>) -> Result<Box<dyn Transfer>> {
         Ok(Box::new(LocalTransfer::begin(target, options)?))
+    }
+
+    fn join_transfer(
+        &self,
+        target: &Location,
+        ticket: &str,
+        options: TransferOptions<'_>,
+    ) -> Result<Box<dyn Transfer>> {
+        Ok(Box::new(JoinedTransfer::join(target, ticket, options)?))
     }
 
     fn remove(&self, at: &Location, what: &Removal) -> Result<Removed> {

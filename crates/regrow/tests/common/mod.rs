@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod cuts;
+
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};

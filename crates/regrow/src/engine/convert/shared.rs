@@ -17,7 +17,7 @@ use crate::array::{Array, Region, Shard};
 use crate::engine::checks::how_published;
 use crate::engine::save::check_save;
 use crate::engine::shares::shares_of;
-use crate::engine::{Checkpoint, Compression, Layout, SaveOptions, SaveReport, open_with};
+use crate::engine::{Checkpoint, Layout, SaveOptions, SaveReport, open_with};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{ManyWriters, WriterRank};
 use crate::location::{Location, ToLocation};
@@ -213,13 +213,7 @@ fn is_claim(name: &str) -> bool {
 /// How several processes write the layout.
 fn many_writers(save: &SaveOptions, target: &Location) -> Result<&'static dyn ManyWriters> {
     let format = save.layout.format();
-    let is_compressed = matches!(save.compression, Some(Compression::Zstd(_)));
-    let is_regrow = matches!(save.layout, Layout::Regrow);
-    if is_regrow && is_compressed {
-        return Err(Error::unsupported("what several processes write together cannot be compressed")
-            .in_file(target)
-            .help("convert without an executor, or without compression"));
-    }
+    let is_regrow = matches!(save.layout, Layout::Regrow(_));
     // Orbax' own layout has no place for the number of a worker that died.
     format.many_writers().filter(|_| is_regrow).ok_or_else(|| {
         Error::unsupported(format!("several workers cannot write the layout {} together", format.name()))

@@ -22,12 +22,15 @@ use super::{SaveOptions, format_bytes, replace};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, gb_per_s};
-use crate::storage::{Target, TransferFile, TransferOptions};
+use crate::storage::{Target, Transfer, TransferFile, TransferOptions};
 use crate::text::{counted, printable};
 
 mod plan;
 mod read;
+mod shared;
 mod work;
+
+pub use shared::{CopiedFile, CopiedShare, CopyShare, FilesOfShare, SharedCopy, copy_share};
 
 use plan::Plan;
 use work::Copying;
@@ -114,6 +117,30 @@ pub fn copy(source: impl ToLocation, target: impl ToLocation, options: &CopyOpti
 }
 
 fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Result<CopyReport> {
+    let (plan, transfer) = begin(source, target, options)?;
+    let bytes = plan.len_bytes();
+    options.monitor.expect(bytes.saturating_mul(passes(options)));
+    let copying = Copying::new(&*transfer, options);
+    copying.all(&plan, &|_| true).map_err(|error| stays(error, options))?;
+    let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
+    options.monitor.finish()?;
+    transfer.commit()?;
+    Ok(CopyReport {
+        path: target.describe(),
+        file_count: plan.files.len(),
+        bytes,
+        reused_bytes,
+        seconds: 0.0,
+    })
+}
+
+/// How often each byte is read or written back.
+fn passes(options: &CopyOptions) -> u64 {
+    if options.unverified { 1 } else { 2 }
+}
+
+/// Plans a copy, and begins it.
+fn begin(source: &Location, target: &Location, options: &CopyOptions) -> Result<(Plan, Box<dyn Transfer>)> {
     check_apart(source, target)?;
     replace::check_place(target, &SaveOptions::default())?;
     let checkpoint = super::open(source)?;
@@ -125,30 +152,26 @@ fn copy_once(source: &Location, target: &Location, options: &CopyOptions) -> Res
             .in_file(target)
             .help("steps that are only there would be lost: copy step by step, or choose another path"));
     }
-    let files: Vec<TransferFile> = plan.files.iter().map(|file| file.transfer.clone()).collect();
-    let transfer = target.storage().transfer(
-        target,
-        TransferOptions {
-            kind: &plan.kind,
-            files: &files,
-            marker: &plan.marker,
-            overwrite: options.overwrite,
-            may_replace: Some(replace::check_file),
-            durable: !options.not_durable,
-            monitor: &options.monitor,
-        },
-    )?;
-    let copying = Copying::new(&*transfer, options);
-    let bytes = files.iter().map(|file| file.len_bytes).fold(0, u64::saturating_add);
-    let passes = if options.unverified { 1 } else { 2 };
-    options.monitor.expect(bytes.saturating_mul(passes));
-    copying.all(&plan).map_err(|error| stays(error, options))?;
-    let reused_bytes = copying.reused_bytes.load(Ordering::Relaxed);
-    options.monitor.finish()?;
-    transfer.commit()?;
-    Ok(CopyReport { path: target.describe(), file_count: files.len(), bytes, reused_bytes, seconds: 0.0 })
+    let files = plan.transfer_files();
+    let transfer = target.storage().transfer(target, transfer_options(&plan, &files, options))?;
+    Ok((plan, transfer))
 }
 
+fn transfer_options<'a>(
+    plan: &'a Plan,
+    files: &'a [TransferFile],
+    options: &'a CopyOptions,
+) -> TransferOptions<'a> {
+    TransferOptions {
+        kind: &plan.kind,
+        files,
+        marker: &plan.marker,
+        overwrite: options.overwrite,
+        may_replace: Some(replace::check_file),
+        durable: !options.not_durable,
+        monitor: &options.monitor,
+    }
+}
 /// Says what to do about a copy that the storage has stopped.
 fn stays(error: Error, options: &CopyOptions) -> Error {
     let is_of_storage = matches!(error.kind(), ErrorKind::Io | ErrorKind::StorageFull);

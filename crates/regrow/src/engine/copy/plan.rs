@@ -29,6 +29,7 @@ const DEPTH_MAX: usize = 64;
 const REMOVED_PREFIX: &str = ".nfs";
 
 /// What is copied.
+#[derive(Debug)]
 pub(super) struct Plan {
     pub(super) kind: Target,
     pub(super) files: Vec<SourceFile>,
@@ -36,11 +37,13 @@ pub(super) struct Plan {
 }
 
 /// One file, in the version that was found.
+#[derive(Debug)]
 pub(super) struct SourceFile {
     pub(super) transfer: TransferFile,
     content: Content,
 }
 
+#[derive(Debug)]
 enum Content {
     Stored {
         store: Arc<dyn Store>,
@@ -73,6 +76,16 @@ impl Plan {
             true => Err(replaced(at)),
             false => Ok(plan),
         }
+    }
+
+    /// Bytes of all files.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.transfer.len_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The files, as a storage is told of them.
+    pub(super) fn transfer_files(&self) -> Vec<TransferFile> {
+        self.files.iter().map(|file| file.transfer.clone()).collect()
     }
 
     fn of_folder(at: &Location, checkpoint: &Checkpoint, target: &Location) -> Result<Self> {
@@ -126,6 +139,11 @@ impl Plan {
 impl SourceFile {
     pub(super) fn is_marker(&self) -> bool {
         self.transfer.name.rsplit('/').next() == Some(MARKER)
+    }
+
+    /// Whether the source does without it.
+    pub(super) fn is_made(&self) -> bool {
+        matches!(self.content, Content::Made(_))
     }
 
     fn made(name: String, text: &str) -> Self {

@@ -44,9 +44,10 @@ impl<'a> Copying<'a> {
         }
     }
 
-    pub(super) fn all(&self, plan: &Plan) -> Result<()> {
+    /// Copies those files of which `is_wanted` says so, by their numbers.
+    pub(super) fn all(&self, plan: &Plan, is_wanted: &(dyn Fn(usize) -> bool + Sync)) -> Result<()> {
         self.options.monitor.enter(Stage::Copy);
-        let numbered = || plan.files.iter().enumerate();
+        let numbered = || plan.files.iter().enumerate().filter(|(at, _)| is_wanted(*at));
         if plan.kind != Target::Folder {
             // In their order: the last makes the checkpoint.
             return numbered().try_for_each(|(at, file)| self.one(at, file));
@@ -66,6 +67,25 @@ impl<'a> Copying<'a> {
             |(at, file)| self.one(at, file),
         )?;
         numbered().filter(|(_, file)| file.is_marker()).try_for_each(|(at, file)| self.one(at, file))
+    }
+
+    /// Errs if one of these files has another version by now.
+    pub(super) fn check_versions(
+        &self,
+        plan: &Plan,
+        is_wanted: &(dyn Fn(usize) -> bool + Sync),
+    ) -> Result<()> {
+        let wanted = plan.files.iter().enumerate().filter(|(at, _)| is_wanted(*at));
+        for_each_parallel(
+            self.threads,
+            wanted,
+            u64::MAX,
+            |_| 1,
+            |(_, file)| {
+                self.options.monitor.check()?;
+                file.check_version()
+            },
+        )
     }
 
     fn one(&self, at: usize, file: &SourceFile) -> Result<()> {

@@ -66,7 +66,7 @@ fn expected(steps: &[(usize, &str, Destination)]) -> Vec<(usize, String, Destina
 
 #[test]
 fn what_nobody_writes_into_comes_as_views_in_the_order_of_the_disk() {
-    let (_folder, checkpoint) = saved("step", Layout::Regrow);
+    let (_folder, checkpoint) = saved("step", Layout::default());
     let plan = plan_all(&checkpoint, &LoadOptions::default(), &[]);
     let steps = expected(&[
         (2, "view of 4000 bytes", Destination::Stay),
@@ -80,7 +80,7 @@ fn what_nobody_writes_into_comes_as_views_in_the_order_of_the_disk() {
 
 #[test]
 fn what_the_caller_has_a_place_for_is_read_by_its_blocks_and_what_is_cast_in_bands() {
-    let (_folder, checkpoint) = saved("step", Layout::Regrow);
+    let (_folder, checkpoint) = saved("step", Layout::default());
     let cast = vec![(crate::tree::PathPattern::new("half").unwrap(), Dtype::Float64)];
     let plan = plan_all(&checkpoint, &LoadOptions { cast, ..LoadOptions::default() }, &[2]);
     let steps = expected(&[
@@ -120,7 +120,7 @@ fn what_has_no_checksums_is_read_in_bands() {
 
 #[test]
 fn views_that_the_page_cache_lacks_are_read_past_it() {
-    let (_folder, checkpoint) = saved("step", Layout::Regrow);
+    let (_folder, checkpoint) = saved("step", Layout::default());
     let mut plan = plan_all(&checkpoint, &LoadOptions::default(), &[]);
     plan.steps.iter_mut().for_each(Step::read_into_memory);
     let steps = expected(&[
@@ -133,7 +133,7 @@ fn views_that_the_page_cache_lacks_are_read_past_it() {
 
 #[test]
 fn of_two_leaves_at_the_same_bytes_the_second_is_decoded_alone() {
-    let (_folder, checkpoint) = saved("step", Layout::Regrow);
+    let (_folder, checkpoint) = saved("step", Layout::default());
     let step = |leaf: usize| {
         let Source::Raw(extent) = checkpoint.reader().source(leaf).unwrap() else { panic!("{leaf}") };
         let dtype = checkpoint.tree().leaves()[leaf].dtype;

@@ -14,9 +14,12 @@
 //!  "database_uuid":"9c1d..."                 of manifest.ocdbt; absent where there is no database
 //!  "parts":[{"name":"regrow.process_0.json","len_bytes":...,"crc32c":"...","blake3":"...",
 //!            "data_files":["model-00001-of-00002.safetensors"]}]        absent unless the arrays lie in parts
-//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...]}             so are these: how each array is cut
-//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...]}                 in `regrow.process_<k>.json` alone, and there
-//!                                                                       before data_files, leaf_files, structure
+//!  "chunks":{"shapes":[[4,8],...],"leaf_shapes":[0,-1,...],             so are these: how each array is cut,
+//!            "leaf_write_shapes":[1,-1,...],                            how it was held, if any chunk is smaller,
+//!            "zstd_leaves":[0,...]}                                     and which leaves are compressed, if any is
+//!  "pieces":{"leaves":[0,0,3,...],"chunks":[0,1,0,...],                 in `regrow.process_<k>.json` alone, and there
+//!            "coded":{"file":1,"pieces":[0,1],"offsets":[0,90],         before data_files, leaf_files, structure;
+//!                     "lens":[90,80]}}                                  `coded` says where compressed pieces lie
 //! }
 //! ```
 //!
@@ -48,9 +51,14 @@ pub fn part_name(process: u32) -> String {
     format!("regrow.process_{process}.json")
 }
 
-/// Whether it is such a name.
+/// Name of the data file with what one process has compressed.
+pub fn coded_name(process: u32) -> String {
+    format!("regrow.process_{process}.zstd")
+}
+
+/// Whether it is one of these names.
 pub fn is_part_name(name: &str) -> bool {
-    name.starts_with("regrow.process_") && name.ends_with(".json")
+    name.starts_with("regrow.process_") && (name.ends_with(".json") || name.ends_with(".zstd"))
 }
 
 const OPENING: &str = "{\"crc32c\":\"";
@@ -116,6 +124,12 @@ pub(super) struct ChunkShapes {
     pub shapes: Vec<Vec<u64>>,
     /// For each leaf, into `shapes`; -1 for a leaf that is no array.
     pub leaf_shapes: Vec<i64>,
+    /// The same for what was written at once, the array or a shard of it, where that is larger than a chunk of some leaf.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaf_write_shapes: Vec<i64>,
+    /// The leaves that are compressed with zstd, rising.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub zstd_leaves: Vec<u32>,
 }
 
 /// A `regrow.process_<k>.json`, as `regrow.json` records it.
@@ -135,6 +149,22 @@ pub(super) struct Pieces {
     pub leaves: Vec<u32>,
     /// Which of its chunks, counted in C order.
     pub chunks: Vec<u64>,
+    /// Where the compressed ones lie.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coded: Option<CodedPieces>,
+}
+
+/// Where the compressed pieces of a part lie.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct CodedPieces {
+    /// The data file.
+    pub file: u32,
+    /// Their numbers among the pieces of the part, rising.
+    pub pieces: Vec<u32>,
+    /// Where each begins in the file.
+    pub offsets: Vec<u64>,
+    /// The bytes that each takes there.
+    pub lens: Vec<u64>,
 }
 
 /// A file with array data, and a checksum for each of its blocks.
@@ -306,9 +336,35 @@ impl Manifest {
     /// # Errors
     /// `Corrupt` if there is none for an array, or one of another rank.
     pub fn chunk_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
+        self.cut_shape(leaf, shape, |chunks| &chunks.leaf_shapes)
+    }
+
+    /// The shape of what was written at once of a leaf of such a checkpoint.
+    ///
+    /// # Errors
+    /// As [`chunk_shape`](Self::chunk_shape).
+    pub fn write_shape(&self, leaf: usize, shape: &Shape) -> Result<Option<Shape>> {
+        self.cut_shape(leaf, shape, |chunks| match chunks.leaf_write_shapes.is_empty() {
+            true => &chunks.leaf_shapes,
+            false => &chunks.leaf_write_shapes,
+        })
+    }
+
+    /// Whether a leaf of a checkpoint in parts is compressed.
+    pub fn is_zstd(&self, leaf: usize) -> bool {
+        let leaves = self.chunks.as_ref().map_or(&[][..], |chunks| &chunks.zstd_leaves);
+        u32::try_from(leaf).is_ok_and(|leaf| leaves.binary_search(&leaf).is_ok())
+    }
+
+    fn cut_shape(
+        &self,
+        leaf: usize,
+        shape: &Shape,
+        numbers: fn(&ChunkShapes) -> &[i64],
+    ) -> Result<Option<Shape>> {
         let Some(chunks) = &self.chunks else { return Ok(None) };
         let wrong = || Error::corrupt(format!("regrow.json does not say how leaf {leaf} is cut into chunks"));
-        let number = *chunks.leaf_shapes.get(leaf).ok_or_else(wrong)?;
+        let number = *numbers(chunks).get(leaf).ok_or_else(wrong)?;
         let Ok(number) = usize::try_from(number) else { return Ok(None) };
         let chunk = Shape::new(chunks.shapes.get(number).ok_or_else(wrong)?.clone())?;
         let fits = chunk.rank() == shape.rank() && (!chunk.is_empty() || shape.is_empty());

@@ -40,7 +40,18 @@ impl PartColumns {
         }
         let count = parsed.pieces.leaves.len();
         let lens = [parsed.pieces.chunks.len(), parsed.leaf_files.len(), parsed.leaf_offsets.len()];
-        match lens.iter().find(|&&len| len != count) {
+        let lens_differ = lens.iter().find(|&&len| len != count);
+        if let Some(coded) = &parsed.pieces.coded {
+            let count = coded.pieces.len();
+            let lens = [coded.offsets.len(), coded.lens.len()];
+            if let Some(len) = lens.iter().find(|&&len| len != count) {
+                return Err(Error::corrupt(
+                    "the columns of the compressed pieces of a part differ in length",
+                )
+                .expected(count, len));
+            }
+        }
+        match lens_differ {
             Some(len) => Err(Error::corrupt("the columns of a part differ in length").expected(count, len)),
             None => Ok(parsed),
         }

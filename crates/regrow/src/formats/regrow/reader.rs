@@ -37,7 +37,7 @@ pub struct RegrowReader {
     places: Vec<LeafPlace>,
     store: CheckedStore,
     database_uuid: Option<String>,
-    /// Whether its arrays lie in parts, raw: see [`manifest`].
+    /// Whether its arrays lie in parts: see [`manifest`].
     is_in_parts: bool,
     step_folder: Option<StepFolder>,
     /// Opened when the first compressed leaf is read.
@@ -98,7 +98,7 @@ impl RegrowReader {
         for (at, (info, place)) in regrown.tree.leaves_mut().iter_mut().zip(&places).enumerate() {
             if is_in_parts && info.kind.is_array() {
                 info.chunk_shape = manifest.chunk_shape(at, &info.shape)?;
-                info.write_shape = info.chunk_shape.clone();
+                info.write_shape = manifest.write_shape(at, &info.shape)?;
             }
             match *place {
                 LeafPlace::Raw { file, offset_bytes } => {
@@ -115,7 +115,8 @@ impl RegrowReader {
                     }
                     info.coding = raw.clone();
                 }
-                LeafPlace::Chunks => info.coding = if is_in_parts { raw.clone() } else { chunks.clone() },
+                LeafPlace::Chunks if is_in_parts && !manifest.is_zstd(at) => info.coding = raw.clone(),
+                LeafPlace::Chunks => info.coding = chunks.clone(),
                 LeafPlace::Nowhere if info.kind.is_array() => {
                     return Err(Error::corrupt(format!(
                         "regrow.json has no place for the data of {}",

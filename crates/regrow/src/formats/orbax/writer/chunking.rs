@@ -15,7 +15,7 @@ use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
 use crate::options::{LeafChunking, OrbaxOptions};
 use crate::text::counted;
-use crate::tree::KeyPath;
+use crate::tree::{KeyPath, PathPattern};
 
 /// What a data file holds at most where the caller does not say.
 pub(crate) const DATA_FILE_BYTES_DEFAULT: u64 = 1 << 31;
@@ -45,24 +45,15 @@ pub(super) fn chunk_shapes(
     dtype: Dtype,
     options: &OrbaxOptions,
 ) -> Result<ChunkShapes> {
-    let rule = options.per_leaf.iter().find(|(pattern, _)| pattern.matches(path)).map(|(_, rule)| rule);
-    let of_all_leaves;
-    let asked = match rule {
-        Some(rule) => rule,
-        None => {
-            let is_scalar = shape.rank() == 0;
-            of_all_leaves = LeafChunking {
-                chunk_byte_size: options.chunk_byte_size,
-                shard_axes: options.shard_axes.iter().copied().filter(|&axis| axis < shape.rank()).collect(),
-                write_chunk_shape: options.write_chunk_shape.clone().filter(|_| !is_scalar),
-                read_chunk_shape: options.read_chunk_shape.clone().filter(|_| !is_scalar),
-            };
-            &of_all_leaves
-        }
+    let of_all_leaves = LeafChunking {
+        chunk_byte_size: options.chunk_byte_size,
+        shard_axes: options.shard_axes.clone(),
+        write_chunk_shape: options.write_chunk_shape.clone(),
+        read_chunk_shape: options.read_chunk_shape.clone(),
     };
+    let asked = &asked_of(path, shape, &options.per_leaf, of_all_leaves);
     if asked.write_chunk_shape.is_some() || asked.read_chunk_shape.is_some() {
-        let what = if write == shape { "the array's shape" } else { "the shape of its shards" };
-        return by_hand(write, what, asked, options.use_zarr3);
+        return by_hand(shape, write, asked, options.use_zarr3);
     }
     let file_bytes = match options.ocdbt_target_data_file_size.unwrap_or(DATA_FILE_BYTES_DEFAULT) {
         _ if !options.use_ocdbt => None,
@@ -79,7 +70,37 @@ pub(super) fn chunk_shapes(
     Ok(ChunkShapes { inner: outer.clone(), outer })
 }
 
-fn by_hand(write: &Shape, what: &str, asked: &LeafChunking, use_zarr3: bool) -> Result<ChunkShapes> {
+/// What is asked of the leaf at `path`: by the first rule that matches, else what is asked of all leaves, as far as it is
+/// about one of this shape.
+pub(crate) fn asked_of(
+    path: &KeyPath,
+    shape: &Shape,
+    per_leaf: &[(PathPattern, LeafChunking)],
+    of_all_leaves: LeafChunking,
+) -> LeafChunking {
+    if let Some((_, rule)) = per_leaf.iter().find(|(pattern, _)| pattern.matches(path)) {
+        return rule.clone();
+    }
+    let is_scalar = shape.rank() == 0;
+    LeafChunking {
+        chunk_byte_size: of_all_leaves.chunk_byte_size,
+        shard_axes: of_all_leaves.shard_axes.into_iter().filter(|&axis| axis < shape.rank()).collect(),
+        write_chunk_shape: of_all_leaves.write_chunk_shape.filter(|_| !is_scalar),
+        read_chunk_shape: of_all_leaves.read_chunk_shape.filter(|_| !is_scalar),
+    }
+}
+
+/// Chunks of the shapes that are asked for.
+///
+/// # Errors
+/// `InvalidArgument` if a shape does not divide, or sizes are asked for, too.
+pub(crate) fn by_hand(
+    shape: &Shape,
+    write: &Shape,
+    asked: &LeafChunking,
+    use_zarr3: bool,
+) -> Result<ChunkShapes> {
+    let what = if write == shape { "the array's shape" } else { "the shape of its shards" };
     if asked.chunk_byte_size.is_some() || !asked.shard_axes.is_empty() {
         return Err(Error::invalid("chunks are asked for both by shape and by size")
             .help("give write_chunk_shape and read_chunk_shape, or chunk_byte_size and shard_axes"));
@@ -196,7 +217,7 @@ fn divisors(of: u64) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{Key, PathPattern};
+    use crate::tree::Key;
     use proptest::prelude::*;
 
     fn shape(dims: &[u64]) -> Shape {

@@ -23,7 +23,7 @@
 
 mod arrays_files;
 mod arrays_ocdbt;
-mod chunking;
+pub(crate) mod chunking;
 pub(crate) mod documents;
 mod encode;
 mod held;

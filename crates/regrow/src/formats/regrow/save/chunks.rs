@@ -6,7 +6,7 @@ use super::super::manifest::{DataFile, LeafPlace};
 use super::super::{stored_dtype, zarr_key};
 use super::data_file::data_file;
 use super::plan::Plan;
-use crate::array::{Array, Dtype, Region, Shape, cast_bytes, copy_region};
+use crate::array::{Array, Dtype, Region, cast_bytes, copy_region};
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
 use crate::error::Result;
@@ -16,9 +16,6 @@ use crate::store::ocdbt::{EntryValue, random_data_file_name};
 use crate::threads::pool;
 use crate::tree::LeafData;
 use crate::zarr::ArrayMeta;
-
-/// Chunks of compressed leaves are at most this large: small enough to decode in parallel and within a budget.
-const CHUNK_LEN_MAX_BYTES: u64 = 8 << 20;
 
 /// One chunk of a compressed leaf, before it is encoded.
 struct ChunkTask<'a> {
@@ -42,7 +39,7 @@ pub(super) fn write_chunks(
     for (leaf, (planned, source)) in plan.leaves.iter().zip(plan.tree.leaves()).enumerate() {
         let (LeafPlace::Chunks, LeafData::Array(array)) = (planned.place, &source.data) else { continue };
         let dtype = stored_dtype(planned.dtype);
-        let chunk = chunk_shape(array.shape(), planned.dtype)?;
+        let chunk = plan.chunk_shape(leaf, array).clone();
         let meta = ArrayMeta::v3(array.shape().clone(), dtype, chunk, Compression::Zstd(level))
             .map_err(|error| error.at_leaf(&plan.path(leaf)))?;
         arrays.push((leaf, planned.dtype, array, meta));
@@ -117,36 +114,4 @@ fn chunk_bytes(task: &ChunkTask<'_>) -> Result<Vec<u8>> {
     let origin = vec![0; inside.rank()];
     copy_region(to.size_bytes(), &part, &inside, &Region::whole(&inside), &mut chunk, chunk_shape, &origin)?;
     Ok(chunk)
-}
-
-/// The chunk shape of a compressed leaf: leading axes are cut until a chunk is small enough.
-fn chunk_shape(shape: &Shape, dtype: Dtype) -> Result<Shape> {
-    let mut dims: Vec<u64> = shape.dims().to_vec();
-    for axis in 0..dims.len() {
-        let len = dims.iter().product::<u64>().saturating_mul(dtype.size_bytes() as u64);
-        if len <= CHUNK_LEN_MAX_BYTES {
-            break;
-        }
-        let below: u64 =
-            dims.iter().skip(axis + 1).product::<u64>().saturating_mul(dtype.size_bytes() as u64);
-        if let Some(dim) = dims.get_mut(axis) {
-            *dim = (CHUNK_LEN_MAX_BYTES / below.max(1)).clamp(1, *dim);
-        }
-    }
-    Shape::new(dims)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_stay_small_and_inside() {
-        for dims in [vec![1, 1 << 30], vec![1 << 20, 1 << 10], vec![3, 5], vec![7, 1 << 24, 2], vec![]] {
-            let shape = Shape::new(dims.clone()).unwrap();
-            let chunk = chunk_shape(&shape, Dtype::Float32).unwrap();
-            assert!(chunk.len_bytes(Dtype::Float32).unwrap() <= CHUNK_LEN_MAX_BYTES, "{chunk}");
-            assert!(chunk.dims().iter().zip(&dims).all(|(c, d)| *c >= 1 && c <= d), "{chunk}");
-        }
-    }
 }

@@ -15,7 +15,7 @@ use super::small_files::SmallFiles;
 use crate::array::Shape;
 use crate::error::{Result, ResultExt};
 use crate::formats::safetensors::index::{INDEX_FILE_NAME, Index as SafetensorsIndex};
-use crate::options::SaveOptions;
+use crate::options::{Compression, SaveOptions};
 use crate::storage::Publication;
 use crate::threads::pool;
 use crate::tree::{Leaf, Tree};
@@ -38,13 +38,7 @@ pub(super) fn merge(
     staged: &dyn Publication,
     options: &SaveOptions,
 ) -> Result<()> {
-    let mut plan = Plan::new(tree, options)?;
-    for leaf in &mut plan.leaves {
-        if matches!(leaf.place, LeafPlace::Raw { .. }) {
-            leaf.place = LeafPlace::Chunks;
-        }
-    }
-    let plan = &plan;
+    let plan = &Plan::new(tree, options)?;
     let mut places = PiecePlaces::new(plan)?;
     let mut parts = Vec::with_capacity(writers.len());
     let read = |rank: u32| {
@@ -86,7 +80,7 @@ pub(super) fn merge(
     if places.piece_count() <= INDEX_TENSORS_MAX && places.file_count() > 1 {
         small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, &places)?)?;
     }
-    let entries = PieceEntries::new(plan, &places)?;
+    let entries = PieceEntries::new(plan, &places, options.compression.unwrap_or(Compression::None))?;
     let mut database_uuid = None;
     let index = match entries.are_in_order() {
         true => Index::of_sorted(&entries)?,
@@ -109,7 +103,11 @@ pub(super) fn merge(
         chunks: Some(&chunk_shapes(plan)),
         pieces: None,
     };
-    let json = manifest.to_json(plan.leaves.iter().map(|leaf| leaf.place))?;
+    // All arrays lie in parts, of which the database knows.
+    let json = manifest.to_json(plan.leaves.iter().map(|leaf| match leaf.place {
+        LeafPlace::Raw { .. } => LeafPlace::Chunks,
+        place => place,
+    }))?;
     staged.write(manifest::FILE_NAME, &json)
 }
 
@@ -126,15 +124,27 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
 fn chunk_shapes(plan: &Plan<'_>) -> ChunkShapes {
     let mut chunks = ChunkShapes::default();
     let mut known: HashMap<&Shape, i64> = HashMap::new();
-    for leaf in plan.tree.leaves() {
-        let number = leaf.as_array().map(|array| {
-            let shape = plan.chunk_shape(array);
+    let mut is_cut = false;
+    for (at, leaf) in plan.tree.leaves().iter().enumerate() {
+        let mut number = |shape| {
             *known.entry(shape).or_insert_with(|| {
                 chunks.shapes.push(shape.dims().to_vec());
                 chunks.shapes.len() as i64 - 1
             })
-        });
-        chunks.leaf_shapes.push(number.unwrap_or(-1));
+        };
+        let (chunk, write) = match leaf.as_array() {
+            Some(array) => (number(plan.chunk_shape(at, array)), number(Plan::write_shape(array))),
+            None => (-1, -1),
+        };
+        is_cut |= chunk != write;
+        chunks.leaf_shapes.push(chunk);
+        chunks.leaf_write_shapes.push(write);
+        if plan.is_coded(at) {
+            chunks.zstd_leaves.push(at as u32);
+        }
+    }
+    if !is_cut {
+        chunks.leaf_write_shapes.clear();
     }
     chunks
 }
@@ -143,7 +153,10 @@ fn safetensors_index(plan: &Plan<'_>, places: &PiecePlaces) -> Result<Vec<u8>> {
     let mut index = SafetensorsIndex::default();
     for (at, leaf) in plan.tree.leaves().iter().enumerate() {
         let Some((array, (planned, _))) = leaf.as_array().zip(plan.leaf(at)) else { continue };
-        let chunk_shape = plan.chunk_shape(array);
+        if plan.is_coded(at) {
+            continue;
+        }
+        let chunk_shape = plan.chunk_shape(at, array);
         let len_bytes = chunk_shape.len_bytes(planned.dtype)?;
         for (number, (file, _)) in places.of_leaf(at).enumerate() {
             let name = piece_name(plan.name(at), number as u64, array.shape(), chunk_shape);

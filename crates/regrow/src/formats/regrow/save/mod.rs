@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `plan` | what every leaf becomes |
 //! | `names` | by which name it is known |
+//! | `cut` | into which chunks an array is cut |
 //! | `reuse` | which leaves share a file, and which files an earlier checkpoint has |
 //! | `split` | where one file ends and the next begins |
 //! | `base` | that earlier checkpoint |
@@ -27,7 +28,7 @@
 //! | `index`, `database` | what the database says of raw leaves; the database |
 //! | `chunks` | compressed leaves |
 //! | `small_files`, `orbax_documents` | what is read whole, and what Orbax reads |
-//! | `part` | what one process of several writes |
+//! | `part`, `coded_part` | what one process of several writes; of that, what is compressed |
 //! | `merge`, `piece_index` | the parts put together; where every piece lies |
 //! | `data_file` | the record of a file that was written |
 
@@ -40,16 +41,18 @@ use self::plan::Plan;
 use self::reuse::{reuse, reuse_nothing};
 use self::split::HEADER_LEN_MAX_BYTES;
 use crate::array::Array;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::orbax::writer::documents::Document;
-use crate::options::{BUDGET_DEFAULT_BYTES, Compression, SaveOptions};
+use crate::options::{BUDGET_DEFAULT_BYTES, Compression, Layout, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Leaf, Tree};
 
 mod base;
 mod chunks;
+mod coded_part;
 mod compare;
+mod cut;
 mod data_file;
 mod database;
 mod digest;
@@ -75,8 +78,9 @@ pub(super) fn save(tree: &Tree<Leaf>, staged: &dyn Publication, options: &SaveOp
         let shards = leaf.as_array().and_then(Array::shards);
         shards.is_some_and(|shards| shards.chunk_shape() != shards.shape())
     };
+    let asks_for_chunks = matches!(&options.layout, Layout::Regrow(regrow) if regrow.asks_for_chunks());
     // What is compressed is cut into chunks of its own.
-    if !is_compressed(options) && tree.leaves().iter().any(is_cut) {
+    if !is_compressed(options) && (asks_for_chunks || tree.leaves().iter().any(is_cut)) {
         write_part(tree, WriterRank::ALONE, staged, options)?;
         return merge(tree, &[0], staged, options);
     }
@@ -118,7 +122,6 @@ pub(super) fn write_share(
     staged: &dyn Publication,
     options: &SaveOptions,
 ) -> Result<()> {
-    refuse_compressed(options)?;
     write_part(tree, writer, staged, options)
 }
 
@@ -134,13 +137,4 @@ pub(super) fn merge_shares(
 
 fn is_compressed(options: &SaveOptions) -> bool {
     matches!(options.compression, Some(Compression::Zstd(_)))
-}
-
-fn refuse_compressed(options: &SaveOptions) -> Result<()> {
-    if is_compressed(options) {
-        return Err(Error::unsupported("what several processes write together cannot be compressed").help(
-            "save without compression, and compress a copy with `regrow convert` if it has to be small",
-        ));
-    }
-    Ok(())
 }

@@ -31,14 +31,15 @@ fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize, in_parts: bool) -> LeafEntry<'p
     let value_type =
         plan.leaf(at).map_or(ValueType::Placeholder, |(planned, leaf)| orbax_value_type(leaf, planned.dtype));
     let array = plan.tree.leaves().get(at).and_then(Leaf::as_array);
-    let cut = |array| if in_parts { plan.chunk_shape(array) } else { array.shape() };
-    let shape = array.map(cut).filter(|_| value_type == ValueType::JaxArray);
+    let array = array.filter(|_| value_type == ValueType::JaxArray);
+    let cut = |array| if in_parts { plan.chunk_shape(at, array) } else { array.shape() };
+    let written = |array| if in_parts { Plan::write_shape(array) } else { array.shape() };
     LeafEntry {
         name: plan.name(at),
         path: plan.orbax_path(at),
         value_type,
-        write_shape: shape,
-        chunk_shape: shape,
+        write_shape: array.map(written),
+        chunk_shape: array.map(cut),
     }
 }
 

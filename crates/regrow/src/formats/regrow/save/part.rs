@@ -10,16 +10,17 @@
 
 use super::super::manifest::{self, NewManifest, Pieces};
 use super::base::Base;
+use super::coded_part::{set_coded_apart, write_coded};
 use super::place::{FileNames, place};
 use super::plan::Plan;
 use super::reuse::{reuse, reuse_nothing};
 use super::split::HEADER_LEN_MAX_BYTES;
 use super::write::write_files;
-use crate::array::{Array, Shape, chunk_counts, chunk_starts};
+use crate::array::{Array, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
 use crate::error::{Result, ResultExt};
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
-use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
+use crate::options::{BUDGET_DEFAULT_BYTES, Layout, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
@@ -34,14 +35,22 @@ pub(super) fn write_part(
     options: &SaveOptions,
 ) -> Result<()> {
     let plan = Plan::new(tree, options)?;
-    let (pieces_tree, pieces) = pieces_of(&plan, writer)?;
+    let (pieces_tree, mut pieces) = pieces_of(&plan, writer)?;
     let base = match &options.base {
         Some(base) => Base::open_part(base, writer.rank)?,
         None => None,
     };
     // What is asked of leaves was asked of the whole tree.
-    let own_options = SaveOptions { cast: Vec::new(), strict_orbax: false, base: None, ..options.clone() };
-    let own_plan = Plan::new(&pieces_tree, &own_options)?;
+    let own_options = SaveOptions {
+        layout: Layout::default(),
+        cast: Vec::new(),
+        compression: None,
+        strict_orbax: false,
+        base: None,
+        ..options.clone()
+    };
+    let mut own_plan = Plan::new(&pieces_tree, &own_options)?;
+    set_coded_apart(&plan, &mut own_plan, &pieces);
     let reused = match base {
         Some(base) => {
             let budget_bytes = options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
@@ -50,7 +59,9 @@ pub(super) fn write_part(
         None => reuse_nothing(own_plan, HEADER_LEN_MAX_BYTES),
     };
     let placed = place(reused, FileNames::OfProcess(writer))?;
-    let data_files = write_files(&placed, staged)?;
+    let mut data_files = write_files(&placed, staged)?;
+    let coded = (writer.rank, data_files.len());
+    data_files.extend(write_coded(&plan, &placed.plan, &mut pieces, coded, staged, options)?);
     let manifest = NewManifest {
         structure: &placed.plan.structure,
         custom_metadata: None,
@@ -82,22 +93,33 @@ fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)
         let is_own = writers.get(at) == Some(&writer.rank);
         let added = match array.shards() {
             Some(shards) if shards.is_replicated() && !is_own => Ok(()),
-            Some(shards) => shards.chunks().and_then(|chunks| {
-                chunks.iter().try_for_each(|(number, chunk)| {
-                    add(
-                        *number,
-                        piece_name(plan.name(at), *number, array.shape(), shards.chunk_shape()),
-                        chunk,
-                    )
+            None if !is_own => Ok(()),
+            None if plan.chunk_shape(at, array) == array.shape() => add(0, plan.name(at).to_owned(), array),
+            shards => {
+                let cut = plan.chunk_shape(at, array);
+                chunks_of(array, shards, cut).and_then(|chunks| {
+                    chunks.iter().try_for_each(|(number, chunk)| {
+                        add(*number, piece_name(plan.name(at), *number, array.shape(), cut), chunk)
+                    })
                 })
-            }),
-            None if is_own => add(0, plan.name(at).to_owned(), array),
-            None => Ok(()),
+            }
         };
         added.at_leaf(&plan.path(at))?;
     }
     build.close()?;
     Ok((build.finish()?, pieces))
+}
+
+/// The chunks of an array that this process holds, by their numbers.
+fn chunks_of(array: &Array, shards: Option<&Shards>, chunk: &Shape) -> Result<Vec<(u64, Array)>> {
+    if let Some(shards) = shards.filter(|shards| shards.chunk_shape() == chunk) {
+        return shards.chunks();
+    }
+    let whole = || vec![Shard { region: Region::whole(array.shape()), array: array.clone() }];
+    let held = shards.map_or_else(whole, |shards| shards.held().to_vec());
+    let is_replicated = shards.is_some_and(Shards::is_replicated);
+    let cut = Array::sharded(array.dtype(), array.shape().clone(), chunk.clone(), held, is_replicated)?;
+    cut.shards().map_or_else(|| Ok(Vec::new()), Shards::chunks)
 }
 
 /// The name of a chunk as a tensor: that of the leaf if it is all of it, else with the region that it fills, which may

@@ -33,6 +33,8 @@ pub(super) struct PiecePlaces {
     coverage: Coverage,
     /// Of each piece, where it begins there.
     offsets: Vec<u64>,
+    /// Of each compressed piece, the bytes that it takes there; empty if no leaf is compressed.
+    lens: Vec<u64>,
     /// The data files, by their numbers as sources.
     names: Vec<FileName>,
 }
@@ -44,14 +46,21 @@ impl PiecePlaces {
             let name = plan.name(at).to_owned();
             match leaf.as_array() {
                 Some(array) => {
-                    let (shape, piece_shape) = (array.shape().clone(), plan.chunk_shape(array).clone());
+                    let (shape, piece_shape) = (array.shape().clone(), plan.chunk_shape(at, array).clone());
                     Ok(CutLeaf { name, shape, piece_shape })
                 }
                 None => CutLeaf::nothing(name),
             }
         };
         let coverage = Coverage::new(plan.tree.leaves().iter().enumerate().map(cut))?;
-        Ok(Self { offsets: vec![0; coverage.piece_count()], coverage, names: Vec::new() })
+        let piece_count = coverage.piece_count();
+        let is_coded = (0..plan.leaves.len()).any(|leaf| plan.is_coded(leaf));
+        Ok(Self {
+            offsets: vec![0; piece_count],
+            lens: if is_coded { vec![0; piece_count] } else { Vec::new() },
+            coverage,
+            names: Vec::new(),
+        })
     }
 
     /// Adds what some processes have written, each with its rank.
@@ -67,13 +76,13 @@ impl PiecePlaces {
                 self.coverage.add_source(*rank);
             }
             let sources = first..self.names.len() as u32;
-            cursors.push(Cursor { rank: *rank, sources, columns, at: 0 });
+            cursors.push(Cursor { rank: *rank, sources, columns, at: 0, coded_at: 0 });
         }
         let ends =
             (LEAVES_AT_A_TIME..self.coverage.leaf_count()).step_by(LEAVES_AT_A_TIME).chain([usize::MAX]);
         for end in ends {
             for cursor in &mut cursors {
-                while let Some((leaf, chunk, file, offset)) = cursor.next_before(end) {
+                while let Some(Piece { leaf, chunk, file, offset, coded_len }) = cursor.next_before(end) {
                     let source =
                         u32::try_from(file).ok().and_then(|file| cursor.sources.start.checked_add(file));
                     let Some(source) = source.filter(|source| cursor.sources.contains(source)) else {
@@ -85,6 +94,9 @@ impl PiecePlaces {
                     let at = self.coverage.take(source, leaf, chunk)?;
                     if let Some(to) = at.and_then(|at| self.offsets.get_mut(at)) {
                         *to = offset;
+                    }
+                    if let Some(to) = at.and_then(|at| self.lens.get_mut(at)) {
+                        *to = coded_len;
                     }
                 }
             }
@@ -132,23 +144,40 @@ struct Cursor<'c> {
     sources: Range<u32>,
     columns: &'c PartColumns,
     at: usize,
+    /// Which of the compressed pieces is the next.
+    coded_at: usize,
+}
+
+/// A piece, and where it lies.
+struct Piece {
+    leaf: u32,
+    chunk: u64,
+    file: i32,
+    offset: u64,
+    /// Its length, if it is compressed.
+    coded_len: u64,
 }
 
 impl Cursor<'_> {
-    /// The next piece, if it is of a leaf before `end`: leaf, chunk, file and offset.
-    fn next_before(&mut self, end: usize) -> Option<(u32, u64, i32, u64)> {
+    /// The next piece, if it is of a leaf before `end`.
+    fn next_before(&mut self, end: usize) -> Option<Piece> {
         let (columns, at) = (self.columns, self.at);
         let leaf = *columns.pieces.leaves.get(at)?;
         if leaf as usize >= end {
             return None;
         }
         self.at += 1;
-        Some((
-            leaf,
-            *columns.pieces.chunks.get(at)?,
-            *columns.leaf_files.get(at)?,
-            *columns.leaf_offsets.get(at)?,
-        ))
+        let chunk = *columns.pieces.chunks.get(at)?;
+        let coded = columns.pieces.coded.as_ref();
+        let coded =
+            coded.filter(|coded| coded.pieces.get(self.coded_at).is_some_and(|&it| it as usize == at));
+        let Some(coded) = coded else {
+            let (file, offset) = (*columns.leaf_files.get(at)?, *columns.leaf_offsets.get(at)?);
+            return Some(Piece { leaf, chunk, file, offset, coded_len: 0 });
+        };
+        let (offset, coded_len) = (*coded.offsets.get(self.coded_at)?, *coded.lens.get(self.coded_at)?);
+        self.coded_at += 1;
+        Some(Piece { leaf, chunk, file: i32::try_from(coded.file).ok()?, offset, coded_len })
     }
 }
 
@@ -176,26 +205,29 @@ struct Document {
     json: Bytes,
     /// The keys of the chunks, in the order of bytes, with their numbers in C order.
     chunks: Vec<(String, u32)>,
-    chunk_len_bytes: u64,
+    /// Bytes of each; `None` if they are compressed, and differ.
+    chunk_len_bytes: Option<u64>,
 }
 
 impl<'p> PieceEntries<'p> {
     /// The entries of all arrays with elements.
-    pub fn new(plan: &'p Plan<'p>, places: &'p PiecePlaces) -> Result<Self> {
+    pub fn new(plan: &'p Plan<'p>, places: &'p PiecePlaces, compression: Compression) -> Result<Self> {
         let mut entries =
             Self { plan, places, leaves: Vec::new(), documents: Vec::new(), count: 0, hints: Vec::new() };
-        let mut known: HashMap<(Dtype, &Shape, &Shape), u32> = HashMap::new();
+        let mut known: HashMap<(Dtype, &Shape, &Shape, bool), u32> = HashMap::new();
         for &leaf in plan.by_name() {
             let Some((planned, source)) = plan.leaf(leaf as usize) else { continue };
             let Some(array) = source.as_array().filter(|_| Plan::has_elements(source)) else { continue };
-            let (dtype, shape, chunk) = (stored_dtype(planned.dtype), array.shape(), plan.chunk_shape(array));
-            let document = match known.get(&(dtype, shape, chunk)) {
+            let (dtype, shape) = (stored_dtype(planned.dtype), array.shape());
+            let (chunk, is_coded) = (plan.chunk_shape(leaf as usize, array), plan.is_coded(leaf as usize));
+            let document = match known.get(&(dtype, shape, chunk, is_coded)) {
                 Some(&document) => document,
                 None => {
-                    let added = Document::new(dtype, shape, chunk);
+                    let compression = if is_coded { compression } else { Compression::None };
+                    let added = Document::new(dtype, shape, chunk, compression);
                     entries.documents.push(added.map_err(|error| error.at_leaf(&plan.path(leaf as usize)))?);
                     let document = (entries.documents.len() - 1) as u32;
-                    known.insert((dtype, shape, chunk), document);
+                    known.insert((dtype, shape, chunk, is_coded), document);
                     document
                 }
             };
@@ -224,8 +256,8 @@ impl<'p> PieceEntries<'p> {
 }
 
 impl Document {
-    fn new(dtype: Dtype, shape: &Shape, chunk: &Shape) -> Result<Self> {
-        let meta = ArrayMeta::v3(shape.clone(), dtype, chunk.clone(), Compression::None)?;
+    fn new(dtype: Dtype, shape: &Shape, chunk: &Shape, compression: Compression) -> Result<Self> {
+        let meta = ArrayMeta::v3(shape.clone(), dtype, chunk.clone(), compression)?;
         let counts = chunk_counts(shape, chunk);
         let total: u64 = counts.iter().product();
         let key = |number: u64| {
@@ -239,7 +271,10 @@ impl Document {
         };
         let mut chunks: Vec<(String, u32)> = (0..total).map(key).collect();
         chunks.sort();
-        let chunk_len_bytes = chunk.len_bytes(dtype)?;
+        let chunk_len_bytes = match compression {
+            Compression::None => Some(chunk.len_bytes(dtype)?),
+            Compression::Zstd(_) => None,
+        };
         Ok(Self { json: meta.to_json().into(), chunks, chunk_len_bytes })
     }
 }
@@ -271,7 +306,9 @@ impl Entries for PieceEntries<'_> {
         let piece = self.places.coverage.pieces_of(leaf as usize).start + number as usize;
         match self.places.place(piece) {
             Some((file, offset_bytes)) => {
-                ValueRef::Indirect { file, offset_bytes, len_bytes: document.chunk_len_bytes }
+                let coded_len = || self.places.lens.get(piece).copied().unwrap_or(0);
+                let len_bytes = document.chunk_len_bytes.unwrap_or_else(coded_len);
+                ValueRef::Indirect { file, offset_bytes, len_bytes }
             }
             None => nothing,
         }

@@ -4,15 +4,18 @@
 //! chunks, or none. Which file and which offset, later stages say.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::manifest::LeafPlace;
 use super::super::stored_dtype;
+use super::cut;
 use super::names::Names;
 use crate::array::{Array, Dtype, Shape, Shards};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::refusals::Refusals;
 use crate::formats::structure::{LeafColumns, Structure};
-use crate::options::{Compression, SaveOptions};
+use crate::options::{Compression, Layout, RegrowOptions, SaveOptions};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 
@@ -39,6 +42,8 @@ pub(super) struct Plan<'t> {
     pub leaves: Vec<LeafPlan>,
     /// The exact pytree, as text: it stands in two files.
     pub structure: String,
+    /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
+    chunks: HashMap<u32, Shape>,
     names: Names,
     by_name: Vec<u32>,
 }
@@ -91,10 +96,32 @@ impl<'t> Plan<'t> {
             };
             leaves.push(LeafPlan { dtype, len_bytes, place });
         }
-        let mut plan = Self { tree, leaves, structure: String::new(), names, by_name };
+        let mut plan =
+            Self { tree, leaves, structure: String::new(), chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
+        if let Layout::Regrow(regrow) = &options.layout {
+            plan.cut(regrow)?;
+        }
         plan.structure = plan.structure_json()?;
         Ok(plan)
+    }
+
+    /// Says how every array is cut.
+    fn cut(&mut self, options: &RegrowOptions) -> Result<()> {
+        let mut refusals = Refusals::default();
+        for (at, (planned, leaf)) in self.leaves.iter().zip(self.tree.leaves()).enumerate() {
+            let is_coded = planned.place == LeafPlace::Chunks;
+            if !is_coded && !options.asks_for_chunks() {
+                continue;
+            }
+            let Some(array) = leaf.as_array() else { continue };
+            let path = self.tree.path_of(at);
+            let chunk = cut::chunk_shape(&path, array, planned.dtype, options, is_coded);
+            if let Some(Some(chunk)) = refusals.keep(&path, chunk) {
+                self.chunks.insert(at as u32, chunk);
+            }
+        }
+        refusals.finish("cannot be cut like this")
     }
 
     fn refuse(&self, options: &SaveOptions) -> Result<()> {
@@ -160,10 +187,21 @@ impl<'t> Plan<'t> {
         })
     }
 
-    /// The shape of the chunks that an array is stored in, where it is written in parts: as its shards are cut, else all
-    /// of it.
-    pub fn chunk_shape<'s>(&self, array: &'s Array) -> &'s Shape {
+    /// The shape of the chunks that the array of a leaf is stored in, where it is written in parts or compressed: as was
+    /// asked for, else as its shards are cut, else all of it.
+    pub fn chunk_shape<'s>(&'s self, leaf: usize, array: &'s Array) -> &'s Shape {
+        let own = u32::try_from(leaf).ok().and_then(|leaf| self.chunks.get(&leaf));
+        own.unwrap_or_else(|| Self::write_shape(array))
+    }
+
+    /// The shape of what is written at once of an array: its shards', else all of it.
+    pub fn write_shape(array: &Array) -> &Shape {
         array.shards().map_or(array.shape(), Shards::chunk_shape)
+    }
+
+    /// Whether a leaf is compressed.
+    pub fn is_coded(&self, leaf: usize) -> bool {
+        self.leaves.get(leaf).is_some_and(|leaf| leaf.place == LeafPlace::Chunks)
     }
 
     /// Whether zarr gets an array for it: everything with elements.

@@ -1,0 +1,32 @@
+//! Options of the default layout.
+
+use serde::Deserialize;
+
+use super::LeafChunking;
+use crate::array::Shape;
+use crate::tree::PathPattern;
+
+/// How arrays are cut in the default layout, in Orbax' words. An array that is cut is stored as one tensor for each chunk;
+/// one that is not, as a whole, or by its shards.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RegrowOptions {
+    /// Cut chunks down to at most this many bytes (greedy, divisors only).
+    pub chunk_byte_size: Option<u64>,
+    /// Cut these axes first, down to one element.
+    pub shard_axes: Vec<usize>,
+    /// The chunk; must divide each array's shape, or that of its shards.
+    pub write_chunk_shape: Option<Shape>,
+    /// Per-leaf overrides; the first pattern that matches decides. A list of pairs in JSON.
+    pub per_leaf: Vec<(PathPattern, LeafChunking)>,
+}
+
+impl RegrowOptions {
+    /// Whether any array is to be cut.
+    pub(crate) fn asks_for_chunks(&self) -> bool {
+        self.chunk_byte_size.is_some()
+            || !self.shard_axes.is_empty()
+            || self.write_chunk_shape.is_some()
+            || !self.per_leaf.is_empty()
+    }
+}
