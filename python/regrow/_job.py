@@ -57,7 +57,7 @@ def refuse(job: NativeJob, path: StrPath, error: RegrowError) -> NoReturn:
     found, (timeout, prefix) = job
     try:
         with Session(found, path, "save", timeout=timeout, prefix=prefix) as session:
-            session.agree("check", str(error))
+            session.agree("check", error)
     except RegrowError:
         # The others have been told, or are not there.
         pass

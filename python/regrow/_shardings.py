@@ -9,7 +9,7 @@ a part becomes the buffer of its device where it is: the memory is nobody else's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,7 @@ class Target(NamedTuple):
     is_key: bool = False
 
 
-class _Spread(NamedTuple):
+class Spread(NamedTuple):
     """How a target is put together."""
 
     target: Target
@@ -45,6 +45,15 @@ class _Spread(NamedTuple):
     """Of the array, or of the array of keys."""
     devices: list[Any] | None
     """Where each of the boxes goes; `None` for one whole array."""
+
+    @property
+    def spec(self) -> Any:
+        """The partition spec of a `NamedSharding`."""
+        return self.target.sharding.spec
+
+    def is_cut_along(self, axis: str) -> bool:
+        """Whether a `NamedSharding` divides the array over this axis of its mesh."""
+        return any(axis in (each if isinstance(each, tuple) else (each,)) for each in self.spec)
 
 
 def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
@@ -99,7 +108,8 @@ class JaxArrays:
         self._path_of = path_of
         self._refuse_narrowing(targets)
         self.places: list[Place] = []
-        self._spreads: dict[int, _Spread] = {}
+        self.spreads: dict[int, Spread] = {}
+        """How each is put together, by the numbers of their targets."""
         failed: list[tuple[int, str]] = []
         for target in targets:
             try:
@@ -116,16 +126,25 @@ class JaxArrays:
                 help=help,
             )
 
-    def read(self, reading: Reading) -> dict[int, Any]:
-        """The arrays, by the numbers of their targets. Of host memory two groups are held, beside what devices hold."""
+    def read(self, reading: Reading, but: Collection[int] = ()) -> dict[int, Any]:
+        """The arrays, by the numbers of their targets, `but` those. Of host memory two groups are held, beside what
+        devices hold."""
         found: dict[int, Any] = {}
         on_their_way: list[Any] = []
-        for group in reading.groups(self.places):
+        for group in reading.groups([place for place in self.places if place.at not in but]):
             parts = reading.read(group)
-            self._jax.block_until_ready(on_their_way)
+            self.wait(on_their_way)
             on_their_way = self._put(group, parts, found)
-        self._jax.block_until_ready(on_their_way)
+        self.wait(on_their_way)
         return found
+
+    def wait(self, arrays: list[Any]) -> None:
+        """Waits until arrays are where they belong."""
+        self._jax.block_until_ready(arrays)
+
+    def of_shards(self, spread: Spread, shards: Mapping[Any, Any]) -> Any:
+        """The array of which these devices of this process have these parts."""
+        return self._assembled(spread, [shards[device] for device in spread.devices or ()])
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
         """Puts the parts of a group on their devices: what goes to one device in one call, else an array in one."""
@@ -133,7 +152,7 @@ class JaxArrays:
         singles: list[tuple[int, Any, Any]] = []
         on_their_way: list[Any] = []
         for place, each in zip(group, parts, strict=True):
-            spread = self._spreads[place.at]
+            spread = self.spreads[place.at]
             target = spread.target
             if spread.devices is None:
                 singles.append((place.at, each[0], target.sharding))
@@ -149,19 +168,23 @@ class JaxArrays:
             on_their_way += [found[place.at]] if place.at in found else []
         put: list[Any] = jax.device_put([array for _, array, _ in singles], [sharding for *_, sharding in singles])
         for (at, *_), array in zip(singles, put, strict=True):
-            target = self._spreads[at].target
+            target = self.spreads[at].target
             found[at] = jax.random.wrap_key_data(array, impl=target.key_impl) if target.is_key else array
         return on_their_way + put
 
-    def _of_devices(self, spread: _Spread, parts: Sequence[Any]) -> Any:
+    def _of_devices(self, spread: Spread, parts: Sequence[Any]) -> Any:
         """An array of keys, or one of which this process has no part."""
         target, jax = spread.target, self._jax
         kind = getattr(target.sharding, "memory_kind", None)
         on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]
-        made = jax.device_put(list(parts), on)
-        if made:
-            keys = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in made]
-            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, keys)
+        return self._assembled(spread, jax.device_put(list(parts), on))
+
+    def _assembled(self, spread: Spread, parts: Sequence[Any]) -> Any:
+        target, jax = spread.target, self._jax
+        if target.is_key:
+            parts = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in parts]
+        if parts:
+            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, list(parts))
         dtype = DTYPES[target.dtype]
         if target.is_key:
             dtype = jax.eval_shape(lambda: jax.random.key(0, impl=target.key_impl)).dtype
@@ -182,7 +205,7 @@ class JaxArrays:
             rest = (slice(None),) * (len(target.wanted) - len(shape))
             boxes = tuple(box_of((*index, *rest), target.wanted) for index in by_device.values())
             devices = list(by_device)
-        self._spreads[target.at] = _Spread(target, shape, devices)
+        self.spreads[target.at] = Spread(target, shape, devices)
         return Place(target.at, target.leaf, target.dtype, target.saved, boxes)
 
     def _key_shape(self, target: Target) -> tuple[int, ...]:
