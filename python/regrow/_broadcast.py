@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -76,26 +77,40 @@ class Broadcast:
             with self._jax.set_mesh(self._mesh):
                 _sum(self._mesh, self._axis, words)
 
+    def first(self) -> Any:
+        """Where the first part begins, for `take`."""
+        if not self._local:
+            return None
+        jax = self._jax
+        everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())
+        return jax.make_array_from_callback((), everywhere, lambda _: np.int32(0))
+
     def run(self, words: int, sent: Any) -> Any:
         """Broadcasts what all processes have put. All of them call it."""
         if not self._local:
             return None
-        try:
-            return _sum(self._mesh, self._axis, words)(sent)
-        except RuntimeError as error:
-            help = "look at the logs of the other processes: one of them may have ended"
-            raise IoError(f"a broadcast has failed: {error}\n  help: {help}", help=help) from error
+        return _sum(self._mesh, self._axis, words)(sent)
 
-    def take(
-        self, received: Any, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any], spec: Any
-    ) -> dict[Any, Any]:
-        """The part of an array that each device of this process has received, which begins at the word `offset`."""
+    def take(self, received: Any, offset: Any, shape: tuple[int, ...], dtype: np.dtype[Any], spec: Any) -> Any:
+        """The array whose parts of this shape begin at the word `offset` of what was received, and where the next one
+        begins: what `first` or the last call gave. An offset on the devices is not sent there for each array. `None`
+        without devices."""
         if not self._local:
-            return {}
+            return None, offset
         with self._jax.set_mesh(self._mesh):
             is_whole = received.shape[-1] == part_words(shape, dtype)
-            taken = _taken(self._mesh, self._axis, spec, shape, dtype, is_whole)(received, np.int32(offset))
-        return {shard.device: shard.data for shard in taken.addressable_shards}
+            return _taken(self._mesh, self._axis, spec, shape, dtype, is_whole)(received, offset)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Around broadcasts, and around waits for what they give: the errors of JAX as errors of regrow."""
+    jax: Any = sys.modules["jax"]
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        help = "look at the logs of the other processes: one of them may have ended"
+        raise IoError(f"a broadcast has failed: {error}\n  help: {help}", help=help) from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -135,15 +150,15 @@ def _sum(mesh: Any, axis: str, words: int) -> Any:
 def _taken(mesh: Any, axis: str, spec: Any, shape: tuple[int, ...], dtype: np.dtype[Any], is_whole: bool) -> Any:
     """Makes an array of a part of what was received."""
     jax: Any = sys.modules["jax"]
-    words = part_words(shape, dtype)
+    words, everywhere = part_words(shape, dtype), jax.sharding.PartitionSpec()
 
     def take(received: Any, offset: Any) -> Any:
         flat = received.reshape(-1)
         part = flat if is_whole else jax.lax.dynamic_slice(flat, (offset,), (words,))
-        return _of_words(jax, part, math.prod(shape), dtype).reshape(shape)
+        return _of_words(jax, part, math.prod(shape), dtype).reshape(shape), offset + np.int32(0 if is_whole else words)
 
-    specs = (_without(mesh, axis), jax.sharding.PartitionSpec())
-    return jax.jit(jax.shard_map(take, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False))
+    in_specs = (_without(mesh, axis), everywhere)
+    return jax.jit(jax.shard_map(take, mesh=mesh, in_specs=in_specs, out_specs=(spec, everywhere), check_vma=False))
 
 
 def _without(mesh: Any, axis: str) -> Any:

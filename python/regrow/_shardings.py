@@ -9,7 +9,7 @@ a part becomes the buffer of its device where it is: the memory is nobody else's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,9 +142,14 @@ class JaxArrays:
         """Waits until arrays are where they belong."""
         self._jax.block_until_ready(arrays)
 
-    def of_shards(self, spread: Spread, shards: Mapping[Any, Any]) -> Any:
-        """The array of which these devices of this process have these parts."""
-        return self._assembled(spread, [shards[device] for device in spread.devices or ()])
+    def of_taken(self, spread: Spread, taken: Any) -> Any:
+        """The array of the parts that `taken` has on the devices of this process; `None` if there are none."""
+        if taken is None:
+            return self._assembled(spread, [])
+        if not spread.target.is_key and taken.sharding == spread.target.sharding:
+            return taken
+        by_device = {shard.device: shard.data for shard in taken.addressable_shards}
+        return self._assembled(spread, [by_device[device] for device in spread.devices or ()])
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
         """Puts the parts of a group on their devices: what goes to one device in one call, else an array in one."""

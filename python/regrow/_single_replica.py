@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arguments
-from ._broadcast import Broadcast, part_words
+from ._broadcast import Broadcast, failures, part_words
 from ._coordination import Session
 from ._errors import InvalidArgumentError
 from ._leaves import DTYPES
@@ -183,22 +183,20 @@ class Replicas:
                 if self._session is not None:
                     self._session.agree(f"read-{number}")
             len_bytes = 0 if broadcast.is_reader else sum(place.len_bytes() for place in places)
-            with reading.stages.stage("receive", len_bytes):
+            with reading.stages.stage("receive", len_bytes), failures():
                 arrays.wait(on_their_way)
                 on_their_way = []
                 received = broadcast.run(words, sent)
                 del sent
-                offset = 0
+                offset = broadcast.first()
                 for alike in group:
-                    shards = broadcast.take(
-                        received, offset, alike.part_shape, DTYPES[alike.place.dtype], alike.spread.spec
-                    )
-                    found[alike.place.at] = arrays.of_shards(alike.spread, shards)
+                    dtype, spec = DTYPES[alike.place.dtype], alike.spread.spec
+                    taken, offset = broadcast.take(received, offset, alike.part_shape, dtype, spec)
+                    found[alike.place.at] = arrays.of_taken(alike.spread, taken)
                     on_their_way.append(found[alike.place.at])
-                    offset += alike.words
             if not broadcast.is_reader:
                 reading.received(len_bytes)
-        with reading.stages.stage("receive"):
+        with reading.stages.stage("receive"), failures():
             arrays.wait(on_their_way)
         return found
 
@@ -256,7 +254,7 @@ def _why_not(wanted: SingleReplica, spread: Spread) -> str:
     if spread.is_cut_along(axis):
         return f"cut along {axis}, by {sharding.spec}"
     kind = sharding.memory_kind
-    if kind is not None and any(kind != device.default_memory().kind for device in sharding.addressable_devices):
+    if kind is not None and kind != jax.local_devices()[0].default_memory().kind:
         return f"in memory of the kind {kind}"
     return ""
 
