@@ -115,11 +115,12 @@ class Replicas:
         self._alike: dict[Any, list[_Alike]] = {}
         """By mesh, in the order of the checkpoint."""
         reasons: dict[str, list[str]] = {}
+        spreads = {} if arrays is None else arrays.spreads
         places = [] if arrays is None else sorted(arrays.places, key=lambda place: place.leaf)
         for place in places:
-            spread = arrays.spreads[place.at] if arrays is not None else None
-            reason = "" if spread is None else _why_not(wanted, spread)
-            if spread is None or reason:
+            spread = spreads[place.at]
+            reason = _why_not(wanted, spread)
+            if reason:
                 reasons.setdefault(reason, []).append(path_of(place.at))
                 continue
             sharding, shape = spread.target.sharding, spread.shape
@@ -173,7 +174,9 @@ class Replicas:
         for number, (mesh, group) in enumerate(self._groups()):
             broadcast = self._broadcasts[mesh]
             places = [alike.place for alike in group]
-            words = broadcast.rounded(sum(alike.words for alike in group))
+            words = sum(alike.words for alike in group)
+            # What is alone is taken as it is: it may be longer than what JAX can slice.
+            words = words if len(group) == 1 else broadcast.rounded(words)
             parts = reading.read(places) if broadcast.is_reader else []
             with reading.stages.stage("receive"):
                 sent = broadcast.put(words, _buffers(group, parts, words))
