@@ -67,9 +67,10 @@ if TYPE_CHECKING:
     from ._options import OrbaxOptions
     from ._progress import Progress as Progress
     from ._remove import RemoveReport, remove
-    from ._report import SaveReport, StageReport
+    from ._report import LoadReport, SaveReport, StageReport
     from ._save import save
     from ._sharded import ShardedArray
+    from ._single_replica import SingleReplica
 
 __version__: str = _native.__version__
 
@@ -105,6 +106,7 @@ __all__ = [
     "LimitError",
     "Listed",
     "LoadOptions",
+    "LoadReport",
     "Location",
     "Loss",
     "MismatchError",
@@ -123,6 +125,7 @@ __all__ = [
     "SaveOptions",
     "SaveReport",
     "ShardedArray",
+    "SingleReplica",
     "SourceChangedError",
     "StageReport",
     "StandardHandler",
@@ -166,9 +169,10 @@ _HOMES = {
     "_options": ("OrbaxOptions",),
     "_progress": ("Progress",),
     "_remove": ("RemoveReport", "remove"),
-    "_report": ("SaveReport", "StageReport"),
+    "_report": ("LoadReport", "SaveReport", "StageReport"),
     "_save": ("save",),
     "_sharded": ("ShardedArray",),
+    "_single_replica": ("SingleReplica",),
 }
 
 if not TYPE_CHECKING:

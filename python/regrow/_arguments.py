@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,16 @@ def choice(name: str, value: Any, among: Iterable[str]) -> str:
     if isinstance(value, str) and value in words:
         return value
     raise wrong(name, value, f"one of {', '.join(map(repr, words))}")
+
+
+def function(name: str, value: Any) -> Callable[..., Any] | None:
+    """Something to call, or nothing."""
+    if value is None:
+        return None
+    if not callable(value):
+        raise wrong(name, value, "a function, or None")
+    called: Callable[..., Any] = value
+    return called
 
 
 def handlers(value: Any) -> LeafRegistry | None:

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from . import _load, _native
+from . import _arguments, _load, _native
 from ._errors import InvalidArgumentError, LeafNotFoundError, LeafTypeError, NotFoundError
 from ._keywords import LOAD, LoadOptions
 from ._leaves import DTYPES, PLACEHOLDER, STR, UNKNOWN, LoadedLeaves, as_array, from_native
 from ._progress import Progress, Watch
+from ._report import Stages
 from ._text import counted, printable
+from ._together import Together
 from ._tree import unflatten
 
 FIRST_PATHS = 256
@@ -349,7 +351,15 @@ class Checkpoint(Mapping[str, Leaf]):
             like: A template, as for `regrow.load`.
             **options: The keywords of `LoadOptions`.
         """
-        return _load.load(self._native, like, _load.Wishes.of(LOAD.chosen("load", options, ["like"])))
+        given = LOAD.chosen("load", options, ["like"])
+        report = _arguments.function("report", given["report"])
+        stages = Stages(report is not None)
+        with Together(self._native.path, given, stages) as together:
+            wishes = _load.Wishes.of(given, together, stages)
+            loaded = together.in_turn(lambda: _load.load(self._native, like, wishes))
+        if report is not None:
+            report(stages.report(self._native.path))
+        return loaded
 
 
 class Finding(NamedTuple):

@@ -163,9 +163,18 @@ class Session:
         """What rank 0 gives, on every process."""
         return self._native.broadcast(phase, value, _gets_signals())
 
-    def agree(self, phase: str, error: str | None = None) -> None:
+    def agree(self, phase: str, error: BaseException | str | None = None) -> None:
         """Waits until every process has come here; raises in all of them if one of them brings an error."""
-        self._native.agree(phase, error, _gets_signals())
+        told = None if error is None else (getattr(error, "kind", "io"), str(error))
+        self._native.agree(phase, told, _gets_signals())
+
+    def post(self, phase: str, value: bytes = b"") -> None:
+        """Gives a value of this process to whoever asks for it with `receive`; does not wait."""
+        self._native.post(phase, value, _gets_signals())
+
+    def receive(self, phase: str, rank: int) -> bytes:
+        """What the process `rank` has given with `post`; waits for it."""
+        return self._native.receive(phase, rank, _gets_signals())
 
     def shares_storage(self, path: StrPath) -> None:
         """Raises `InvalidArgumentError` in every process unless all of them see what rank 0 writes beside `path`."""

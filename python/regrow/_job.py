@@ -16,7 +16,7 @@ NativeJob = tuple[Coordinator, tuple[float, str | None]]
 
 @dataclass(frozen=True)
 class Job:
-    """The processes that save one checkpoint together, each the shards that it holds.
+    """The processes that save one checkpoint together, each the shards that it holds, or restore one together.
 
     Inside an initialised job of JAX, torch or MPI nobody has to make one: `regrow.save` finds the others by itself.
 
@@ -28,7 +28,7 @@ class Job:
     coordinator: Coordinator | None = None
     """How the processes find each other's words; what `regrow.coordinator()` finds if `None`."""
     timeout: float = 600.0
-    """How many seconds a process waits for the others in each phase of a save."""
+    """How many seconds a process waits for the others in each phase of a save or a restore."""
     prefix: str | None = None
     """Put in front of the keys of the coordination service: another one for evaluators, which restore meanwhile."""
 
@@ -57,7 +57,7 @@ def refuse(job: NativeJob, path: StrPath, error: RegrowError) -> NoReturn:
     found, (timeout, prefix) = job
     try:
         with Session(found, path, "save", timeout=timeout, prefix=prefix) as session:
-            session.agree("check", str(error))
+            session.agree("check", error)
     except RegrowError:
         # The others have been told, or are not there.
         pass

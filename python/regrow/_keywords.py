@@ -28,6 +28,8 @@ from ._job import Job
 from ._location import StrPath
 from ._options import OrbaxOptions
 from ._progress import Progress
+from ._report import LoadReport
+from ._single_replica import SingleReplica
 
 
 class LayoutOptions(TypedDict, total=False):
@@ -224,6 +226,12 @@ class LoadOptions(TypedDict, total=False):
         budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
         handlers: Who restores leaves of your own types; without, they come back as what they are made of.
         progress: As for `save`.
+        single_replica: In a job of several processes of JAX: one replica reads what all replicas hold alike, the others
+            receive it. All processes call the load with the same arguments.
+        turns: The processes of one host read one after the other, so that their extra memory is needed once. All
+            processes of the job call the load, and return when all are done.
+        job: Who restores together, with `single_replica` or `turns`, as for `save`. Otherwise nobody is waited for.
+        report: Is called with a `LoadReport` when all is loaded: ``report=print``.
     """
 
     only: str | Iterable[str] | None
@@ -238,6 +246,10 @@ class LoadOptions(TypedDict, total=False):
     budget: int | None
     handlers: LeafRegistry | None
     progress: Progress
+    single_replica: SingleReplica | None
+    turns: bool
+    job: Job | None
+    report: Callable[[LoadReport], object] | None
 
 
 _WRITE_DEFAULTS: WriteOptions = {
@@ -287,6 +299,10 @@ _LOAD_DEFAULTS: LoadOptions = {
     "budget": None,
     "handlers": None,
     "progress": None,
+    "single_replica": None,
+    "turns": False,
+    "job": None,
+    "report": None,
 }
 
 Function = TypeVar("Function", bound=Callable[..., Any])

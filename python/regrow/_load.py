@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,10 @@ from ._like import Template
 from ._nodes import register_with_jax
 from ._progress import Progress, Watch
 from ._regions import Cut, Place, Reading, slices_box
+from ._report import Stages
 from ._shardings import JaxArrays, Target, shardings_by_leaf
+from ._single_replica import Replicas
+from ._together import Together
 from ._tree import flatten, path_text, unflatten
 
 Selected = tuple[list[int], bytes, bytes, list[Any]]
@@ -38,9 +41,11 @@ class Wishes(NamedTuple):
     budget: int | None
     handlers: LeafRegistry | None
     progress: Progress
+    together: Together
+    stages: Stages
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Wishes:
+    def of(cls, given: Mapping[str, Any], together: Together, stages: Stages) -> Wishes:
         """From what a caller gave."""
         return cls(
             _arguments.patterns(given["only"]),
@@ -55,11 +60,30 @@ class Wishes(NamedTuple):
             _arguments.count("budget", given["budget"]),
             _arguments.handlers(given["handlers"]),
             given["progress"],
+            together,
+            stages,
         )
 
 
 def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     """What `regrow.load` gives of an opened checkpoint."""
+    _check_arguments(like, wishes)
+    if wishes.out is not None:
+        return _load_out(native, wishes)
+    if like is not None:
+        return _load_like(native, like, wishes)
+    if wishes.shardings is None and wishes.region is None:
+        _replicas(native, wishes, None, str)
+        with Watch(wishes.progress, "loading") as watch:
+            structure, leaves = _read_whole(native, wishes, None, watch, [])
+        register_nodes()
+        values = from_native(LoadedLeaves(*leaves), lambda at: path_text(structure, at))
+        return unflatten(structure, values, wishes.handlers)
+    return _load_parts(native, wishes)
+
+
+def _check_arguments(like: Any, wishes: Wishes) -> None:
+    """Refuses keywords that do not go together."""
     if wishes.out is not None:
         if like is not None or wishes.shardings is not None or wishes.region is not None:
             raise InvalidArgumentError("`out` is the template itself: give no `like`, no `shardings` and no `region`")
@@ -67,22 +91,27 @@ def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
             raise InvalidArgumentError("`out` is filled with copies, and `mmap` asks for views: give one of them")
         if wishes.pad_or_truncate:
             raise InvalidArgumentError("`pad_or_truncate` is for `like` and `region`, not for `out`")
-        return _load_out(native, wishes)
+        if wishes.together.single_replica is not None:
+            raise InvalidArgumentError("`single_replica` is for arrays of JAX, not for `out`")
+        return
     if wishes.region is not None and (like is not None or wishes.shardings is not None):
         raise InvalidArgumentError("`region` gives NumPy arrays: give no `like` and no `shardings` with it")
     if wishes.pad_or_truncate and like is None and wishes.region is None:
         raise InvalidArgumentError("`pad_or_truncate` needs the shapes that are wanted: give `like`, or `region`")
-    if like is not None:
-        return _load_like(native, like, wishes)
-    if wishes.partial:
+    if wishes.partial and like is None:
         raise InvalidArgumentError("`partial` needs a template: give `like`, or select with `only`")
-    if wishes.shardings is None and wishes.region is None:
-        with Watch(wishes.progress, "loading") as watch:
-            structure, leaves = _read_whole(native, wishes, None, watch, [])
-        register_nodes()
-        values = from_native(LoadedLeaves(*leaves), lambda at: path_text(structure, at))
-        return unflatten(structure, values, wishes.handlers)
-    return _load_parts(native, wishes)
+
+
+def _replicas(
+    native: _native.Checkpoint, wishes: Wishes, arrays: JaxArrays | None, path_of: Callable[[int], str]
+) -> Replicas | None:
+    """The replicas of which one reads, if that is asked for; all processes have agreed on them."""
+    together = wishes.together
+    if together.single_replica is None:
+        return None
+    replicas = Replicas(together.single_replica, arrays, path_of, together.size, together.session)
+    replicas.agree(native.step)
+    return replicas
 
 
 def register_nodes() -> None:
@@ -97,9 +126,15 @@ def _read_whole(
     columns = None if template is None else template.columns()
     partial = template is not None and (wishes.partial or template.is_selection)
     only = wishes.only if template is None else []
-    return native.load(
-        only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
-    )
+    with wishes.stages.stage("read"):
+        structure, leaves = native.load(
+            only, wishes.casts, columns, partial, not wishes.verify, wishes.mmap, wishes.budget, watch, unread
+        )
+    if wishes.stages.is_asked_for:
+        # What comes by regions is `None` here.
+        whole = (getattr(value, "nbytes", 0) for value in LoadedLeaves(*leaves).values)
+        wishes.stages.add("read", len_bytes=sum(whole))
+    return structure, leaves
 
 
 def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
@@ -111,6 +146,7 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     if wishes.shardings is not None:
         by_leaf = shardings_by_leaf(wishes.shardings, template.paths_of_all())
     if not template.has_regions():
+        _replicas(native, wishes, None, template.path_of)
         with Watch(wishes.progress, "loading") as watch:
             _, leaves = _read_whole(native, wishes, template, watch, [])
         return template.fill(LoadedLeaves(*leaves))
@@ -118,10 +154,11 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     selected = native.select([], wishes.casts, template.columns(), partial)
     targets, places = template.regions(selected, by_leaf)
     arrays = JaxArrays(targets, template.path_of) if targets else None
+    replicas = _replicas(native, wishes, arrays, template.path_of)
     unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
     with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
         _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
-        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, arrays, places))
+        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, arrays, places, replicas))
 
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
@@ -144,10 +181,11 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
             places.append(Place(at, positions[at], dtypes[at], Cut((box,), shapes[at])))
     targets = [_with_impl(native, target) if target.is_key else target for target in targets]
     arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
+    replicas = _replicas(native, wishes, arrays, lambda at: paths[at])
     unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
     with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
         structure, leaves = _read_whole(native, wishes, None, reading.watch(rest), unread)
-        found = _by_regions(reading, arrays, places)
+        found = _by_regions(reading, arrays, places, replicas)
     register_nodes()
     loaded = LoadedLeaves(*leaves)
     # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
@@ -231,7 +269,12 @@ class _Reads:
         every = [*([] if arrays is None else arrays.places), *places]
         total = self._rest + sum(place.len_bytes() for place in every)
         self._reading = Reading(
-            native, verify=wishes.verify, budget=wishes.budget, progress=wishes.progress, total=total
+            native,
+            verify=wishes.verify,
+            budget=wishes.budget,
+            progress=wishes.progress,
+            total=total,
+            stages=wishes.stages,
         )
 
     def __enter__(self) -> tuple[Reading, int]:
@@ -241,8 +284,15 @@ class _Reads:
         self._reading.__exit__(*error)
 
 
-def _by_regions(reading: Reading, arrays: JaxArrays | None, places: list[Place]) -> dict[int, Any]:
-    found: dict[int, Any] = {} if arrays is None else arrays.read(reading)
+def _by_regions(
+    reading: Reading, arrays: JaxArrays | None, places: list[Place], replicas: Replicas | None
+) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    if arrays is not None:
+        received = () if replicas is None else replicas.places
+        found = arrays.read(reading, but=received)
+        if replicas is not None:
+            found |= replicas.read(reading, arrays)
     for group in reading.groups(places):
         for place, (part,) in zip(group, reading.read(group), strict=True):
             found[place.at] = part
@@ -265,7 +315,10 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
         leaf if leaf.dtype in DTYPE_NUMBERS and template.is_wanted(at) else None for at, leaf in enumerate(flat.leaves)
     ]
     partial = wishes.partial or template.is_selection
-    with Watch(wishes.progress, "loading") as watch:
+    with (
+        Watch(wishes.progress, "loading") as watch,
+        wishes.stages.stage("read", sum(leaf.nbytes for leaf in flat.leaves)),
+    ):
         filled, leaves = native.load_into(
             wishes.casts, template.columns(), partial, not wishes.verify, wishes.budget, outs, watch
         )

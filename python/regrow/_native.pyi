@@ -96,8 +96,14 @@ class Session:
     def broadcast(self, phase: str, value: bytes, gets_signals: bool) -> bytes:
         """What rank 0 gives, on every process."""
 
-    def agree(self, phase: str, error: str | None, gets_signals: bool) -> None:
-        """Raises in every process if one of them brings an error."""
+    def agree(self, phase: str, error: tuple[str, str] | None, gets_signals: bool) -> None:
+        """Raises in every process if one of them brings an error: its kind, and what it says."""
+
+    def post(self, phase: str, value: bytes, gets_signals: bool) -> None:
+        """Gives a value to whoever asks for it."""
+
+    def receive(self, phase: str, rank: int, gets_signals: bool) -> bytes:
+        """What another process has given."""
 
     def shares_storage(self, target: _Place, gets_signals: bool) -> None:
         """Raises in every process unless all of them see what rank 0 writes there."""

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, Unpack
 
-from . import _arguments, _executors, _native, _shares
+from . import _arguments, _executors, _load, _native, _shares
 from ._attempts import attempts
 from ._cache import Cache, through
 from ._checkpoint import Checkpoint, VerifyReport
@@ -16,6 +16,8 @@ from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
 from ._progress import Progress, Watch
+from ._report import Stages
+from ._together import Together
 
 T = TypeVar("T")
 
@@ -60,20 +62,28 @@ def load(
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
         NotFoundError: also for globs that match no leaf, all of them named.
     """
-    LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options", "cache"])
+    given = LOAD.chosen("load", options, ["like", "step", "item", "strict", "bare", "storage_options", "cache"])
     at = through(cache, place("path", path, storage_options))
+    report = _arguments.function("report", given["report"])
+    stages = Stages(report is not None)
     warned: list[str] = []
 
     def read() -> Any:
         opened = _open(at, step, item, strict=strict, bare=bare)
         warned[:] = opened.warnings
-        return Checkpoint(opened).load(like, **options)
+        return _load.load(opened, like, _load.Wishes.of(given, together, stages))
 
     try:
-        return _until_unreplaced(at, read)
+        with Together(path, given, stages) as together:
+            # Who reads for others cannot begin anew by itself.
+            alone = together.single_replica is None
+            loaded = together.in_turn(lambda: _until_unreplaced(at, read) if alone else read())
     finally:
         # Once, however often it was opened, and of the one that was read.
         _warn(path, warned)
+    if report is not None:
+        report(stages.report(shown(path)))
+    return loaded
 
 
 def _until_unreplaced(at: Place, read: Callable[[], T]) -> T:

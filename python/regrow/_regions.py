@@ -18,6 +18,7 @@ from . import _native
 from ._errors import MismatchError
 from ._leaves import DTYPES
 from ._progress import Progress, Watch
+from ._report import Stages
 
 BUDGET_DEFAULT_BYTES = 64 << 20
 
@@ -91,7 +92,14 @@ class Reading:
     """Reads of one checkpoint, one after another, with one progress."""
 
     def __init__(
-        self, native: _native.Checkpoint, *, verify: bool, budget: int | None, progress: Progress, total: int
+        self,
+        native: _native.Checkpoint,
+        *,
+        verify: bool,
+        budget: int | None,
+        progress: Progress,
+        total: int,
+        stages: Stages,
     ) -> None:
         self._native = native
         self._verify = verify
@@ -101,6 +109,8 @@ class Reading:
         self._report: Report | None = None
         self._total = total
         self._done = 0
+        self.stages = stages
+        """Where the time goes."""
 
     def __enter__(self) -> Reading:
         self._gets_signals, self._report = self._watch.__enter__()
@@ -134,8 +144,9 @@ class Reading:
                 firsts[leaf, dtype, cut] = count
                 wanted.append((leaf, dtype, cut.regions))
                 count += cut.regions_len
-        watch = self.watch(sum(place.len_bytes() for place in places))
-        arrays = self._native.load_regions(wanted, not self._verify, self._budget // 2, watch)
+        len_bytes = sum(place.len_bytes() for place in places)
+        with self.stages.stage("read", len_bytes):
+            arrays = self._native.load_regions(wanted, not self._verify, self._budget // 2, self.watch(len_bytes))
         read = []
         for _, leaf, dtype, cut in places:
             first = firsts[leaf, dtype, cut]
@@ -146,6 +157,12 @@ class Reading:
                 ]
             )
         return read
+
+    def received(self, len_bytes: int) -> None:
+        """Tells that so many bytes have come from another process."""
+        self._done += len_bytes
+        if self._report is not None:
+            self._report(min(self._done, self._total), self._total)
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
         """Places in groups of bounded size, so that two of them take half of the budget; a larger one is alone."""

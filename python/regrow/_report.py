@@ -1,7 +1,10 @@
-"""What a save tells when it is done."""
+"""What a save or a load tells when it is done."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ._progress import format_bytes
@@ -12,11 +15,12 @@ READ_TO_COMPARE = "  a part of compare and copy"
 
 
 class StageReport(NamedTuple):
-    """What one stage of a save took."""
+    """What one stage of a save or a load took."""
 
     stage: str
     """``prepare``, ``compare``, ``read``, ``copy``, ``wait_for_disk``, ``write``, ``sync`` or ``commit``; of a
-    background save also ``wait_for_save`` and ``snapshot``."""
+    background save also ``wait_for_save`` and ``snapshot``. Of a load ``wait_for_turn``, ``read``,
+    ``wait_for_readers`` or ``receive``."""
     seconds: float
     """Added up where several threads were at it."""
     bytes: int
@@ -74,3 +78,61 @@ class SaveReport(NamedTuple):
         path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes = report
         stages = tuple(StageReport(*stage) for stage in stages)
         return cls(path, stored_bytes, leaf_count, data_bytes, seconds, stages, io_path, reused_bytes)
+
+
+class LoadReport(NamedTuple):
+    """What a load did in this process. As text it is a line, and a line for each stage."""
+
+    path: str
+    """The checkpoint."""
+    read_bytes: int
+    """Bytes of leaves that this process has read, decoded."""
+    received_bytes: int
+    """Bytes of arrays that it has received from processes of another replica instead."""
+    seconds: float
+    """What the whole load took."""
+    stages: tuple[StageReport, ...]
+    """Where the time went: ``wait_for_turn`` with `turns`, ``read``, and with `single_replica` ``wait_for_readers``
+    and ``receive``. What is read while arrays are on their way counts as ``read`` alone."""
+
+    def __str__(self) -> str:
+        received = f", received {format_bytes(self.received_bytes)}" if self.received_bytes else ""
+        text = f"{printable(self.path)}: read {format_bytes(self.read_bytes)}{received}, in {self.seconds:.3f} s"
+        for stage in self.stages:
+            text += f"\n  {stage.stage:16} {stage.seconds:8.3f} s"
+            text += f"  {stage.gb_per_s:5.1f} GB/s" if stage.bytes else ""
+        return text
+
+
+class Stages:
+    """A clock for the stages of a load."""
+
+    def __init__(self, is_asked_for: bool = False) -> None:
+        self.is_asked_for = is_asked_for
+        """Whether somebody wants the report."""
+        self._began = time.monotonic()
+        self._stages: dict[str, tuple[float, int]] = {}
+
+    @contextmanager
+    def stage(self, name: str, len_bytes: int = 0) -> Iterator[None]:
+        """Counts the time of what is done meanwhile, and bytes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began, len_bytes)
+
+    def add(self, name: str, seconds: float = 0.0, len_bytes: int = 0) -> None:
+        """Adds to a stage."""
+        before, bytes_before = self._stages.get(name, (0.0, 0))
+        self._stages[name] = before + seconds, bytes_before + len_bytes
+
+    def report(self, path: str) -> LoadReport:
+        """What there is to tell."""
+        stages = tuple(
+            StageReport(name, seconds, len_bytes, len_bytes / seconds / 1e9 if seconds > 0 else 0.0)
+            for name, (seconds, len_bytes) in self._stages.items()
+        )
+        bytes_of = {stage.stage: stage.bytes for stage in stages}
+        seconds = time.monotonic() - self._began
+        return LoadReport(path, bytes_of.get("read", 0), bytes_of.get("receive", 0), seconds, stages)

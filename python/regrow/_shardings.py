@@ -9,7 +9,7 @@ a part becomes the buffer of its device where it is: the memory is nobody else's
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ class Target(NamedTuple):
     is_key: bool = False
 
 
-class _Spread(NamedTuple):
+class Spread(NamedTuple):
     """How a target is put together."""
 
     target: Target
@@ -46,6 +46,15 @@ class _Spread(NamedTuple):
     """Of the array, or of the array of keys."""
     devices: list[Any] | None
     """Where each of the boxes goes; `None` for one whole array."""
+
+    @property
+    def spec(self) -> Any:
+        """The partition spec of a `NamedSharding`."""
+        return self.target.sharding.spec
+
+    def is_cut_along(self, axis: str) -> bool:
+        """Whether a `NamedSharding` divides the array over this axis of its mesh."""
+        return any(axis in (each if isinstance(each, tuple) else (each,)) for each in self.spec)
 
 
 def shardings_by_leaf(shardings: Any, paths: list[str]) -> dict[int, Any]:
@@ -100,7 +109,8 @@ class JaxArrays:
         self._path_of = path_of
         self._refuse_narrowing(targets)
         self.places: list[Place] = []
-        self._spreads: dict[int, _Spread] = {}
+        self.spreads: dict[int, Spread] = {}
+        """How each is put together, by the numbers of their targets."""
         self._known: dict[tuple[Any, ...], tuple[Cut, list[Any] | None]] = {}
         self._puts = Puts()
         failed: list[tuple[int, str]] = []
@@ -119,23 +129,37 @@ class JaxArrays:
                 help=help,
             )
 
-    def read(self, reading: Reading) -> dict[int, Any]:
-        """The arrays, by the numbers of their targets. Of host memory two groups are held, beside what devices hold."""
+    def read(self, reading: Reading, but: Collection[int] = ()) -> dict[int, Any]:
+        """The arrays, by the numbers of their targets, `but` those. Of host memory two groups are held, beside what
+        devices hold."""
         found: dict[int, Any] = {}
         on_their_way: list[Any] = []
-        for group in reading.groups(self.places):
+        for group in reading.groups([place for place in self.places if place.at not in but]):
             parts = reading.read(group)
-            self._jax.block_until_ready(on_their_way)
+            self.wait(on_their_way)
             on_their_way = self._put(group, parts, found)
-        self._jax.block_until_ready(on_their_way)
+        self.wait(on_their_way)
         return found
+
+    def wait(self, arrays: list[Any]) -> None:
+        """Waits until arrays are where they belong."""
+        self._jax.block_until_ready(arrays)
+
+    def of_taken(self, spread: Spread, taken: Any) -> Any:
+        """The array of the parts that `taken` has on the devices of this process; `None` if there are none."""
+        if taken is None:
+            return self._assembled(spread, [])
+        if not spread.target.is_key and taken.sharding == spread.target.sharding:
+            return taken
+        by_device = {shard.device: shard.data for shard in taken.addressable_shards}
+        return self._assembled(spread, [by_device[device] for device in spread.devices or ()])
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
         """Puts the parts of a group on their devices."""
         jax = self._jax
         on_their_way: list[Any] = []
         for place, each in zip(group, parts, strict=True):
-            spread = self._spreads[place.at]
+            spread = self.spreads[place.at]
             target = spread.target
             if spread.devices is None:
                 array = self._puts.one(each[0], target.sharding)
@@ -148,15 +172,19 @@ class JaxArrays:
             on_their_way.append(array)
         return on_their_way
 
-    def _of_devices(self, spread: _Spread, parts: Sequence[Any]) -> Any:
+    def _of_devices(self, spread: Spread, parts: Sequence[Any]) -> Any:
         """An array of keys, or one of which this process has no part."""
         target, jax = spread.target, self._jax
         kind = getattr(target.sharding, "memory_kind", None)
         on = [jax.sharding.SingleDeviceSharding(device, memory_kind=kind) for device in spread.devices or ()]
-        made = jax.device_put(list(parts), on)
-        if made:
-            keys = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in made]
-            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, keys)
+        return self._assembled(spread, jax.device_put(list(parts), on))
+
+    def _assembled(self, spread: Spread, parts: Sequence[Any]) -> Any:
+        target, jax = spread.target, self._jax
+        if target.is_key:
+            parts = [jax.random.wrap_key_data(part, impl=target.key_impl) for part in parts]
+        if parts:
+            return jax.make_array_from_single_device_arrays(spread.shape, target.sharding, list(parts))
         dtype = DTYPES[target.dtype]
         if target.is_key:
             dtype = jax.eval_shape(lambda: jax.random.key(0, impl=target.key_impl)).dtype
@@ -169,7 +197,7 @@ class JaxArrays:
         if known is None:
             known = self._known[key] = _cut(target, shape)
         cut, devices = known
-        self._spreads[target.at] = _Spread(target, shape, devices)
+        self.spreads[target.at] = Spread(target, shape, devices)
         return Place(target.at, target.leaf, target.dtype, cut)
 
     def _key_shape(self, target: Target) -> tuple[int, ...]:

@@ -287,10 +287,37 @@ impl Session {
         Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
     }
 
-    /// Errs in every process if one of them brings an error.
-    fn agree(&self, py: Python<'_>, phase: &str, error: Option<String>, gets_signals: bool) -> PyResult<()> {
+    /// Gives a value to whoever asks for it.
+    fn post(&self, py: Python<'_>, phase: &str, value: Vec<u8>, gets_signals: bool) -> PyResult<()> {
+        let (session, value) = (self.session()?, value.into());
+        cancellable(py, gets_signals, &self.monitor, || session.post(phase, &value))
+    }
+
+    /// What another process has given.
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        phase: &str,
+        rank: usize,
+        gets_signals: bool,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.session()?;
-        let result = error.map_or(Ok(()), |error| Err(Error::new(ErrorKind::Io, error)));
+        let work = || session.receive(phase, rank);
+        Ok(PyBytes::new(py, &cancellable(py, gets_signals, &self.monitor, work)?))
+    }
+
+    /// Errs in every process if one of them brings an error: its kind and what it says.
+    fn agree(
+        &self,
+        py: Python<'_>,
+        phase: &str,
+        error: Option<(String, String)>,
+        gets_signals: bool,
+    ) -> PyResult<()> {
+        let session = self.session()?;
+        let result = error.map_or(Ok(()), |(kind, what)| {
+            Err(Error::new(ErrorKind::from_name(&kind).unwrap_or(ErrorKind::Io), what))
+        });
         cancellable(py, gets_signals, &self.monitor, || session.agree(phase, result))
     }
 

@@ -68,6 +68,34 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 19] = [
+        Self::NotFound,
+        Self::NotACheckpoint,
+        Self::Uncommitted,
+        Self::Corrupt,
+        Self::Unsupported,
+        Self::Mismatch,
+        Self::AlreadyExists,
+        Self::NameCollision,
+        Self::InvalidArgument,
+        Self::Limit,
+        Self::PermissionDenied,
+        Self::StorageFull,
+        Self::NotDurable,
+        Self::Replaced,
+        Self::Cancelled,
+        Self::SourceChanged,
+        Self::TimedOut,
+        Self::Io,
+        Self::Internal,
+    ];
+
+    /// The kind of this [`name`](Self::name).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// A lower-case name for JSON and for exceptions, for example `not_a_checkpoint`.
     pub fn name(self) -> &'static str {
         match self {

@@ -268,6 +268,59 @@ fn many_values_are_got_in_one_call() {
 }
 
 #[test]
+fn what_a_rank_posts_is_received_by_whoever_asks() {
+    for (at, _folder) in places("post") {
+        let given = on_ranks(4, |rank| {
+            let session = begin(&at, rank, 4, &target(), LONG)?;
+            // One after the other, as the ranks of a host take turns.
+            let mut seen = Vec::new();
+            for turn in 0..4 {
+                if turn == rank {
+                    session.post("turn", &format!("of {rank}, after {seen:?}").into())?;
+                } else {
+                    seen.push(session.receive("turn", turn)?);
+                }
+            }
+            for nobody in [rank, 4] {
+                let error = session.receive("turn", nobody).unwrap_err();
+                assert!(error.to_string().contains("no such other rank"), "{error}");
+            }
+            session.agree(
+                "end",
+                session.post("turn", &Bytes::new()).map_or(Ok(()), |()| Err(Error::invalid("twice"))),
+            )?;
+            session.finish();
+            Ok(seen)
+        });
+        let given: Vec<Vec<Bytes>> = given.into_iter().collect::<Result<_>>().unwrap();
+        assert_eq!(given[0][0], "of 1, after [b\"of 0, after []\"]", "{at}");
+        nothing_is_left(&at);
+    }
+}
+
+#[test]
+fn who_waits_for_a_post_is_told_who_is_missing_and_what_has_failed() {
+    for (at, _folder) in places("post-missing") {
+        let given = on_ranks(3, |rank| -> Result<()> {
+            let session =
+                begin(&at, rank, 3, &target(), if rank == 0 { Duration::from_secs(1) } else { LONG })?;
+            match rank {
+                0 => session.receive("turn", 1).map(drop),
+                1 => session.agree("elsewhere", Ok(())),
+                _ => session.receive("turn", 1).map(drop),
+            }
+        });
+        let first = given[0].as_ref().unwrap_err();
+        assert_eq!(first.kind(), ErrorKind::TimedOut);
+        assert!(first.what().contains("rank 1 has not come to phase `turn`"), "{at}: {first}");
+        for other in &given[1..] {
+            let error = other.as_ref().unwrap_err();
+            assert!(error.what().contains("rank 0 failed in phase `turn`"), "{at}: {error}");
+        }
+    }
+}
+
+#[test]
 fn an_error_of_one_rank_is_an_error_of_all() {
     for (at, _folder) in places("error") {
         for failing in 0..3 {

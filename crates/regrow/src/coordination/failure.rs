@@ -5,29 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
 
-/// The kinds that keep their names on the way; any other is `Io`.
-const KINDS: [ErrorKind; 19] = [
-    ErrorKind::NotFound,
-    ErrorKind::NotACheckpoint,
-    ErrorKind::Uncommitted,
-    ErrorKind::Corrupt,
-    ErrorKind::Unsupported,
-    ErrorKind::Mismatch,
-    ErrorKind::AlreadyExists,
-    ErrorKind::NameCollision,
-    ErrorKind::InvalidArgument,
-    ErrorKind::Limit,
-    ErrorKind::PermissionDenied,
-    ErrorKind::StorageFull,
-    ErrorKind::NotDurable,
-    ErrorKind::Replaced,
-    ErrorKind::Cancelled,
-    ErrorKind::SourceChanged,
-    ErrorKind::TimedOut,
-    ErrorKind::Io,
-    ErrorKind::Internal,
-];
-
 /// What one process tells the others when it cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failure {
@@ -79,7 +56,7 @@ impl Failure {
 
     /// As those see it who did not fail themselves.
     pub(super) fn into_error(self) -> Error {
-        let kind = KINDS.into_iter().find(|kind| kind.name() == self.kind).unwrap_or(ErrorKind::Io);
+        let kind = ErrorKind::from_name(&self.kind).unwrap_or(ErrorKind::Io);
         let mut error =
             Error::new(kind, format!("rank {} failed in phase `{}`: {}", self.rank, self.phase, self.what));
         if let Some(file) = self.file {
@@ -151,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_kind_arrives() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             let failure = Failure::new(0, "x", &Error::new(kind, "x"));
             assert_eq!(Failure::from_bytes(&failure.to_bytes()).into_error().kind(), kind);
         }

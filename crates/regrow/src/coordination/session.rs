@@ -5,6 +5,8 @@
 //! | gather | waits for `<phase>/from/1`, `2`, ... | put `<phase>/from/<rank>`, and go on |
 //! | broadcast | puts `<phase>/verdict` | wait for it |
 //! | agree | gathers, then broadcasts that all is well | the same |
+//! | post | puts `<phase>/from/0`, and goes on | put `<phase>/from/<rank>`, and go on |
+//! | receive | waits for `<phase>/from/<rank>` | the same |
 //!
 //! A verdict is put once, by whoever is first: rank 0 with its value, or a process that gives up with its failure. All go by
 //! what is there then, also who put the other thing too late. So where one process ends with an error in `agree` or
@@ -138,6 +140,37 @@ impl Session {
         self.agree(phase, Ok(()))
     }
 
+    /// Gives a value of this process to whoever asks for it with [`receive`](Self::receive); does not wait.
+    ///
+    /// # Errors
+    /// What the service says; `InvalidArgument` for a phase that there was already.
+    pub fn post(&self, phase: &str, value: &Bytes) -> Result<()> {
+        let Some(exchange) = self.enter(phase)? else { return Ok(()) };
+        let put = exchange.put(&from(phase, self.rank), value);
+        let stop = match put {
+            Ok(true) => return Ok(()),
+            Ok(false) => two_writers(phase).into(),
+            Err(error) => error.into(),
+        };
+        Err(self.give_up(exchange, phase, stop))
+    }
+
+    /// What the process `rank` has given with [`post`](Self::post); waits for it. A phase may be asked for every rank.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin), with the rank that has not come; `InvalidArgument` if there is no such other rank.
+    pub fn receive(&self, phase: &str, rank: usize) -> Result<Bytes> {
+        self.check_goes_on(phase)?;
+        if rank >= self.size || rank == self.rank {
+            return Err(Error::invalid("there is no such other rank")
+                .expected(format_args!("below {}, and not {}", self.size, self.rank), rank));
+        }
+        let Some((_, exchange)) = &self.with_others else { return Ok(Bytes::new()) };
+        let found = exchange.collect(phase, &[(rank, from(phase, rank))], exchange.options.timeout);
+        let values = found.map_err(|stop| self.give_up(exchange, phase, stop))?;
+        Ok(values.into_iter().next().unwrap_or_default())
+    }
+
     /// Ends the session in this process. Rank 0 waits a moment for the others, and removes what the session has left.
     pub fn finish(self) {
         let is_over = self.is_over.swap(true, Ordering::Relaxed);
@@ -148,16 +181,21 @@ impl Session {
 
     /// Begins a phase. `None` in a job of one process.
     fn enter(&self, phase: &str) -> Result<Option<&Exchange>> {
-        check_name("phase", phase)?;
-        if self.is_over.load(Ordering::Relaxed) {
-            return Err(Error::invalid(format!("the session has failed before phase `{phase}`"))
-                .help("begin a new one, in every process"));
-        }
+        self.check_goes_on(phase)?;
         let mut phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         if !phases.insert(phase.to_owned()) {
             return Err(Error::invalid(format!("the session has had the phase `{phase}` already")));
         }
         Ok(self.with_others.as_ref().map(|(_, exchange)| exchange))
+    }
+
+    fn check_goes_on(&self, phase: &str) -> Result<()> {
+        check_name("phase", phase)?;
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(Error::invalid(format!("the session has failed before phase `{phase}`"))
+                .help("begin a new one, in every process"));
+        }
+        Ok(())
     }
 
     /// Puts this process's value; on rank 0 waits for those of the others.

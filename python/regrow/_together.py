@@ -1,0 +1,112 @@
+"""Restores in which the processes of a job wait for each other: in turns on each host, or one replica for all.
+
+    begin ── every process of a host in its turn ──┐
+                                                   ├── agree that all have restored ── end
+    begin ── one replica reads, all receive ───────┘
+
+An error of one process, wherever it occurs, is told to the others at once, which then end with it: as in saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import _arguments, _job, _single_replica
+from ._coordination import Session
+from ._errors import InvalidArgumentError, RegrowError
+from ._location import StrPath
+from ._report import Stages
+
+T = TypeVar("T")
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Together:
+    """What the processes do together; nothing unless asked for."""
+
+    def __init__(self, path: StrPath, given: Mapping[str, Any], stages: Stages) -> None:
+        """Of the keywords of a load."""
+        self._path = path
+        self._stages = stages
+        self._turns = _arguments.flag("turns", given["turns"])
+        self.single_replica = _single_replica.chosen(given["single_replica"])
+        if self._turns and self.single_replica is not None:
+            raise InvalidArgumentError(
+                "with `single_replica` processes read together, and with `turns` one after the other: give one of them"
+            )
+        is_asked = self._turns or self.single_replica is not None
+        job = _job.chosen(given["job"]) if is_asked or given["job"] is not None else None
+        self._job = job if is_asked else None
+        self.session: Session | None = None
+        """With the other processes, where there are some."""
+
+    @property
+    def rank(self) -> int:
+        """Which process this is."""
+        return 0 if self._job is None else self._job[0].rank
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return 1 if self._job is None else self._job[0].size
+
+    def __enter__(self) -> Together:
+        if self._job is not None:
+            found, (timeout, prefix) = self._job
+            self.session = Session(found, self._path, "restore", timeout=timeout, prefix=prefix)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        session, self.session = self.session, None
+        if session is None:
+            return
+        with session:
+            if error is None:
+                session.agree("restored")
+                return
+            told = error if isinstance(error, RegrowError) else f"{type(error).__name__}: {error}"
+            # Others may have been told before, or it is from them.
+            with contextlib.suppress(RegrowError):
+                session.agree("failed", told)
+
+    def in_turn(self, work: Callable[[], T]) -> T:
+        """What `work` gives: done when it is this process' turn on its host. Returns when all there have had theirs."""
+        session = self.session
+        if session is None or not self._turns:
+            return work()
+        done: list[T] = []
+        with self._stages.stage("wait_for_turn"):
+            ranks = self._ranks_of_this_host(session)
+        # Each rank is waited for by itself, so that the time-out is one for each turn.
+        for rank in ranks:
+            if rank == self.rank:
+                done.append(work())
+                session.post("turn")
+            else:
+                with self._stages.stage("wait_for_turn"):
+                    session.receive("turn", rank)
+        return done[0]
+
+    def _ranks_of_this_host(self, session: Session) -> list[int]:
+        hosts = session.gather("host", host().encode())
+        told = b"" if hosts is None else json.dumps([name.decode() for name in hosts]).encode()
+        names = json.loads(session.broadcast("hosts", told))
+        return [rank for rank, name in enumerate(names) if name == names[self.rank]]
+
+
+def host() -> str:
+    """The host of this process. Containers of one machine, each with memory of its own, are several."""
+    try:
+        with open(BOOT_ID, encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = ""
+    return f"{platform.node()} {boot}"
