@@ -83,6 +83,9 @@ def test_every_store_keeps_the_protocol(tmp_path, kind):
     assert each.get("a", 0.01) is None
     threading.Timer(0.1, each.put_if_absent, ("c", b"late")).start()
     assert each.get("c", 30) == b"late"
+    longest = bytes(range(256)) * (each.value_len_max_bytes // 256) + b"z" * (each.value_len_max_bytes % 256)
+    assert each.put_if_absent("longest", longest)
+    assert each.get("longest", 30) == longest
     each.remove("a")
     assert each.get("a/b", 0) is None
     assert each.put_if_absent("a/b", b"new")
