@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, NoReturn
 import ml_dtypes
 import numpy as np
 
-from . import _native
+from . import _native, _torch
+from ._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
+from ._dtypes import DTYPES as DTYPES
 from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
 from ._sharded import ShardedArray
@@ -51,11 +53,6 @@ from ._tree import Flat, path_text
         "numpy_other_scalar",
     )
 )
-
-DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES)
-"""Every dtype of the engine, by its number there."""
-
-DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
 
 
 class LeafColumns(NamedTuple):
@@ -127,6 +124,9 @@ def tell(
     elif jax_array_type is not None and isinstance(leaf, jax_array_type):
         kind, value = _from_jax(leaf, flat, at, notes, replica_parallel)
         sharding = _sharding_text(leaf.sharding, sharding_texts)
+    elif _torch.is_tensor(leaf):
+        kind = NUMPY_ARRAY
+        value, sharding = _from_torch(leaf, flat, at, replica_parallel)
     else:
         kind, value = _from_other(leaf, flat, at, notes)
     if isinstance(value, np.ndarray) and (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR):
@@ -182,6 +182,13 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     else:
         help = "leaves are arrays, numbers, str and bytes; register other classes with jax.tree_util as nodes"
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
+
+
+def _from_torch(leaf: Any, flat: Flat, at: int, replica_parallel: bool) -> _torch.Told:
+    try:
+        return _torch.tell(leaf, replica_parallel)
+    except _torch.Refused as refused:
+        return _refuse(flat, at, refused.what, refused.help)
 
 
 _ML_OTHERS = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,9 @@ from ._nodes import register_with_jax
 from ._progress import Progress, Watch
 from ._regions import Place, Reading, slices_box
 from ._shardings import JaxArrays, Target, shardings_by_leaf
-from ._tree import flatten, path_text, unflatten
+from ._torch import is_tensor
+from ._torch_fill import TorchTensors
+from ._tree import Flat, flatten, path_text, unflatten
 
 Selected = tuple[list[int], bytes, bytes, list[Any]]
 """Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
@@ -102,7 +104,8 @@ def _read_whole(
     )
 
 
-def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: bool = False) -> Any:
+    """Into the containers of a template; `in_place` into the memory of its tensors, too."""
     template = Template(like, wishes.only, wishes.handlers)
     template.check_unstorable(native.paths)
     if wishes.pad_or_truncate:
@@ -117,11 +120,14 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     partial = wishes.partial or template.is_selection
     selected = native.select([], wishes.casts, template.columns(), partial)
     targets, places = template.regions(selected, by_leaf)
-    arrays = JaxArrays(targets, template.path_of) if targets else None
-    unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
-    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+    tensors = TorchTensors(template.tensors(selected), template.path_of, in_place=in_place)
+    makers: list[JaxArrays | TorchTensors] = [tensors]
+    if targets:
+        makers.append(JaxArrays(targets, template.path_of))
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places), *tensors.leaves]
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
-        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, arrays, places))
+        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, makers, places))
 
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
@@ -143,11 +149,11 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
         for at, box in _boxes(wishes, paths, kinds, shapes).items():
             places.append(Place(at, positions[at], dtypes[at], shapes[at], (box,)))
     targets = [_with_impl(native, target) if target.is_key else target for target in targets]
-    arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
+    makers = [JaxArrays(targets, lambda at: paths[at])] if targets else []
     unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
-    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         structure, leaves = _read_whole(native, wishes, None, reading.watch(rest), unread)
-        found = _by_regions(reading, arrays, places)
+        found = _by_regions(reading, makers, places)
     register_nodes()
     loaded = LoadedLeaves(*leaves)
     # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
@@ -217,7 +223,7 @@ class _Reads:
         wishes: Wishes,
         selected: Selected,
         unread: list[int],
-        arrays: JaxArrays | None,
+        makers: Sequence[JaxArrays | TorchTensors],
         places: list[Place],
     ) -> None:
         leaves, _, dtypes, shapes = selected
@@ -228,7 +234,7 @@ class _Reads:
             if leaf >= 0 and leaf not in by_regions
         )
         self._rest = sum(sizes)
-        every = [*([] if arrays is None else arrays.places), *places]
+        every = [*(place for maker in makers for place in maker.places), *places]
         total = self._rest + sum(place.len_bytes() for place in every)
         self._reading = Reading(
             native, verify=wishes.verify, budget=wishes.budget, progress=wishes.progress, total=total
@@ -241,8 +247,10 @@ class _Reads:
         self._reading.__exit__(*error)
 
 
-def _by_regions(reading: Reading, arrays: JaxArrays | None, places: list[Place]) -> dict[int, Any]:
-    found: dict[int, Any] = {} if arrays is None else arrays.read(reading)
+def _by_regions(reading: Reading, makers: Sequence[JaxArrays | TorchTensors], places: list[Place]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for maker in makers:
+        found.update(maker.read(reading))
     for group in reading.groups(places):
         for place, (part,) in zip(group, reading.read(group), strict=True):
             found[place.at] = part
@@ -253,6 +261,8 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
     out = wishes.out
     flat = flatten(out)
+    if any(is_tensor(leaf) for leaf in flat.leaves):
+        return _load_tensors(native, wishes, flat)
     for at, leaf in enumerate(flat.leaves):
         if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
             path = _native.paths(flat.structure)[at]
@@ -275,3 +285,26 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
         if target is not source:
             np.copyto(target, source, casting="equiv")
     return out
+
+
+def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any:
+    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in containers of their own."""
+    for at, leaf in enumerate(flat.leaves):
+        is_array = isinstance(leaf, np.ndarray) and leaf.flags.writeable
+        if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):
+            path = _native.paths(flat.structure)[at]
+            raise InvalidArgumentError(
+                f"`out` holds something else than tensors, writable numpy arrays, numbers and text\n  leaf {path}",
+                leaf=path,
+            )
+    loaded = flatten(_load_like(native, wishes.out, wishes, in_place=True)).leaves
+    leaves = []
+    for target, source in zip(flat.leaves, loaded, strict=True):
+        if isinstance(target, np.ndarray):
+            if target is not source:
+                np.copyto(target, source, casting="equiv")
+            leaves.append(target)
+        else:
+            leaves.append(source)
+    is_whole = all(isinstance(leaf, np.ndarray) or is_tensor(leaf) for leaf in flat.leaves)
+    return wishes.out if is_whole else flat.with_leaves(leaves)

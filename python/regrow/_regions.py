@@ -17,18 +17,12 @@ import numpy as np
 from . import _native
 from ._errors import MismatchError
 from ._leaves import DTYPES
+from ._placements import Box
 from ._progress import Progress, Watch
 
 BUDGET_DEFAULT_BYTES = 64 << 20
 
 Report = Callable[[int, int], object]
-
-
-class Box(NamedTuple):
-    """A hyper-rectangle, in elements."""
-
-    starts: tuple[int, ...]
-    lens: tuple[int, ...]
 
 
 class Place(NamedTuple):
@@ -106,7 +100,7 @@ class Reading:
         Each byte of a raw leaf is read once, each chunk decoded once.
         """
         numbers: dict[tuple[int, Sequence[int], Sequence[int], int], int] = {}
-        inside = [[_inside(box, place) for box in place.boxes] for place in places]
+        inside = [[stored_part(box, place) for box in place.boxes] for place in places]
         for place, boxes in zip(places, inside, strict=True):
             for box in boxes:
                 if box is not None:
@@ -122,6 +116,22 @@ class Reading:
             [part(place, *pair) for pair in zip(place.boxes, known, strict=True)]
             for place, known in zip(places, inside, strict=True)
         ]
+
+    def read_into(self, places: Sequence[Place], outs: Sequence[np.ndarray[Any, Any]]) -> list[bool]:
+        """Reads places of one box each to where the caller wants them; says for which of them that could be done.
+
+        Those that share memory, or are not contiguous, are left as they are.
+        """
+        wanted = [(place.leaf, box.starts, box.lens, place.dtype) for place in places for box in place.boxes]
+        len_bytes = sum(place.len_bytes() for place in places)
+        if not wanted:
+            return []
+        filled = _native.load_regions_into(
+            self._native, wanted, outs, not self._verify, self._budget // 2, self.watch(len_bytes)
+        )
+        # The others are read again, and counted then.
+        self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)
+        return filled
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
         """Places in groups of bounded size, so that two of them take half of the budget; a larger one is alone."""
@@ -183,7 +193,7 @@ def slices_box(path: str, given: Any, saved: tuple[int, ...], *, pad: bool) -> B
     return Box(tuple(starts), tuple(lens))
 
 
-def _inside(box: Box, place: Place) -> Box | None:
+def stored_part(box: Box, place: Place) -> Box | None:
     """What of a box is stored; `None` if nothing is."""
     lens = [min(size, max(dim - start, 0)) for start, size, dim in zip(box.starts, box.lens, place.saved, strict=True)]
     return Box(box.starts, tuple(lens)) if all(lens) else None

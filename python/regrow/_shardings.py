@@ -17,7 +17,8 @@ import numpy as np
 from . import _native
 from ._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ._leaves import DTYPES
-from ._regions import Box, Place, Reading, box_of, whole
+from ._placements import Box
+from ._regions import Place, Reading, box_of, whole
 from ._text import counted
 from ._tree import flatten
 

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::array::{Array, Dtype, Region, Shape};
+use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
-use regrow::{Error, LeafRegion, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
+use regrow::{Error, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
 
 use crate::columns::{Structure, StructureIn, print_paths};
 use crate::error::{OrRaise, place, released};
@@ -19,6 +19,7 @@ use crate::leaves::{
 use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
+use crate::regions::{RegionIn, to_regions};
 use crate::watch::{WatchIn, watched};
 
 /// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
@@ -144,6 +145,11 @@ impl Checkpoint {
         Self(checkpoint)
     }
 
+    /// As the engine has it.
+    pub fn opened(&self) -> &regrow::Checkpoint {
+        &self.0
+    }
+
     fn len_bytes(&self) -> u64 {
         self.0.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add)
     }
@@ -159,9 +165,6 @@ type LeafOut<'py> = (String, String, u8, u8, Bound<'py, PyTuple>);
 /// Chunk shape, write shape, sharding as JSON, coding.
 type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, Option<String>, String);
 
-/// Leaf, starts, lengths, and the number of the dtype as which it is wanted.
-type RegionIn = (usize, Vec<u64>, Vec<u64>, u8);
-
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
@@ -170,11 +173,6 @@ type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
-
-/// The dtype of a number in the columns.
-fn dtype_of(number: u8) -> Option<Dtype> {
-    Dtype::all().nth(number.into())
-}
 
 #[pymethods]
 impl Checkpoint {
@@ -302,11 +300,7 @@ impl Checkpoint {
         budget: Option<u64>,
         watch: WatchIn,
     ) -> PyResult<Bound<'py, PyList>> {
-        let region = |(leaf, starts, lens, dtype): RegionIn| {
-            Ok(LeafRegion { leaf, region: Region::new(starts, lens)?, dtype: dtype_of(dtype) })
-        };
-        let wanted: Vec<LeafRegion> =
-            wanted.into_iter().map(region).collect::<regrow::Result<_>>().or_raise()?;
+        let wanted = to_regions(wanted)?;
         let elements = wanted.iter().map(|want| want.region.len_elements());
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
             let options = RegionOptions { unverified, budget_bytes: budget, monitor };
