@@ -73,6 +73,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
     """
     sharding_texts: dict[Any, str | None] = {}
+    tensors = _torch.Teller(replica_parallel)
     _begin_transfers(flat.leaves, replica_parallel)
 
     def known_sharding(sharding: Any) -> tuple[str | None, bool]:
@@ -80,7 +81,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
         return _sharding_text(sharding, sharding_texts), is_plain
 
     def other(leaf: Any, at: int) -> ToldLeaf:
-        return tell(leaf, flat, at, sharding_texts, replica_parallel)
+        return tell(leaf, flat, at, sharding_texts, replica_parallel, tensors)
 
     hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks())
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
@@ -108,7 +109,12 @@ class ToldLeaf(NamedTuple):
 
 
 def tell(
-    leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None], replica_parallel: bool = False
+    leaf: Any,
+    flat: Flat,
+    at: int,
+    sharding_texts: dict[Any, str | None],
+    replica_parallel: bool = False,
+    tensors: _torch.Teller | None = None,
 ) -> ToldLeaf:
     """What any leaf is to the engine, also those that the native half knows by itself.
 
@@ -126,7 +132,7 @@ def tell(
         sharding = _sharding_text(leaf.sharding, sharding_texts)
     elif _torch.is_tensor(leaf):
         kind = NUMPY_ARRAY
-        value, sharding = _from_torch(leaf, flat, at, replica_parallel)
+        value, sharding = _from_torch(leaf, flat, at, tensors or _torch.Teller(replica_parallel))
     else:
         kind, value = _from_other(leaf, flat, at, notes)
     if isinstance(value, np.ndarray) and (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR):
@@ -184,9 +190,9 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
 
 
-def _from_torch(leaf: Any, flat: Flat, at: int, replica_parallel: bool) -> _torch.Told:
+def _from_torch(leaf: Any, flat: Flat, at: int, tensors: _torch.Teller) -> _torch.Told:
     try:
-        return _torch.tell(leaf, replica_parallel)
+        return tensors.tell(leaf)
     except _torch.Refused as refused:
         return _refuse(flat, at, refused.what, refused.help)
 

@@ -99,31 +99,44 @@ class Placed(NamedTuple):
                 number = number * size + at
         return number
 
-    def to_json(self, names: Sequence[str], ids: Any) -> str | None:
-        """As the `NamedSharding` of JAX that holds the same in each place; `None` if there is none.
+    def spec(self) -> tuple[tuple[int, ...], ...] | None:
+        """For each axis of the array, which axes of the mesh cut it, in order; `None` if the parts are not even.
 
-        Args:
-            names: Of the axes of the mesh.
-            ids: Numbers of the processes, as lists in lists, one for each axis of the mesh.
+        That is what a `PartitionSpec` of JAX says.
         """
-        spec: list[Any] = []
+        found = []
         for dim, order in zip(self.shape, _orders(self), strict=True):
-            axes = [axis for axis, _ in order.cuts]
             if order.behind or dim % math.prod(size for _, size in order.cuts):
                 return None
-            spec.append([names[axis] for axis in axes] if len(axes) > 1 else names[axes[0]] if axes else None)
-        while spec and spec[-1] is None:
-            spec.pop()
-        return json.dumps(
-            {
-                "sharding_type": "NamedSharding",
-                "shape": list(self.mesh),
-                "axis_names": list(names),
-                "axis_types": ["AxisType.Auto"] * len(names),
-                "partition_spec": spec,
-                "device_mesh": {"mesh": _with_ids(ids)},
-            }
-        )
+            found.append(tuple(axis for axis, _ in order.cuts))
+        while found and not found[-1]:
+            found.pop()
+        return tuple(found)
+
+
+def named_sharding(spec: tuple[tuple[int, ...], ...], names: Sequence[str], ids: Any) -> str:
+    """The `NamedSharding` of JAX in Orbax' JSON.
+
+    Args:
+        spec: As `Placed.spec` has it.
+        names: Of the axes of the mesh.
+        ids: Numbers of the processes, as lists in lists, one for each axis of the mesh.
+    """
+    entries: list[Any] = [[names[axis] for axis in axes] for axes in spec]
+    shape, level = [], ids
+    while isinstance(level, list):
+        shape.append(len(level))
+        level = level[0]
+    return json.dumps(
+        {
+            "sharding_type": "NamedSharding",
+            "shape": shape,
+            "axis_names": list(names),
+            "axis_types": ["AxisType.Auto"] * len(names),
+            "partition_spec": [axes if len(axes) > 1 else axes[0] if axes else None for axes in entries],
+            "device_mesh": {"mesh": _with_ids(ids)},
+        }
+    )
 
 
 class _Order(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ._dtypes import DTYPES
-from ._placements import Cut, Piece, Placed, Unknown
+from ._placements import Cut, Piece, Placed, Unknown, named_sharding
 
 _HELP_PLAIN = "convert it to a plain dense tensor first, or leave it out"
 
@@ -197,64 +197,101 @@ class Told(NamedTuple):
     sharding: str | None
 
 
-def tell(tensor: Any, replica_parallel: bool) -> Told:
-    """What a tensor is to the engine; with `replica_parallel` each replica of a shard gives a slice of it.
+class _Mesh(NamedTuple):
+    """What is asked of a mesh again and again."""
 
-    Raises:
-        Refused: as `local_of`.
-    """
-    local = local_of(tensor)
-    if not is_dtensor(tensor):
-        return Told(memory(local.tensor), None)
-    mesh, placed = tensor.device_mesh, placed_of(tensor)
-    try:
-        chunk_shape = placed.chunk_shape()
-        names = mesh.mesh_dim_names or [f"axis_{axis}" for axis in range(mesh.ndim)]
-        sharding = placed.to_json(names, mesh.mesh.tolist())
-    except Unknown as error:
-        raise _unknown(tensor, error) from None
-    dtype = numpy_dtype(tensor)
-    if tensor.numel() == 0:
-        return Told(np.empty(placed.shape, dtype), sharding)
-    coordinate, replicas = mesh.get_coordinate(), placed.replicas()
-    is_everywhere = replicas == mesh.size() == sys.modules["torch.distributed"].get_world_size()
-    if is_everywhere and replicas == 1:
-        return Told(memory(local.tensor), sharding)
-    shards: list[tuple[Sequence[int], Any]] = []
-    axis = next((axis for axis, step in enumerate(chunk_shape) if step > 1 and step % replicas == 0), None)
-    holds = coordinate is not None and bool(local.pieces) and _is_first_of_its_like(mesh)
-    if replica_parallel and replicas > 1 and axis is not None:
-        is_everywhere = False
-        step = chunk_shape[axis] // replicas
-        if holds:
-            shards = _slices(local, axis, chunk_shape[axis], step, placed.replica(coordinate))
-        chunk_shape = (*chunk_shape[:axis], step, *chunk_shape[axis + 1 :])
-    elif holds and (is_everywhere or placed.replica(coordinate) == 0):
-        held = memory(local.tensor)
-        shards = [(piece.box.starts, held[_cut(piece)]) for piece in local.pieces]
-    return Told((dtype.name, placed.shape, chunk_shape, is_everywhere, shards), sharding)
-
-
-def _is_first_of_its_like(mesh: Any) -> bool:
-    """Whether no other part of the same whole mesh has what this one has.
+    mesh: Any
+    coordinate: Sequence[int] | None
+    """Where this process is; `None` if it is no part of it."""
+    is_first: bool
+    """Whether no other part of the same whole mesh has what this one has, and is to save it.
 
     Of a mesh of two axes, ``mesh["dp"]`` is for each process another mesh, of those that share its place along the
     other axis. A tensor on it is there as many times, like a replica.
     """
-    find = getattr(mesh, "_get_root_mesh", None)
-    if find is None:
-        resources = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
-        root = mesh if resources is None else resources.get_root_mesh(mesh)
-    else:
-        root = find()
-    first = root.mesh.flatten()[0]
-    return bool((mesh.mesh == first).any())
+    is_all: bool
+    """Whether it has every process of the job."""
+
+    @staticmethod
+    def of(mesh: Any) -> _Mesh:
+        find = getattr(mesh, "_get_root_mesh", None)
+        if find is None:
+            resources = getattr(sys.modules["torch.distributed.device_mesh"], "_mesh_resources", None)
+            root = mesh if resources is None else resources.get_root_mesh(mesh)
+        else:
+            root = find()
+        is_first = bool((mesh.mesh == root.mesh.flatten()[0]).any())
+        is_all = mesh.size() == sys.modules["torch.distributed"].get_world_size()
+        return _Mesh(mesh, mesh.get_coordinate(), is_first, is_all)
+
+
+class Teller:
+    """Tells what tensors are to the engine: those of one save, which share a few meshes."""
+
+    def __init__(self, replica_parallel: bool) -> None:
+        self._replica_parallel = replica_parallel
+        self._meshes: dict[Any, _Mesh] = {}
+        self._texts: dict[Any, str] = {}
+
+    def tell(self, tensor: Any) -> Told:
+        """What a tensor is to the engine; with `replica_parallel` each replica of a shard gives a slice of it.
+
+        Raises:
+            Refused: as `local_of`.
+        """
+        local = local_of(tensor)
+        if not is_dtensor(tensor):
+            return Told(memory(local.tensor), None)
+        placed, mesh = placed_of(tensor), self._mesh_of(tensor)
+        try:
+            chunk_shape, sharding = placed.chunk_shape(), self._text_of(placed, mesh.mesh)
+        except Unknown as error:
+            raise _unknown(tensor, error) from None
+        dtype, replicas = numpy_dtype(tensor), placed.replicas()
+        if tensor.numel() == 0:
+            return Told(np.empty(placed.shape, dtype), sharding)
+        is_everywhere = mesh.is_all and replicas == mesh.mesh.size()
+        if is_everywhere and replicas == 1:
+            return Told(memory(local.tensor), sharding)
+        number = placed.replica(mesh.coordinate) if mesh.coordinate is not None and mesh.is_first else None
+        axis = next((axis for axis, step in enumerate(chunk_shape) if step > 1 and step % replicas == 0), None)
+        shards: list[tuple[Sequence[int], Any]] = []
+        if self._replica_parallel and replicas > 1 and axis is not None:
+            step = chunk_shape[axis] // replicas
+            if number is not None:
+                shards = _slices(local, axis, chunk_shape[axis], step, number)
+            chunk_shape = (*chunk_shape[:axis], step, *chunk_shape[axis + 1 :])
+            return Told((dtype.name, placed.shape, chunk_shape, False, shards), sharding)
+        if local.pieces and (is_everywhere or number == 0):
+            held = memory(local.tensor)
+            shards = [(piece.box.starts, held[_cut(piece)]) for piece in local.pieces]
+        return Told((dtype.name, placed.shape, chunk_shape, is_everywhere, shards), sharding)
+
+    def _mesh_of(self, tensor: Any) -> _Mesh:
+        mesh = tensor.device_mesh
+        known = self._meshes.get(mesh)
+        if known is None:
+            known = self._meshes[mesh] = _Mesh.of(mesh)
+        return known
+
+    def _text_of(self, placed: Placed, mesh: Any) -> str | None:
+        """The sharding in the words of JAX, if it has words for it."""
+        spec = placed.spec()
+        if spec is None:
+            return None
+        text = self._texts.get((mesh, spec))
+        if text is None:
+            names = mesh.mesh_dim_names or [f"axis_{axis}" for axis in range(mesh.ndim)]
+            text = self._texts[mesh, spec] = named_sharding(spec, names, mesh.mesh.tolist())
+        return text
 
 
 def _slices(local: Local, axis: int, chunk: int, step: int, number: int) -> list[tuple[Sequence[int], Any]]:
     """Of each chunk along an axis the slice of one replica."""
-    held = memory(local.tensor)
     shards: list[tuple[Sequence[int], Any]] = []
+    if not local.pieces:
+        return shards
+    held = memory(local.tensor)
     for piece in local.pieces:
         part = held[_cut(piece)]
         for start in range(number * step, part.shape[axis], chunk):

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regrow._placements import Cut, Piece, Placed, Unknown
+from regrow._placements import Cut, Piece, Placed, Unknown, named_sharding
 
 WHOLE = Cut(None)
 
@@ -97,7 +97,7 @@ def test_a_strided_cut_whose_right_one_is_gone_has_its_pieces_side_by_side() -> 
     assert [piece.at[0] for piece in placed.pieces((1, 0))] == [0, 2]
     assert placed.local_shape((1, 1)) == (4, 3)
     assert placed.chunk_shape() == (2, 3)
-    assert placed.to_json(["dp", "tp"], [[0, 1], [2, 3]]) is None
+    assert placed.spec() is None
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_what_is_even_is_the_named_sharding_of_jax(name: str) -> None:
     names = [f"m{axis}" for axis in range(len(mesh))]
     ids = np.arange(math.prod(mesh)).reshape(mesh)
     shape = (24, 12)
-    text = Placed(shape, mesh, tuple(cuts)).to_json(names, ids.tolist())
-    assert text is not None
-    told = json.loads(text)
+    spec = Placed(shape, mesh, tuple(cuts)).spec()
+    assert spec is not None
+    told = json.loads(named_sharding(spec, names, ids.tolist()))
     flat = np.array([device["id"] for device in np.array(told["device_mesh"]["mesh"], object).ravel()])
     assert flat.reshape(mesh).tolist() == ids.tolist()
     devices = np.array(jax.devices()[: ids.size]).reshape(told["shape"])
-    spec = [tuple(axes) if isinstance(axes, list) else axes for axes in told["partition_spec"]]
-    sharding = NamedSharding(Mesh(devices, told["axis_names"]), P(*spec))
+    axes = [tuple(entry) if isinstance(entry, list) else entry for entry in told["partition_spec"]]
+    sharding = NamedSharding(Mesh(devices, told["axis_names"]), P(*axes))
     found = sharding.devices_indices_map(shape)
     placed = Placed(shape, mesh, tuple(cuts))
     for coordinate in coordinates(mesh):
@@ -150,4 +150,4 @@ def test_what_is_even_is_the_named_sharding_of_jax(name: str) -> None:
 
 
 def test_what_is_uneven_is_no_sharding_of_jax() -> None:
-    assert Placed((7,), (2,), (Cut(0),)).to_json(["x"], [0, 1]) is None
+    assert Placed((7,), (2,), (Cut(0),)).spec() is None
