@@ -12,6 +12,8 @@ import time
 from typing import Any
 
 TOKEN_LEN_BYTES = 16
+PAYLOAD_LEN_MAX_BYTES = 8 << 20
+"""What a `TCPStore` takes at once; it ends the connection of who sends a byte more."""
 LOOKS_SECONDS = (0.001, 0.05)
 """How long before the second look, and how long at most between two."""
 
@@ -19,7 +21,7 @@ LOOKS_SECONDS = (0.001, 0.05)
 class TorchCoordinator:
     """The processes that share a store of torch."""
 
-    value_len_max_bytes = 8 << 20
+    value_len_max_bytes = PAYLOAD_LEN_MAX_BYTES - TOKEN_LEN_BYTES
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.rank = rank

@@ -209,8 +209,10 @@ class LoadOptions(TypedDict, total=False):
             `like` they stay as they are there. A glob that matches nothing is an error.
         cast: A dtype for all arrays, or a dict of globs over key paths, each of which has to match a leaf.
         partial: With `like`: leave out what it lacks, instead of an error.
-        out: A pytree of writable NumPy arrays to be filled; it is also what is returned. Contiguous arrays are read
-            into as they are and checked on the way: after an error their contents are unspecified.
+        out: A pytree of writable NumPy arrays, or of tensors of PyTorch, to be filled; it is also what is returned.
+            Contiguous ones are read into as they are and checked on the way: after an error their contents are
+            unspecified. Beside tensors there may be numbers and text: these are in the tree that is returned, which is
+            another one then, with the same tensors.
         verify: Check data against checksums before handing it out.
         mmap: Make views of the file of all that is stored raw, also where the page cache does not have it yet: slower
             to begin with, and memory that the system can take back. Also of files that other programs write in place

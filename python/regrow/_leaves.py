@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 import ml_dtypes
 import numpy as np
 
-from . import _native
+from . import _native, _torch
+from ._dtypes import DTYPE_NUMBERS as DTYPE_NUMBERS
+from ._dtypes import DTYPES as DTYPES
 from ._errors import CorruptError, InvalidArgumentError, LeafTypeError, RegrowError, UnsupportedError
 from ._nodes import PrngKey, UnknownLeaf
 from ._placements import Placement, placement, replicas, shards_of
@@ -52,11 +54,6 @@ from ._tree import Flat, path_text
     )
 )
 
-DTYPES: tuple[np.dtype[Any], ...] = tuple(np.dtype(getattr(ml_dtypes, name, None) or name) for name in _native.DTYPES)
-"""Every dtype of the engine, by its number there."""
-
-DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES)}
-
 
 class LeafColumns(NamedTuple):
     """Leaves on their way to the engine."""
@@ -76,6 +73,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
         LeafTypeError: for a leaf that no checkpoint can hold, with its key path.
     """
     sharding_texts: dict[Any, str | None] = {}
+    tensors = _torch.Teller(replica_parallel)
     _begin_transfers(flat.leaves, replica_parallel)
 
     def known_sharding(sharding: Any) -> tuple[str | None, bool]:
@@ -83,7 +81,7 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
         return _sharding_text(sharding, sharding_texts), is_plain
 
     def other(leaf: Any, at: int) -> ToldLeaf:
-        return tell(leaf, flat, at, sharding_texts, replica_parallel)
+        return tell(leaf, flat, at, sharding_texts, replica_parallel, tensors)
 
     def known_placement(leaf: Any) -> Placement | None:
         return None if replica_parallel and replicas(leaf) > 1 else placement(leaf)
@@ -114,7 +112,12 @@ class ToldLeaf(NamedTuple):
 
 
 def tell(
-    leaf: Any, flat: Flat, at: int, sharding_texts: dict[Any, str | None], replica_parallel: bool = False
+    leaf: Any,
+    flat: Flat,
+    at: int,
+    sharding_texts: dict[Any, str | None],
+    replica_parallel: bool = False,
+    tensors: _torch.Teller | None = None,
 ) -> ToldLeaf:
     """What any leaf is to the engine, also those that the native half knows by itself.
 
@@ -130,6 +133,9 @@ def tell(
     elif jax_array_type is not None and isinstance(leaf, jax_array_type):
         kind, value = _from_jax(leaf, flat, at, notes, replica_parallel)
         sharding = _sharding_text(leaf.sharding, sharding_texts)
+    elif _torch.is_tensor(leaf):
+        kind = NUMPY_ARRAY
+        value, sharding = _from_torch(leaf, flat, at, tensors or _torch.Teller(replica_parallel))
     else:
         kind, value = _from_other(leaf, flat, at, notes)
     if isinstance(value, np.ndarray) and (kind == NUMPY_ARRAY or kind == NUMPY_SCALAR):
@@ -185,6 +191,13 @@ def _from_other(leaf: Any, flat: Flat, at: int, notes: dict[int, str]) -> tuple[
     else:
         help = "leaves are arrays, numbers, str and bytes; register other classes with jax.tree_util as nodes"
     return _refuse(flat, at, f"is of type {name}, which no checkpoint can hold", help)
+
+
+def _from_torch(leaf: Any, flat: Flat, at: int, tensors: _torch.Teller) -> _torch.Told:
+    try:
+        return tensors.tell(leaf)
+    except _torch.Refused as refused:
+        return _refuse(flat, at, refused.what, refused.help)
 
 
 _ML_OTHERS = frozenset(

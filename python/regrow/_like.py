@@ -1,8 +1,8 @@
 """Loading into what the caller has: a template says structure, dtypes and shapes, and what leaves become.
 
 The engine compares (all differences in one error); here each leaf becomes what the template holds in its place: a
-`jax.Array` on the template's devices, a NumPy array or scalar, a Python number, text. What no checkpoint can hold
-(a function in an Equinox module, `...`) stays as it is in the template.
+`jax.Array` on the template's devices, a tensor, a NumPy array or scalar, a Python number, text. What no checkpoint
+can hold (a function in an Equinox module, `...`) stays as it is in the template.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _native
+from . import _native, _torch
 from ._errors import MismatchError, NotFoundError, UnsupportedError
 from ._handlers import LeafRegistry
 from ._leaves import (
@@ -34,6 +34,7 @@ from ._nodes import PrngKey
 from ._regions import Cut, Place, check_axes, whole
 from ._shardings import Target, impl_of, sharding_of
 from ._text import counted
+from ._torch_fill import Wish, refusal
 from ._tree import Flat, Structure, flatten, path_text
 
 
@@ -57,6 +58,8 @@ class Template:
         self.flat: Flat = flatten(like, handlers)
         self._jax: dict[int, Any] = {}
         """The places of JAX arrays, with what the template has there."""
+        self._torch: dict[int, Any] = {}
+        """The places of torch's tensors, with what the template has there."""
         self._coming: set[int] = set()
         """Leaves that come by regions."""
         self._resized: set[int] = set()
@@ -112,14 +115,18 @@ class Template:
         self.skipped.update(at for at, is_left_out in enumerate(leaves) if is_left_out)
 
     def has_regions(self) -> bool:
-        """Whether there are JAX arrays, or arrays that may have another shape: these are read by regions."""
-        return bool(self._jax or self._resized)
+        """Whether there are JAX arrays, tensors, or arrays of another shape: these are read by regions."""
+        return bool(self._jax or self._torch or self._resized)
+
+    def has_tensors(self) -> bool:
+        """Whether there are tensors of torch."""
+        return bool(self._torch)
 
     def allow_resizing(self) -> None:
         """Lets arrays have another shape than the stored one; JAX' typed keys and numbers may not."""
         leaves = self.flat.leaves
         arrays = {at for at, leaf in enumerate(leaves) if type(leaf) is np.ndarray and not is_numpys_alone(leaf.dtype)}
-        self._resized = arrays | {at for at, leaf in self._jax.items() if not is_prng_key(leaf)}
+        self._resized = arrays | set(self._torch) | {at for at, leaf in self._jax.items() if not is_prng_key(leaf)}
 
     def paths_of_all(self) -> list[str]:
         """The key path of every leaf."""
@@ -139,7 +146,7 @@ class Template:
         """
         leaves, kinds, dtypes, shapes = selected
         targets, places = [], []
-        for at in sorted({*self._jax, *self._resized}):
+        for at in sorted({*self._jax, *self._resized} - self._torch.keys()):
             if leaves[at] < 0 or kinds[at] not in _ARRAY_KINDS:
                 continue
             like, saved = self.flat.leaves[at], shapes[at]
@@ -154,8 +161,23 @@ class Template:
             is_key = is_prng_key(like)
             impl = impl_of(like) if is_key else None
             targets.append(Target(at, leaves[at], dtypes[at], saved, wanted, sharding, impl, is_key))
-        self._coming = {target.at for target in targets} | {place.at for place in places}
+        self._coming |= {target.at for target in targets} | {place.at for place in places}
         return targets, places
+
+    def tensors(self, selected: tuple[list[int], bytes, bytes, list[Any]]) -> list[Wish]:
+        """Those of torch's tensors that are among the selected leaves.
+
+        Raises:
+            MismatchError: for tensors that have not as many axes as the stored arrays.
+        """
+        leaves, kinds, dtypes, shapes = selected
+        wishes = []
+        for at, like in self._torch.items():
+            if leaves[at] >= 0 and kinds[at] in _ARRAY_KINDS:
+                check_axes(self.path_of(at), shapes[at], tuple(like.shape))
+                wishes.append(Wish(at, leaves[at], dtypes[at], shapes[at], like))
+        self._coming |= {wish.at for wish in wishes}
+        return wishes
 
     def fill(self, loaded: LoadedLeaves, by_regions: Callable[[], dict[int, Any]] = dict) -> Any:
         """The template's containers with what was read, once it is sure that all of it fits, and what comes by regions.
@@ -219,6 +241,8 @@ class Template:
             )
         if isinstance(leaf, np.generic) and leaf.dtype in DTYPE_NUMBERS:
             return Wanted(DTYPE_NUMBERS[leaf.dtype], (), lambda value, _at: _array(value)[()])
+        if _torch.is_tensor(leaf):
+            return self._wanted_torch(leaf, at)
         dtype, shape = getattr(leaf, "dtype", None), getattr(leaf, "shape", None)
         if isinstance(dtype, np.dtype) and isinstance(shape, tuple):
             want = self._wanted_array(dtype, tuple(map(int, shape)), at)
@@ -234,6 +258,13 @@ class Template:
             jax = sys.modules["jax"]
             leaf = jax.eval_shape(jax.random.key_data, leaf)
         return Wanted(self._number_of(np.dtype(leaf.dtype), at), tuple(leaf.shape), _array_at)
+
+    def _wanted_torch(self, leaf: Any, at: int) -> Wanted:
+        self._torch[at] = leaf
+        try:
+            return Wanted(_torch.dtype_number(leaf), tuple(leaf.shape), _array_at)
+        except _torch.Refused as refused:
+            raise refusal(refused, path_text(self.flat.structure, at)) from None
 
     def _wanted_array(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> Wanted:
         if not is_numpys_alone(dtype):

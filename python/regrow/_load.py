@@ -20,7 +20,9 @@ from ._report import Stages
 from ._shardings import JaxArrays, Target, shardings_by_leaf
 from ._single_replica import Replicas
 from ._together import Together
-from ._tree import flatten, path_text, unflatten
+from ._torch import is_tensor
+from ._torch_fill import TorchTensors
+from ._tree import Flat, flatten, path_text, unflatten
 
 Selected = tuple[list[int], bytes, bytes, list[Any]]
 """Positions of leaves (-1: none), kinds, dtypes as wanted, shapes."""
@@ -137,7 +139,8 @@ def _read_whole(
     return structure, leaves
 
 
-def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
+def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes, in_place: bool = False) -> Any:
+    """Into the containers of a template; `in_place` into the memory of its tensors, too."""
     template = Template(like, wishes.only, wishes.handlers)
     template.check_unstorable(native.paths)
     if wishes.pad_or_truncate:
@@ -153,12 +156,14 @@ def _load_like(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     partial = wishes.partial or template.is_selection
     selected = native.select([], wishes.casts, template.columns(), partial)
     targets, places = template.regions(selected, by_leaf)
+    tensors = TorchTensors(template.tensors(selected), template.path_of, in_place=in_place)
     arrays = JaxArrays(targets, template.path_of) if targets else None
     replicas = _replicas(native, wishes, arrays, template.path_of)
-    unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
-    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+    makers = _Makers(arrays, replicas, tensors)
+    unread = [*(target.leaf for target in targets), *(place.leaf for place in places), *tensors.leaves]
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         _, leaves = _read_whole(native, wishes, template, reading.watch(rest), unread)
-        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, arrays, places, replicas))
+        return template.fill(LoadedLeaves(*leaves), lambda: _by_regions(reading, makers, places))
 
 
 def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
@@ -181,11 +186,11 @@ def _load_parts(native: _native.Checkpoint, wishes: Wishes) -> Any:
             places.append(Place(at, positions[at], dtypes[at], Cut((box,), shapes[at])))
     targets = [_with_impl(native, target) if target.is_key else target for target in targets]
     arrays = JaxArrays(targets, lambda at: paths[at]) if targets else None
-    replicas = _replicas(native, wishes, arrays, lambda at: paths[at])
+    makers = _Makers(arrays, _replicas(native, wishes, arrays, lambda at: paths[at]))
     unread = [*(target.leaf for target in targets), *(place.leaf for place in places)]
-    with _Reads(native, wishes, selected, unread, arrays, places) as (reading, rest):
+    with _Reads(native, wishes, selected, unread, makers, places) as (reading, rest):
         structure, leaves = _read_whole(native, wishes, None, reading.watch(rest), unread)
-        found = _by_regions(reading, arrays, places, replicas)
+        found = _by_regions(reading, makers, places)
     register_nodes()
     loaded = LoadedLeaves(*leaves)
     # Sequences have placeholders for what was not selected: arrays are arrays, in the same order.
@@ -255,7 +260,7 @@ class _Reads:
         wishes: Wishes,
         selected: Selected,
         unread: list[int],
-        arrays: JaxArrays | None,
+        makers: _Makers,
         places: list[Place],
     ) -> None:
         leaves, _, dtypes, shapes = selected
@@ -266,7 +271,7 @@ class _Reads:
             if leaf >= 0 and leaf not in by_regions
         )
         self._rest = sum(sizes)
-        every = [*([] if arrays is None else arrays.places), *places]
+        every = [*makers.places(), *places]
         total = self._rest + sum(place.len_bytes() for place in every)
         self._reading = Reading(
             native,
@@ -284,15 +289,32 @@ class _Reads:
         self._reading.__exit__(*error)
 
 
-def _by_regions(
-    reading: Reading, arrays: JaxArrays | None, places: list[Place], replicas: Replicas | None
-) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    if arrays is not None:
-        received = () if replicas is None else replicas.places
-        found = arrays.read(reading, but=received)
-        if replicas is not None:
-            found |= replicas.read(reading, arrays)
+class _Makers(NamedTuple):
+    """What makes arrays and tensors of regions."""
+
+    arrays: JaxArrays | None
+    replicas: Replicas | None
+    tensors: TorchTensors | None = None
+
+    def places(self) -> list[Place]:
+        """All that they read."""
+        made = [each for each in (self.arrays, self.tensors) if each is not None]
+        return [place for each in made for place in each.places]
+
+    def read(self, reading: Reading) -> dict[int, Any]:
+        """What they make, by the numbers of leaves in the result."""
+        found: dict[int, Any] = {}
+        if self.arrays is not None:
+            found = self.arrays.read(reading, but=() if self.replicas is None else self.replicas.places)
+            if self.replicas is not None:
+                found |= self.replicas.read(reading, self.arrays)
+        if self.tensors is not None:
+            found |= self.tensors.read(reading)
+        return found
+
+
+def _by_regions(reading: Reading, makers: _Makers, places: list[Place]) -> dict[int, Any]:
+    found = makers.read(reading)
     for group in reading.groups(places):
         for place, (part,) in zip(group, reading.read(group), strict=True):
             found[place.at] = part
@@ -303,6 +325,8 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
     """Fills the caller's own arrays: contiguous ones as they are read, others by a copy afterwards."""
     out = wishes.out
     flat = flatten(out)
+    if any(is_tensor(leaf) for leaf in flat.leaves):
+        return _load_tensors(native, wishes, flat)
     for at, leaf in enumerate(flat.leaves):
         if not isinstance(leaf, np.ndarray) or not leaf.flags.writeable:
             path = _native.paths(flat.structure)[at]
@@ -328,3 +352,26 @@ def _load_out(native: _native.Checkpoint, wishes: Wishes) -> Any:
         if target is not source:
             np.copyto(target, source, casting="equiv")
     return out
+
+
+def _load_tensors(native: _native.Checkpoint, wishes: Wishes, flat: Flat) -> Any:
+    """Fills the caller's tensors, and the arrays beside them. Numbers and text come in containers of their own."""
+    for at, leaf in enumerate(flat.leaves):
+        is_array = isinstance(leaf, np.ndarray) and leaf.flags.writeable
+        if not (is_array or is_tensor(leaf) or isinstance(leaf, (bool, int, float, complex, str, bytes))):
+            path = _native.paths(flat.structure)[at]
+            raise InvalidArgumentError(
+                f"`out` holds something else than tensors, writable numpy arrays, numbers and text\n  leaf {path}",
+                leaf=path,
+            )
+    loaded = flatten(_load_like(native, wishes.out, wishes, in_place=True)).leaves
+    leaves = []
+    for target, source in zip(flat.leaves, loaded, strict=True):
+        if isinstance(target, np.ndarray):
+            if target is not source:
+                np.copyto(target, source, casting="equiv")
+            leaves.append(target)
+        else:
+            leaves.append(source)
+    is_whole = all(isinstance(leaf, np.ndarray) or is_tensor(leaf) for leaf in flat.leaves)
+    return wishes.out if is_whole else flat.with_leaves(leaves)

@@ -597,3 +597,13 @@ class TrakArrays:
 
 def trak_repair(path: str, metadata: str | None, half_precision: bool | None, recompute_zero_rows: bool) -> list[str]:
     """Repairs a store; says what was done."""
+
+def load_regions_into(
+    checkpoint: Checkpoint,
+    wanted: Sequence[tuple[int, int, Regions]],
+    outs: Sequence[np.ndarray[Any, Any]],
+    unverified: bool,
+    budget: int | None,
+    watch: _Watch,
+) -> list[bool]:
+    """Reads regions (leaf, number of the dtype, what of it) to contiguous arrays that share no memory."""

@@ -45,7 +45,8 @@ def load(
     Args:
         path: A checkpoint, or a folder of steps.
         like: A template. Key paths, shapes and dtypes must be the same; leaves become what it holds: `jax.Array`
-            with its sharding, NumPy arrays, numbers, text. What no checkpoint can hold stays as it is in `like`.
+            with its sharding, tensors with their mesh and placements, NumPy arrays, numbers, text. What no checkpoint
+            can hold stays as it is in `like`.
         step: The step of a folder of steps; the newest if `None`.
         item: The item of a checkpoint of several; all of them if `None`.
         strict: As for `open`.

@@ -17,19 +17,13 @@ import numpy as np
 from . import _native
 from ._errors import MismatchError
 from ._leaves import DTYPES
+from ._meshes import Box
 from ._progress import Progress, Watch
 from ._report import Stages
 
 BUDGET_DEFAULT_BYTES = 64 << 20
 
 Report = Callable[[int, int], object]
-
-
-class Box(NamedTuple):
-    """A hyper-rectangle, in elements."""
-
-    starts: tuple[int, ...]
-    lens: tuple[int, ...]
 
 
 class Cut:
@@ -54,6 +48,10 @@ class Cut:
         for box in boxes:
             known = inside[box]
             self.sources.append((-1 if known is None else numbers[known], None if known == box else box))
+
+    def is_stored(self) -> bool:
+        """Whether every box lies within the saved shape."""
+        return all(box is None for _, box in self.sources)
 
 
 class Place(NamedTuple):
@@ -163,6 +161,22 @@ class Reading:
         self._done += len_bytes
         if self._report is not None:
             self._report(min(self._done, self._total), self._total)
+
+    def read_into(self, places: Sequence[Place], outs: Sequence[np.ndarray[Any, Any]]) -> list[bool]:
+        """Reads places of one box each to where the caller wants them; says for which of them that could be done.
+
+        Those that share memory, or are not contiguous, are left as they are.
+        """
+        wanted = [(place.leaf, place.dtype, place.cut.regions) for place in places]
+        len_bytes = sum(place.len_bytes() for place in places)
+        if not wanted:
+            return []
+        filled = _native.load_regions_into(
+            self._native, wanted, outs, not self._verify, self._budget // 2, self.watch(len_bytes)
+        )
+        # The others are read again, and counted then.
+        self._done -= sum(place.len_bytes() for place, is_filled in zip(places, filled, strict=True) if not is_filled)
+        return filled
 
     def groups(self, places: Sequence[Place]) -> Iterator[list[Place]]:
         """Places in groups of bounded size, so that two of them take half of the budget; a larger one is alone."""

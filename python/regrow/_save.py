@@ -21,8 +21,9 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
     Args:
         path: The folder or file to make, or its URL; not inside a checkpoint.
         tree: Any pytree: dicts with `str` or `int` keys (their order is kept), lists, tuples, named tuples, `None`,
-            dataclasses and all that is registered with JAX; leaves are NumPy and JAX arrays of any dtype, NumPy
-            and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is being saved.
+            dataclasses and all that is registered with JAX; leaves are NumPy and JAX arrays of any dtype, tensors of
+            PyTorch, NumPy and Python numbers, `str`, `bytes` and typed PRNG keys. It must not change while it is
+            being saved.
         progress: `None`: a bar on a terminal if it takes longer than a second; `True`: a bar; `False`: none; or a
             function of the bytes done and the bytes in all. What that raises ends the save, as Ctrl-C does.
         **options: The keywords of `SaveOptions`.

@@ -17,8 +17,9 @@ import numpy as np
 from . import _native
 from ._errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from ._leaves import DTYPES
+from ._meshes import Box
 from ._puts import Puts
-from ._regions import Box, Cut, Place, Reading, box_of, whole
+from ._regions import Cut, Place, Reading, box_of, whole
 from ._text import counted
 from ._tree import flatten
 

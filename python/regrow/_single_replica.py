@@ -26,7 +26,8 @@ from ._broadcast import Broadcast, failures, part_words
 from ._coordination import Session
 from ._errors import InvalidArgumentError
 from ._leaves import DTYPES
-from ._regions import Box, Place, Reading
+from ._meshes import Box
+from ._regions import Place, Reading
 from ._shardings import JaxArrays, Spread
 from ._text import counted
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
-use regrow::array::{Array, Dtype, Region, Shape};
+use regrow::array::{Array, Region, Shape};
 use regrow::engine::Selected;
 use regrow::tree::{Leaf, LeafData, LeafInfo, LeafKind};
 use regrow::{Error, OpenOptions, RegionOptions, SaveReport, VerifyOptions, VerifyReport};
@@ -145,6 +145,11 @@ impl Checkpoint {
         Self(checkpoint)
     }
 
+    /// As the engine has it.
+    pub fn opened(&self) -> &regrow::Checkpoint {
+        &self.0
+    }
+
     fn len_bytes(&self) -> u64 {
         self.0.tree().leaves().iter().map(LeafInfo::len_bytes).fold(0, u64::saturating_add)
     }
@@ -168,11 +173,6 @@ type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);
-
-/// The dtype of a number in the columns.
-fn dtype_of(number: u8) -> Option<Dtype> {
-    Dtype::all().nth(number.into())
-}
 
 #[pymethods]
 impl Checkpoint {
@@ -300,7 +300,7 @@ impl Checkpoint {
         budget: Option<u64>,
         watch: WatchIn,
     ) -> PyResult<Bound<'py, PyList>> {
-        let wanted = leaf_regions(wanted, dtype_of);
+        let wanted = leaf_regions(wanted);
         let elements = wanted.iter().map(|want| want.region.len_elements());
         let arrays = watched(py, watch, elements.fold(0, u64::saturating_add), |monitor| {
             let options = RegionOptions { unverified, budget_bytes: budget, monitor };

@@ -17,6 +17,7 @@
 //! | `memory` | all that is `unsafe`: Python's memory as [`Bytes`](bytes::Bytes), and the reverse |
 //! | `options` | what a caller asks for |
 //! | `checkpoint` | an opened checkpoint |
+//! | `regions` | regions of its leaves into memory of the caller |
 //! | `background` | saves while Python goes on |
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
@@ -105,7 +106,7 @@ mod _native {
     #[pymodule_export]
     use crate::pytree_data::{pytree_appears, pytree_entries, pytree_manifest};
     #[pymodule_export]
-    use crate::regions::Regions;
+    use crate::regions::{Regions, load_regions_into};
     #[pymodule_export]
     use crate::remove::remove;
     #[pymodule_export]

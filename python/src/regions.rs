@@ -1,10 +1,14 @@
 //! Regions of leaves that are to be read. Thousands of leaves are cut alike: they share one object.
 
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
-use regrow::LeafRegion;
 use regrow::array::{Dtype, Region};
+use regrow::{LeafRegion, RegionOptions};
 
+use crate::checkpoint::Checkpoint;
 use crate::error::OrRaise;
+use crate::memory::Destinations;
+use crate::watch::{WatchIn, watched};
 
 /// Regions of a leaf.
 #[pyclass(frozen, module = "regrow._native")]
@@ -24,11 +28,41 @@ impl Regions {
 pub type RegionsIn<'py> = (usize, u8, Bound<'py, Regions>);
 
 /// All of them, one after the other.
-pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>, dtype_of: impl Fn(u8) -> Option<Dtype>) -> Vec<LeafRegion> {
+pub fn leaf_regions(wanted: Vec<RegionsIn<'_>>) -> Vec<LeafRegion> {
     let mut all = Vec::new();
     for (leaf, dtype, regions) in wanted {
-        let dtype = dtype_of(dtype);
+        let dtype = Dtype::all().nth(dtype.into());
         all.extend(regions.get().0.iter().map(|region| LeafRegion { leaf, region: region.clone(), dtype }));
     }
     all
+}
+
+/// Reads regions into arrays, one for each; says which of them were filled. Those that are not contiguous, cannot be
+/// written to, or share memory with another one are left as they are, and their regions are not read.
+#[pyfunction]
+#[pyo3(signature = (checkpoint, wanted, outs, unverified, budget, watch))]
+pub fn load_regions_into<'py>(
+    py: Python<'py>,
+    checkpoint: PyRef<'py, Checkpoint>,
+    wanted: Vec<RegionsIn<'py>>,
+    outs: Vec<Bound<'py, PyUntypedArray>>,
+    unverified: bool,
+    budget: Option<u64>,
+    watch: WatchIn,
+) -> PyResult<Vec<bool>> {
+    let wanted = leaf_regions(wanted);
+    let mut outs = Destinations::new(outs.into_iter().map(Some).collect());
+    let filled = outs.are_filled();
+    let (wanted, bytes): (Vec<LeafRegion>, Vec<&mut [u8]>) =
+        wanted.into_iter().zip(outs.bytes_mut()).filter_map(|(want, out)| Some((want, out?))).unzip();
+    let len_bytes = bytes.iter().map(|out| out.len() as u64).fold(0, u64::saturating_add);
+    let checkpoint = checkpoint.opened();
+    watched(py, watch, len_bytes, |monitor| {
+        checkpoint.load_regions_into(
+            &wanted,
+            bytes,
+            &RegionOptions { unverified, budget_bytes: budget, monitor },
+        )
+    })?;
+    Ok(filled)
 }

@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import coordinators
 import processes
 
+import regrow
 from regrow import _coordination
 from regrow._coordination_torch import TorchCoordinator
 
@@ -83,6 +84,43 @@ def test_every_store_keeps_the_protocol(tmp_path, kind):
     assert each.get("a", 0.01) is None
     threading.Timer(0.1, each.put_if_absent, ("c", b"late")).start()
     assert each.get("c", 30) == b"late"
+    longest = bytes(range(256)) * (each.value_len_max_bytes // 256) + b"z" * (each.value_len_max_bytes % 256)
+    assert each.put_if_absent("longest", longest)
+    assert each.get("longest", 30) == longest
     each.remove("a")
     assert each.get("a/b", 0) is None
     assert each.put_if_absent("a/b", b"new")
+
+
+LEAVES_AT_ONCE = """
+    import os
+    import torch, torch.distributed
+    import regrow
+    from regrow._coordination_torch import find
+
+    torch.distributed.init_process_group("gloo", init_method=arguments["init"], rank=rank, world_size=size)
+
+    class Slow:
+        "Looks for the end of the save when rank 0 is gone, and the store with it."
+
+        def __init__(self, inner):
+            self.inner, self.rank, self.size = inner, inner.rank, inner.size
+            self.value_len_max_bytes = inner.value_len_max_bytes
+            self.put_if_absent, self.remove, self.live = inner.put_if_absent, inner.remove, inner.live
+
+        def get(self, key, wait):
+            if rank and "/commit/" in key:
+                time.sleep(3)
+            return self.inner.get(key, wait)
+
+    report = regrow.save(arguments["target"], {"w": torch.arange(5)}, job=regrow.Job(Slow(find()), timeout=30))
+    done(report.leaf_count)
+    os._exit(0)
+"""
+
+
+def test_a_save_has_succeeded_for_all_if_rank_0_ends_right_after_it(tmp_path):
+    arguments = {"init": f"tcp://127.0.0.1:{processes.free_port()}", "target": str(tmp_path / "step_1")}
+    ended = processes.run(2, LEAVES_AT_ONCE, tmp_path / "run", arguments=arguments)
+    assert [each.value for each in ended] == [1, 1]
+    assert regrow.load(tmp_path / "step_1")["w"].tolist() == [0, 1, 2, 3, 4]

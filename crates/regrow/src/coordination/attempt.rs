@@ -140,7 +140,7 @@ impl MeetingPlace {
         if exchange.failure()?.is_some() || !exchange.put(&format!("here/{}", exchange.rank()), &token)? {
             return Ok(false);
         }
-        match exchange.collect(PHASE, Awaited::OfRank0("begun"), patience) {
+        match exchange.collect(PHASE, Awaited::Of(0, "begun"), patience) {
             Ok(_) => Ok(true),
             Err(Stop::There(failure)) if failure.is_superseded => Ok(false),
             Err(stop) => Err(given_up(exchange, stop)),

@@ -98,8 +98,8 @@ impl fmt::Debug for OnWait {
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
-    /// The value of rank 0, under this name.
-    OfRank0(&'a str),
+    /// The value of one rank, under this name.
+    Of(usize, &'a str),
     /// Those of all other ranks, each under `<this name>/<rank>`.
     OfOthers(&'a str),
 }
@@ -107,14 +107,14 @@ pub(super) enum Awaited<'a> {
 impl Awaited<'_> {
     fn ranks(self, size: usize) -> Range<usize> {
         match self {
-            Self::OfRank0(_) => 0..1,
+            Self::Of(rank, _) => rank..rank + 1,
             Self::OfOthers(_) => 1..size,
         }
     }
 
     fn name(self, rank: usize) -> String {
         match self {
-            Self::OfRank0(name) => name.to_owned(),
+            Self::Of(_, name) => name.to_owned(),
             Self::OfOthers(folder) => format!("{folder}/{rank}"),
         }
     }

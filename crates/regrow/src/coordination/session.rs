@@ -146,7 +146,7 @@ impl Session {
     /// What the service says; `InvalidArgument` for a phase that there was already.
     pub fn post(&self, phase: &str, value: &Bytes) -> Result<()> {
         let Some(exchange) = self.enter(phase)? else { return Ok(()) };
-        let put = exchange.put(&from(phase, self.rank), value);
+        let put = exchange.put(&given_by(phase, self.rank), value);
         let stop = match put {
             Ok(true) => return Ok(()),
             Ok(false) => two_writers(phase).into(),
@@ -166,7 +166,8 @@ impl Session {
                 .expected(format_args!("below {}, and not {}", self.size, self.rank), rank));
         }
         let Some((_, exchange)) = &self.with_others else { return Ok(Bytes::new()) };
-        let found = exchange.collect(phase, &[(rank, from(phase, rank))], exchange.options.timeout);
+        let found =
+            exchange.collect(phase, Awaited::Of(rank, &given_by(phase, rank)), exchange.options.timeout);
         let values = found.map_err(|stop| self.give_up(exchange, phase, stop))?;
         Ok(values.into_iter().next().unwrap_or_default())
     }
@@ -206,7 +207,7 @@ impl Session {
         value: &Bytes,
     ) -> Result<Option<Vec<Bytes>>, Stop> {
         if self.rank != 0 {
-            if !exchange.put(&format!("{}/{}", from(phase), self.rank), value)? {
+            if !exchange.put(&given_by(phase, self.rank), value)? {
                 return Err(two_writers(phase).into());
             }
             return Ok(None);
@@ -228,7 +229,7 @@ impl Session {
     /// Waits for what rank 0 decides.
     fn follow(&self, exchange: &Exchange, phase: &str) -> Result<Bytes> {
         let verdict = verdict_of(phase);
-        match exchange.collect(phase, Awaited::OfRank0(&verdict), exchange.patience_with_rank_0()) {
+        match exchange.collect(phase, Awaited::Of(0, &verdict), exchange.patience_with_rank_0()) {
             Ok(verdicts) => self.take(verdicts.into_iter().next().unwrap_or_default()),
             Err(stop) => self.settle(exchange, phase, stop),
         }
@@ -293,6 +294,10 @@ impl Drop for Session {
 /// Below it each rank has its value.
 fn from(phase: &str) -> String {
     format!("{phase}/from")
+}
+
+fn given_by(phase: &str, rank: usize) -> String {
+    format!("{}/{rank}", from(phase))
 }
 
 fn verdict_of(phase: &str) -> String {
