@@ -150,6 +150,8 @@ bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 pro
 	$(SAY) "benchmark: $(BENCH_OUT)/processes/results.md; the merge of a thousand processes' records"
 	$(BIN)/python benches/sharded.py --out $(BENCH_OUT)/processes $(PROCESSES)
 	$(CARGO) run --quiet --locked --release -p regrow --example merge_parts -- 1024 10000 $(BENCH_OUT)/processes
+	printf '==> %s\n' "one replica reads for all: $(BENCH_OUT)/replicas/results.md"
+	$(BIN)/python benches/replicas.py --out $(BENCH_OUT)/replicas
 
 guard: rust-prerequisites ## Instruction counts of the fixed-cost paths against benches/guard.json (needs valgrind)
 	$(SAY) "instruction counts"

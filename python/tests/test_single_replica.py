@@ -211,7 +211,9 @@ def saved(tmp_path_factory):
 def run(saved, tmp_path, size, worker, **options):
     names = ("keys", "steps", "damaged")
     arguments = {"path": str(saved / "tree"), **{name: str(saved / name) for name in names}}
-    return processes.run(size, BEGIN + worker, tmp_path, arguments=arguments, jax=True, environment=EIGHT, **options)
+    # Each has eight devices: on a busy machine that takes its time.
+    options |= {"jax": True, "environment": EIGHT, "seconds_max": 200}
+    return processes.run(size, BEGIN + worker, tmp_path, arguments=arguments, **options)
 
 
 def len_bytes(dtypes):
