@@ -16,7 +16,7 @@ use super::reuse::{reuse, reuse_nothing};
 use super::split::HEADER_LEN_MAX_BYTES;
 use super::write::write_files;
 use crate::array::{Array, Shape, chunk_counts, chunk_starts};
-use crate::error::{Result, ResultExt};
+use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
 use crate::options::{BUDGET_DEFAULT_BYTES, SaveOptions};
@@ -94,7 +94,8 @@ fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)
             None if is_own => add(0, plan.name(at).to_owned(), array),
             None => Ok(()),
         };
-        added.at_leaf(&plan.path(at))?;
+        // A path is looked for in the whole tree.
+        added.map_err(|error| error.at_leaf(&plan.path(at)))?;
     }
     build.close()?;
     Ok((build.finish()?, pieces))
