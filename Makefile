@@ -149,6 +149,7 @@ bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3f
 bench-processes: develop-release ## Sharded saves and restores by 1, 2 and 4 processes of jax.distributed beside Orbax (half an hour); PROCESSES='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/processes/results.md; the merge of a thousand processes' records"
 	$(BIN)/python benches/sharded.py --out $(BENCH_OUT)/processes $(PROCESSES)
+	$(BIN)/python benches/coordination.py --ranks 1024 --folder $(BENCH_OUT)/processes
 	$(CARGO) run --quiet --locked --release -p regrow --example merge_parts -- 1024 10000 $(BENCH_OUT)/processes
 	printf '==> %s\n' "one replica reads for all: $(BENCH_OUT)/replicas/results.md"
 	$(BIN)/python benches/replicas.py --out $(BENCH_OUT)/replicas

@@ -1,7 +1,7 @@
 //! Opening a checkpoint in the default layout: `regrow.json` alone, until data is asked for.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
@@ -28,6 +28,10 @@ const RUNS_MAX: usize = 4096;
 /// Regions from this length on are read past the page cache; shorter ones may be wanted again.
 const DIRECT_LEN_MIN_BYTES: usize = 32 << 20;
 
+/// Descriptions of arrays that are remembered, and the longest of them.
+const METAS_LEN: usize = 256;
+const META_LEN_MAX_BYTES: usize = 4 << 10;
+
 /// An opened checkpoint in the default layout.
 #[derive(Debug)]
 pub struct RegrowReader {
@@ -42,6 +46,9 @@ pub struct RegrowReader {
     step_folder: Option<StepFolder>,
     /// Opened when the first compressed leaf is read.
     database: OnceLock<Arc<OcdbtStore>>,
+    /// The last few descriptions of arrays, by their text: thousands of arrays share one, and each part of each array asks
+    /// for its own.
+    metas: Mutex<HashMap<Bytes, Arc<ArrayMeta>>>,
 }
 
 impl RegrowReader {
@@ -152,6 +159,7 @@ impl RegrowReader {
             is_in_parts,
             step_folder: None,
             database: OnceLock::new(),
+            metas: Mutex::default(),
         })
     }
 
@@ -178,7 +186,7 @@ impl RegrowReader {
         let Some(json) = database.get_text_key(&key)? else {
             return Err(Error::corrupt(format!("the database has no {key}")));
         };
-        let meta = Arc::new(ArrayMeta::parse_v3(&json)?);
+        let meta = self.meta(&json)?;
         if meta.shape() != &info.shape || meta.dtype() != super::stored_dtype(info.dtype) {
             return Err(Error::corrupt("zarr.json and regrow.json differ")
                 .in_file(database.describe(key.as_bytes()))
@@ -188,6 +196,24 @@ impl RegrowReader {
                 ));
         }
         Ok(ZarrArray::new(database, info.name.as_bytes(), meta, Missing::Error))
+    }
+
+    /// What a `zarr.json` says.
+    fn meta(&self, json: &Bytes) -> Result<Arc<ArrayMeta>> {
+        let known = || self.metas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meta) = known().get(json) {
+            return Ok(Arc::clone(meta));
+        }
+        let meta = Arc::new(ArrayMeta::parse_v3(json)?);
+        if json.len() <= META_LEN_MAX_BYTES {
+            let mut known = known();
+            if known.len() >= METAS_LEN {
+                known.clear();
+            }
+            // A copy: these bytes may be a view of a whole node of the database.
+            known.insert(Bytes::copy_from_slice(json), Arc::clone(&meta));
+        }
+        Ok(meta)
     }
 
     /// Errs unless the database is the one that was written with `regrow.json`.

@@ -17,7 +17,7 @@ use super::reuse::{reuse, reuse_nothing};
 use super::split::HEADER_LEN_MAX_BYTES;
 use super::write::write_files;
 use crate::array::{Array, Region, Shape, Shard, Shards, chunk_counts, chunk_starts};
-use crate::error::{Result, ResultExt};
+use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
 use crate::options::{BUDGET_DEFAULT_BYTES, Layout, SaveOptions};
@@ -104,7 +104,8 @@ fn pieces_of(plan: &Plan<'_>, writer: WriterRank) -> Result<(Tree<Leaf>, Pieces)
                 })
             }
         };
-        added.at_leaf(&plan.path(at))?;
+        // A path is looked for in the whole tree.
+        added.map_err(|error| error.at_leaf(&plan.path(at)))?;
     }
     build.close()?;
     Ok((build.finish()?, pieces))
