@@ -233,8 +233,7 @@ def run(
     calls: Sequence[tuple[Any, ...]],
     done: Callable[[int, Any], None],
 ) -> list[Any]:
-    """Has an executor make all the calls; gives their results in order. `done` is told of each that has ended, and what
-    it gave.
+    """Has an executor make all the calls; gives their results in order. `done` gets each as soon as its call has ended.
 
     A call that ends without an answer of `work` (its worker died, or was lost) is made again. The first error that
     `work` tells is raised, when no call is under way any more.
