@@ -67,12 +67,12 @@ test-long: develop ## Processes killed at random moments of a save, a hundred ti
 	$(SAY) "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: the real TRAKer, torch tensors, transformers (installs PyTorch, 5 GB)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
 	cd python && $(TORCH_BIN)/maturin develop --quiet --locked
-	printf '==> %s\n' "the real TRAKer, with its own saver and with ours; safetensors of torch tensors; programs that use them"
+	printf '==> %s\n' "tensors and DTensors, judged by torch's distributed checkpoint; the real TRAKer; safetensors; programs that use them"
 	$(TORCH_BIN)/python -m pytest tests_torch
 
 test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions by the workers of Dask and Ray (installs both, 300 MB)

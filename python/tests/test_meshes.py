@@ -79,6 +79,7 @@ def test_parts_are_what_chunk_gives_even_and_uneven_and_empty(name: str) -> None
             assert placed.local_shape(coordinate) == local.shape, (shape, coordinate)
             np.testing.assert_array_equal(put_together(local.shape, array, pieces), local)
             for (starts, lens), _ in pieces:
+                assert all(lens), "what is empty is no piece"
                 times[tuple(slice(first, first + size) for first, size in zip(starts, lens, strict=True))] += 1
                 for axis in range(2):
                     bounds[axis] |= {starts[axis], starts[axis] + lens[axis]} - {0, shape[axis]}
