@@ -86,7 +86,9 @@ def to_native(flat: Flat, replica_parallel: bool = False) -> LeafColumns:
     def known_placement(leaf: Any) -> Placement | None:
         return None if replica_parallel and replicas(leaf) > 1 else placement(leaf)
 
-    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, _jax_hooks(known_placement))
+    found = _jax_hooks()
+    jax_hooks = None if found is None else (*found, known_placement)
+    hooks = (_KINDS, DTYPE_NUMBERS, other, _shows_memory, known_sharding, jax_hooks)
     return LeafColumns(*_native.leaf_columns(flat.leaves, hooks))
 
 
@@ -269,15 +271,12 @@ def _shows_memory(cls: type[Any]) -> bool:
     )
 
 
-JaxHooks = tuple[type[Any], Callable[[Any], Any], Callable[[Any], Placement | None]]
-
-
-def _jax_hooks(known_placement: Callable[[Any], Placement | None]) -> JaxHooks | None:
+def _jax_hooks() -> tuple[type[Any], Callable[[Any], Any]] | None:
     """JAX' class of shardings on one device, and what is behind ``jax.Array.__dlpack__``, which takes five times as
     long to get there. Before jaxlib 0.6 it was elsewhere, and could take arrays away from who shows them: not used."""
     export = getattr(sys.modules.get("jaxlib._jax"), "buffer_to_dlpack_managed_tensor", None)
     sharding = getattr(sys.modules.get("jax"), "sharding", None)
-    return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export, known_placement)
+    return None if export is None or sharding is None else (sharding.SingleDeviceSharding, export)
 
 
 def is_prng_key(leaf: Any) -> bool:

@@ -285,9 +285,15 @@ def test_without_dlpack_it_only_takes_longer(
     hooks = None if answer == "no such function" else (jax.sharding.SingleDeviceSharding, export)
     monkeypatch.setattr(_leaves, "_jax_hooks", lambda: hooks)
     tree = {name: jnp.asarray(array_of(name, (4, 3))) for name in EXACT}
+    tree["in shards"] = on_two_devices(np.arange(8, dtype=np.float32))
     saver.save(tmp_path / "x", tree).wait()
     for name, array in regrow.load(tmp_path / "x").items():
         assert bits_of(array) == bits_of(tree[name])
+
+
+def on_two_devices(array: np.ndarray[Any, Any]) -> jax.Array:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("x",))
+    return jax.device_put(array, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
 
 
 def test_jax_has_what_makes_it_quick() -> None:
@@ -295,3 +301,5 @@ def test_jax_has_what_makes_it_quick() -> None:
     assert hooks is not None
     columns = _leaves.to_native(regrow._tree.flatten([jnp.ones(3, jnp.bfloat16)] * 3))
     assert {type(value).__name__ for value in columns.values} == {"PyCapsule"}
+    columns = _leaves.to_native(regrow._tree.flatten([on_two_devices(np.zeros(4, np.float32))] * 3))
+    assert {type(value).__name__ for value in columns.values} == {"HeldShards"}
