@@ -21,6 +21,9 @@ type CopyOut = (OsString, usize, u64, u64, f64);
 /// Name and length of a file.
 type FileIn = (String, u64);
 
+/// The files of a share, and the bytes of all of them.
+type FilesOut = (Vec<FileIn>, u64);
+
 /// The files that a share has brought: name, by what they are found, digest, whether read back. And bytes that were there
 /// already.
 type ShareOut = (Vec<(String, String, String, bool)>, u64);
@@ -67,7 +70,7 @@ impl SharedCopy {
     }
 
     /// By what workers join; and the files of each of at most `count` shares, with the bytes of all of them.
-    fn about(&self, count: u32) -> PyResult<(String, Vec<(Vec<FileIn>, u64)>)> {
+    fn about(&self, count: u32) -> PyResult<(String, Vec<FilesOut>)> {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = begun.as_ref().ok_or_else(ended).or_raise()?;
         let shares = begun.shares(count).into_iter().map(|share| (share.files, share.len_bytes));
