@@ -165,6 +165,58 @@ def test_a_source_that_is_replaced_is_copied_anew(source: Path, tmp_path: Path, 
     assert_same(regrow.load(tmp_path / "shared"), regrow.load(source))
 
 
+class Meddling:
+    """An executor that does a call itself, as `how` wants it."""
+
+    def __init__(self, how: Callable[..., Any]) -> None:
+        self.how = how
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self.how(function, *arguments))
+        return future
+
+
+def test_a_file_that_changes_when_its_share_is_done_is_copied_anew(source: Path, tmp_path: Path) -> None:
+    changed: list[str] = []
+
+    def change_behind(function: Callable[..., Any], *arguments: Any) -> Any:
+        outcome = function(*arguments)
+        name, len_bytes = max(arguments[3][1], key=lambda file: file[1])
+        if not changed:
+            changed.append(name)
+            (source / name).write_bytes(b"x" * len_bytes)
+        return outcome
+
+    regrow.copy(source, tmp_path / "shared", executor=Meddling(change_behind), workers=2)
+    assert files_of(tmp_path / "shared") == files_of(source)
+    assert changed
+
+
+def test_a_worker_that_finds_other_files_says_so(source: Path, tmp_path: Path) -> None:
+    def other_lengths(function: Callable[..., Any], *arguments: Any) -> Any:
+        ticket, files = arguments[3]
+        told = (ticket, [(name, len_bytes + 1) for name, len_bytes in files])
+        return function(*arguments[:3], told, *arguments[4:])
+
+    with pytest.raises(regrow.ReplacedError, match="a worker finds other files in the source"):
+        regrow.copy(source, tmp_path / "shared", executor=Meddling(other_lengths), workers=2)
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_two_calls_of_one_share_write_apart(source: Path, tmp_path: Path) -> None:
+    def twice(function: Callable[..., Any], *arguments: Any) -> Any:
+        outcomes = [function(*arguments) for _ in range(2)]
+        first, second = ({by for _, by, _, _ in brought[0]} for brought, error in outcomes if error is None)
+        assert first
+        assert not first & second
+        return outcomes[0]
+
+    regrow.copy(source, tmp_path / "shared", executor=Meddling(twice), workers=2)
+    assert files_of(tmp_path / "shared") == files_of(source)
+    assert sorted(os.listdir(tmp_path)) == ["shared", "source"]
+
+
 def test_what_cannot_be_copied_is_refused_before_anything_begins(source: Path, tmp_path: Path, pool: Any) -> None:
     counting = Killing(pool, 0, die_at_once)
     with pytest.raises(regrow.InvalidArgumentError, match="the same"):

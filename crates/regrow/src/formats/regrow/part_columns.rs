@@ -117,6 +117,22 @@ mod tests {
     }
 
     #[test]
+    fn compressed_pieces_have_columns_of_their_own() {
+        let coded = |lens: &str| {
+            let coded = format!(r#","coded":{{"file":1,"pieces":[1],"offsets":[90],"lens":{lens}}}}}"#);
+            PartColumns::parse(&sealed(&format!("{}{coded},{REST}", PIECES.trim_end_matches('}'))))
+        };
+        let pieces = coded("[80]").unwrap().pieces.coded.unwrap();
+        assert_eq!(
+            (pieces.file, pieces.pieces, pieces.offsets, pieces.lens),
+            (1, vec![1], vec![90], vec![80])
+        );
+        for wrong in ["[]", "[80,80]"] {
+            assert_eq!(coded(wrong).unwrap_err().kind(), crate::error::ErrorKind::Corrupt, "{wrong}");
+        }
+    }
+
+    #[test]
     fn other_members_may_come_first_and_missing_ones_are_told() {
         PartColumns::parse(&sealed(&format!("\"later\":[{{}}],{REST},\"structure\":{{}},{PIECES}"))).unwrap();
         for wrong in [
