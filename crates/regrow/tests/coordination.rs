@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -41,7 +40,7 @@ fn buckets(test: &str) -> Vec<Location> {
         .with("region", "us-east-1")
         .with("key", "test")
         .with("secret", "testtest");
-    vec![Location::with_options(Path::new(&format!("s3://{test}/meet")), &s3).unwrap()]
+    vec![Location::with_options(std::path::Path::new(&format!("s3://{test}/meet")), &s3).unwrap()]
 }
 
 #[cfg(not(feature = "cloud"))]

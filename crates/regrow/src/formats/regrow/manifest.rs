@@ -32,6 +32,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::hex;
 use crate::array::Shape;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::error::{Error, Result};
@@ -61,9 +62,9 @@ pub fn is_part_name(name: &str) -> bool {
     name.starts_with("regrow.process_") && (name.ends_with(".json") || name.ends_with(".zstd"))
 }
 
-const OPENING: &str = "{\"crc32c\":\"";
-const CRC_HEX_LEN: usize = 8;
-const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;
+pub(super) const OPENING: &str = "{\"crc32c\":\"";
+pub(super) const CRC_HEX_LEN: usize = 8;
+pub(super) const BODY_OFFSET: usize = OPENING.len() + CRC_HEX_LEN + 2;
 
 /// Where a leaf's bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub enum LeafPlace {
     Nowhere,
 }
 
-const CHUNKS: i32 = -1;
-const NOWHERE: i32 = -2;
+pub(super) const CHUNKS: i32 = -1;
+pub(super) const NOWHERE: i32 = -2;
 
 /// The file, read: see the module's story.
 #[derive(Debug, Deserialize)]
@@ -177,12 +178,12 @@ pub struct DataFile {
     /// Where blocks begin; before it lies the header.
     pub data_offset: u64,
     /// CRC-32C of the bytes before `data_offset`.
-    #[serde(with = "hex32")]
+    #[serde(with = "hex::number")]
     pub head_crc32c: u32,
     /// Bytes a block; the last may be shorter.
     pub block_len_bytes: u64,
     /// CRC-32C of each block.
-    #[serde(with = "hex32_list")]
+    #[serde(with = "hex::list")]
     pub block_crc32c: Vec<u32>,
     /// BLAKE3 of the bytes from `data_offset` to the end, in 64 hex digits: of files of leaves that had not changed
     /// since the save before, so that the next one need not read them to know.
@@ -199,7 +200,7 @@ pub struct SmallFile {
     pub len_bytes: u64,
     /// CRC-32C of all of it, for regrow 0.1.0, which knows nothing else. It says nothing of a file that ends in its
     /// own CRC-32C, as those of the database do: the CRC of anything followed by its CRC is [`CRC_OF_SEALED`].
-    #[serde(with = "hex32")]
+    #[serde(with = "hex::number")]
     pub crc32c: u32,
     /// BLAKE3 of all of it, in 64 hex digits: what is checked, where it is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -397,208 +398,10 @@ impl Manifest {
     }
 }
 
-/// The file in the making, of a checkpoint that is being written now.
-#[derive(Debug)]
-pub(super) struct NewManifest<'a> {
-    /// The exact pytree, as [`Structure::to_json`] gives it.
-    pub structure: &'a str,
-    /// The user's own metadata.
-    pub custom_metadata: Option<&'a serde_json::Value>,
-    /// Files with array data.
-    pub data_files: &'a [DataFile],
-    /// Every other file.
-    pub files: &'a [SmallFile],
-    /// The identity of the database, if there is one.
-    pub database_uuid: Option<&'a str>,
-    /// What the processes have written, of a checkpoint in parts.
-    pub parts: &'a [PartRecord],
-    /// How its arrays are cut.
-    pub chunks: Option<&'a ChunkShapes>,
-    /// Of a part, which pieces it has.
-    pub pieces: Option<&'a Pieces>,
-}
-
-impl NewManifest<'_> {
-    /// The file's bytes, in one pass; `places` says of each leaf where its bytes are.
-    ///
-    /// # Errors
-    /// None in practice.
-    pub fn to_json(&self, places: impl ExactSizeIterator<Item = LeafPlace> + Clone) -> Result<Vec<u8>> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let created_unix_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let mut out = Vec::with_capacity(4096 + self.structure.len() + 16 * places.len());
-        out.extend_from_slice(OPENING.as_bytes());
-        out.extend_from_slice(b"00000000\",");
-        out.extend_from_slice(b"\"format\":\"regrow\",\"version\":");
-        let in_parts = !self.parts.is_empty() || self.pieces.is_some();
-        push_json(&mut out, if in_parts { &VERSION_OF_PARTS } else { &VERSION })?;
-        out.extend_from_slice(b",\"writer\":");
-        push_json(&mut out, &concat!("regrow ", env!("CARGO_PKG_VERSION")))?;
-        out.extend_from_slice(b",\"created_unix_ns\":");
-        push_json(&mut out, &created_unix_ns)?;
-        out.extend_from_slice(b",\"custom_metadata\":");
-        push_json(&mut out, &self.custom_metadata)?;
-        // Whoever merges parts reads no further than the columns.
-        if let Some(pieces) = self.pieces {
-            out.extend_from_slice(b",\"pieces\":");
-            push_json(&mut out, pieces)?;
-            self.push_columns(&mut out, places)?;
-            self.push_structure(&mut out);
-        } else {
-            self.push_structure(&mut out);
-            self.push_columns(&mut out, places)?;
-        }
-        out.extend_from_slice(b",\"files\":");
-        push_json(&mut out, &self.files)?;
-        if let Some(uuid) = self.database_uuid {
-            out.extend_from_slice(b",\"database_uuid\":");
-            push_json(&mut out, uuid)?;
-        }
-        if !self.parts.is_empty() {
-            out.extend_from_slice(b",\"parts\":");
-            push_json(&mut out, self.parts)?;
-        }
-        if let Some(chunks) = self.chunks {
-            out.extend_from_slice(b",\"chunks\":");
-            push_json(&mut out, chunks)?;
-        }
-        out.push(b'}');
-        let crc = format!("{:08x}", crc32c(out.get(BODY_OFFSET..).unwrap_or_default()));
-        if let Some(slot) = out.get_mut(OPENING.len()..OPENING.len() + CRC_HEX_LEN) {
-            slot.copy_from_slice(crc.as_bytes());
-        }
-        Ok(out)
-    }
-
-    fn push_structure(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b",\"structure\":");
-        out.extend_from_slice(self.structure.as_bytes());
-    }
-
-    fn push_columns(
-        &self,
-        out: &mut Vec<u8>,
-        places: impl ExactSizeIterator<Item = LeafPlace> + Clone,
-    ) -> Result<()> {
-        out.extend_from_slice(b",\"data_files\":");
-        push_json(out, &self.data_files)?;
-        out.extend_from_slice(b",\"leaf_files\":[");
-        for (at, place) in places.clone().enumerate() {
-            let file = match place {
-                LeafPlace::Raw { file, .. } => i32::try_from(file).unwrap_or(i32::MAX),
-                LeafPlace::Chunks => CHUNKS,
-                LeafPlace::Nowhere => NOWHERE,
-            };
-            push_item(out, at, &file)?;
-        }
-        out.extend_from_slice(b"],\"leaf_offsets\":[");
-        for (at, place) in places.enumerate() {
-            let offset_bytes = match place {
-                LeafPlace::Raw { offset_bytes, .. } => offset_bytes,
-                LeafPlace::Chunks | LeafPlace::Nowhere => 0,
-            };
-            push_item(out, at, &offset_bytes)?;
-        }
-        out.push(b']');
-        Ok(())
-    }
-}
-
 /// The identity of a database, as `regrow.json` has it.
 pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*uuid))
 }
 
-fn push_item(out: &mut Vec<u8>, at: usize, number: &impl Serialize) -> Result<()> {
-    if at > 0 {
-        out.push(b',');
-    }
-    push_json(out, number)
-}
-
-fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) -> Result<()> {
-    serde_json::to_writer(out, value).map_err(|error| Error::invalid(format!("no JSON: {error}")))
-}
-
 const WITHOUT_IT: &str = "copy the checkpoint again; if that cannot be done, take regrow.json away: \
                           the folder then opens as a plain Orbax checkpoint, without regrow's checksums";
-
-mod hex32 {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
-
-    pub fn serialize<S: Serializer>(value: &u32, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&format!("{value:08x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
-        u32::from_str_radix(&text, 16).map_err(D::Error::custom)
-    }
-}
-
-mod hex32_list {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
-
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-
-    /// What a byte is worth as a hex digit; 255 for those that are none.
-    const VALUES: [u8; 256] = {
-        let mut values = [255; 256];
-        let mut digit = 0;
-        while digit < 16 {
-            values[DIGITS[digit] as usize] = digit as u8;
-            values[DIGITS[digit].to_ascii_uppercase() as usize] = digit as u8;
-            digit += 1;
-        }
-        values
-    };
-
-    pub fn serialize<S: Serializer>(values: &[u32], to: S) -> Result<S::Ok, S::Error> {
-        let mut text = String::with_capacity(values.len() * 8);
-        for value in values {
-            let digit = |shift: u32| char::from(DIGITS[(value >> shift & 15) as usize]);
-            text.extend([28, 24, 20, 16, 12, 8, 4, 0].map(digit));
-        }
-        to.serialize_str(&text)
-    }
-
-    /// A checkpoint has a checksum for each 32 KiB: a table takes a fraction of what parsing each as a number does.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u32>, D::Error> {
-        let text = <std::borrow::Cow<'_, str>>::deserialize(from)?;
-        let (parts, rest) = text.as_bytes().as_chunks::<8>();
-        let mut all = 0;
-        let parse = |part: &[u8; 8]| {
-            part.iter().fold(0, |value: u32, &byte| {
-                let digit = VALUES[byte as usize];
-                all |= digit;
-                value << 4 | u32::from(digit & 15)
-            })
-        };
-        let values = parts.iter().map(parse).collect();
-        if all > 15 || !rest.is_empty() {
-            return Err(D::Error::custom("a checksum list is 8 hex digits a block"));
-        }
-        Ok(values)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Serialize, Deserialize, PartialEq, Debug)]
-    struct List(#[serde(with = "hex32_list")] Vec<u32>);
-
-    #[test]
-    fn checksum_lists_are_eight_digits_each() {
-        let list = List(vec![0, 0x1b2e_9a40, u32::MAX, 7]);
-        let json = serde_json::to_string(&list).unwrap();
-        assert_eq!(json, "\"000000001b2e9a40ffffffff00000007\"");
-        assert_eq!(serde_json::from_str::<List>(&json).unwrap(), list);
-        assert_eq!(serde_json::from_str::<List>("\"1B2E9A40\"").unwrap(), List(vec![0x1b2e_9a40]));
-        assert_eq!(serde_json::from_str::<List>("\"\"").unwrap(), List(Vec::new()));
-        for bad in ["\"1b2e9a4\"", "\"1b2e9a4g\"", "\"+b2e9a40\"", "\"1b2e9a40 \"", "\"0000000\u{e9}\""] {
-            assert!(serde_json::from_str::<List>(bad).is_err(), "{bad}");
-        }
-    }
-}

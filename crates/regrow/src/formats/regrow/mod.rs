@@ -18,6 +18,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`manifest`] | `regrow.json` |
+//! | `hex` | its checksums as digits |
 //! | `part_columns` | what whoever merges parts reads of one |
 //! | `save` | a save, in four stages: plan, reuse, place, write |
 //! | `reader` | the way back |
@@ -36,6 +37,7 @@ use crate::storage::{Entry, Found};
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod checked;
+mod hex;
 pub mod manifest;
 mod part_columns;
 mod reader;

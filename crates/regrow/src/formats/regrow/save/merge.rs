@@ -3,10 +3,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::manifest::{self, ChunkShapes, LeafPlace, NewManifest, PartRecord, Sum, uuid_text};
+use super::super::manifest::{self, ChunkShapes, LeafPlace, PartRecord, Sum, uuid_text};
 use super::super::part_columns::PartColumns;
 use super::database::Index;
 use super::index::to_list;
+use super::new_manifest::NewManifest;
 use super::orbax_documents::orbax_documents;
 use super::part::piece_name;
 use super::piece_index::{PieceEntries, PiecePlaces};

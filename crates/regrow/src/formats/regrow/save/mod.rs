@@ -24,6 +24,7 @@
 //! | `place` | name, header and length of every file; offset of every leaf |
 //! | `header` | what stands before the data of a file |
 //! | `write` | the bytes, and `regrow.json` last |
+//! | `new_manifest` | `regrow.json` in the making |
 //! | `digest` | by what the next save knows leaves that rest |
 //! | `index`, `database` | what the database says of raw leaves; the database |
 //! | `chunks` | compressed leaves |
@@ -60,6 +61,7 @@ mod header;
 mod index;
 mod merge;
 mod names;
+mod new_manifest;
 mod orbax_documents;
 mod part;
 mod piece_index;

@@ -8,9 +8,10 @@
 //! step, whole                               ──▶  {"step": ...}       if this process is the one that writes it
 //! ```
 
-use super::super::manifest::{self, NewManifest, Pieces};
+use super::super::manifest::{self, Pieces};
 use super::base::Base;
 use super::coded_part::{set_coded_apart, write_coded};
+use super::new_manifest::NewManifest;
 use super::place::{FileNames, place};
 use super::plan::Plan;
 use super::reuse::{reuse, reuse_nothing};

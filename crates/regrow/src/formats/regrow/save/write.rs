@@ -7,11 +7,12 @@
 //! 4. Orbax' documents;
 //! 5. `regrow.json` last, with a checksum for every byte of the others.
 
-use super::super::manifest::{self, DataFile, LeafPlace, NewManifest, uuid_text};
+use super::super::manifest::{self, DataFile, LeafPlace, uuid_text};
 use super::chunks::write_chunks;
 use super::data_file::data_file;
 use super::database::Index;
 use super::digest::Digest;
+use super::new_manifest::NewManifest;
 use super::orbax_documents::orbax_documents;
 use super::place::{Placed, PlacedFile};
 use super::plan::Plan;
