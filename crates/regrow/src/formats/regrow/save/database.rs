@@ -1,8 +1,10 @@
 //! The OCDBT database of a save: at once where all leaves are raw, else when the chunks of compressed ones are written.
 
+use super::super::manifest::uuid_text;
 use super::index::{RawEntries, to_list};
 use super::place::PlacedFile;
 use super::plan::Plan;
+use super::small_files::SmallFiles;
 use crate::error::Result;
 use crate::options::{Compression, SaveOptions};
 use crate::store::ocdbt::{
@@ -51,6 +53,16 @@ impl Index {
         let node_file = random_data_file_name()?;
         let database = write_database(&ocdbt_config(), entries, &node_file, 0)?;
         Ok(Self::Database(node_file, database))
+    }
+
+    /// Writes the files of the database, if there is one; its identity, as `regrow.json` has it.
+    pub fn write(self, small: &mut SmallFiles<'_>) -> Result<Option<String>> {
+        let Self::Database(node_file, database) = self else { return Ok(None) };
+        small.write_whole(&node_file, &database.nodes)?;
+        for (name, bytes) in &database.manifests {
+            small.write_whole(name, bytes)?;
+        }
+        Ok(Some(uuid_text(&database.uuid)))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::super::manifest::{self, ChunkShapes, LeafPlace, PartRecord, Sum, uuid_text};
+use super::super::manifest::{self, ChunkShapes, LeafPlace, PartRecord, Sum};
 use super::super::part_columns::PartColumns;
 use super::database::Index;
 use super::index::to_list;
@@ -82,18 +82,11 @@ pub(super) fn merge(
         small.write_whole(INDEX_FILE_NAME, &safetensors_index(plan, &places)?)?;
     }
     let entries = PieceEntries::new(plan, &places, options.compression.unwrap_or(Compression::None))?;
-    let mut database_uuid = None;
     let index = match entries.are_in_order() {
         true => Index::of_sorted(&entries)?,
         false => Index::of_all(to_list(&entries))?,
     };
-    if let Index::Database(node_file, database) = index {
-        database_uuid = Some(uuid_text(&database.uuid));
-        small.write_whole(&node_file, &database.nodes)?;
-        for (name, bytes) in &database.manifests {
-            small.write_whole(name, bytes)?;
-        }
-    }
+    let database_uuid = index.write(&mut small)?;
     let manifest = NewManifest {
         structure: &plan.structure,
         custom_metadata: options.custom_metadata.as_ref(),

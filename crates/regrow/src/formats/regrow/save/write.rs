@@ -7,7 +7,7 @@
 //! 4. Orbax' documents;
 //! 5. `regrow.json` last, with a checksum for every byte of the others.
 
-use super::super::manifest::{self, DataFile, LeafPlace, uuid_text};
+use super::super::manifest::{self, DataFile, LeafPlace};
 use super::chunks::write_chunks;
 use super::data_file::data_file;
 use super::database::Index;
@@ -56,14 +56,7 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
         }
         (index, _) => index,
     };
-    let mut database_uuid = None;
-    if let Index::Database(node_file, database) = index {
-        database_uuid = Some(uuid_text(&database.uuid));
-        small.write_whole(&node_file, &database.nodes)?;
-        for (name, bytes) in &database.manifests {
-            small.write_whole(name, bytes)?;
-        }
-    }
+    let database_uuid = index.write(&mut small)?;
     let manifest = NewManifest {
         structure: &plan.structure,
         custom_metadata: options.custom_metadata.as_ref(),
