@@ -159,7 +159,8 @@ pub(super) fn check_replaceable(
 ) -> Result<()> {
     // The other marker, of layouts that have none, says nothing of the files beside it.
     if CHECKPOINT_MARKERS.iter().chain(&[MARKER]).any(|marker| below.object(marker).is_some()) {
-        return refuse_strangers(&strangers_in(&target.for_reading()?.location)?, target);
+        let strangers = target.for_reading().and_then(|reading| strangers_in(&reading.location));
+        return refuse_strangers(&strangers.map_err(|error| changed_meanwhile(error, target))?, target);
     }
     let names = names_below(objects, below)?;
     let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| !is_bookkeeping(name)).collect();
@@ -169,6 +170,16 @@ pub(super) fn check_replaceable(
     Err(Error::invalid("the target is a folder that holds something, but no checkpoint")
         .in_file(target)
         .help("overwriting would remove all of it; choose another path, or remove it yourself"))
+}
+
+/// What was there a moment ago is not there any more: another save has brought it to its name, or replaced it.
+fn changed_meanwhile(error: Error, target: &Location) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    Error::new(ErrorKind::Replaced, "the checkpoint was replaced or removed while it was looked at")
+        .in_file(target)
+        .help("save again")
 }
 
 /// The names of all objects of a folder: a listing may show the first of them only.
