@@ -325,7 +325,11 @@ fn an_error_of_one_rank_is_an_error_of_all() {
         for failing in 0..3 {
             let began = Instant::now();
             let errors = on_ranks(3, |rank| {
-                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
+                // A quick rank may have failed before a slow one knows that the attempt has begun.
+                let session = match begin(&at, rank, 3, &target(), LONG) {
+                    Ok(session) => session,
+                    Err(error) => return error,
+                };
                 let full = Error::new(ErrorKind::StorageFull, "cannot write: no space").in_file("/data/x");
                 let result = if rank == failing { Err(full) } else { Ok(()) };
                 let error = session.agree("written", result).unwrap_err();
@@ -350,7 +354,10 @@ fn an_error_elsewhere_ends_every_wait() {
     let folder = tempfile::tempdir().unwrap();
     let at = Location::local(folder.path());
     let kinds = on_ranks(4, |rank| {
-        let session = begin(&at, rank, 4, &target(), LONG).unwrap();
+        let session = match begin(&at, rank, 4, &target(), LONG) {
+            Ok(session) => session,
+            Err(error) => return error.to_string(),
+        };
         match rank {
             // Waits for all; waits for rank 0; leaves without a word; makes an error of its own.
             0 => session.gather("index", Bytes::new()).unwrap_err().to_string(),
@@ -369,8 +376,9 @@ fn an_error_of_rank_0_reaches_those_who_wait_for_its_value() {
     let folder = tempfile::tempdir().unwrap();
     let at = Location::local(folder.path());
     let errors = on_ranks(3, |rank| {
-        let session = begin(&at, rank, 3, &target(), LONG).unwrap();
-        session.broadcast("plan", || Err(Error::corrupt("the old index is damaged"))).unwrap_err()
+        begin(&at, rank, 3, &target(), LONG)
+            .and_then(|session| session.broadcast("plan", || Err(Error::corrupt("the old index is damaged"))))
+            .unwrap_err()
     });
     assert_eq!(errors[0].to_string(), "the old index is damaged");
     for error in &errors[1..] {
@@ -488,10 +496,12 @@ fn an_attempt_that_failed_half_way_leaves_nothing_that_is_met_again() {
     for (at, _folder) in places("half-way") {
         for failing in 0..3 {
             on_ranks(3, |rank| {
-                let session = begin(&at, rank, 3, &target(), LONG).unwrap();
                 let result = if rank == failing { Err(Error::invalid("no")) } else { Ok(()) };
-                let gathered = session.gather("index", "old".into());
-                gathered.and_then(|_| session.agree("written", result)).unwrap_err();
+                let failed = begin(&at, rank, 3, &target(), LONG).and_then(|session| {
+                    session.gather("index", "old".into())?;
+                    session.agree("written", result)
+                });
+                failed.unwrap_err();
             });
         }
         on_ranks(3, |rank| {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
 use std::fs;
+use std::sync::Barrier;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Compression, Layout};
@@ -116,6 +117,27 @@ fn what_was_there_before_is_not_swept() {
     own.sweep(&|name| name == "theirs.txt").unwrap();
     assert_eq!(own.written("notes.txt").unwrap(), b"mine");
     assert_eq!(own.written("theirs.txt").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn whoever_asks_for_what_was_written_gets_it_however_many_ask() {
+    // Small files wait to be written together: whoever asks meanwhile waits for them too.
+    let monitor = Monitor::new();
+    for round in 0..20 {
+        let at = format!("memory://asked_at_once/of_{round}").to_location().unwrap();
+        let own = at.storage().publish(&at, publish_options(&monitor)).unwrap();
+        (0..500).for_each(|at| own.write(&format!("other_{at}.txt"), b"mine").unwrap());
+        own.write("notes.txt", b"mine").unwrap();
+        let start = Barrier::new(4);
+        let ask = || {
+            start.wait();
+            own.written("notes.txt")
+        };
+        std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+            asked.into_iter().for_each(|asked| assert_eq!(asked.join().unwrap().unwrap(), b"mine"));
+        });
+    }
 }
 
 #[test]

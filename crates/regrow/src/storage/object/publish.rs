@@ -47,6 +47,7 @@ pub(super) fn begin(
         nonce: nonce.clone(),
         old: None,
         state: Arc::default(),
+        flushing: Mutex::default(),
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         is_over: false,
@@ -116,6 +117,7 @@ pub(super) fn join(
         nonce: nonce.to_owned(),
         old: None,
         state: Arc::default(),
+        flushing: Mutex::default(),
         reused_bytes: AtomicU64::new(0),
         pid: std::process::id(),
         // The one who began removes what is not committed.
@@ -159,6 +161,8 @@ struct NewObjects {
     /// What this replaces.
     old: Option<Listing>,
     state: Arc<Mutex<State>>,
+    /// Held while gathered files are written.
+    flushing: Mutex<()>,
     reused_bytes: AtomicU64,
     /// Which process may remove the objects: not a fork's child.
     pid: u32,
@@ -220,7 +224,10 @@ impl NewObjects {
     }
 
     /// Writes the small files that were gathered, many at once.
+    ///
+    /// They are there when this returns, also those that another thread is writing.
     fn flush(&self) -> Result<()> {
+        let _flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         let gathered = {
             let mut state = self.state();
             state.gathered_bytes = 0;
