@@ -6,9 +6,8 @@ Each process of `jax.distributed` is a replica: a mesh ``(data, model)`` of as m
 devices of the CPU each. Every array is cut into 8 along `model`, and alike along `data`. All processes are on one
 machine with one disk; before each turn the files are dropped from the page cache.
 
-
 Bytes read are those that the reports name, and those that the system has counted for each process (`rchar` of
-``/proc/self/io``): what a storage with no cache for all would have to give. The two kinds of restore take turns.
+`/proc/self/io`): what a storage with no cache for all would have to give. The two kinds of restore take turns.
 """
 
 from __future__ import annotations
@@ -16,18 +15,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from jobs import join_job, run_job
 from measure import drop_from_page_cache, say
-from sharded import Meeting
 from workloads import build, size
 
 DEVICES = 8
@@ -72,23 +68,9 @@ def run(workload: str, processes: int, folder: Path, rounds: int) -> list[str]:
     _, len_bytes = size(tree)
     regrow.save(folder / "checkpoint", tree)
     del tree
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    job = {"processes": processes, "folder": str(folder), "port": port, "rounds": rounds}
-    flags = f"--xla_force_host_platform_device_count={DEVICES}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    commands = [[sys.executable, __file__, "--worker", json.dumps({**job, "rank": rank})] for rank in range(processes)]
-    started = [subprocess.Popen(command, env=environment) for command in commands]
-    try:
-        statuses = [process.wait(1200) for process in started]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if any(statuses):
-        raise SystemExit(f"processes ended with {statuses}")
+    job = {"folder": str(folder), "rounds": rounds}
+    if not run_job([sys.executable, __file__, "--worker"], job, processes, DEVICES, 1200):
+        raise SystemExit("the processes did not end in time")
     rows = [row for rank in range(processes) for row in json.loads((folder / f"rows-{rank}.json").read_text())]
     lines = []
     for who in (PLAIN, SINGLE):
@@ -110,10 +92,9 @@ def work(job: dict[str, Any]) -> None:
     """What each process does."""
     import jax
 
-    jax.distributed.initialize(f"127.0.0.1:{job['port']}", num_processes=job["processes"], process_id=job["rank"])
     import regrow
 
-    meeting = Meeting(job["processes"])
+    meeting = join_job(job)
     folder = Path(job["folder"])
     path = folder / "checkpoint"
     like = template(path)
@@ -138,8 +119,7 @@ def work(job: dict[str, Any]) -> None:
             if job["rank"] == 0:
                 say(f"  round {number}: {who}: {end - begin:.3f} s\n{reports[0]}")
     (folder / f"rows-{job['rank']}.json").write_text(json.dumps(rows))
-    meeting.meet()
-    jax.distributed.shutdown()
+    meeting.end()
 
 
 def template(path: Path) -> Any:

@@ -16,17 +16,15 @@ import argparse
 import gc
 import json
 import logging
-import os
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jobs import Meeting, join_job, run_job
 from limits import Limit
 from measure import LIMIT, OURS, bring_into_page_cache, drop_from_page_cache, say
 from workloads import build, size
@@ -73,31 +71,11 @@ def run(workload: str, processes: int, folder: Path, asked: argparse.Namespace) 
     """One run: `processes` of them until all have ended."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
     orbax_rounds = asked.rounds if asked.orbax_rounds is None else asked.orbax_rounds
-    job = {"workload": workload, "processes": processes, "folder": str(folder), "port": port}
-    job |= {"rounds": asked.rounds, "orbax_rounds": orbax_rounds}
-    flags = f"--xla_force_host_platform_device_count={DEVICES // processes}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-    started = []
-    try:
-        for rank in range(processes):
-            command = [sys.executable, __file__, "--worker", json.dumps({**job, "rank": rank})]
-            started.append(subprocess.Popen(command, env=environment))
-        until = time.monotonic() + asked.seconds
-        statuses = [process.wait(max(0.1, until - time.monotonic())) for process in started]
-    except subprocess.TimeoutExpired:
+    job = {"workload": workload, "folder": str(folder), "rounds": asked.rounds, "orbax_rounds": orbax_rounds}
+    command = [sys.executable, __file__, "--worker"]
+    if not run_job(command, job, processes, DEVICES // processes, asked.seconds):
         say(f"{workload}, {processes} processes: ended after {asked.seconds:.0f} s, with what was measured until then")
-        statuses = []
-    finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if any(statuses):
-        raise SystemExit(f"processes ended with {statuses}")
     times: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
     for rank in range(processes):
         for who, operation, number, begin, end in json.loads((folder / f"times-{rank}.json").read_text()):
@@ -121,12 +99,8 @@ def _slowest(each: list[tuple[float, float]]) -> float:
 def work(job: dict[str, Any]) -> None:
     """What each process does."""
     logging.getLogger("absl").setLevel(logging.ERROR)
-    import jax
-
     rank, processes = job["rank"], job["processes"]
-    if processes > 1:
-        jax.distributed.initialize(f"127.0.0.1:{job['port']}", num_processes=processes, process_id=rank)
-    meeting = Meeting(processes)
+    meeting = join_job(job)
     tree, len_bytes = on_mesh(job["workload"])
     folder = Path(job["folder"])
     contestants = [
@@ -148,26 +122,7 @@ def work(job: dict[str, Any]) -> None:
                     (folder / f"times-{rank}.json").write_text(json.dumps(times))
                 if rank == 0:
                     say(f"  round {number}: {one.who}, {operation}: {end - begin:.3f} s")
-    meeting.meet()
-    if processes > 1:
-        jax.distributed.shutdown()
-
-
-class Meeting:
-    """Where the processes wait for each other between turns."""
-
-    def __init__(self, processes: int) -> None:
-        self.processes, self.count = processes, 0
-
-    def meet(self) -> None:
-        """Until all are here."""
-        if self.processes > 1:
-            from jax._src import distributed
-
-            self.count += 1
-            client = distributed.global_state.client
-            assert client is not None
-            client.wait_at_barrier(f"bench-{self.count}", 600_000)
+    meeting.end()
 
 
 def on_mesh(workload: str) -> tuple[Any, int]:

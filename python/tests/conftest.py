@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,13 @@ REPOSITORY = Path(__file__).parents[2]
 def path(tmp_path: Path) -> Path:
     """Where a test saves."""
     return tmp_path / "step_100"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes that know nothing of this one."""
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,6 @@ TREE = {
     "name": "run",
     "nothing": None,
 }
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes that know nothing of this one."""
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,6 @@ from dying_workers import Killing, LostError, Pools, Replacing, die_after, die_a
 import regrow
 
 TREE = {f"w{index}": np.full((50, 60 + index), index, np.float32) for index in range(6)} | {"step": 7, "name": "run"}
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes that know nothing of this one."""
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool
 
 
 @pytest.fixture

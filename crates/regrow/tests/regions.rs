@@ -220,6 +220,24 @@ fn more_runs_than_fit_a_window_come_as_they_are() {
 }
 
 #[test]
+fn regions_that_are_the_same_in_one_band_come_as_they_are() {
+    // Three bands of 8 MiB: in the second one the regions want the same, in the others not.
+    let rows = 5_000;
+    let tree = dict(vec![("w".into(), array(Dtype::UInt8, &[rows, 4096], 1))]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let layout = Layout::from_name("orbax", serde_json::json!({"chunk_byte_size": 1_000_000})).unwrap();
+    regrow::save_with(&path, &tree, &SaveOptions { layout, ..SaveOptions::default() }).unwrap();
+    let of_rows = |start: u64, end: u64| LeafRegion {
+        leaf: 0,
+        region: Region::new([start, 0], [end - start, 4096]).unwrap(),
+        dtype: None,
+    };
+    let wanted = [of_rows(0, rows), of_rows(700, rows), of_rows(0, rows - 700)];
+    check(&regrow::open(&path).unwrap(), &tree, &wanted, "bands");
+}
+
+#[test]
 fn what_is_no_region_is_refused_with_the_leaf() {
     let mut leaves =
         vec![("text".to_owned(), Leaf::text("words")), ("w".to_owned(), array(Dtype::Float32, &[4, 4], 1))];

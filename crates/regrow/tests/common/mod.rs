@@ -1,9 +1,10 @@
 //! What several files of tests save: one tree, in every layout that lives anywhere.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 pub mod cuts;
+pub mod ranks;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::Layout;

@@ -16,6 +16,7 @@ use crate::engine::arena::Arena;
 use crate::error::Result;
 use crate::formats::Reader;
 use crate::reads::{ReadOptions, Source};
+use crate::sharding::{Grid, Pieces, Step, Wanted, plan};
 use crate::tree::LeafInfo;
 
 /// Bytes of a band, if its chunks are not larger: as for whole leaves.
@@ -220,26 +221,62 @@ impl Job<'_, '_> {
                     cast_bytes(source, stored, dtype, out)
                 })
             }
-            (Origin::Layout(reader), parts) => {
-                let Some(around) = around(parts.iter().map(|(region, _)| region))? else { return Ok(()) };
-                for_each_tile(&tiles.hull(&around)?, tiles.tile.as_deref(), |tile| {
-                    read_tile(*reader, tiles, &tile, parts)
-                })
-            }
+            (Origin::Layout(reader), parts) => read_shared(*reader, tiles, parts),
         }
     }
 }
 
-/// Reads what parts want of a tile, once, and copies it to each.
-fn read_tile(
+/// Reads parts that share tiles: each tile once, and what two parts have in common once.
+fn read_shared(reader: &dyn Reader, tiles: &Tiles<'_>, parts: &mut [(Region, &mut [u8])]) -> Result<()> {
+    let shape = &tiles.info.shape;
+    let tile = tiles.tile.clone().map_or_else(|| Ok(shape.clone()), Shape::new)?;
+    let pieces = Pieces::grid(Grid::of_chunks(shape, &tile)?);
+    let wanted = Wanted::of_regions(parts.iter().map(|(region, _)| region.clone()))?;
+    let plan = plan(&pieces, &wanted)?;
+    // The part that a region of the plan is read for, and those that are the same.
+    let mut first = vec![None; wanted.regions().len()];
+    let mut equal = Vec::new();
+    for (part, &number) in wanted.region_of().iter().enumerate() {
+        match first.get_mut(number) {
+            Some(Some(first)) => equal.push((*first, part)),
+            Some(first) => *first = Some(part),
+            None => {}
+        }
+    }
+    let part_of = |number: usize| first.get(number).copied().flatten();
+    for steps in plan.steps.chunk_by(|one, other| one.piece == other.piece) {
+        let to = steps.iter().filter_map(|step| Some((step, part_of(step.wanted)?)));
+        read_tile(reader, tiles, to, parts)?;
+    }
+    let size_bytes = tiles.dtype.size_bytes();
+    for copied in &plan.copies {
+        let (Some(source), Some(target)) = (part_of(copied.source), part_of(copied.wanted)) else { continue };
+        let Ok([(held, from), (region, to)]) = parts.get_disjoint_mut([source, target]) else { continue };
+        copy_region(size_bytes, from, &held.shape(), &copied.from, to, &region.shape(), copied.to.starts())?;
+    }
+    for (source, target) in equal {
+        if let Ok([(_, from), (_, to)]) = parts.get_disjoint_mut([source, target]) {
+            to.copy_from_slice(from);
+        }
+    }
+    Ok(())
+}
+
+/// Reads what a plan wants of one tile, once, and copies it to each part.
+fn read_tile<'p>(
     reader: &dyn Reader,
     tiles: &Tiles<'_>,
-    tile: &Region,
+    steps: impl Iterator<Item = (&'p Step, usize)>,
     parts: &mut [(Region, &mut [u8])],
 ) -> Result<()> {
-    let common = parts.iter().map(|(region, _)| region.intersect(tile));
-    let common: Vec<Option<Region>> = common.collect();
-    let Some(read) = around(common.iter().flatten())? else { return Ok(()) };
+    // Where the steps are in the array.
+    let mut placed = Vec::new();
+    for (step, part) in steps {
+        let Some((region, _)) = parts.get(part) else { continue };
+        let starts = step.to.starts().iter().zip(region.starts()).map(|(start, from)| start + from);
+        placed.push((Region::new(starts.collect::<Vec<_>>(), step.to.lens().to_vec())?, &step.to, part));
+    }
+    let Some(read) = around(placed.iter().map(|(region, ..)| region))? else { return Ok(()) };
     let (stored, dtype) = (tiles.info.dtype, tiles.dtype);
     let cast_len_bytes = if stored == dtype { 0 } else { read.shape().len_bytes(dtype)? };
     let mut memory = memory(&[read.shape().len_bytes(stored)?, cast_len_bytes])?;
@@ -252,10 +289,10 @@ fn read_tile(
         cast_bytes(source, stored, dtype, target)?;
         target
     };
-    for ((region, out), common) in parts.iter_mut().zip(common) {
-        let Some(common) = common else { continue };
-        let (from, to) = (common.relative_to(read.starts())?, common.relative_to(region.starts())?);
-        copy_region(dtype.size_bytes(), bytes, &read.shape(), &from, out, &region.shape(), to.starts())?;
+    for (region, to, part) in placed {
+        let Some((whole, out)) = parts.get_mut(part) else { continue };
+        let from = region.relative_to(read.starts())?;
+        copy_region(dtype.size_bytes(), bytes, &read.shape(), &from, out, &whole.shape(), to.starts())?;
     }
     Ok(())
 }
@@ -303,34 +340,4 @@ fn around<'r>(regions: impl IntoIterator<Item = &'r Region>) -> Result<Option<Re
     }
     let lens: Vec<u64> = ends.iter().zip(&starts).map(|(end, start)| end - start).collect();
     Region::new(starts, lens).map(Some)
-}
-
-/// Calls `each` for the tiles of a region that begins and ends with one.
-fn for_each_tile(
-    region: &Region,
-    tile: Option<&[u64]>,
-    mut each: impl FnMut(Region) -> Result<()>,
-) -> Result<()> {
-    let Some(tile) = tile else { return each(region.clone()) };
-    let ends: Vec<u64> = region.starts().iter().zip(region.lens()).map(|(start, len)| start + len).collect();
-    let mut at = region.starts().to_vec();
-    if region.is_empty() {
-        return Ok(());
-    }
-    loop {
-        let lens = at.iter().zip(tile).zip(&ends).map(|((&start, &tile), &end)| tile.min(end - start));
-        each(Region::new(at.clone(), lens.collect::<Vec<_>>())?)?;
-        let mut carry = true;
-        for (axis, (start, &end)) in at.iter_mut().zip(&ends).enumerate().rev() {
-            *start += tile.get(axis).copied().unwrap_or(1);
-            if *start < end {
-                carry = false;
-                break;
-            }
-            *start = region.starts().get(axis).copied().unwrap_or_default();
-        }
-        if carry {
-            return Ok(());
-        }
-    }
 }

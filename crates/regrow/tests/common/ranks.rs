@@ -1,0 +1,77 @@
+//! Ranks that are threads, and where they meet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use regrow::Result;
+use regrow::coordination::{Folder, Session, SessionOptions};
+use regrow::location::{Location, ToLocation};
+
+/// Long enough for a machine that is busy with other tests.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A place on each kind of storage.
+pub fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut places = vec![
+        (Location::local(folder.path().join("meet")), Some(folder)),
+        (format!("memory://{test}/meet").to_location().unwrap(), None),
+    ];
+    places.extend(buckets(test).into_iter().map(|bucket| (bucket, None)));
+    places
+}
+
+/// A bucket of the test kit's server, which lives as long as the process.
+#[cfg(feature = "cloud")]
+fn buckets(test: &str) -> Vec<Location> {
+    use std::sync::LazyLock;
+
+    use regrow::location::StorageOptions;
+    use regrow_testkit::object_server::ObjectServer;
+
+    static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| ObjectServer::start().unwrap());
+    SERVER.create_bucket(test);
+    let s3 = StorageOptions::new()
+        .with("endpoint_url", SERVER.endpoint())
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest");
+    vec![Location::with_options(std::path::Path::new(&format!("s3://{test}/meet")), &s3).unwrap()]
+}
+
+#[cfg(not(feature = "cloud"))]
+fn buckets(_test: &str) -> Vec<Location> {
+    Vec::new()
+}
+
+pub fn target() -> Location {
+    Location::local("/data/run/step_100")
+}
+
+pub fn within(timeout: Duration) -> SessionOptions {
+    SessionOptions { timeout, ..SessionOptions::default() }
+}
+
+pub fn begin(
+    at: &Location,
+    rank: usize,
+    size: usize,
+    target: &Location,
+    timeout: Duration,
+) -> Result<Session> {
+    let folder = Arc::new(Folder::new(at.clone(), rank, size)?);
+    Session::begin(folder, target, "save", within(timeout))
+}
+
+/// What each rank's thread gives.
+pub fn on_ranks<T: Send>(size: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..size).map(|rank| scope.spawn(move || work(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+    })
+}
+
+pub fn nothing_is_left(at: &Location) {
+    assert_eq!(at.store().list(b"").unwrap(), Vec::<Vec<u8>>::new(), "{at}");
+}
