@@ -1,7 +1,5 @@
 //! Sessions of several ranks, each a thread: what they tell each other, and what each hears of what went wrong.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

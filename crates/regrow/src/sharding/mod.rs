@@ -14,6 +14,7 @@
 //! | `kinds`, `json`, `words` | [`Sharding`], its JSON (that of Orbax' `_sharding`), and how people read it |
 //! | `cuts`, `grid`, `layout` | one axis cut in parts; all axes; the parts on devices ([`Layout`]) |
 //! | `tiling` | do regions fill an array; the grid that they lie on |
+//! | `distinct` | which shardings of many are the same |
 //! | `writers` | which process writes which region |
 //! | `boxes`, `pieces`, `plan` | finding regions, what was saved, and the steps that bring a process its regions |
 //!
@@ -38,6 +39,7 @@
 
 mod boxes;
 mod cuts;
+mod distinct;
 mod grid;
 mod json;
 mod kinds;
@@ -50,6 +52,7 @@ mod tiling;
 mod words;
 mod writers;
 
+pub(crate) use distinct::DistinctShardings;
 pub use grid::Grid;
 pub use kinds::{NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding, Split};
 pub use layout::{Layout, Placement};

@@ -15,13 +15,10 @@ use serde_json::{Map, Value};
 
 use super::json_text;
 use crate::error::Result;
-use crate::sharding::{Sharding, SingleDeviceSharding};
+use crate::sharding::{DistinctShardings, Sharding, SingleDeviceSharding};
 
 /// Name of the file.
 pub const SHARDING_FILE: &str = "_sharding";
-
-/// How many spelt shardings are looked through for one that is asked for again.
-const KNOWN_MAX: usize = 32;
 
 /// A document that was read: entries by their stored names, parsed when asked for.
 #[derive(Debug, Clone, Default)]
@@ -66,29 +63,20 @@ impl Shardings {
 /// # Errors
 /// None for JSON values with string keys.
 pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Sharding>)>) -> Result<Vec<u8>> {
-    // Thousands of leaves share a few shardings: each is spelt once, as the JSON string that it stands in.
-    let mut texts: Vec<(Option<&Sharding>, Vec<u8>)> = Vec::new();
-    let mut members: Vec<(String, usize)> = Vec::new();
+    // Each is spelt once, as the JSON string that it stands in.
+    let mut distinct = DistinctShardings::default();
+    let mut texts: Vec<Vec<u8>> = Vec::new();
+    let mut members: Vec<(String, Option<usize>)> = Vec::new();
     for (name, sharding) in shardings {
         let sharding = sharding.filter(|sharding| sharding.is_known_to_orbax());
-        let is_it = |(known, _): &(Option<&Sharding>, _)| match (known, sharding) {
-            (Some(known), Some(sharding)) => std::ptr::eq(*known, sharding) || *known == sharding,
-            (known, sharding) => known.is_none() && sharding.is_none(),
-        };
-        // The latest first: neighbours mostly share theirs.
-        let known = texts.iter().rev().take(KNOWN_MAX).position(is_it).map(|back| texts.len() - 1 - back);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                let to_text = |sharding: &Sharding| json_text::to_python_json(&sharding.to_json());
-                let text = sharding.map_or(Ok(Vec::new()), to_text)?;
-                let mut quoted = Vec::new();
-                json_text::push_text(&mut quoted, &String::from_utf8_lossy(&text));
-                texts.push((sharding, quoted));
-                texts.len() - 1
-            }
-        };
-        members.push((base64url(name.as_bytes()), at));
+        let number = sharding.map(|sharding| distinct.number(sharding));
+        if let Some(sharding) = sharding.filter(|_| number == Some(texts.len())) {
+            let text = json_text::to_python_json(&sharding.to_json())?;
+            let mut quoted = Vec::new();
+            json_text::push_text(&mut quoted, &String::from_utf8_lossy(&text));
+            texts.push(quoted);
+        }
+        members.push((base64url(name.as_bytes()), number));
     }
     // By name; of two leaves of one name, which nothing writes, the later counts.
     members.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -102,7 +90,7 @@ pub fn to_json<'a>(shardings: impl IntoIterator<Item = (&'a str, Option<&'a Shar
         }
         json_text::push_text(&mut out, name);
         out.push(b':');
-        out.extend_from_slice(texts.get(*text).map_or(&b"\"\""[..], |(_, quoted)| quoted));
+        out.extend_from_slice(text.and_then(|text| texts.get(text)).map_or(&b"\"\""[..], |quoted| quoted));
     }
     out.push(b'}');
     Ok(out)

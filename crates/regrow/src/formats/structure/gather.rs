@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::letters::{leaf_letter, node_letter};
-use super::{LeafColumns, STRUCTURE_VERSION, Structure};
+use super::{LeafColumns, STRUCTURE_VERSION, ShardingText, Structure};
 use crate::array::{Dtype, Shape};
 use crate::error::Result;
+use crate::sharding::DistinctShardings;
 use crate::tree::{Key, LeafInfo, LeafKind, LeafNames, NodeKind, Tree};
 
 /// Slots for texts that were numbered lately.
@@ -77,6 +78,7 @@ impl Structure {
         }
         let mut dtypes: Vec<Dtype> = Vec::new();
         let mut shapes = Shapes::default();
+        let (mut shardings, mut sharding_texts) = (DistinctShardings::default(), Vec::new());
         for (at, leaf) in tree.leaves().iter().enumerate() {
             let leaf = columns(at, leaf);
             out.leaves.push(leaf_letter(leaf.kind).map_err(|error| error.at_leaf(&tree.path_of(at)))?);
@@ -101,7 +103,11 @@ impl Structure {
                 out.names.insert(at, name.to_owned());
             }
             if let Some(sharding) = leaf.sharding {
-                out.shardings.insert(at, sharding.to_json());
+                let number = shardings.number(sharding);
+                if number == sharding_texts.len() {
+                    sharding_texts.push(ShardingText::of(sharding)?);
+                }
+                out.shardings.extend(sharding_texts.get(number).map(|text| (at, text.clone())));
             }
         }
         out.strings = strings.texts;

@@ -30,7 +30,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
 
 use crate::array::{Dtype, Shape};
 use crate::error::{Error, Result};
@@ -66,7 +67,43 @@ pub struct Structure {
     #[serde(default)]
     names: BTreeMap<usize, String>,
     #[serde(default)]
-    shardings: BTreeMap<usize, serde_json::Value>,
+    shardings: BTreeMap<usize, ShardingText>,
+}
+
+/// The JSON of a sharding: a text, which the leaves that share a sharding share.
+#[derive(Debug, Clone)]
+struct ShardingText(Arc<RawValue>);
+
+impl Serialize for ShardingText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ShardingText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(deserializer).map(|text| Self(Arc::from(text)))
+    }
+}
+
+impl ShardingText {
+    fn of(sharding: &Sharding) -> Result<Self> {
+        let no_json = |error| Error::invalid(format!("a sharding is no JSON: {error}"));
+        serde_json::value::to_raw_value(&sharding.to_json())
+            .map(|text| Self(Arc::from(text)))
+            .map_err(no_json)
+    }
+
+    fn sharding(&self) -> Result<Sharding> {
+        let value = serde_json::from_str(self.0.get());
+        value
+            .map(Sharding::from_json)
+            .map_err(|error| Error::corrupt(format!("a stored sharding cannot be read: {error}")))
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.get() == other.0.get()
+    }
 }
 
 /// What [`Structure`] says of the tree.

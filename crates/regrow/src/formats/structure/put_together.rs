@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::letters::{leaf_kind, node_kind};
-use super::{Regrown, Structure, bad_columns, check_version};
+use super::{Regrown, ShardingText, Structure, bad_columns, check_version};
 use crate::array::{Dtype, Shape};
 use crate::bytes::limits::TREE_DEPTH_MAX;
 use crate::error::{Error, ErrorKind, Result};
@@ -105,13 +105,13 @@ impl Structure {
         let mut tree = Tree::from_parts(nodes, self.leaf_infos()?);
         self.name_leaves(&mut tree);
         // Neighbours mostly share theirs: what stands there again is parsed once.
-        let mut last: Option<(&serde_json::Value, Arc<Sharding>)> = None;
-        for (&leaf, value) in &self.shardings {
+        let mut last: Option<(&ShardingText, Arc<Sharding>)> = None;
+        for (&leaf, text) in &self.shardings {
             let sharding = match &last {
-                Some((known, sharding)) if *known == value => sharding.clone(),
-                _ => Arc::new(Sharding::from_json(value.clone())),
+                Some((known, sharding)) if known.is_same(text) => sharding.clone(),
+                _ => Arc::new(text.sharding()?),
             };
-            last = Some((value, sharding.clone()));
+            last = Some((text, sharding.clone()));
             if let Some(info) = tree.leaves_mut().get_mut(leaf) {
                 info.sharding = Some(sharding);
             }

@@ -88,7 +88,7 @@ pub(super) fn merge(
     };
     let database_uuid = index.write(&mut small)?;
     let manifest = NewManifest {
-        structure: &plan.structure,
+        structure: plan.structure()?,
         custom_metadata: options.custom_metadata.as_ref(),
         data_files: &[],
         files: &small.files,

@@ -64,7 +64,7 @@ pub(super) fn write_part(
     let coded = (writer.rank, data_files.len());
     data_files.extend(write_coded(&plan, &placed.plan, &mut pieces, coded, staged, options)?);
     let manifest = NewManifest {
-        structure: &placed.plan.structure,
+        structure: placed.plan.structure()?,
         custom_metadata: None,
         data_files: &data_files,
         files: &[],

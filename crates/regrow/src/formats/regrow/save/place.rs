@@ -39,7 +39,7 @@ pub(super) fn place(reused: Reused<'_>, names: FileNames) -> Result<Placed<'_>> 
     let mut placed = Vec::with_capacity(count);
     for (at, file) in files.into_iter().enumerate() {
         // The first file has the structure, so that it regrows its tree alone.
-        let structure = structure_in_header(&plan.structure).filter(|_| at == 0);
+        let structure = structure_in_header(plan.structure()?).filter(|_| at == 0);
         let head = header_bytes(&plan, &file.leaves, structure)?;
         let len_bytes = place_leaves(&mut plan, at, &file.leaves, head.len() as u64);
         let name = names.name(at, count);

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::super::manifest::LeafPlace;
 use super::super::stored_dtype;
@@ -40,8 +40,7 @@ pub(super) struct Plan<'t> {
     pub tree: &'t Tree<Leaf>,
     /// In flatten order.
     pub leaves: Vec<LeafPlan>,
-    /// The exact pytree, as text: it stands in two files.
-    pub structure: String,
+    structure: OnceLock<String>,
     /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
     chunks: HashMap<u32, Shape>,
     names: Names,
@@ -97,12 +96,11 @@ impl<'t> Plan<'t> {
             leaves.push(LeafPlan { dtype, len_bytes, place });
         }
         let mut plan =
-            Self { tree, leaves, structure: String::new(), chunks: HashMap::new(), names, by_name };
+            Self { tree, leaves, structure: OnceLock::new(), chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
         if let Layout::Regrow(regrow) = &options.layout {
             plan.cut(regrow)?;
         }
-        plan.structure = plan.structure_json()?;
         Ok(plan)
     }
 
@@ -207,6 +205,18 @@ impl<'t> Plan<'t> {
     /// Whether zarr gets an array for it: everything with elements.
     pub fn has_elements(leaf: &Leaf) -> bool {
         leaf.kind.is_array() && !leaf.as_array().is_some_and(|array| array.shape().is_empty())
+    }
+
+    /// The exact pytree, as text: it stands in two files. Made when it is first asked for.
+    ///
+    /// # Errors
+    /// None in practice: what cannot be stored was refused.
+    pub fn structure(&self) -> Result<&str> {
+        if let Some(structure) = self.structure.get() {
+            return Ok(structure);
+        }
+        let structure = self.structure_json()?;
+        Ok(self.structure.get_or_init(|| structure))
     }
 
     fn structure_json<'p>(&'p self) -> Result<String> {

@@ -91,7 +91,7 @@ pub(super) fn reuse<'t>(
     monitor.add(Stage::Compare, began.elapsed(), 0);
     monitor.enter(Stage::Prepare);
     old_files.retain(|old| old.is_whole && old.leaves.iter().all(|leaf| unchanged.has(leaf.leaf)));
-    let files = arrange(&plan, old_files, &unchanged, header_len_max_bytes);
+    let files = arrange(&plan, old_files, &unchanged, header_len_max_bytes)?;
     Ok(Reused { plan, files })
 }
 
@@ -102,10 +102,10 @@ fn arrange(
     old_files: Vec<OldFile>,
     unchanged: &Unchanged,
     header_len_max_bytes: usize,
-) -> Vec<ReusedFile> {
-    let (first, mut links): (Vec<_>, Vec<_>) = old_files
-        .into_iter()
-        .partition(|old| old.at == 0 && old.would_be_written(plan, structure_in_header(&plan.structure)));
+) -> Result<Vec<ReusedFile>> {
+    let structure = structure_in_header(plan.structure()?);
+    let (first, mut links): (Vec<_>, Vec<_>) =
+        old_files.into_iter().partition(|old| old.at == 0 && old.would_be_written(plan, structure));
     links.retain(|old| !old.leaves.is_empty() && old.would_be_written(plan, None));
     links.sort_by_key(|old| (Reverse(old.record.len_bytes), old.at));
     links.truncate(LINKS_MAX);
@@ -143,5 +143,5 @@ fn arrange(
     let changed = changed.into_iter().filter(|leaves| needs_changed || !leaves.is_empty());
     let gathered = gathered.into_iter().flatten().filter(|leaves| !leaves.is_empty());
     let first = first.into_iter().map(linked).chain(changed.map(written));
-    first.chain(links.into_iter().map(linked)).chain(gathered.map(gather)).collect()
+    Ok(first.chain(links.into_iter().map(linked)).chain(gathered.map(gather)).collect())
 }

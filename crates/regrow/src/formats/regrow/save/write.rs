@@ -58,7 +58,7 @@ pub(super) fn write(placed: Placed<'_>, staged: &dyn Publication, options: &Save
     };
     let database_uuid = index.write(&mut small)?;
     let manifest = NewManifest {
-        structure: &plan.structure,
+        structure: plan.structure()?,
         custom_metadata: options.custom_metadata.as_ref(),
         data_files: &data_files,
         files: &small.files,
