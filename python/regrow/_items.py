@@ -262,8 +262,8 @@ def save_items(
         }, metrics={"loss": 0.25})
         regrow.load("run/100", item="state")
 
-    Each item is a folder below `path`, with the files that a save of its own would have there. Orbax' `Composite` handler
-    and its `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
+    Each item is a folder below `path`, with the files that a save of its own would have there. Orbax' `Composite`
+    handler and its `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
 
     Args:
         path: The folder to make, or its URL: that of a step.
@@ -381,9 +381,7 @@ def load_items(
         else:
             # Another step may have become the newest since.
             where: Any = {"step": opened.step, "item": name, "strict": strict}
-            loaded[name] = load(
-                path, like, **where, storage_options=storage_options, cache=cache, **options
-            )
+            loaded[name] = load(path, like, **where, storage_options=storage_options, cache=cache, **options)
     return loaded
 
 

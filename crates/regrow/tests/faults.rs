@@ -46,7 +46,8 @@ fn save(target: &Path, layout: &str, generation: u8, overwrite: bool) -> regrow:
         return save_with(target, &tree(generation), &options(layout, overwrite)).map(drop);
     }
     let items = ItemsSave::begin(target, ItemsOptions { overwrite, ..ItemsOptions::default() })?;
-    items.tree("a", &tree(generation), &SaveOptions::default())?;
+    // Of one file: what the files of a folder need is tried without items.
+    items.tree("a", &tree(generation), &options("flax", false))?;
     items.json("b", &serde_json::json!(generation))?;
     fs::write(items.folder("c")?.join("file"), [generation])
         .map_err(|error| regrow::Error::io("cannot write", target, error))?;
