@@ -107,7 +107,7 @@ impl Item {
         if handler.is_some_and(is_of_pytrees) {
             return Self::Damaged;
         }
-        Self::Files(listed.to_vec())
+        Self::Files(listed.iter().filter(|entry| entry.name != COMMIT_SUCCESS_FILE).cloned().collect())
     }
 
     /// Its kind in words, for the description.
@@ -203,7 +203,7 @@ pub(super) fn look(folder: &Location, name: &str, handler: Option<&str>) -> Resu
     let is_regrow = names.contains(&regrow::manifest::FILE_NAME);
     match Item::of(&listed, name, handler) {
         Item::Pytree if is_regrow => Ok(Item::Layout(Place::Folder)),
-        Item::Files(_) => Ok(item_files::find(&names).map_or(Item::Files(listed), Item::Layout)),
+        Item::Files(own) => Ok(item_files::find(&names).map_or(Item::Files(own), Item::Layout)),
         item => Ok(item),
     }
 }
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(of(&["metadata", "commit_success.txt"], "x", None), Item::Json("metadata".to_owned()));
         assert_eq!(of(&["data.json"], "metrics", None), Item::Metrics("data.json".to_owned()));
         assert_eq!(of(&["own.txt"], "x", Some("JsonCheckpointHandler")), Item::Json("own.txt".to_owned()));
-        assert_eq!(of(&["own.txt"], "x", None).kind(), "files: own.txt");
+        assert_eq!(of(&["commit_success.txt", "own.txt"], "x", None).kind(), "files: own.txt");
         assert_eq!(of(&["jax_random_key/", "jax_random_key_metadata/"], "x", None), Item::JaxKey);
         assert_eq!(of(&["checkpoint"], "x", None), Item::Aggregate);
         assert_eq!(of(&["manifest.ocdbt"], "x", None), Item::Damaged);
