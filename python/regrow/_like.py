@@ -23,6 +23,7 @@ from ._leaves import (
     NUMPY_OTHER_SCALAR,
     PLACEHOLDER,
     PRNG_KEY,
+    SCALAR,
     STR,
     UNKNOWN,
     LoadedLeaves,
@@ -32,7 +33,7 @@ from ._leaves import (
 )
 from ._nodes import PrngKey
 from ._regions import Cut, Place, check_axes, whole
-from ._shardings import Target, impl_of, sharding_of
+from ._shardings import Target, impl_of, sharding_of, weak_number
 from ._text import counted
 from ._torch_fill import Wish, refusal
 from ._tree import Flat, Structure, flatten, path_text
@@ -47,6 +48,13 @@ class Wanted(NamedTuple):
     """Of the array (or text) that was read, and the leaf's number, the value."""
 
 
+class _Number(NamedTuple):
+    """What is stored where the template has a JAX array without axes of a weak type and another dtype."""
+
+    sharding: Any
+    is_pythons: bool
+
+
 class Differs(Exception):
     """A leaf of the checkpoint cannot become what the template holds."""
 
@@ -58,6 +66,8 @@ class Template:
         self.flat: Flat = flatten(like, handlers)
         self._jax: dict[int, Any] = {}
         """The places of JAX arrays, with what the template has there."""
+        self._numbers: dict[int, _Number | None] = {}
+        """The places of JAX arrays without axes of a weak type, where a number of Python may be stored, too."""
         self._torch: dict[int, Any] = {}
         """The places of torch's tensors, with what the template has there."""
         self._coming: set[int] = set()
@@ -158,9 +168,14 @@ class Template:
                     places.append(Place(at, leaves[at], dtypes[at], Cut((whole(wanted),), saved)))
                 continue
             sharding = shardings.get(at, sharding_of(like))
+            if at in self._numbers and dtypes[at] != self._number_of(np.dtype(like.dtype), at):
+                # Read whole: a number of Python, which has 64 bits, or what does not fit.
+                self._numbers[at] = _Number(sharding, kinds[at] == SCALAR)
+                continue
             is_key = is_prng_key(like)
             impl = impl_of(like) if is_key else None
-            targets.append(Target(at, leaves[at], dtypes[at], saved, wanted, sharding, impl, is_key))
+            is_weak = bool(getattr(like, "weak_type", False))
+            targets.append(Target(at, leaves[at], dtypes[at], saved, wanted, sharding, impl, is_key, is_weak))
         self._coming |= {target.at for target in targets} | {place.at for place in places}
         return targets, places
 
@@ -259,7 +274,21 @@ class Template:
         if is_prng_key(leaf):
             jax = sys.modules["jax"]
             leaf = jax.eval_shape(jax.random.key_data, leaf)
+        elif leaf.shape == () and getattr(leaf, "weak_type", False):
+            self._numbers[at] = None
+            return Wanted(None, (), self._weak_number)
         return Wanted(self._number_of(np.dtype(leaf.dtype), at), tuple(leaf.shape), _array_at)
+
+    def _weak_number(self, value: Any, at: int) -> Any:
+        """A stored number of Python as the array that JAX makes of it."""
+        like, number = self.flat.leaves[at], self._numbers[at]
+        value = _array(value)
+        made = None
+        if number is not None and number.is_pythons:
+            made = weak_number(value, np.dtype(like.dtype), number.sharding)
+        if made is None:
+            raise Differs(f"template {like.dtype.name}, stored {value.dtype.name}")
+        return made
 
     def _wanted_torch(self, leaf: Any, at: int) -> Wanted:
         self._torch[at] = leaf

@@ -37,6 +37,8 @@ class Target(NamedTuple):
     """`None`: JAX' default device, uncommitted."""
     key_impl: Any = None
     is_key: bool = False
+    is_weak: bool = False
+    """Whether its dtype yields to others, as that of a number does that JAX has made an array of."""
 
 
 class Spread(NamedTuple):
@@ -100,6 +102,23 @@ def impl_of(key: Any) -> Any:
     return jax.random.key_impl(key) if isinstance(key, jax.Array) else key.dtype._impl.name
 
 
+def weak_number(value: Any, dtype: np.dtype[Any], sharding: Any) -> Any:
+    """The array that JAX makes of a number of Python, of a weak type; `None` if this dtype cannot hold the number.
+
+    Floats are rounded as JAX rounds them.
+    """
+    jax = sys.modules["jax"]
+    kinds = {"u": "i"}.get(value.dtype.kind, value.dtype.kind), {"u": "i"}.get(dtype.kind, dtype.kind)
+    with np.errstate(over="ignore"):
+        narrow = value.astype(dtype)
+    is_lost = narrow != value if kinds[0] == "i" else np.isinf(narrow) != np.isinf(value)
+    if kinds[0] != kinds[1] or is_lost:
+        return None
+    if sharding is None:
+        return Puts().as_weak(jax.device_put(narrow))
+    return Puts().as_weak(jax.make_array_from_callback((), sharding, lambda _: narrow))
+
+
 class JaxArrays:
     """JAX arrays to be made of a checkpoint; asked first, before anything is read, whether they can be."""
 
@@ -150,10 +169,11 @@ class JaxArrays:
         """The array of the parts that `taken` has on the devices of this process; `None` if there are none."""
         if taken is None:
             return self._assembled(spread, [])
-        if not spread.target.is_key and taken.sharding == spread.target.sharding:
-            return taken
-        by_device = {shard.device: shard.data for shard in taken.addressable_shards}
-        return self._assembled(spread, [by_device[device] for device in spread.devices or ()])
+        made = taken
+        if spread.target.is_key or taken.sharding != spread.target.sharding:
+            by_device = {shard.device: shard.data for shard in taken.addressable_shards}
+            made = self._assembled(spread, [by_device[device] for device in spread.devices or ()])
+        return self._puts.as_weak(made) if spread.target.is_weak else made
 
     def _put(self, group: Sequence[Place], parts: Sequence[Sequence[Any]], found: dict[int, Any]) -> list[Any]:
         """Puts the parts of a group on their devices."""
@@ -169,6 +189,8 @@ class JaxArrays:
                 array = value = self._of_devices(spread, each)
             else:
                 array = value = self._puts.spread(spread.shape, target.sharding, spread.devices, each)
+            if target.is_weak:
+                array = value = self._puts.as_weak(array)
             found[place.at] = value
             on_their_way.append(array)
         return on_their_way

@@ -138,6 +138,85 @@ def test_a_resumed_state_is_in_memory_once_and_can_be_donated(path: Path, layout
     assert regrow.verify(path).ok
 
 
+RESUMED = """
+import optax
+path, budget, mib = sys.argv[1], int(sys.argv[2]), 1 << 20
+
+def new_state():
+    params = {f"w{at:02}": jnp.zeros((1024, 2048)) for at in range(6)}
+    return {"params": params, "opt": optax.adam(1e-3).init(params), "step": 0}
+
+@jax.jit
+def pointless(number):
+    return number + 1
+
+def step(state):
+    return jax.tree.map(lambda leaf: leaf + 1, state)
+
+def settled():
+    gc.collect()
+    # JAX lets go of host memory in its next call.
+    jax.block_until_ready(pointless(jnp.zeros(8)))
+    return status("RssAnon")
+
+donating = jax.jit(step, donate_argnums=0)
+like = jax.eval_shape(new_state)
+state_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
+before, found = settled(), {"state": state_bytes}
+with Peak() as peak:
+    state = jax.block_until_ready(regrow.load(path, like=like, budget=budget))
+found["peak"], found["live"] = peak.most, live()
+restored = state
+state = jax.block_until_ready(donating(restored))
+found["deleted"] = all(leaf.is_deleted() for leaf in jax.tree.leaves(restored))
+del restored
+found["live_stepped"], found["held_stepped"] = live(), settled() - before
+
+# What JAX has made is computed in place: no memory is taken or given back.
+pointers = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state) if leaf.ndim}
+state = jax.block_until_ready(donating(state))
+found["in_place"] = pointers == {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state) if leaf.ndim}
+found["right"] = [int(state["step"]), float(state["params"]["w03"][0, 5]), float(state["opt"][0].nu["w05"][0, 7])]
+
+# Back to the checkpoint: of the state that is given up a description is kept, and no array.
+like = jax.eval_shape(lambda: state)
+state = None
+before_again = settled()
+with Peak() as peak:
+    state = jax.block_until_ready(regrow.load(path, like=like, budget=budget))
+found["peak_again"], found["live_again"], found["given_up"] = peak.most, live(), before_again - before
+found["held_again"] = settled() - before
+# Into a state that is still there, the two are held, and nothing beside them.
+other = jax.block_until_ready(regrow.load(path, like=state, budget=budget))
+found["live_both"], found["held_both"] = live(), settled() - before
+print(json.dumps(found))
+"""
+
+
+def test_a_training_state_is_resumed_without_a_second_copy(path: Path) -> None:
+    import optax
+
+    params = state(6, (1024, 2048))
+    adam = optax.adam(1e-3).init({name: np.zeros(1, np.float32) for name in params})[0]
+    moments = adam._replace(count=np.int32(0), mu=params, nu=state(6, (1024, 2048)))
+    regrow.save(path, {"params": params, "opt": (moments, optax.EmptyState()), "step": 4}, durable=False)
+    budget = 16 * MIB
+    found = run(RESUMED, path, budget, devices=1)
+    whole = found["state"]
+    assert whole > 144 * MIB
+    for peak in (found["peak"], found["peak_again"]):
+        assert whole - MIB < peak < whole + budget + 32 * MIB, found
+    for each in (found["live"], found["live_stepped"], found["live_again"]):
+        assert each < whole + MIB, found
+    for held in (found["held_stepped"], found["held_again"]):
+        assert held < whole + budget + 32 * MIB, found
+    assert found["deleted"] and found["in_place"], found
+    assert found["right"] == [6, 10, 14], found
+    assert found["given_up"] < budget + 32 * MIB, found
+    assert 2 * whole - MIB < found["live_both"] < 2 * whole + MIB, found
+    assert found["held_both"] < 2 * whole + budget + 32 * MIB, found
+
+
 DONATED_REPLICAS = """
 path = sys.argv[1]
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))

@@ -1,0 +1,119 @@
+"""An Equinox model that goes on where it was when it is started again.
+
+    python examples/resume_equinox.py runs/equinox --steps 400
+
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
+ends with the very bits of a run that was never stopped. A module also holds what no checkpoint can (functions) and
+what belongs to the program (numbers, static fields): arrays are saved, and meet the rest again when they are loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import regrow
+
+
+class Model(eqx.Module):
+    into: eqx.nn.Linear
+    norm: eqx.nn.BatchNorm
+    dropout: eqx.nn.Dropout
+    out: eqx.nn.Linear
+    activation: Any = eqx.field(static=True)
+
+    def __init__(self, key: jax.Array) -> None:
+        first, second = jax.random.split(key)
+        self.into = eqx.nn.Linear(8, 64, key=first)
+        self.norm = eqx.nn.BatchNorm(64, axis_name="batch", mode="batch")
+        self.dropout = eqx.nn.Dropout(0.1)
+        self.out = eqx.nn.Linear(64, 1, key=second)
+        self.activation = jax.nn.relu
+
+    def __call__(self, x: jax.Array, state: eqx.nn.State, key: jax.Array) -> tuple[jax.Array, eqx.nn.State]:
+        x, state = self.norm(self.into(x), state)
+        return self.out(self.dropout(self.activation(x), key=key)), state
+
+
+class Training(NamedTuple):
+    """All that the next step depends on, but for the data, which follows from the step."""
+
+    step: jax.Array
+    model: Model
+    state: eqx.nn.State
+    opt_state: optax.OptState
+    key: jax.Array
+
+
+OPTIMIZER = optax.adamw(optax.cosine_decay_schedule(1e-2, decay_steps=1000))
+
+
+def new_training() -> Training:
+    model, state = eqx.nn.make_with_state(Model)(jax.random.key(0))
+    opt_state = OPTIMIZER.init(eqx.filter(model, eqx.is_inexact_array))
+    return Training(jnp.int32(0), model, state, opt_state, jax.random.key(1))
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array, or the description of one."""
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def begin_or_resume(folder: Path) -> Training:
+    """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
+    if folder.exists() and any(found.state == "committed" for found in regrow.list_checkpoints(folder)):
+        like, rest = eqx.partition(eqx.filter_eval_shape(new_training), is_array)
+        return eqx.combine(regrow.load(folder, like=like), rest)
+    return new_training()
+
+
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The data of a step: the same for everyone who asks."""
+    x = np.random.default_rng(step).normal(size=(32, 8)).astype(np.float32)
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
+
+
+@eqx.filter_jit(donate="all")
+def train_step(training: Training, x: jax.Array, y: jax.Array) -> tuple[Training, jax.Array]:
+    keys = jax.random.split(jax.random.fold_in(training.key, training.step), len(x))
+
+    def loss(model: Model) -> tuple[jax.Array, eqx.nn.State]:
+        each = jax.vmap(model, axis_name="batch", in_axes=(0, None, 0), out_axes=(0, None))
+        found, state = each(x, training.state, keys)
+        return jnp.mean((found - y) ** 2), state
+
+    (value, state), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(training.model)
+    updates, opt_state = OPTIMIZER.update(
+        gradient, training.opt_state, eqx.filter(training.model, eqx.is_inexact_array)
+    )
+    model = eqx.apply_updates(training.model, updates)
+    return Training(training.step + 1, model, state, opt_state, training.key), value
+
+
+def train(folder: Path, steps: int, every: int) -> Training:
+    training = begin_or_resume(folder)
+    begun, loss = int(training.step), jnp.nan
+    print(f"step {begun}: {'goes on' if begun else 'begins'}")
+    with regrow.AsyncSaver() as saver:  # waits for the last save, and tells what went wrong
+        for step in range(begun, steps):
+            training, loss = train_step(training, *batch(step))
+            if (step + 1) % every == 0:
+                saver.save(folder / str(step + 1), eqx.filter(training, eqx.is_array))
+    print(f"step {steps}: loss {loss:.6f}")
+    return training
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoints are")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
+    given = parser.parse_args()
+    train(given.folder, given.steps, given.every)

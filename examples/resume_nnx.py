@@ -1,0 +1,87 @@
+"""A Flax nnx model that goes on where it was when it is started again.
+
+    python examples/resume_nnx.py runs/nnx --steps 400
+
+Stop it whenever you like, also in the middle of a save, and start it again: it goes on from the newest checkpoint, and
+ends with the very bits of a run that was never stopped. Model and optimizer are saved as one state; the keys and counts
+of `nnx.Rngs` are in it, so that dropout goes on as well. The data follows from the step.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+import regrow
+
+
+class Model(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.into = nnx.Linear(8, 64, rngs=rngs)
+        self.norm = nnx.BatchNorm(64, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.out = nnx.Linear(64, 1, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.out(self.dropout(nnx.relu(self.norm(self.into(x)))))
+
+
+Training = tuple[Model, nnx.Optimizer]
+
+
+def new_training() -> Training:
+    model = Model(nnx.Rngs(0, dropout=1))
+    return model, nnx.Optimizer(model, optax.adamw(optax.cosine_decay_schedule(1e-2, 1000)), wrt=nnx.Param)
+
+
+def begin_or_resume(folder: Path) -> Training:
+    """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
+    if folder.exists() and any(found.state == "committed" for found in regrow.list_checkpoints(folder)):
+        graph, like = nnx.split(nnx.eval_shape(new_training))
+        return nnx.merge(graph, regrow.load(folder, like=like))
+    return new_training()
+
+
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    """The data of a step: the same for everyone who asks."""
+    x = np.random.default_rng(step).normal(size=(32, 8)).astype(np.float32)
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
+
+
+def loss_of(model: Model, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean((model(x) - y) ** 2)
+
+
+@nnx.jit
+def train_step(model: Model, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Array) -> jax.Array:
+    loss, gradient = nnx.value_and_grad(loss_of)(model, x, y)
+    optimizer.update(model, gradient)
+    return loss
+
+
+def train(folder: Path, steps: int, every: int) -> Training:
+    model, optimizer = begin_or_resume(folder)
+    begun, loss = int(optimizer.step[...]), jnp.nan
+    print(f"step {begun}: {'goes on' if begun else 'begins'}")
+    with regrow.AsyncSaver() as saver:  # waits for the last save, and tells what went wrong
+        for step in range(begun, steps):
+            loss = train_step(model, optimizer, *batch(step))
+            if (step + 1) % every == 0:
+                saver.save(folder / str(step + 1), nnx.state((model, optimizer)))
+    print(f"step {steps}: loss {loss:.6f}")
+    return model, optimizer
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoints are")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
+    given = parser.parse_args()
+    train(given.folder, given.steps, given.every)
