@@ -221,6 +221,7 @@ class ItemsSave:
             flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
             leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
         except RegrowError as error:
+            error.message = f"{error.message}\n  in the item {name!r} of `items`"
             if self._job is not None:
                 _job.refuse(self._job, f"{self.path}/{name}", error)
             raise
@@ -371,8 +372,10 @@ def load_items(
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     missing = [name for name in likes if name not in kinds]
+    if not kinds:
+        raise NotFoundError(f"the checkpoint in {shown(at)} has no items\n  help: load it as one tree: regrow.load")
     if missing:
-        there = ", ".join(kinds) or "none: it is a single checkpoint"
+        there = ", ".join(kinds)
         raise NotFoundError(f"there is no item {missing[0]!r} in {shown(at)}\n  help: the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():

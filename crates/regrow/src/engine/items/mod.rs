@@ -53,7 +53,7 @@ use crate::monitor::{Monitor, Running};
 use crate::storage::lent::{Lent, copy_in};
 use crate::storage::within::Within;
 use crate::storage::{Publication, Target};
-use crate::tree::{Leaf, Pytree, Tree};
+use crate::tree::{Key, Leaf, Pytree, Tree};
 
 /// The item that metrics are kept in, and its file.
 const METRICS: &str = "metrics";
@@ -192,7 +192,7 @@ impl ItemsSave {
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
         self.add(name, || {
             let tree = value.to_tree()?;
-            self.write_tree(name, &tree, options)
+            self.write_tree(name, &tree, options).map_err(|error| error.below(&Key::dict(name)))
         })
     }
 
