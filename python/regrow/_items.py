@@ -103,7 +103,7 @@ class ItemsSave:
         self._given = SAVE.chosen("ItemsSave", options, ["progress"])
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
-        self._job = _options.job_of(own)
+        job = _options.job_of(own)
         self._raised: BaseException | None = None
         self._progress = progress
         metadata = self._given["metadata"]
@@ -115,7 +115,7 @@ class ItemsSave:
                 _is_v1(self._given),
                 None if metadata is None else _object("metadata", metadata),
                 at.get("base"),
-                self._job,
+                job,
             ),
             _progress.unwatched()[0],
             None if progress is None else self._tell,
@@ -222,8 +222,6 @@ class ItemsSave:
             leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
         except RegrowError as error:
             error.message = f"{error.message}\n  in the item {name!r} of `items`"
-            if self._job is not None:
-                _job.refuse(self._job, f"{self.path}/{name}", error)
             raise
         return flat, leaves, native_options
 

@@ -323,6 +323,31 @@ fn all_processes_of_a_job_write_their_shards() {
 }
 
 #[test]
+fn an_error_of_one_process_is_one_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("run/1");
+    let on_rank = |rank: usize| {
+        let service = Folder::new(Location::local(folder.path().join("meet")), rank, 2).unwrap();
+        let options = ItemsOptions { job: Some(Job::new(Arc::new(service))), ..ItemsOptions::default() };
+        let save = ItemsSave::begin(&at, options)?;
+        save.tree("state", &tree(1), &SaveOptions::default())?;
+        if rank == 1 {
+            save.file("own", "../x", b"")?;
+        }
+        // Rank 0 does not wait for the other one until its patience ends.
+        save.tree("ema", &tree(1), &SaveOptions::default())?;
+        save.commit()
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| on_rank(1));
+        let first = on_rank(0).unwrap_err();
+        assert!(first.to_string().contains("rank 1"), "{first}");
+        assert_eq!(other.join().unwrap().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    });
+    assert!(!at.exists());
+}
+
+#[test]
 fn the_background_commits_what_the_caller_began() {
     let folder = tempfile::tempdir().unwrap();
     let saver = AsyncSaver::new();

@@ -18,7 +18,7 @@
 //! one item the rest is not committed. The items may be added by several threads.
 //!
 //! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a tree each writes its
-//! shards, as in a save; everything else is written by rank 0 alone.
+//! shards, as in a save; everything else is written by rank 0 alone. An error of one process is one of all.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
@@ -128,6 +128,7 @@ struct State {
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
+    tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,
 }
@@ -419,7 +420,10 @@ impl ItemsSave {
             }
         };
         let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
-            Some(job) => write_together(tree, &own, job, &part, whole)?,
+            Some(job) => {
+                self.all_go_on()?;
+                write_together(tree, &own, job, &part, whole)?
+            }
             None => {
                 check_options(format, &own)?;
                 check_rules(tree, &own)?;
@@ -434,6 +438,17 @@ impl ItemsSave {
         state.leaf_count += tree.len();
         state.data_bytes = state.data_bytes.saturating_add(data_bytes);
         Ok(())
+    }
+
+    /// Errs if another process has given up: it would not come to the session of the next tree.
+    fn all_go_on(&self) -> Result<()> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let number = {
+            let mut state = self.state();
+            state.tree_count += 1;
+            state.tree_count
+        };
+        session.barrier(&format!("tree-{number}"))
     }
 
     /// The options of one tree, with what holds of the whole.
