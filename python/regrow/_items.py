@@ -103,7 +103,7 @@ class ItemsSave:
         self._given = SAVE.chosen("ItemsSave", options, ["progress"])
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
-        self._job = _options.job_of(own)
+        job = _options.job_of(own)
         self._raised: BaseException | None = None
         self._progress = progress
         metadata = self._given["metadata"]
@@ -115,7 +115,7 @@ class ItemsSave:
                 _is_v1(self._given),
                 None if metadata is None else _object("metadata", metadata),
                 at.get("base"),
-                self._job,
+                job,
             ),
             _progress.unwatched()[0],
             None if progress is None else self._tell,
@@ -221,8 +221,7 @@ class ItemsSave:
             flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
             leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
         except RegrowError as error:
-            if self._job is not None:
-                _job.refuse(self._job, f"{self.path}/{name}", error)
+            error.message = f"{error.message}\n  in the item {name!r} of `items`"
             raise
         return flat, leaves, native_options
 
@@ -371,8 +370,10 @@ def load_items(
     kinds = dict(opened.items)
     likes = _likes(items, kinds)
     missing = [name for name in likes if name not in kinds]
+    if not kinds:
+        raise NotFoundError(f"the checkpoint in {shown(at)} has no items\n  help: load it as one tree: regrow.load")
     if missing:
-        there = ", ".join(kinds) or "none: it is a single checkpoint"
+        there = ", ".join(kinds)
         raise NotFoundError(f"there is no item {missing[0]!r} in {shown(at)}\n  help: the items are: {there}")
     loaded: dict[str, Any] = {}
     for name, like in likes.items():

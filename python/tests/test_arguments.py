@@ -47,7 +47,7 @@ ANYTHING = {"self", "tree", "like"}
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
 TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
-    "folder": (str, bytes), "cache": (str, bytes),
+    "folder": (str, bytes), "cache": (str, bytes), "items": (list, dict),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""
@@ -77,6 +77,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
         positional = {"path": new, "tree": TREE}
     elif function in ("save_items", "save_items_async"):
         positional = {"path": new, "items": {"a": TREE}}
+    elif function == "load_items":
+        regrow.save_items(path, {"a": TREE}, overwrite=True)
     elif function == "list_checkpoints":
         positional = {"folder": path.parent}
     elif function in ("convert", "copy"):

@@ -74,8 +74,11 @@ def test_what_was_saved_is_loaded(where: str, options: dict[str, Any], tmp_path:
     opened = regrow.open(f"{root}/2")
     assert (opened.metrics, opened.metadata) == ({"loss": 1.0}, {"by": "me"})
     assert regrow.verify(root).ok
+    regrow.save(f"{root}/3", tree())
+    with pytest.raises(regrow.NotFoundError, match="has no items"):
+        regrow.load_items(root)
     with pytest.raises(regrow.NotFoundError, match="the items are: config, ema, iterator, metrics, state"):
-        regrow.load_items(root, ["stat"])
+        regrow.load_items(root, ["stat"], step=2)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -230,7 +233,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     for save in (regrow.save_items, regrow.save_items_async):
         with pytest.raises(RuntimeError, match=r"^no$"):
             save(tmp_path / "1", {"state": tree(), "own": regrow.Files(fail)})
-        with pytest.raises(regrow.LeafTypeError, match="object"):
+        with pytest.raises(regrow.LeafTypeError, match="item 'bad'"):
             save(tmp_path / "1", {"state": tree(), "bad": object()})
         with pytest.raises(regrow.InvalidArgumentError, match=r"\.\./x"):
             save(tmp_path / "1", {"state": tree(), "../x": regrow.Json(1)})

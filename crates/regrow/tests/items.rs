@@ -134,6 +134,7 @@ fn damage_to_an_item_is_found_under_its_name() {
     let save = begin(&path).unwrap();
     save.json("config", &json!({"a": 1})).unwrap();
     save.tree("state", &tree(1), &SaveOptions::default()).unwrap();
+    save.tree("ema", &tree(1), &in_layout("orbax", json!({"use_ocdbt": false}))).unwrap();
     save.commit().unwrap();
     let file = path.join("state/model.safetensors");
     let mut bytes = fs::read(&file).unwrap();
@@ -145,6 +146,10 @@ fn damage_to_an_item_is_found_under_its_name() {
         report.findings.iter().map(|found| found.error.place().leaf.as_ref().unwrap().to_string()).collect();
     assert_eq!(leaves, ["state/kernel"]);
     assert!(regrow::load::<Tree<Leaf>>(&path).unwrap_err().to_string().contains("state/kernel"));
+    fs::write(path.join("ema/kernel/0.0"), b"no zstd").unwrap();
+    let opened = regrow::open(&path).unwrap();
+    let error = opened.read(opened.find("ema/kernel").unwrap()).unwrap_err();
+    assert_eq!(error.place().leaf.as_ref().unwrap().to_string(), "ema/kernel");
 }
 
 #[test]
@@ -320,6 +325,31 @@ fn all_processes_of_a_job_write_their_shards() {
             names_in(&at.join("orbax")).into_iter().filter(|name| name.contains("share")).count();
         assert_eq!(of_a_share, 0);
     }
+}
+
+#[test]
+fn an_error_of_one_process_is_one_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("run/1");
+    let on_rank = |rank: usize| {
+        let service = Folder::new(Location::local(folder.path().join("meet")), rank, 2).unwrap();
+        let options = ItemsOptions { job: Some(Job::new(Arc::new(service))), ..ItemsOptions::default() };
+        let save = ItemsSave::begin(&at, options)?;
+        save.tree("state", &tree(1), &SaveOptions::default())?;
+        if rank == 1 {
+            save.file("own", "../x", b"")?;
+        }
+        // Rank 0 does not wait for the other one until its patience ends.
+        save.tree("ema", &tree(1), &SaveOptions::default())?;
+        save.commit()
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| on_rank(1));
+        let first = on_rank(0).unwrap_err();
+        assert!(first.kind() != ErrorKind::TimedOut && first.to_string().contains("rank 1"), "{first}");
+        assert_eq!(other.join().unwrap().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    });
+    assert!(!at.exists());
 }
 
 #[test]

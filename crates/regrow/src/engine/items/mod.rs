@@ -18,7 +18,7 @@
 //! one item the rest is not committed. The items may be added by several threads.
 //!
 //! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a tree each writes its
-//! shards, as in a save; everything else is written by rank 0 alone.
+//! shards, as in a save; everything else is written by rank 0 alone. An error of one process is one of all.
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
@@ -53,7 +53,7 @@ use crate::monitor::{Monitor, Running};
 use crate::storage::lent::{Lent, copy_in};
 use crate::storage::within::Within;
 use crate::storage::{Publication, Target};
-use crate::tree::{Leaf, Pytree, Tree};
+use crate::tree::{Key, Leaf, Pytree, Tree};
 
 /// The item that metrics are kept in, and its file.
 const METRICS: &str = "metrics";
@@ -128,6 +128,7 @@ struct State {
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
     metrics: Map<String, Value>,
+    tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,
 }
@@ -192,7 +193,7 @@ impl ItemsSave {
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
         self.add(name, || {
             let tree = value.to_tree()?;
-            self.write_tree(name, &tree, options)
+            self.write_tree(name, &tree, options).map_err(|error| error.below(&Key::dict(name)))
         })
     }
 
@@ -419,7 +420,10 @@ impl ItemsSave {
             }
         };
         let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
-            Some(job) => write_together(tree, &own, job, &part, whole)?,
+            Some(job) => {
+                self.all_go_on()?;
+                write_together(tree, &own, job, &part, whole)?
+            }
             None => {
                 check_options(format, &own)?;
                 check_rules(tree, &own)?;
@@ -434,6 +438,17 @@ impl ItemsSave {
         state.leaf_count += tree.len();
         state.data_bytes = state.data_bytes.saturating_add(data_bytes);
         Ok(())
+    }
+
+    /// Errs if another process has given up: it would not come to the session of the next tree.
+    fn all_go_on(&self) -> Result<()> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let number = {
+            let mut state = self.state();
+            state.tree_count += 1;
+            state.tree_count
+        };
+        session.barrier(&format!("tree-{number}"))
     }
 
     /// The options of one tree, with what holds of the whole.
