@@ -381,9 +381,7 @@ def load_items(
         else:
             # Another step may have become the newest since.
             where: Any = {"step": opened.step, "item": name, "strict": strict}
-            loaded[name] = load(
-                path, like, **where, storage_options=storage_options, cache=cache, **options
-            )
+            loaded[name] = load(path, like, **where, storage_options=storage_options, cache=cache, **options)
     return loaded
 
 

@@ -3,31 +3,30 @@
     save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
                                        the engine's saver             the manager's thread
 
-What there is, is asked of the storage; what a policy says is the native half's to compute. In a job of several processes
-rank 0 looks, decides and deletes, and tells the others.
+What there is, is asked of the storage; what a policy says is the native half's to compute. In a job of several
+processes rank 0 looks, decides and deletes, and tells the others.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Unpack
 
-from . import _arguments, _async, _items, _job, _manager_policies, _native, _preemption
-from ._errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, RegrowError
-from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
-from ._location import StrPath, local_path, place
+from . import _arguments, _items, _job, _manager_given, _manager_policies, _native, _preemption
+from ._errors import AlreadyExistsError, InvalidArgumentError, RegrowError
+from ._keywords import SAVE, SaveOptions
+from ._location import StrPath
 from ._manager_follow import Follower, Saved, Tidying
 from ._manager_policies import StepName
+from ._manager_reading import Reading
 from ._manager_records import Records
-from ._manager_restore import ITEM, PassedOver, restore
-from ._manager_steps import Step, Steps, number_of, step_of
+from ._manager_steps import Step, Steps, number_of
 
-class Manager:
+
+class Manager(Reading):
     """Numbered steps in one folder: when to save, what to keep, which is the newest that is good.
 
         with regrow.Manager("run", keep=3, every=1000, best="eval/loss:min") as steps:
@@ -39,8 +38,8 @@ class Manager:
                 if steps.preempted:
                     break
 
-    The list of steps is what the storage has committed. A failure in the background is raised by the next call. Steps are
-    items as Orbax' `CheckpointManager` has them: that one goes on in the same folder, and this one in its.
+    The list of steps is what the storage has committed. A failure in the background is raised by the next call. Steps
+    are items as Orbax' `CheckpointManager` has them: that one goes on in the same folder, and this one in its.
     """
 
     @SAVE.documented
@@ -89,34 +88,35 @@ class Manager:
             min_seconds: Save at `every` only if so many seconds have gone by since the last save.
             save_first: Save a step where there is none yet.
             save_if: Also save the steps of whose numbers this function says so.
-            names: How steps are named: a `StepName`, or several that are read, of which the first is written. As the steps
-                in the folder are, if `None`.
+            names: How steps are named: a `StepName`, or several that are read, of which the first is written. As the
+                steps in the folder are, if `None`.
             background: Return from `save` when the snapshot is taken. Without it, when the step is there.
             check: Read each new step again, all of it, before others are deleted.
             reuse: Hard-link data files that have not changed since the step before, as ``base=`` does.
             todelete: Move steps into this folder, below that of the steps, instead of deleting them.
-            sigterm: Take SIGTERM as a word that the program is to end soon: `preempted` says so, and the next `save` is done
-                whatever its step. A second SIGTERM ends the program.
+            sigterm: Take SIGTERM as a word that the program is to end soon: `preempted` says so, and the next `save` is
+                done whatever its step. A second SIGTERM ends the program.
             grace: How many seconds that save may take before it is reported as late.
             read_only: Only read: no lock is taken, nothing is deleted, `save` is refused.
             log: A local file to which each save and restore adds a line of JSON.
-            **options: The keywords of `SaveOptions`, for every save; `overwrite`, `base` and `metadata` are `save`'s own.
+            **options: The keywords of `SaveOptions`, for every save; `overwrite`, `base` and `metadata` are `save`'s
+                own.
 
         Raises:
             AlreadyExistsError: if another program writes to the folder.
-            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that make no sense or
-                contradict each other.
+            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that make no sense
+                or contradict each other.
         """
-        self._options = dict(options)
+        self._options: dict[str, Any] = dict(options)
         given = SAVE.chosen("Manager", options, _OWN)
         for name in ("overwrite", "base", "metadata"):
             if name in options:
                 raise InvalidArgumentError(f"{name} is not for the manager to say: give it to `save`")
-        self._best = _manager_policies.metric(best)
+        self._metric = _manager_policies.metric(best)
         keep_if = _arguments.function("keep_if", keep_if)
         self._save_if = _arguments.function("save_if", save_if)
         policies = _manager_policies.keep(
-            keep=keep, best=self._best, keep_best=keep_best, keep_every=keep_every, keep_seconds=keep_seconds,
+            keep=keep, best=self._metric, keep_best=keep_best, keep_every=keep_every, keep_seconds=keep_seconds,
             keep_steps=keep_steps, has_keep_if=keep_if is not None,
         )  # fmt: skip
         self._when, is_regular = _manager_policies.when(
@@ -130,93 +130,43 @@ class Manager:
         takes_sigterm = _arguments.flag("sigterm", sigterm)
         tidying = Tidying(policies, keep_if, _arguments.flag("check", check), self._todelete)
         job = _job.chosen(given["job"])
-        at = place("directory", directory, given["storage_options"])
-        self._records = Records(None if log is None else _file("log", log))
-        self._steps = Steps(at, _manager_policies.forms(names), job)
+        records = Records(None if log is None else _manager_given.file("log", log))
+        root = _manager_given.root(directory, self._options.pop("storage_options", None))
+        super().__init__(Steps(root, _manager_policies.forms(names), job), self._metric, records)
         self._follower = Follower(self._steps, tidying, self._records)
         # What SIGTERM, a clock or a function says may differ between processes.
         self._must_ask = self._steps.is_shared and (not is_regular or takes_sigterm or self._save_if is not None)
         self._lock: _native.WriterLock | None = None
-        self._lease: _native.StepLease | None = None
         self._is_closed = False
         self._flag = _preemption.Flag()
         self._has_saved_preempted = False
         self._last_save: float | None = None
-        self._of_another_history: int | None = None
-        """After a restore of an older step: steps with greater numbers may be saved again."""
-        self.restored: int | None = None
-        """The step that the last `restore` has given."""
-        self.passed_over: list[PassedOver] = []
-        """Newer steps that the last `restore` has passed over, the newest first."""
         self._known = set(self._steps.of_rank_0("begin", self._begin))
-        """Steps that are there or begun, as far as this manager knows: so `should_save` need not look."""
+        """Steps of this history that were there or have begun: so `should_save` need not look."""
+        self._other: set[int] = set()
+        """Steps that are there, of another history: after the restore of an older one they may be saved again."""
         self._steps.share_forms()
         if takes_sigterm:
             self._flag.watch()
-        _async.end_with_program(self)
 
     def _begin(self) -> list[int]:
         """Takes the folder, on rank 0; the steps in it."""
         if not self._read_only:
             self._lock = self._steps.native.lock()
             self._steps.native.refresh()
-        return [step.number for step in self._steps.list()]
-
-    # ---- what there is ------------------------------------------------------------------------------------------
-
-    @property
-    def directory(self) -> str:
-        """The folder, or its URL."""
-        return self._steps.native.root.__fspath__()
-
-    @property
-    def steps(self) -> list[int]:
-        """The numbers of the committed steps. In a job all processes ask."""
-        return self._steps.numbers()
-
-    @property
-    def latest(self) -> int | None:
-        """The newest committed step; `None` if there is none. In a job all processes ask."""
-        return self._steps.latest()
-
-    @property
-    def next(self) -> int:
-        """One more than the newest step; 0 if there is none. In a job all processes ask."""
-        latest = self.latest
-        return 0 if latest is None else latest + 1
-
-    @property
-    def best(self) -> int | None:
-        """The best committed step by the metric of ``best=``; `None` if none has it. In a job all processes ask."""
-        return self._steps.best(self._best)
-
-    def list(self) -> list[Step]:
-        """The committed steps, by number, with their metrics and metadata."""
-        return self._steps.list()
-
-    def step(self, step: int) -> Step:
-        """A committed step.
-
-        Raises:
-            NotFoundError: if it is not there, with the steps that are.
-            UncommittedError: if it is being written, or its writer was killed.
-        """
-        return step_of(self._steps.native.step(number_of(step)))
-
-    def metrics(self, step: int) -> dict[str, Any]:
-        """The metrics that were saved with a step."""
-        return self.step(step).metrics
+        return [step.number for step in self._steps.all()]
 
     # ---- saving -------------------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step: for those who would have to prepare something for it.
 
-        In a job every process asks for the same steps. With `min_seconds`, `save_if` or `sigterm` rank 0 decides, and the
-        others wait for its word.
+        In a job every process asks for the same steps. With `min_seconds`, `save_if` or `sigterm` rank 0 decides, and
+        the others wait for its word.
         """
         number = number_of(step)
-        if self._read_only or self._is_closed or self._is_taken(number):
+        self._forget_failed()
+        if self._read_only or self._is_closed or number in self._known:
             return False
         if self.reached_preemption(number):
             self._flag.set()
@@ -251,7 +201,8 @@ class Manager:
         Args:
             step: Its number.
             state: Any pytree.
-            items: Several things instead, or beside the state: pytrees, `Json` and `Files` by name, as for `save_items`.
+            items: Several things instead, or beside the state: pytrees, `Json` and `Files` by name, as for
+                `save_items`.
             metrics: Numbers by name, or dicts of them: what `best` goes by.
             metadata: Your own metadata, a dict.
             item_options: As for `save_items`.
@@ -265,35 +216,36 @@ class Manager:
         """
         began = time.perf_counter()
         number = number_of(step)
+        is_forced, replaces = _arguments.flag("force", force), _arguments.flag("overwrite", overwrite)
         self._check_may_write()
-        self._raise_failure()
-        is_forced, overwrite = _arguments.flag("force", force), _arguments.flag("overwrite", overwrite)
-        is_there = number in self._known
-        if not (is_forced or (overwrite and is_there) or self.should_save(number)):
+        if not self._steps.is_shared:
+            self._raise_failure()
+        self._forget_failed()
+        if not (is_forced or (replaces and number in self._known) or self.should_save(number)):
             return False
-        if self._is_taken(number) and not overwrite:
+        if self._steps.is_shared:
+            # Of an earlier save all processes hear at the same point, whichever of them has waited for it longer.
+            self._follower.wait()
+            self._raise_failure()
+        if number in self._known and not replaces:
             help = "say overwrite=True to replace it"
             raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
         is_preempted = self.preempted
-        base = None
-        if self._reuse and (earlier := [known for known in self._known if known != number]):
-            base = self._steps.native.find(max(earlier))
+        plain = _manager_given.metrics(metrics)
+        options = {**self._options, "overwrite": number in self._known or number in self._other, "metadata": metadata}
         handle = _items.save_items_async(
-            self._steps.native.place(number),
-            _everything(state, items),
-            metrics=_plain(metrics),
+            self._steps.at(self._steps.native.name(number)),
+            _manager_given.everything(state, items),
+            metrics=plain,
             item_options=item_options,
-            **{
-                **self._options,
-                "overwrite": is_there,
-                "metadata": metadata,
-                "base": None if base is None else base[2],
-            },
+            base=self._base(number),
+            **options,
         )
         self._known.add(number)
+        self._other.discard(number)
         self._last_save = time.monotonic()
         self._has_saved_preempted |= is_preempted
-        self._follower.add(Saved(number, handle, time.perf_counter() - began, dict(_plain(metrics) or {}), is_preempted))
+        self._follower.add(Saved(number, handle, time.perf_counter() - began, plain or {}, is_preempted))
         if not self._background:
             self.wait()
         elif is_preempted:
@@ -316,85 +268,6 @@ class Manager:
         """Whether a save is running."""
         return self._follower.is_busy
 
-    # ---- restoring ----------------------------------------------------------------------------------------------
-
-    @LOAD.documented
-    def restore(
-        self,
-        step: int | None = None,
-        like: Any = None,
-        *,
-        item: str | None = None,
-        items: Mapping[str, Any] | Iterable[str] | None = None,
-        **options: Unpack[LoadOptions],
-    ) -> Any:
-        """Loads a step; of the newest that is good if `step` is `None`. `restored` says which it was.
-
-        A newer step that is damaged, or that is deleted meanwhile, is passed over with a warning in the log, and is in
-        `passed_over`. A template that does not fit is an error, whatever other steps hold. In a job all processes restore
-        the same step.
-
-        After the restore of a step that is not the newest, newer ones are of another history: saves replace them.
-
-        Args:
-            step: Its number.
-            like: As for `load`.
-            item: The item of a step of several.
-            items: Several items, as for `load_items`: a dict is returned.
-            **options: The keywords of `LoadOptions`.
-
-        Raises:
-            NotFoundError: if the step is not there, or there is none at all.
-            CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
-            MismatchError: if the template differs.
-        """
-        LOAD.chosen("restore", options, ["step", "like", "item", "items"])
-        began = time.perf_counter()
-        # What is being saved is newer than what is there.
-        self._follower.wait()
-        wanted = None if step is None else number_of(step)
-        there = self.steps
-        found = restore(self._steps, there if wanted is None else [wanted], wanted is None, like, item, items, options)
-        self.restored, self.passed_over = found.step, found.passed_over
-        if there and found.step < max(there):
-            self._of_another_history = found.step
-        self._records.add(
-            "restore", found.step, found.path, is_bad=bool(found.passed_over), seconds=time.perf_counter() - began,
-            passed_over={passed.step: str(passed.error).splitlines()[0] for passed in found.passed_over} or None,
-        )  # fmt: skip
-        return found.value
-
-    def wait_for_new(
-        self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0
-    ) -> int | None:
-        """Waits until there is a step newer than `after`, and gives the newest; `None` if none has come in time.
-
-            step = None
-            while (step := steps.wait_for_new(step, timeout=3600)) is not None:
-                evaluate(steps.restore(step, like=params))
-
-        The step is not deleted before the next call, or `close`.
-
-        Args:
-            after: The step that was seen last.
-            timeout: Seconds to wait at most.
-            every: Seconds between two looks.
-        """
-        seen = _arguments.count("after", after)
-        ends = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._let_go()
-            found = self._steps.own_latest()
-            if found is not None and (seen is None or found > seen):
-                # Deleted between two looks: the next one finds another.
-                with contextlib.suppress(NotFoundError):
-                    self._lease = self._steps.native.lease(found)
-                    return found
-            left = every if ends is None else min(every, ends - time.monotonic())
-            if left <= 0:
-                return None
-            time.sleep(left)
-
     # ---- deleting -----------------------------------------------------------------------------------------------
 
     def delete(self, step: int, *, force: bool = False) -> None:
@@ -406,8 +279,8 @@ class Manager:
 
         Raises:
             NotFoundError: if it is not there.
-            InvalidArgumentError: if it is the last one, or somebody reads it, without `force`; if something lies in it that
-                is no part of a checkpoint. It is there as before then.
+            InvalidArgumentError: if it is the last one, or somebody reads it, without `force`; if something lies in it
+                that is no part of a checkpoint. It is there as before then.
         """
         number, is_forced = number_of(step), _arguments.flag("force", force)
         self._check_may_write()
@@ -415,13 +288,14 @@ class Manager:
 
         def delete() -> None:
             self._steps.native.step(number)
-            if not is_forced and [step.number for step in self._steps.list()] == [number]:
+            if not is_forced and [step.number for step in self._steps.all()] == [number]:
                 help = "say force=True if it is to go"
                 raise InvalidArgumentError(f"step {number} is the last one\n  help: {help}", help=help)
             self._steps.delete([number], self._todelete, force=is_forced)
 
         self._steps.of_rank_0("delete", delete)
         self._known.discard(number)
+        self._other.discard(number)
 
     def roll_back(self, step: int) -> None:
         """Deletes all steps that are newer than this one, which has to be there: another history follows.
@@ -436,12 +310,13 @@ class Manager:
 
         def delete() -> None:
             self._steps.native.step(number)
-            newer = sorted((step.number for step in self._steps.list() if step.number > number), reverse=True)
+            newer = sorted((step.number for step in self._steps.all() if step.number > number), reverse=True)
             for each in newer:
                 self._steps.delete([each], self._todelete, force=False)
 
         self._steps.of_rank_0("roll_back", delete)
         self._known = {known for known in self._known if known <= number}
+        self._other = set()
 
     # ---- the end ------------------------------------------------------------------------------------------------
 
@@ -451,7 +326,7 @@ class Manager:
         return self._flag.since is not None
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether JAX's preemption service has this step as the one at which all processes save; False where it is off."""
+        """Whether all processes save this step, by JAX's preemption service; False where that is off."""
         return _preemption.jax_says(number_of(step))
 
     def close(self) -> None:
@@ -491,12 +366,24 @@ class Manager:
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _is_taken(self, number: int) -> bool:
-        """Whether a step of this history has the number."""
-        for gone in self._follower.gone():
-            self._known.discard(gone)
-        is_of_another = self._of_another_history is not None and number > self._of_another_history
-        return number in self._known and not is_of_another
+    def _forget_failed(self) -> None:
+        """A save that has failed is no step."""
+        self._known -= self._follower.failed()
+
+    def _turn_to(self, step: int) -> None:
+        newer = {known for known in self._known if known > step}
+        self._known -= newer
+        self._other |= newer
+
+    def _settle(self) -> None:
+        self._follower.wait()
+        self._forget_failed()
+
+    def _base(self, number: int) -> StrPath | None:
+        """The step before, whose files are linked where they are the same."""
+        earlier = [known for known in self._known if known != number] if self._reuse else []
+        found = self._steps.native.find(max(earlier)) if earlier else None
+        return None if found is None else self._steps.at(found[1])
 
     def _check_may_write(self) -> None:
         if self._is_closed:
@@ -509,11 +396,6 @@ class Manager:
         if failure is not None:
             raise failure
 
-    def _let_go(self) -> None:
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.release()
-
     def _wait_for_grace(self, number: int) -> None:
         """Waits for the save of a program that is asked to end, for as long as that is given."""
         assert self._flag.since is not None
@@ -524,59 +406,5 @@ class Manager:
             self._records.add("late", number, self.directory, is_bad=True, grace_seconds=self._grace)
             raise
 
-    def _drain(self) -> list[BaseException]:
-        """At the end of the program: waits for all saves; what went wrong and nobody knows."""
-        if self._is_closed:
-            return []
-        failures: list[BaseException] = []
-        self._follower.wait()
-        while (failure := self._follower.failure()) is not None:
-            failures.append(failure)
-        with contextlib.suppress(Exception):
-            self.close()
-        return failures
-
 
 _OWN = tuple(inspect.signature(Manager.__init__).parameters)
-
-
-def _everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All items of a step."""
-    if items is not None and not isinstance(items, Mapping):
-        raise _arguments.wrong("items", items, "a dict of items by name, or None")
-    everything = dict(items or {})
-    if state is not None:
-        if ITEM in everything:
-            raise InvalidArgumentError(f"the state is the item {ITEM!r}: give it as `state`, or among `items`")
-        everything = {ITEM: state, **everything}
-    if not everything:
-        raise InvalidArgumentError("there is nothing to save: give a state, or items")
-    return everything
-
-
-def _plain(metrics: Any) -> dict[str, Any] | None:
-    """Metrics with Python's own numbers in the place of those of NumPy and JAX."""
-    if metrics is None:
-        return None
-    if not isinstance(metrics, Mapping):
-        raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts")
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {str(name): plain(inner) for name, inner in value.items()}
-        if isinstance(value, (bool, int, float, str)) or value is None:
-            return value
-        try:
-            return value.item()
-        except (AttributeError, TypeError, ValueError):
-            raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
-
-    return {str(name): plain(value) for name, value in metrics.items()}
-
-
-def _file(name: str, path: StrPath) -> str:
-    """A local file, whatever folder the program goes to later."""
-    found = local_path(place(name, path))
-    if found is None:
-        raise _arguments.wrong(name, path, "a file on a local disk")
-    return os.path.abspath(found)

@@ -1,7 +1,7 @@
 """What follows each save of a `Manager`, on a thread of its own: wait for it, verify, point, delete, record.
 
-A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the program ends,
-and makes it end with status 1.
+A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the program
+ends, and makes it end with status 1.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ._async import AsyncSave
+from ._async import AsyncSave, end_with_program, ended
 from ._errors import RegrowError
 from ._manager_policies import kept
 from ._manager_records import Records
@@ -49,7 +49,7 @@ class Follower:
         self._queue: queue.SimpleQueue[Saved | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._failures: list[BaseException] = []
-        self._gone: set[int] = set()
+        self._failed: set[int] = set()
         self._pending = 0
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
@@ -65,6 +65,7 @@ class Follower:
             self._pending += 1
             if self._thread is None:
                 # It waits for work between saves, and must not keep the program from ending: `wait` is called then.
+                end_with_program(self)
                 self._thread = threading.Thread(target=self._run, name="regrow-manager", daemon=True)
                 self._thread.start()
         self._queue.put(saved)
@@ -81,11 +82,11 @@ class Follower:
         with self._changed:
             return self._failures.pop(0) if self._failures else None
 
-    def gone(self) -> set[int]:
-        """Steps that are not there, against what was expected when they were begun: deleted, or never saved."""
+    def failed(self) -> set[int]:
+        """Steps that were begun and could not be saved, since the last call."""
         with self._changed:
-            gone, self._gone = self._gone, set()
-            return gone
+            failed, self._failed = self._failed, set()
+            return failed
 
     def end(self) -> None:
         """Ends the thread, which has nothing to do any more."""
@@ -93,32 +94,39 @@ class Follower:
         if thread is not None and self._pid == os.getpid():
             self._queue.put(None)
             thread.join()
+            ended(self)
+
+    def drain(self) -> list[BaseException]:
+        """At the end of the program: waits until all is done; what went wrong and nobody knows."""
+        self.wait()
+        failures: list[BaseException] = []
+        while (failure := self.failure()) is not None:
+            failures.append(failure)
+        return failures
 
     def _run(self) -> None:
         while (saved := self._queue.get()) is not None:
             failure: BaseException | None = None
-            gone: set[int] = set()
             try:
-                gone = self._follow(saved)
+                self._follow(saved)
             except Exception as error:
                 failure = error
             with self._changed:
                 if failure is not None:
                     self._failures.append(failure)
-                self._gone |= gone
                 self._pending -= 1
                 self._changed.notify_all()
             # Neither it nor its snapshot lives on while this waits for the next.
             del saved, failure
 
-    def _follow(self, saved: Saved) -> set[int]:
+    def _follow(self, saved: Saved) -> None:
         path = saved.handle.path
         preempted = True if saved.is_preempted else None
         try:
             report = saved.handle.wait()
         except RegrowError as error:
             with self._changed:
-                self._gone.add(saved.step)
+                self._failed.add(saved.step)
             self._records.add("save", saved.step, path, is_bad=True, error=str(error), preempted=preempted)
             raise
         since = time.perf_counter()
@@ -131,13 +139,12 @@ class Follower:
             tidy_seconds=time.perf_counter() - since, checked=self._tidying.check or None, deleted=deleted or None,
             left=left or None, preempted=preempted,
         )  # fmt: skip
-        return set(deleted)
 
     def _tidy(self, saved: Saved) -> tuple[list[int], list[str]]:
         """Steps that were deleted, and why others were left."""
         keep_if, chosen = self._tidying.keep_if, None
         if keep_if is not None:
-            chosen = [step.number for step in self._steps.list() if keep_if(step)]
+            chosen = [step.number for step in self._steps.all() if keep_if(step)]
         policy = kept(self._tidying.policies, chosen)
         done = self._steps.native.tidy(saved.step, policy, self._tidying.check, self._tidying.todelete)
         deleted = [step for step, what, *_ in done if what in ("removed", "moved", "gone")]

@@ -59,9 +59,7 @@ def metric(best: Any) -> Metric | None:
     return Metric(name, mode == "max")
 
 
-def when(
-    *, every: Any, save_steps: Any, min_seconds: Any, save_first: Any
-) -> tuple[str, bool]:
+def when(*, every: Any, save_steps: Any, min_seconds: Any, save_first: Any) -> tuple[str, bool]:
     """The condition for saves, and whether all processes of a job come to the same answer by themselves."""
     interval = _positive("every", every)
     conditions: list[Any] = []
@@ -103,7 +101,7 @@ def keep(
     count = _positive("keep_best", keep_best)
     if count is not None and best is None:
         raise InvalidArgumentError(
-            f"keep_best={keep_best!r} needs a metric\n  help: name it with its mode: best=\"eval/loss:min\"",
+            f'keep_best={keep_best!r} needs a metric\n  help: name it with its mode: best="eval/loss:min"',
             help='name it with its mode: best="eval/loss:min"',
         )
     interval = _positive("keep_every", keep_every)

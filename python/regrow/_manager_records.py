@@ -1,6 +1,6 @@
 """One structured record for each save and each restore: through `logging`, and as lines of a file.
 
-    {"event": "save", "step": 400, "path": "run/400", "time": 1795232533.5, "seconds": 1.2, ...}
+{"event": "save", "step": 400, "path": "run/400", "time": 1795232533.5, "seconds": 1.2, ...}
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Records:
         record |= {name: value for name, value in members.items() if value is not None}
         level = logging.WARNING if is_bad else logging.INFO
         if LOGGER.isEnabledFor(level):
-            said = ", ".join(f"{name}={value}" for name, value in record.items() if name not in ("event", "step", "time"))
+            said = ", ".join(
+                f"{name}={value}" for name, value in record.items() if name not in ("event", "step", "time")
+            )
             LOGGER.log(level, "%s of step %d: %s", event, step, printable(said), extra={"record": record})
         if self._file is not None:
             line = json.dumps(record, default=str) + "\n"

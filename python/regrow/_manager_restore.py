@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from . import _items
 from ._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
+from ._location import Location
 from ._manager_steps import Steps
 from ._open import load
 from ._open import open as open_checkpoint
@@ -49,8 +51,9 @@ def restore(
         value: Any = None
         path = ""
         try:
-            path = steps.native.step(number)[2].__fspath__()
-            value = _one(steps, number, like, item, items, options)
+            at = steps.at(steps.native.step(number)[1])
+            path = at.url
+            value = _one(at, number, like, item, items, options)
         except RegrowError as error:
             failure = error
         is_fault = failure is not None and may_pass_over and steps.native.is_at_fault(number, failure.kind)
@@ -69,17 +72,17 @@ def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bo
     """
     if failure is not None and not is_fault:
         # Others are told, and end with it.
-        steps.tell(number, failure, False)
+        with contextlib.suppress(RegrowError):
+            steps.tell(number, failure, False)
         raise failure
     told = steps.tell(number, failure, is_fault)
     return failure if failure is not None else told
 
 
-def _one(steps: Steps, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
-    at = steps.native.step(number)[2]
+def _one(at: Location, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
     if items is not None:
         return _items.load_items(at, items, **options)
-    kinds = {found.name: found.kind for found in open_checkpoint(at).items_info()}
+    kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
     return load(at, like, item=_chosen(kinds, item, number), **options)
 
 
@@ -93,11 +96,13 @@ def _chosen(kinds: Mapping[str, str], item: str | None, number: int) -> str | No
     if len(trees) == 1:
         return trees[0]
     help = f"name one of them with item=, or several with items=: {', '.join(kinds)}"
-    raise InvalidArgumentError(f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help)
+    raise InvalidArgumentError(
+        f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help
+    )
 
 
 def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
-    where = steps.native.root.__fspath__()
+    where = steps.root.url
     if not passed_over:
         unfinished = steps.native.list()[1]
         help = f"saves that never ended: {', '.join(unfinished)}" if unfinished else "there are no steps"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from . import _arguments, _native
 from ._coordination import Session
 from ._errors import InvalidArgumentError, RegrowError, from_native
 from ._job import NativeJob
+from ._location import Location, place
 from ._manager_policies import Metric
 
 
@@ -32,10 +33,17 @@ class Step(NamedTuple):
 class Steps:
     """The steps of a folder. In a job every process asks, and rank 0 looks."""
 
-    def __init__(self, place: Any, forms: list[tuple[str | None, int | None]] | None, job: NativeJob | None) -> None:
-        self.native = _native.Steps(place, forms)
-        self._place = place
+    def __init__(
+        self, root: Location, forms: Sequence[tuple[str | None, int | None]] | None, job: NativeJob | None
+    ) -> None:
+        self.root = root
+        self._place = place("directory", root)
+        self.native = _native.Steps(self._place, forms)
         self._job = job
+
+    def at(self, name: str) -> Location:
+        """Where a step with this name is."""
+        return self.root / name
 
     @property
     def is_first(self) -> bool:
@@ -48,7 +56,7 @@ class Steps:
         return self._job is not None
 
     def of_rank_0(self, what: str, look: Callable[[], Any]) -> Any:
-        """What `look` gives on rank 0, in every process: something that JSON can say. An error of it is the error of all."""
+        """What `look` gives on rank 0, in every process: something that JSON can say. Its error is that of all."""
         if self._job is None:
             return look()
         coordinator, (timeout, prefix) = self._job
@@ -68,6 +76,29 @@ class Steps:
                     raise error from None
                 raise
             return json.loads(session.broadcast("found", told))
+
+    def tell(self, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:
+        """Tells all processes what became of a restore here; gives the failure of any that is the step's own.
+
+        Raises:
+            RegrowError: if one of them has failed in another way.
+        """
+        if self._job is None:
+            return None
+        coordinator, (timeout, prefix) = self._job
+        own = None if failure is None else (is_fault, failure.kind, str(failure))
+        with Session(coordinator, self._place, f"manager-restore-{number}", timeout=timeout, prefix=prefix) as session:
+            told = session.gather("restored", json.dumps(own).encode())
+            # What no other step would spare goes first.
+            failed = sorted(said for said in map(json.loads, told or []) if said is not None)
+            verdict = json.loads(session.broadcast("verdict", json.dumps(failed[0] if failed else None).encode()))
+        if verdict is None:
+            return None
+        may_pass_over, kind, message = verdict
+        error = from_native(kind, message, None, None, None, None)
+        if not may_pass_over:
+            raise error
+        return error
 
     def share_forms(self) -> None:
         """All processes name steps as rank 0 does."""
@@ -102,7 +133,7 @@ class Steps:
         found = self.of_rank_0("best", find)
         return None if found is None else int(found)
 
-    def list(self) -> list[Step]:
+    def all(self) -> list[Step]:
         """All that is known of them."""
         return [step_of(found) for found in self.native.list()[0]]
 

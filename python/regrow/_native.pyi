@@ -198,9 +198,7 @@ class AsyncSaver:
     def wait_for_room(self, when_busy: str) -> float:
         """Waits until a save need not wait for an earlier one; seconds."""
 
-    def save_items(
-        self, items: ItemsSave, copy: str, check_source: bool, seconds: float, waited: float
-    ) -> SaveHandle:
+    def save_items(self, items: ItemsSave, copy: str, check_source: bool, seconds: float, waited: float) -> SaveHandle:
         """Adds the trees that `items` keeps to it, as they are now, and commits it."""
 
 @final
@@ -366,6 +364,10 @@ _Step = tuple[int, str, Location, float | None, str, str]
 _Deletion = tuple[int, str, int, str | None, _Finding | None]
 """Number; ``removed``, ``moved``, ``leased``, ``gone`` or ``failed``; bytes, where it is now, why it failed."""
 
+_Numbers = list[int]
+_Deletions = list[_Deletion]
+_Forms = list[tuple[str | None, int | None]]
+_StepList = tuple[list[_Step], list[str], list[str]]
 _StepFacts = tuple[int, float | None, str, bool, bool]
 """Number, seconds since 1970, metrics as JSON, whether somebody reads it, whether it is known to be damaged."""
 
@@ -378,7 +380,7 @@ class Steps:
     @property
     def root(self) -> Location: ...
     @property
-    def forms(self) -> list[tuple[str | None, int | None]]: ...
+    def forms(self) -> _Forms: ...
     def name(self, step: int) -> str:
         """The name of a new step."""
 
@@ -388,7 +390,7 @@ class Steps:
     def place(self, step: int) -> Location:
         """Where a new step goes."""
 
-    def list(self) -> tuple[list[_Step], list[str], list[str]]:
+    def list(self) -> _StepList:
         """Committed steps by number, names of saves that never ended, and notes."""
 
     def latest(self) -> _Step | None: ...
@@ -402,13 +404,13 @@ class Steps:
     def is_at_fault(self, step: int, kind: str) -> bool:
         """Whether an error of this kind, of restoring the step, is that step's own fault."""
 
-    def leased(self) -> list[int]:
+    def leased(self) -> _Numbers:
         """Steps that somebody reads."""
 
     def lease(self, step: int) -> StepLease: ...
     def lock(self) -> WriterLock: ...
-    def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> list[_Deletion]: ...
-    def tidy(self, saved: int, keep: str, verify: bool, aside: str | None) -> list[_Deletion]:
+    def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
+    def tidy(self, saved: int, keep: str, verify: bool, aside: str | None) -> _Deletions:
         """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
 
     def refresh(self) -> None:

@@ -36,15 +36,7 @@ impl Steps {
         root: LocationIn,
         forms: Option<Vec<(Option<String>, Option<usize>)>>,
     ) -> PyResult<Self> {
-        released(py, || {
-            let forms = forms.map(|forms| {
-                let mut forms = forms.iter().map(|(prefix, width)| StepName::new(prefix.as_deref(), *width));
-                let written = forms.next().unwrap_or_else(|| Ok(StepName::default()))?;
-                Ok(StepNames::composite(written, forms.collect::<Result<Vec<_>>>()?))
-            });
-            manager::Steps::new(root.to_location()?, forms.transpose()?)
-        })
-        .map(Self)
+        released(py, || manager::Steps::new(root.to_location()?, forms.map(names).transpose()?)).map(Self)
     }
 
     /// The folder.
@@ -212,6 +204,13 @@ pub fn best_step(steps: Vec<FactsIn>, metric: &str, is_max: bool) -> PyResult<Op
     let mode = if is_max { BestMode::Max } else { BestMode::Min };
     let facts = facts(steps).or_raise()?;
     Ok(manager::best(&facts, metric, mode).map(|step| step.number))
+}
+
+/// Prefix and width of each, the form that is written first.
+fn names(forms: Vec<(Option<String>, Option<usize>)>) -> Result<StepNames> {
+    let mut forms = forms.iter().map(|(prefix, width)| StepName::new(prefix.as_deref(), *width));
+    let written = forms.next().unwrap_or_else(|| Ok(StepName::default()))?;
+    Ok(StepNames::composite(written, forms.collect::<Result<Vec<_>>>()?))
 }
 
 fn facts(steps: Vec<FactsIn>) -> Result<Vec<StepFacts>> {
