@@ -133,6 +133,8 @@ class Manager(Reading):
         records = Records(None if log is None else _manager_given.file("log", log))
         root = _manager_given.root(directory, self._options.pop("storage_options", None))
         super().__init__(Steps(root, _manager_policies.forms(names), job), self._metric, records)
+        # Of no step: it is refused now, rather than when there is something to delete.
+        self._steps.native.delete([], self._todelete, False)
         self._follower = Follower(self._steps, tidying, self._records)
         # What SIGTERM, a clock or a function says may differ between processes.
         self._must_ask = self._steps.is_shared and (not is_regular or takes_sigterm or self._save_if is not None)

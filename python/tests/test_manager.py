@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,17 @@ def tree(step: int) -> dict[str, Any]:
 
 def manager(path: Path, **options: Any) -> Manager:
     return Manager(path, durable=False, **options)
+
+
+@contextlib.contextmanager
+def files_of_at_most(len_bytes: int) -> Iterator[None]:
+    """Longer ones cannot be written, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def damage(step: Path) -> None:
@@ -131,10 +145,10 @@ def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None
     with manager(path, log=log) as steps:
         steps.save(1, tree(1))
         steps.wait()
-        array = np.ones(3)
-        steps.save(2, {"w": array}, item_options={"default": {"cast": {"absent": "float16"}}})
-        with pytest.raises(regrow.NotFoundError, match="absent"):
-            steps.wait()
+        with files_of_at_most(1 << 20):
+            assert steps.save(2, {"w": np.ones(1 << 20, np.float32)})
+            with pytest.raises(regrow.StorageFullError):
+                steps.wait()
         assert steps.steps == [1]
         assert steps.latest == 1
         # The same number once more, and an older one after that.
@@ -143,7 +157,7 @@ def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None
         steps.restore()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["event"], line["step"]) for line in lines] == [("save", 1), ("save", 2), ("save", 2), ("restore", 2)]
-    assert "absent" in lines[1]["error"]
+    assert "too large" in lines[1]["error"]
     assert lines[2]["stored_bytes"] > 0
     assert lines[2]["seconds"] > 0
 
@@ -339,7 +353,7 @@ import json, sys
 import numpy as np
 import regrow
 rank, folder, path, log = int(sys.argv[1]), *sys.argv[2:]
-job = regrow.Job(regrow.Folder(folder, rank, 2), timeout=60)
+job = regrow.Job(regrow.Folder(folder, rank=rank, size=2), timeout=60)
 told = []
 with regrow.Manager(path, keep=1, every=2, job=job, durable=False, log=log) as steps:
     told.append(steps.latest)
@@ -374,10 +388,11 @@ def test_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
 
 def test_a_failure_that_nobody_saw_ends_the_program_with_1(tmp_path: Path) -> None:
     code = (
-        "import sys, numpy, regrow\n"
+        "import resource, sys, numpy, regrow\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))\n"
         "steps = regrow.Manager(sys.argv[1])\n"
-        "steps.save(1, {'w': numpy.ones(3)}, item_options={'default': {'cast': {'absent': 'float16'}}})\n"
+        "steps.save(1, {'w': numpy.ones(1 << 20)})\n"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
-    assert "absent" in done.stderr
+    assert "too large" in done.stderr
