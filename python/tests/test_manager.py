@@ -174,7 +174,8 @@ def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path, monkeypatch: 
 
 
 def test_files_that_did_not_change_are_linked(path: Path) -> None:
-    with manager(path, keep=1, reuse=True) as steps:
+    log = path.parent / "log.jsonl"
+    with manager(path, keep=1, reuse=True, log=log) as steps:
         state = {"frozen": np.arange(200_000, dtype=np.float32), "w": np.zeros(3)}
         steps.save(1, state)
         steps.wait()
@@ -185,6 +186,10 @@ def test_files_that_did_not_change_are_linked(path: Path) -> None:
         assert steps.steps == [3]
         assert np.array_equal(steps.restore()["frozen"], state["frozen"])
     assert regrow.verify(path / "3" / "default").ok
+    reused = [json.loads(line).get("reused_bytes", 0) for line in log.read_text().splitlines()]
+    assert reused[0] == 0
+    assert min(reused[1:3]) >= 0
+    assert reused[2] >= 800_000
 
 
 def test_one_writer_and_many_readers(path: Path) -> None:

@@ -71,13 +71,14 @@ impl Steps {
 }
 
 fn refused(root: &Location, holder: Option<&str>) -> Error {
-    let error =
-        Error::new(ErrorKind::AlreadyExists, "another program writes to this folder of steps").in_file(root);
+    let error = Error::new(ErrorKind::AlreadyExists, "another writer has this folder of steps").in_file(root);
     let error = match holder {
         Some(holder) => error.expected("no other writer", holder),
         None => error,
     };
-    error.help("end it, or open the folder for reading only (`read_only`)")
+    error.help(
+        "close it, in this program or in another one, or open the folder for reading only (`read_only`)",
+    )
 }
 
 /// What the lease says.

@@ -25,6 +25,7 @@
 //! | `delete` | removes steps, or moves them aside |
 //! | `newest` | the newest step that is good, and why others were passed over |
 //! | `wait` | waits for a new step |
+//! | `saving` | [`Manager`]: saves a loop's state in the background by the policies, restores it |
 //! | `tidy` | what follows a save: verify, point, choose, delete |
 //! | `records` | the small files in `.regrow` |
 //!
@@ -41,6 +42,7 @@ mod names;
 mod newest;
 mod pointer;
 mod records;
+mod saving;
 mod steps;
 mod tidy;
 mod wait;
@@ -52,6 +54,7 @@ pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};
 pub use newest::{PassedOver, Restored};
+pub use saving::{DEFAULT_ITEM, Manager, ManagerOptions, SaveStep};
 pub use steps::{Step, StepList, Steps};
 pub use tidy::{Tidied, TidyOptions};
 pub use when::{Moment, SaveIf, SaveWhen};

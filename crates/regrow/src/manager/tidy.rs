@@ -29,14 +29,16 @@ pub struct Tidied {
 }
 
 impl Steps {
-    /// Does what follows the save of a step, which has been committed.
+    /// Does what follows the save of a step, which has been committed. Nothing, if the step is not there any more: where saves
+    /// are faster than what follows them, newer ones may have cost it its place.
     ///
     /// # Errors
-    /// `NotFound` if the step is not there; `Corrupt` if it is not what was saved, and then nothing is deleted; what the
-    /// storage says.
+    /// `Corrupt` if the step is not what was saved, and then nothing is deleted; what the storage says.
     pub fn tidy(&self, saved: u64, options: &TidyOptions) -> Result<Tidied> {
         options.keep.check()?;
-        let step = self.step(saved)?;
+        let Some(step) = self.find(saved)? else {
+            return Ok(Tidied { deletions: Vec::new(), is_verified: false });
+        };
         if options.verify {
             let report = verify(&step.location)?;
             if let Some(finding) = report.findings.first() {
