@@ -353,6 +353,34 @@ def test_orbax_and_this_take_turns_in_one_folder(path: Path) -> None:
         assert theirs.all_steps() == [2, 4]
 
 
+PREEMPTED = """
+import os, signal, socket, sys, time
+import jax
+with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+jax.distributed.initialize(f"localhost:{port}", 1, 0)
+import numpy as np
+import regrow
+step, ends = 1, time.monotonic() + 60
+with regrow.Manager(sys.argv[1], every=1000, durable=False) as steps:
+    assert not steps.reached_preemption(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not steps.preempted and time.monotonic() < ends:
+        saved = steps.save(step, {"w": np.ones(3)})
+        step += 1
+        time.sleep(0.01)
+    assert steps.preempted and saved and steps.steps == [step - 1], (saved, step, steps.steps)
+"""
+
+
+def test_jax_says_at_which_step_all_processes_save(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    command = [sys.executable, "-c", PREEMPTED, tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
 WORKER = """
 import json, sys
 import numpy as np

@@ -53,7 +53,7 @@ impl Steps {
             Some(_) => {
                 return Err(Failure::Usage(
                     Error::invalid("this is no time between two looks")
-                        .expected("seconds above 0", "something else"),
+                        .help("give --watch a number of seconds above 0, or none"),
                 ));
             }
         };
