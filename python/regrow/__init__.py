@@ -63,6 +63,10 @@ if TYPE_CHECKING:
     from ._list import Listed, list_checkpoints
     from ._location import Location
     from ._location import StrPath as StrPath
+    from ._manager import Manager
+    from ._manager_policies import StepName
+    from ._manager_restore import PassedOver
+    from ._manager_steps import Step
     from ._nodes import Node, PrngKey, UnknownLeaf
     from ._open import load, open, overview, verify
     from ._options import OrbaxOptions
@@ -112,6 +116,7 @@ __all__ = [
     "LoadReport",
     "Location",
     "Loss",
+    "Manager",
     "MismatchError",
     "NameCollisionError",
     "Node",
@@ -119,6 +124,7 @@ __all__ = [
     "NotDurableError",
     "NotFoundError",
     "OrbaxOptions",
+    "PassedOver",
     "PermissionDeniedError",
     "PlannedLeaf",
     "PrngKey",
@@ -132,6 +138,8 @@ __all__ = [
     "SourceChangedError",
     "StageReport",
     "StandardHandler",
+    "Step",
+    "StepName",
     "StorageFullError",
     "TimedOutError",
     "UncommittedError",
@@ -171,6 +179,10 @@ _HOMES = {
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
     "_list": ("Listed", "list_checkpoints"),
     "_location": ("Location", "StrPath"),
+    "_manager": ("Manager",),
+    "_manager_policies": ("StepName",),
+    "_manager_restore": ("PassedOver",),
+    "_manager_steps": ("Step",),
     "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
     "_open": ("load", "open", "overview", "verify"),
     "_options": ("OrbaxOptions",),

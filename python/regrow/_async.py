@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Protocol, Unpack, get_args
 
 from . import _arguments, _job, _native, _options
 from ._errors import CancelledError, InvalidArgumentError, RegrowError
@@ -235,7 +235,16 @@ def save_async(
 
 # ---- the saver behind save_async, and the end of the program -------------------------------------------------
 
+
+class Drained(Protocol):
+    """Something that follows saves, and knows of failures that nobody else was told of."""
+
+    def drain(self) -> list[BaseException]:
+        """Waits until all is done; what went wrong."""
+
+
 _savers: weakref.WeakSet[AsyncSaver] = weakref.WeakSet()
+_following: set[Drained] = set()
 _default: AsyncSaver | None = None
 _waits_at_exit = False
 
@@ -251,6 +260,17 @@ def saver_of_calls() -> AsyncSaver:
     return _default
 
 
+def end_with_program(follower: Drained) -> None:
+    """Waits for this, too, when the program ends, before the savers that it looks at."""
+    _following.add(follower)
+    _wait_at_exit()
+
+
+def ended(follower: Drained) -> None:
+    """It has ended before."""
+    _following.discard(follower)
+
+
 def _wait_at_exit() -> None:
     global _waits_at_exit
     if not _waits_at_exit:
@@ -260,7 +280,8 @@ def _wait_at_exit() -> None:
 
 
 def _at_exit() -> None:
-    failures = [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
+    failures: list[BaseException] = [failure for follower in list(_following) for failure in follower.drain()]
+    failures += [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
     if not failures:
         return
     for failure in failures:

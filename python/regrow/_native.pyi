@@ -358,6 +358,95 @@ def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
 def list_checkpoints(folder: _Place) -> list[_Listed]:
     """The checkpoints right in a folder."""
 
+_Step = tuple[int, str, Location, float | None, str, str]
+"""Number, name, place, seconds since 1970, metrics and metadata as JSON."""
+
+_Deletion = tuple[int, str, int, str | None, _Finding | None]
+"""Number; ``removed``, ``moved``, ``leased``, ``gone`` or ``failed``; bytes, where it is now, why it failed."""
+
+_Numbers = list[int]
+_Deletions = list[_Deletion]
+_Forms = list[tuple[str | None, int | None]]
+_StepList = tuple[list[_Step], list[str], list[str]]
+_StepFacts = tuple[int, float | None, str, bool, bool]
+"""Number, seconds since 1970, metrics as JSON, whether somebody reads it, whether it is known to be damaged."""
+
+@final
+class Steps:
+    """A folder of steps. Forms of names are prefix and width, the one that is written first; those of the folder if
+    `None`."""
+
+    def __new__(cls, root: _Place, forms: Sequence[tuple[str | None, int | None]] | None) -> Steps: ...
+    @property
+    def root(self) -> Location: ...
+    @property
+    def forms(self) -> _Forms: ...
+    def name(self, step: int) -> str:
+        """The name of a new step."""
+
+    def parse(self, name: str) -> int | None:
+        """The step of a name; `None` for a name of another form."""
+
+    def place(self, step: int) -> Location:
+        """Where a new step goes."""
+
+    def list(self) -> _StepList:
+        """Committed steps by number, names of saves that never ended, and notes."""
+
+    def latest(self) -> _Step | None: ...
+    def find(self, step: int) -> _Step | None: ...
+    def step(self, step: int) -> _Step:
+        """Raises if it is not there."""
+
+    def stock(self, step: int) -> tuple[int, int] | None:
+        """Files and bytes, where the storage knows."""
+
+    def is_at_fault(self, step: int, kind: str) -> bool:
+        """Whether an error of this kind, of restoring the step, is that step's own fault."""
+
+    def leased(self) -> _Numbers:
+        """Steps that somebody reads."""
+
+    def lease(self, step: int) -> StepLease: ...
+    def lock(self) -> WriterLock: ...
+    def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
+    def tidy(self, saved: int, keep: str, verify: bool, aside: str | None) -> _Deletions:
+        """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
+
+    def refresh(self) -> None:
+        """Brings the pointer in line with the list."""
+
+@final
+class StepLease:
+    """Keeps a step from being deleted."""
+
+    def release(self) -> None: ...
+
+@final
+class WriterLock:
+    """The right to write to a folder of steps."""
+
+    def release(self) -> None: ...
+
+def wants_step(
+    when: str,
+    step: int,
+    latest: int | None,
+    seconds_since_save: float | None,
+    is_preempted: bool,
+    is_saving: bool,
+) -> bool:
+    """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``, ``"preempted"``,
+    ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any": [...]}``, ``{"all": [...]}``."""
+
+def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
+    """The steps that may go. The policy is JSON: ``"all"``, ``{"latest": 3}``, ``{"every_steps": 1000}``,
+    ``{"every_seconds": 60}``, ``{"latest_seconds": 60}``, ``{"steps": [1, 2]}``, ``{"any": [...]}``,
+    ``{"best": {"metric": "loss", "mode": "min", "count": 1, "without_metric": true}}``."""
+
+def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
+    """The best step by a metric; the newest of equals."""
+
 def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 

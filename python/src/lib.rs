@@ -25,6 +25,7 @@
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
+//! | `steps` | a folder of steps: what is kept, who reads and who writes |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
@@ -62,6 +63,7 @@ mod regions;
 mod remove;
 mod safetensors;
 mod shards;
+mod steps;
 mod trak;
 mod unflatten;
 mod watch;
@@ -117,6 +119,8 @@ mod _native {
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,
     };
+    #[pymodule_export]
+    use crate::steps::{StepLease, Steps, WriterLock, best_step, steps_to_delete, wants_step};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
     #[pymodule_export]

@@ -385,6 +385,26 @@ pub trait Storage: Debug + Send + Sync {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
     }
 
+    /// Gives a folder another name, whose parent is made if need be; false, and nothing has changed, where the storage
+    /// cannot. The new name is on the disk when this returns.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something has that name; what the storage says.
+    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
+        let _ = (from, to);
+        Ok(false)
+    }
+
+    /// Takes the lock that the path stands for, as long as the value lives and the process does; `None` where the storage
+    /// has no locks. The folder of the path is made if need be.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one has it, in this process or another; what the storage says.
+    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
+        let _ = path;
+        Ok(None)
+    }
+
     /// Files and bytes at the path, and when any of it was changed last; `None` if nobody knows.
     ///
     /// # Errors
