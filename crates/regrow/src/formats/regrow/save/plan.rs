@@ -15,7 +15,7 @@ use crate::array::{Array, Dtype, Shape, Shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
 use crate::formats::structure::{LeafColumns, Structure};
-use crate::options::{Compression, Layout, RegrowOptions, SaveOptions};
+use crate::options::{Compression, DataFormat, Layout, RegrowOptions, SaveOptions};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 
@@ -42,6 +42,8 @@ pub(super) struct Plan<'t> {
     pub leaves: Vec<LeafPlan>,
     /// The exact pytree, as text: it stands in two files.
     pub structure: String,
+    /// What the data files say that they are.
+    pub data_format: DataFormat,
     /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
     chunks: HashMap<u32, Shape>,
     names: Names,
@@ -96,8 +98,13 @@ impl<'t> Plan<'t> {
             };
             leaves.push(LeafPlan { dtype, len_bytes, place });
         }
+        let data_format = match &options.layout {
+            Layout::Regrow(options) => options.data_format,
+            _ => DataFormat::default(),
+        };
+        let structure = String::new();
         let mut plan =
-            Self { tree, leaves, structure: String::new(), chunks: HashMap::new(), names, by_name };
+            Self { tree, leaves, structure, data_format, chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
         if let Layout::Regrow(regrow) = &options.layout {
             plan.cut(regrow)?;
