@@ -43,10 +43,7 @@ pub(super) fn write_part(
     };
     // What is asked of leaves was asked of the whole tree.
     let own_options = SaveOptions {
-        layout: Layout::Regrow(RegrowOptions {
-            data_format: plan.data_format,
-            ..RegrowOptions::default()
-        }),
+        layout: Layout::Regrow(RegrowOptions { data_format: plan.data_format, ..RegrowOptions::default() }),
         cast: Vec::new(),
         compression: None,
         strict_orbax: false,

@@ -103,8 +103,7 @@ impl<'t> Plan<'t> {
             _ => DataFormat::default(),
         };
         let structure = String::new();
-        let mut plan =
-            Self { tree, leaves, structure, data_format, chunks: HashMap::new(), names, by_name };
+        let mut plan = Self { tree, leaves, structure, data_format, chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
         if let Layout::Regrow(regrow) = &options.layout {
             plan.cut(regrow)?;
