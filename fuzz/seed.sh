@@ -39,6 +39,8 @@ mapfile -t files < <(below npy '*.np[yz]')
 seed fuzz_npy '' 0 0 "${files[@]}"
 mapfile -t files < <(below equinox '*.eqx')
 seed fuzz_equinox '' 0 0 "${files[@]}"
+mapfile -t files < <(find "$fixtures"/torch -type f \( -name '*.p*t*' -o -name '*.bin' -o -name 'legacy_*' \))
+seed fuzz_torch '' 0 0 "${files[@]}"
 mapfile -t files < <(below pytree '*.manifest')
 seed fuzz_python_literal '' 0 0 "${files[@]}" "$fixtures/npy/literals_by_hand.txt"
 

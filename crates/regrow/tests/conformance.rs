@@ -320,6 +320,14 @@ fn trak() {
 }
 
 #[test]
+fn torch() {
+    limit_memory();
+    for name in ["tensor.pt", "legacy_big_endian.pt", "legacy_protocol4"] {
+        damage_all(&fixtures().join("torch").join(name), "torch");
+    }
+}
+
+#[test]
 fn files_of_another_layout_are_refused_by_every_reader() {
     limit_memory();
     let folder = tempfile::tempdir().unwrap();

@@ -105,6 +105,10 @@ fn samples(folder: &Path) -> Vec<(&'static str, PathBuf)> {
         copy_folder(&fixtures().join(fixture), &path).unwrap();
         samples.push((layout, path));
     }
+    for name in ["tensor.pt", "legacy_protocol4"] {
+        fs::copy(fixtures().join("torch").join(name), folder.join(name)).unwrap();
+        samples.push(("torch", folder.join(name)));
+    }
     samples
 }
 

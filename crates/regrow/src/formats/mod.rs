@@ -33,6 +33,7 @@ pub(crate) mod spread;
 pub(crate) mod stream;
 pub mod structure;
 pub(crate) mod suggestions;
+pub mod torch;
 pub mod trak;
 
 pub use crate::storage::{Target, UNCOMMITTED_MARK};
@@ -42,12 +43,13 @@ pub use preview::Preview;
 pub use reader::{Description, Reader, ReaderExt, Rest, Standing};
 
 /// Every layout this build reads, in the order in which they are tried: the more particular first.
-pub fn builtin_formats() -> [&'static dyn Format; 8] {
+pub fn builtin_formats() -> [&'static dyn Format; 9] {
     [
         &regrow::Regrow,
         &trak::Trak,
         &orbax::Orbax,
         &safetensors::Safetensors,
+        &torch::Torch,
         &pytree_data::PytreeData,
         &npy::Npy,
         &equinox::Equinox,

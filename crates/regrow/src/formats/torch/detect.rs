@@ -1,0 +1,109 @@
+//! Whether a file is one of PyTorch's: by how it begins, whatever its name.
+
+use super::legacy::MAGIC;
+use crate::bytes::Cursor;
+use crate::error::Result;
+use crate::location::{Location, suffix_of};
+use crate::storage::Found;
+
+/// How a zip archive begins.
+const ZIP_BEGINNING: [u8; 4] = *b"PK\x03\x04";
+
+/// As much is looked at: the first member's header, and its name.
+const FIRST_LEN_BYTES: u64 = 30 + 512;
+
+/// Where the length of the first member's name stands.
+const NAME_LEN_AT: usize = 26;
+
+/// How the first pickle of the legacy form begins: PROTO, maybe a FRAME, then LONG1 of ten bytes.
+const PROTO: u8 = 0x80;
+const LONG1_OF_TEN: [u8; 2] = [0x8a, MAGIC.len() as u8];
+const MAGIC_AT_MAX: usize = 13;
+
+/// The form of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Zip,
+    Legacy,
+    /// A pickle, and nothing says that PyTorch wrote it.
+    Pickle,
+    /// Of PyTorch before 0.1.10.
+    Tar,
+}
+
+/// The form of the file `at` a location; `None` if it is of another program's.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
+    if !matches!(at.look(), Ok(Some(Found::File { .. }))) {
+        return Ok(None);
+    }
+    let first = at.read_beginning(FIRST_LEN_BYTES)?.unwrap_or_default();
+    let is_named_so = matches!(suffix_of(at.name()).as_deref(), Some("pt" | "pth"));
+    Ok(form_of_beginning(&first, is_named_so))
+}
+
+fn form_of_beginning(first: &[u8], is_named_so: bool) -> Option<Form> {
+    if first.starts_with(&ZIP_BEGINNING) {
+        return (is_named_so || first_member(first).is_some_and(|name| name.ends_with(b"/data.pkl")))
+            .then_some(Form::Zip);
+    }
+    if first.first() == Some(&PROTO) && first.get(1).is_some_and(|protocol| (2..=5).contains(protocol)) {
+        let magic = [LONG1_OF_TEN.as_slice(), &MAGIC].concat();
+        let near = first.get(..MAGIC_AT_MAX + magic.len()).unwrap_or(first);
+        let is_legacy = near.windows(magic.len()).any(|window| window == magic);
+        return if is_legacy { Some(Form::Legacy) } else { is_named_so.then_some(Form::Pickle) };
+    }
+    let is_tar = first.get(257..262) == Some(b"ustar")
+        && [b"sys_info\0".as_slice(), b"pickle\0", b"storages\0", b"tensors\0"]
+            .iter()
+            .any(|name| first.starts_with(name));
+    is_tar.then_some(Form::Tar)
+}
+
+/// The name of the first member of an archive.
+fn first_member(first: &[u8]) -> Option<&[u8]> {
+    let mut input = Cursor::new(first);
+    input.take(NAME_LEN_AT, "").ok()?;
+    let len = u16::from_le_bytes(input.array("").ok()?);
+    input.take(2, "").ok()?;
+    input.take(len.into(), "").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_programs_files_are_left_to_others() {
+        let zip = |name: &str| {
+            let mut out = ZIP_BEGINNING.to_vec();
+            out.resize(NAME_LEN_AT, 0);
+            out.extend((name.len() as u16).to_le_bytes());
+            out.extend([0, 0]);
+            out.extend(name.as_bytes());
+            out
+        };
+        let legacy = [b"\x80\x02\x8a\x0a".as_slice(), &MAGIC, b"."].concat();
+        let framed = [b"\x80\x04\x95\x0d\0\0\0\0\0\0\0\x8a\x0a".as_slice(), &MAGIC, b"."].concat();
+        let mut tar = vec![0; 512];
+        tar[..8].copy_from_slice(b"sys_info");
+        tar[257..262].copy_from_slice(b"ustar");
+        for (first, anywhere, as_pt) in [
+            (zip("model/data.pkl"), Some(Form::Zip), Some(Form::Zip)),
+            (zip("x.npy"), None, Some(Form::Zip)),
+            (legacy, Some(Form::Legacy), Some(Form::Legacy)),
+            (framed, Some(Form::Legacy), Some(Form::Legacy)),
+            (b"\x80\x04}.".to_vec(), None, Some(Form::Pickle)),
+            (b"\x80\x04".to_vec(), None, Some(Form::Pickle)),
+            (b"\x80".to_vec(), None, None),
+            (tar, Some(Form::Tar), Some(Form::Tar)),
+            (b"PK\x03\x04".to_vec(), None, Some(Form::Zip)),
+            (Vec::new(), None, None),
+        ] {
+            assert_eq!(form_of_beginning(&first, false), anywhere, "{first:?}");
+            assert_eq!(form_of_beginning(&first, true), as_pt, "{first:?}");
+        }
+    }
+}

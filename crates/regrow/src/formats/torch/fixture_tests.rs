@@ -1,0 +1,224 @@
+//! Against what PyTorch wrote: `fixtures/torch/README.md`.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::array::Region;
+use crate::bytes::checksum::Crc32;
+use crate::error::ErrorKind;
+use crate::formats::ReaderExt;
+use crate::reads::Source;
+use crate::tree::{Key, KeyPath, LeafKind, NodeKind};
+use crate::{Checkpoint, OpenOptions};
+
+fn fixture(name: &str) -> PathBuf {
+    regrow_testkit::fixtures().join("torch").join(name)
+}
+
+fn open(path: &Path) -> Checkpoint {
+    let opened = crate::open_with(path, &OpenOptions { mapped: true, ..OpenOptions::default() }).unwrap();
+    assert_eq!(opened.description().layout, "torch");
+    opened
+}
+
+/// The nodes of a tree, in the form of `expected.json`.
+fn rows(checkpoint: &Checkpoint) -> Vec<Value> {
+    let mut leaf = 0;
+    let row = |(path, node): (KeyPath, &crate::tree::Node)| {
+        if node.kind != NodeKind::Leaf {
+            return json!({"path": plain_path(&path), "kind": node.kind.name()});
+        }
+        leaf += 1;
+        leaf_row(checkpoint, leaf - 1, &path)
+    };
+    checkpoint.tree().walk().map(row).collect()
+}
+
+fn plain_path(path: &KeyPath) -> Value {
+    let key = |key: &Key| match key {
+        Key::Index(index) => json!({"index": index}),
+        Key::DictInt(number) => json!({"int": number}),
+        other => json!(other.text()),
+    };
+    path.keys().iter().map(key).collect()
+}
+
+fn leaf_row(checkpoint: &Checkpoint, leaf: usize, path: &KeyPath) -> Value {
+    let info = checkpoint.info(leaf).unwrap();
+    let (kind, path) = (info.kind.name(), plain_path(path));
+    match info.kind {
+        LeafKind::Str => {
+            json!({"path": path, "kind": kind, "text": *checkpoint.reader().read_text(leaf).unwrap()})
+        }
+        LeafKind::Unknown(_) | LeafKind::Placeholder => json!({"path": path, "kind": kind}),
+        _ => {
+            let read = checkpoint.read(leaf).unwrap();
+            let bytes = read.as_array().unwrap().to_c_order().unwrap();
+            // The same by regions: each row alone.
+            let mut by_rows = Vec::new();
+            let (dims, size) = (info.shape.dims(), info.dtype.size_bytes());
+            let first = dims.first().copied().unwrap_or(1);
+            for at in 0..first {
+                let (mut starts, mut lens) = (vec![0; dims.len()], dims.to_vec());
+                if let (Some(start), Some(len)) = (starts.first_mut(), lens.first_mut()) {
+                    (*start, *len) = (at, 1);
+                }
+                let region = Region::new(starts, lens).unwrap();
+                let mut row = vec![0xee; region.len_elements() as usize * size];
+                checkpoint.reader().read_region(leaf, &region, &mut row).unwrap();
+                by_rows.extend(row);
+            }
+            assert_eq!(by_rows, bytes, "{path}");
+            json!({
+                "path": path, "kind": kind, "dtype": info.dtype.name(), "shape": dims,
+                "crc32": Crc32::of(&bytes), "len": bytes.len(),
+            })
+        }
+    }
+}
+
+#[test]
+fn every_object_comes_back() {
+    let expected = regrow_testkit::expected("torch");
+    for (name, expected) in expected.as_object().unwrap() {
+        let found = rows(&open(&fixture(name)));
+        for (found, expected) in found.iter().zip(expected.as_array().unwrap()) {
+            assert_eq!(found, expected, "{name}");
+        }
+        assert_eq!(found.len(), expected.as_array().unwrap().len(), "{name}");
+    }
+    assert!(!Path::new("harm-was-done").exists());
+}
+
+#[test]
+fn contiguous_tensors_are_slices_of_the_map() {
+    // Storages of the legacy form lie where they happen to: what is askew is read, not shown.
+    let raw = |name: &str| -> Vec<String> {
+        let checkpoint = open(&fixture(name));
+        let is_raw = |&leaf: &usize| match checkpoint.reader().source(leaf).unwrap() {
+            Source::Raw(extent) => {
+                let size = checkpoint.info(leaf).unwrap().dtype.size_bytes() as u64;
+                assert_eq!(extent.view().unwrap().is_some(), extent.offset_bytes % size == 0);
+                true
+            }
+            _ => false,
+        };
+        (0..checkpoint.tree().len()).filter(is_raw).map(|leaf| checkpoint.paths()[leaf].to_string()).collect()
+    };
+    let expected = [
+        "whole",
+        "row",
+        "number",
+        "tied/0",
+        "tied/1",
+        "tied/2/again",
+        "parameter",
+        "frozen",
+        "buffer",
+        "storage",
+        "bytes",
+    ];
+    assert_eq!(raw("views.pt"), expected);
+    assert_eq!(raw("legacy_views.pt"), expected);
+    assert_eq!(raw("big_endian.pt"), ["b"]);
+    let checkpoint = open(&fixture("views.pt"));
+    let notes = checkpoint.description().notes.join("\n");
+    assert!(notes.contains("tied/0 = tied/1 = tied/2/again"), "{notes}");
+    assert!(notes.contains("whole = transposed = slice"), "{notes}");
+    assert_eq!(checkpoint.info(1).unwrap().coding.as_ref(), "raw, strided");
+    assert!(checkpoint.verify().unwrap().is_ok());
+}
+
+#[test]
+fn what_is_refused_is_named_and_the_rest_is_read() {
+    let checkpoint = open(&fixture("refused.pt"));
+    let unknown = |path: &str| match &checkpoint.info(checkpoint.find(path).unwrap()).unwrap().kind {
+        LeafKind::Unknown(name) => name.to_string(),
+        kind => panic!("{path} is {}", kind.name()),
+    };
+    for (path, name) in [
+        ("args", "argparse.Namespace"),
+        ("own", "__main__.Own"),
+        ("harm/1", "posix.system"),
+        ("path", "pathlib.PurePosixPath"),
+        ("sparse", "torch._utils._rebuild_sparse_tensor"),
+        ("quantized", "torch._utils._rebuild_qtensor"),
+        ("nested", "torch._utils._rebuild_nested_tensor"),
+        ("conj", "torch.Tensor"),
+        ("keys", "dict"),
+        ("objects", "numpy._core.multiarray._reconstruct"),
+    ] {
+        assert_eq!(unknown(path), name);
+        let error = checkpoint.read(checkpoint.find(path).unwrap()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        let place = error.place();
+        assert_eq!(place.leaf.as_ref().unwrap().to_string(), path);
+        assert!(place.offset_bytes.is_some() && place.file.is_some(), "{error}");
+    }
+    let harm = checkpoint.read(checkpoint.find("harm/1").unwrap()).unwrap_err().to_string();
+    assert!(harm.contains("posix.system") && harm.contains("args, own, path"), "{harm}");
+    let at =
+        harm.split("at byte ").nth(1).unwrap().split_whitespace().next().unwrap().parse::<usize>().unwrap();
+    let file = std::fs::read(fixture("refused.pt")).unwrap();
+    assert!(file[at..].starts_with(b"cposix\nsystem\n"), "{harm}");
+    let notes = checkpoint.description().notes.join("\n");
+    assert!(
+        notes.contains("10 leaves are refused") && notes.contains("args (argparse.Namespace, byte "),
+        "{notes}"
+    );
+    assert_eq!(checkpoint.read(checkpoint.find("w").unwrap()).unwrap().as_array().unwrap().len_bytes(), 8);
+    assert!(!Path::new("harm-was-done").exists());
+}
+
+#[test]
+fn what_cannot_be_read_at_all_says_why() {
+    for (name, kind, what) in [
+        ("bad_script.pt", ErrorKind::Unsupported, "TorchScript"),
+        ("bad_deflated.pt", ErrorKind::Unsupported, "compressed"),
+        ("bad_no_storage.pt", ErrorKind::Corrupt, "the storage \"0\" is not in the file"),
+        ("bad_no_pickle.pt", ErrorKind::Unsupported, "no data.pkl"),
+        ("bad_short_storage.pt", ErrorKind::Corrupt, "another length"),
+        ("bad_version.pt", ErrorKind::Unsupported, "\"99\\n\""),
+        ("bad_order.pt", ErrorKind::Corrupt, "middle"),
+        ("bad_loop.pt", ErrorKind::Limit, "inside each other"),
+        ("bad_bomb.pt", ErrorKind::Limit, "too often"),
+        ("bad_tar.pt", ErrorKind::Unsupported, "tar archive"),
+        ("bad_pickle.pt", ErrorKind::Unsupported, "none of torch.save's"),
+    ] {
+        let error = crate::open(fixture(name)).unwrap_err();
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert!(error.to_string().contains(what), "{name}: {error}");
+        assert!(error.to_string().contains(name), "{name}: {error}");
+    }
+}
+
+#[test]
+fn damage_to_data_is_found_where_there_are_checksums() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, is_noticed) in [("pytorch_model.bin", true), ("no_checksums.pt", false)] {
+        let mut bytes = std::fs::read(fixture(name)).unwrap();
+        let checkpoint = open(&fixture(name));
+        let Source::Raw(extent) = checkpoint.reader().source(0).unwrap() else { panic!("{name}") };
+        let at = extent.offset_bytes as usize;
+        bytes[at] ^= 1;
+        let path = folder.path().join(name);
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(checkpoint.reader().standing().has_data_checksums, is_noticed);
+        let found = open(&path).verify().unwrap().findings;
+        assert_eq!(found.len(), usize::from(is_noticed), "{name}");
+        if let [finding] = found.as_slice() {
+            let text = finding.error.to_string();
+            assert!(text.contains("CRC-32") && text.contains(&format!("at byte {at}")), "{text}");
+            assert!(open(&path).read(0).is_err() && open(&path).read(1).is_ok());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written() {
+    let tree = Tree::single(Leaf::text("x"));
+    let at = Location::local("x.pt");
+    assert_eq!(Torch.check(&tree, &at, &SaveOptions::default()).unwrap_err().kind(), ErrorKind::Unsupported);
+}

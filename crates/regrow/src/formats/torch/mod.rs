@@ -1,0 +1,111 @@
+//! PyTorch's files, read only: what torch.save writes, in both of its forms.
+//!
+//! ```text
+//! x.pt       data.pkl | byteorder | data/0 | data/1 | ... | version | directory        zip, since 1.6
+//! x.pt       magic | version | sys_info | object | keys | len, data | len, data | ...   legacy
+//! ```
+//!
+//! The object is a pickle, and a pickle is a program that may do anything. Here it is read as data: plain containers,
+//! numbers, texts, bytes, and the few calls that build tensors, NumPy arrays and PyTorch's own names become leaves.
+//! Everything else is a leaf of kind `Unknown` that is named (class, key path, offset) and never made; the other leaves
+//! can be read. A tensor is a view of a storage, and storages lie in the file as they are, so a contiguous tensor is a
+//! slice of the map.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `pickle` | opcodes to values; nothing is called |
+//! | `dtypes`, `tensors`, `numpy`, `objects` | what the values are: the names that are understood |
+//! | `tree` | values to a pytree |
+//! | `file`, `storages` | where the data lie |
+//! | `archive`, `legacy` | the two forms |
+//! | `detect`, `reader` | all of it as a checkpoint |
+//!
+//! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
+
+use super::{Fidelity, Format, Loss, ManyWriters, Reader, SingleFile, Target};
+use crate::error::{Error, Result};
+use crate::location::Location;
+use crate::options::{OpenOptions, SaveOptions};
+use crate::storage::Publication;
+use crate::tree::{Leaf, LeafInfo, Tree};
+
+mod archive;
+mod detect;
+mod dtypes;
+mod file;
+mod legacy;
+mod numpy;
+mod objects;
+mod pickle;
+mod reader;
+mod storages;
+mod tensors;
+mod tree;
+
+/// What torch.save writes. Read only.
+#[derive(Debug)]
+pub struct Torch;
+
+impl Format for Torch {
+    fn name(&self) -> &'static str {
+        "torch"
+    }
+
+    fn recognise(&self, at: &Location) -> Result<bool> {
+        Ok(detect::form_of(at)?.is_some())
+    }
+
+    fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
+        super::refuse_bare(self, at, options)?;
+        super::refuse_uncommitted(at)?;
+        super::refuse_step_and_item(at, options)?;
+        let form = detect::form_of(at)?.ok_or_else(|| {
+            Error::corrupt("this is no file of torch.save")
+                .in_file(at)
+                .expected("a zip archive or a pickle", "something else")
+        })?;
+        Ok(Box::new(reader::TorchReader::open(at, form)?))
+    }
+
+    fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {
+        Target::File
+    }
+
+    fn single_file(&self) -> Option<&dyn SingleFile> {
+        None
+    }
+
+    fn check(&self, _tree: &Tree<Leaf>, _target: &Location, _options: &SaveOptions) -> Result<()> {
+        Err(read_only())
+    }
+
+    fn write(&self, _tree: &Tree<Leaf>, _staged: &dyn Publication, _options: &SaveOptions) -> Result<()> {
+        Err(read_only())
+    }
+
+    fn many_writers(&self) -> Option<&dyn ManyWriters> {
+        None
+    }
+}
+
+impl Fidelity for Torch {
+    fn losses(&self, _tree: &Tree<LeafInfo>, _texts: &[(usize, &str)], _options: &SaveOptions) -> Vec<Loss> {
+        Vec::new()
+    }
+
+    fn refusal(&self, _leaf: &LeafInfo, _options: &SaveOptions) -> Option<Error> {
+        Some(read_only())
+    }
+
+    fn holds_metadata(&self, _options: &SaveOptions) -> bool {
+        false
+    }
+}
+
+fn read_only() -> Error {
+    Error::unsupported("PyTorch's files are read, and not written")
+        .help("save in the default layout, or as safetensors, which PyTorch's users read")
+}
+
+#[cfg(test)]
+mod fixture_tests;

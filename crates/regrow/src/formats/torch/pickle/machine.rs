@@ -1,0 +1,393 @@
+//! The stack machine: one pass over the opcodes, each of which adds at most one value.
+
+use std::collections::HashMap;
+
+use super::opcodes::Op;
+use super::{Call, Id, Pickle, Span, Value};
+use crate::bytes::Cursor;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The newest protocol.
+const PROTOCOL_MAX: u8 = 5;
+
+/// Most values on the stack: Python's picklers put at most a thousand items of a list or dict there at once.
+const STACK_LEN_MAX: usize = 1 << 19;
+
+/// Most values of a pickle: ten for each tensor of three million.
+const VALUES_MAX: usize = 1 << 25;
+
+/// Longest name of a module or of what is in it.
+const NAME_LEN_MAX_BYTES: usize = 1 << 10;
+
+/// Longest pickle: positions in it have 32 bits.
+const LEN_MAX_BYTES: usize = u32::MAX as usize;
+
+/// Values that every machine begins with: there is no need for a second one of each.
+const NONE: Id = Id(0);
+const FALSE: Id = Id(1);
+const TRUE: Id = Id(2);
+
+/// Runs the pickle at the start of `bytes`.
+pub(super) fn run(bytes: &[u8]) -> Result<Pickle<'_>> {
+    let bytes = bytes.get(..LEN_MAX_BYTES).unwrap_or(bytes);
+    let mut machine = Machine {
+        input: Cursor::new(bytes),
+        op_at: 0,
+        values: vec![Value::None, Value::Bool(false), Value::Bool(true)],
+        offsets: vec![0; 3],
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+    };
+    let mut op_count = 0;
+    loop {
+        machine.op_at = machine.input.offset_bytes();
+        op_count += 1;
+        let byte = machine.input.u8("a pickle")?;
+        let op = Op::of(byte).ok_or_else(|| {
+            Error::corrupt(format!("byte {byte:#04x} is no opcode of a pickle")).at_byte(machine.op_at)
+        })?;
+        if op == Op::Stop {
+            break;
+        }
+        machine.step(op)?;
+    }
+    let root = machine.pop()?;
+    let len_bytes = machine.input.offset_bytes() as usize;
+    Ok(Pickle { bytes, values: machine.values, offsets: machine.offsets, root, op_count, len_bytes })
+}
+
+struct Machine<'a> {
+    input: Cursor<'a>,
+    /// Where the opcode stands that is being run.
+    op_at: u64,
+    values: Vec<Value>,
+    offsets: Vec<u32>,
+    stack: Vec<Id>,
+    /// Lengths of the stack at the marks.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+}
+
+impl Machine<'_> {
+    fn step(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::Proto => self.protocol(),
+            Op::Frame => {
+                let len = self.input.u64le("the length of a frame")?;
+                match len <= self.input.remaining_bytes() as u64 {
+                    true => Ok(()),
+                    false => Err(self
+                        .corrupt("a frame of a pickle is longer than what is left")
+                        .expected(format_args!("at most {}", self.input.remaining_bytes()), len)),
+                }
+            }
+            Op::Stop => Ok(()),
+            Op::Mark => self.mark(),
+            Op::Pop => self.pop().map(drop),
+            Op::PopMark => self.pop_to_mark().map(drop),
+            Op::Dup => {
+                let top = self.top()?;
+                self.push(top)
+            }
+            Op::None => self.push(NONE),
+            Op::True => self.push(TRUE),
+            Op::False => self.push(FALSE),
+            Op::Int32 => {
+                let number = self.input.i32le("an integer")?;
+                self.make(Value::Int(number.into()))
+            }
+            Op::Int8 => {
+                let number = self.input.u8("an integer")?;
+                self.make(Value::Int(number.into()))
+            }
+            Op::Int16 => {
+                let number = u16::from_le_bytes(self.input.array("an integer")?);
+                self.make(Value::Int(number.into()))
+            }
+            Op::Long { len_bytes } => self.long(len_bytes),
+            Op::Float => {
+                let number = f64::from_be_bytes(self.input.array("a float")?);
+                self.make(Value::Float(number))
+            }
+            Op::Text { len_bytes } => {
+                let (span, bytes) = self.bytes(len_bytes, "a text")?;
+                match std::str::from_utf8(bytes) {
+                    Ok(_) => self.make(Value::Text(span)),
+                    Err(_) => Err(self.corrupt("a text of a pickle is no UTF-8")),
+                }
+            }
+            Op::OldText { len_bytes } => {
+                let (span, bytes) = self.bytes(len_bytes, "a text")?;
+                let is_text = std::str::from_utf8(bytes).is_ok();
+                self.make(if is_text { Value::Text(span) } else { Value::Bytes(span) })
+            }
+            Op::Bytes { len_bytes } => {
+                let (span, _) = self.bytes(len_bytes, "bytes")?;
+                self.make(Value::Bytes(span))
+            }
+            Op::EmptyList => self.make(Value::List(Vec::new())),
+            Op::EmptyTuple => self.make(Value::Tuple(Vec::new())),
+            Op::EmptyDict => self.make(Value::Dict(Vec::new())),
+            Op::EmptySet => self.make(Value::Set(Vec::new())),
+            Op::List => self.gather(Value::List),
+            Op::Tuple => self.gather(Value::Tuple),
+            Op::FrozenSet => self.gather(Value::Set),
+            Op::Dict => {
+                let pairs = self.pairs()?;
+                self.make(Value::Dict(pairs))
+            }
+            Op::TupleOf { count } => {
+                let first = self.stack.len().checked_sub(count).filter(|&first| first >= self.floor());
+                let first = first.ok_or_else(|| self.is_empty())?;
+                let items = self.stack.split_off(first);
+                self.make(Value::Tuple(items))
+            }
+            Op::Append => {
+                let item = self.pop()?;
+                self.append(vec![item])
+            }
+            Op::Appends | Op::AddItems => {
+                let items = self.pop_to_mark()?;
+                self.append(items)
+            }
+            Op::SetItem => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.set_items(vec![(key, value)])
+            }
+            Op::SetItems => {
+                let pairs = self.pairs()?;
+                self.set_items(pairs)
+            }
+            Op::Get { len_bytes } => {
+                let at = self.len(len_bytes, "a place in the memo")? as u32;
+                let id = self.memo.get(&at).copied();
+                let id = id.ok_or_else(|| self.corrupt(format!("place {at} of the memo is empty")))?;
+                self.push(id)
+            }
+            Op::Put { len_bytes } => {
+                let at = self.len(len_bytes, "a place in the memo")? as u32;
+                self.remember(at)
+            }
+            Op::Memoize => self.remember(self.memo.len() as u32),
+            Op::Global => {
+                let module = self.line("the name of a module")?;
+                let name = self.line("a name")?;
+                self.make(Value::Global(module, name))
+            }
+            Op::StackGlobal => {
+                let (name, module) = (self.pop()?, self.pop()?);
+                match (self.value(module), self.value(name)) {
+                    (Some(&Value::Text(module)), Some(&Value::Text(name))) => {
+                        self.make(Value::Global(module, name))
+                    }
+                    _ => Err(self.corrupt("the name of something to import is no text")),
+                }
+            }
+            Op::Reduce | Op::New => {
+                let (args, callee) = (self.pop()?, self.pop()?);
+                self.call(callee, args)
+            }
+            Op::NewWithKeywords => {
+                // Nothing is called, so nothing is lost: no call that is understood has keywords.
+                self.pop()?;
+                let (args, callee) = (self.pop()?, self.pop()?);
+                self.call(callee, args)
+            }
+            Op::Build => {
+                let (state, target) = (self.pop()?, self.top()?);
+                match self.value_mut(target) {
+                    Some(Value::Call(call)) => {
+                        call.state = Some(state);
+                        Ok(())
+                    }
+                    _ => Err(self.corrupt("a plain value of a pickle has a state")),
+                }
+            }
+            Op::Persistent => {
+                let id = self.pop()?;
+                self.make(Value::Persistent(id))
+            }
+            Op::Refused(name) => Err(Error::unsupported(format!("the opcode {name} of pickles is not read"))
+                .at_byte(self.op_at)
+                .help(
+                    "torch.save writes protocol 2 and newer ones write none of these: save the file again",
+                )),
+        }
+    }
+
+    fn protocol(&mut self) -> Result<()> {
+        let protocol = self.input.u8("the protocol")?;
+        match protocol <= PROTOCOL_MAX {
+            true => Ok(()),
+            false => Err(Error::unsupported(format!("protocol {protocol} of pickles is not known"))
+                .at_byte(self.op_at)
+                .expected(format_args!("at most {PROTOCOL_MAX}"), protocol)),
+        }
+    }
+
+    fn long(&mut self, len_bytes: usize) -> Result<()> {
+        let (span, bytes) = self.bytes(len_bytes, "an integer")?;
+        let fill = if bytes.last().is_some_and(|&high| high & 0x80 != 0) { 0xff } else { 0 };
+        if bytes.len() > size_of::<i64>() {
+            return self.make(Value::Long(span));
+        }
+        let mut number = [fill; size_of::<i64>()];
+        for (to, from) in number.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        self.make(Value::Int(i64::from_le_bytes(number)))
+    }
+
+    fn call(&mut self, callee: Id, args: Id) -> Result<()> {
+        if !matches!(self.value(args), Some(Value::Tuple(_))) {
+            return Err(self.corrupt("the arguments of a call are no tuple"));
+        }
+        self.make(Value::Call(Box::new(Call {
+            callee,
+            args,
+            state: None,
+            pairs: Vec::new(),
+            items: Vec::new(),
+        })))
+    }
+
+    fn append(&mut self, new: Vec<Id>) -> Result<()> {
+        let target = self.top()?;
+        match self.value_mut(target) {
+            Some(Value::List(items) | Value::Set(items)) => items.extend(new),
+            Some(Value::Call(call)) => call.items.extend(new),
+            _ => return Err(self.corrupt("items are appended to what is no list")),
+        }
+        Ok(())
+    }
+
+    fn set_items(&mut self, new: Vec<(Id, Id)>) -> Result<()> {
+        let target = self.top()?;
+        match self.value_mut(target) {
+            Some(Value::Dict(pairs)) => pairs.extend(new),
+            Some(Value::Call(call)) => call.pairs.extend(new),
+            _ => return Err(self.corrupt("items are set in what is no dict")),
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, to: impl FnOnce(Vec<Id>) -> Value) -> Result<()> {
+        let items = self.pop_to_mark()?;
+        self.make(to(items))
+    }
+
+    /// Keys and values down to the mark.
+    fn pairs(&mut self) -> Result<Vec<(Id, Id)>> {
+        let items = self.pop_to_mark()?;
+        let (pairs, odd) = items.as_chunks::<2>();
+        match odd.is_empty() {
+            true => Ok(pairs.iter().map(|&[key, value]| (key, value)).collect()),
+            false => Err(self.corrupt("a key of a dict has no value")),
+        }
+    }
+
+    fn remember(&mut self, at: u32) -> Result<()> {
+        let top = self.top()?;
+        self.memo.insert(at, top);
+        Ok(())
+    }
+
+    /// A length of so many bytes, and as many bytes.
+    fn bytes(&mut self, len_bytes: usize, what: &str) -> Result<(Span, &[u8])> {
+        let len = self.len(len_bytes, what)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let start = self.input.offset_bytes() as u32;
+        let bytes = self.input.take(len, what)?;
+        Ok((Span { start, len_bytes: len as u32 }, bytes))
+    }
+
+    fn len(&mut self, len_bytes: usize, what: &str) -> Result<u64> {
+        let mut number = [0; size_of::<u64>()];
+        for (to, from) in number.iter_mut().zip(self.input.take(len_bytes, what)?) {
+            *to = *from;
+        }
+        Ok(u64::from_le_bytes(number))
+    }
+
+    /// Up to the end of the line, which is read as well.
+    fn line(&mut self, what: &str) -> Result<Span> {
+        let near = self.input.rest().get(..NAME_LEN_MAX_BYTES).unwrap_or(self.input.rest());
+        let Some(len) = near.iter().position(|&byte| byte == b'\n') else {
+            return Err(self.corrupt(format!("{what} does not end within {NAME_LEN_MAX_BYTES} bytes")));
+        };
+        let start = self.input.offset_bytes() as u32;
+        let line = self.input.take(len, what)?;
+        if std::str::from_utf8(line).is_err() {
+            return Err(self.corrupt(format!("{what} is no UTF-8")));
+        }
+        self.input.take(1, what)?;
+        Ok(Span { start, len_bytes: len as u32 })
+    }
+
+    fn make(&mut self, value: Value) -> Result<()> {
+        if self.values.len() >= VALUES_MAX {
+            return Err(self.limit(format!("a pickle has more than {VALUES_MAX} values")));
+        }
+        self.values.push(value);
+        self.offsets.push(self.op_at as u32);
+        self.push(Id(self.values.len() as u32 - 1))
+    }
+
+    fn push(&mut self, id: Id) -> Result<()> {
+        if self.stack.len() >= STACK_LEN_MAX {
+            return Err(self.limit(format!("a pickle puts more than {STACK_LEN_MAX} values on its stack")));
+        }
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<()> {
+        if self.marks.len() >= STACK_LEN_MAX {
+            return Err(self.limit(format!("a pickle sets more than {STACK_LEN_MAX} marks")));
+        }
+        self.marks.push(self.stack.len());
+        Ok(())
+    }
+
+    /// What lies below the last mark is not to be taken.
+    fn floor(&self) -> usize {
+        self.marks.last().copied().unwrap_or_default()
+    }
+
+    fn pop(&mut self) -> Result<Id> {
+        let is_there = self.stack.len() > self.floor();
+        self.stack.pop().filter(|_| is_there).ok_or_else(|| self.is_empty())
+    }
+
+    fn top(&self) -> Result<Id> {
+        let top = self.stack.last().copied().filter(|_| self.stack.len() > self.floor());
+        top.ok_or_else(|| self.is_empty())
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Id>> {
+        let mark = self.marks.pop().filter(|&mark| mark <= self.stack.len());
+        let mark = mark.ok_or_else(|| self.corrupt("a pickle goes back to a mark that it has not set"))?;
+        Ok(self.stack.split_off(mark))
+    }
+
+    fn value(&self, id: Id) -> Option<&Value> {
+        self.values.get(id.0 as usize)
+    }
+
+    fn value_mut(&mut self, id: Id) -> Option<&mut Value> {
+        self.values.get_mut(id.0 as usize)
+    }
+
+    fn is_empty(&self) -> Error {
+        self.corrupt("a pickle takes more from its stack than it has put there")
+    }
+
+    fn corrupt(&self, what: impl Into<String>) -> Error {
+        Error::corrupt(what).at_byte(self.op_at)
+    }
+
+    fn limit(&self, what: String) -> Error {
+        Error::new(ErrorKind::Limit, what).at_byte(self.op_at)
+    }
+}

@@ -1,0 +1,195 @@
+//! Pickles as plain values: nothing is imported, and nothing is called.
+//!
+//! ```text
+//! 80 02  7d  58 01000000 'w'  63 'torch._utils\n_rebuild_tensor_v2\n'  28 ... 74  52  73  2e
+//! PROTO  DICT  TEXT           GLOBAL                                   MARK  TUPLE REDUCE SETITEM STOP
+//! ```
+//!
+//! A pickle is a program for a stack machine, and a REDUCE would call whatever a GLOBAL names. Here both are data: a
+//! [`Value::Global`] is a name, and a [`Value::Call`] is the record that a call was asked for, with its arguments. Who
+//! reads the values knows a few names, and refuses all others.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `opcodes` | bytes to opcodes |
+//! | `machine` | the stack, the marks and the memo |
+//! | `mod` | the values that come of it |
+//!
+//! Every value stands once in one list, and containers hold positions in it: a pickle may make a value that holds
+//! itself, or one that holds another a million times, and neither costs more here than its bytes. Texts and bytes are
+//! not copied. Source: CPython `Lib/pickle.py`, `Lib/pickletools.py`.
+
+use crate::error::{Error, Result};
+
+mod machine;
+mod opcodes;
+#[cfg(test)]
+mod tests;
+
+/// The position of a value among those of its pickle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Id(u32);
+
+/// A range of the pickle's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Span {
+    start: u32,
+    len_bytes: u32,
+}
+
+impl Span {
+    /// The range within the bytes that the pickle was read from.
+    pub(crate) fn range(self) -> std::ops::Range<usize> {
+        self.start as usize..(self.start as usize).saturating_add(self.len_bytes as usize)
+    }
+}
+
+/// A value.
+#[derive(Debug)]
+pub(crate) enum Value {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer beyond 64 bits: two's complement, little endian.
+    Long(Span),
+    Float(f64),
+    /// UTF-8.
+    Text(Span),
+    Bytes(Span),
+    List(Vec<Id>),
+    Tuple(Vec<Id>),
+    Dict(Vec<(Id, Id)>),
+    Set(Vec<Id>),
+    /// Something to import, by module and name.
+    Global(Span, Span),
+    /// Something to call.
+    Call(Box<Call>),
+    /// What only the program that wrote the pickle can find, by this value.
+    Persistent(Id),
+}
+
+/// A call that was asked for, and what was to be done with its result.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// What was to be called.
+    pub callee: Id,
+    /// A tuple.
+    pub args: Id,
+    /// What `__setstate__` was to get.
+    pub state: Option<Id>,
+    /// Items that were to be set.
+    pub pairs: Vec<(Id, Id)>,
+    /// Items that were to be appended.
+    pub items: Vec<Id>,
+}
+
+/// The values of a pickle.
+#[derive(Debug)]
+pub(crate) struct Pickle<'a> {
+    bytes: &'a [u8],
+    values: Vec<Value>,
+    /// Where the opcode of each value stands.
+    offsets: Vec<u32>,
+    root: Id,
+    op_count: u64,
+    len_bytes: usize,
+}
+
+impl<'a> Pickle<'a> {
+    /// Reads the pickle at the start of `bytes`.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported` for opcodes of other protocols, `Limit`; all with the offset.
+    pub(crate) fn read(bytes: &'a [u8]) -> Result<Self> {
+        machine::run(bytes)
+    }
+
+    /// The value that the pickle is of.
+    pub(crate) fn root(&self) -> Id {
+        self.root
+    }
+
+    /// Bytes of the pickle: another may follow.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Opcodes that were read.
+    pub(crate) fn op_count(&self) -> u64 {
+        self.op_count
+    }
+
+    /// A value.
+    pub(crate) fn value(&self, id: Id) -> &Value {
+        self.values.get(id.0 as usize).unwrap_or(&Value::None)
+    }
+
+    /// All values, in the order in which they were made.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (Id, &Value)> {
+        self.values.iter().enumerate().map(|(at, value)| (Id(at as u32), value))
+    }
+
+    /// Where the opcode of a value stands.
+    pub(crate) fn offset(&self, id: Id) -> u64 {
+        self.offsets.get(id.0 as usize).copied().unwrap_or_default().into()
+    }
+
+    /// The bytes of a range.
+    pub(crate) fn span(&self, span: Span) -> &'a [u8] {
+        self.bytes.get(span.range()).unwrap_or_default()
+    }
+
+    /// A text, or the name of a global.
+    pub(crate) fn text_of(&self, span: Span) -> &'a str {
+        // The machine has looked at every one of them.
+        std::str::from_utf8(self.span(span)).unwrap_or_default()
+    }
+
+    /// The text that a value is.
+    pub(crate) fn text(&self, id: Id) -> Option<&'a str> {
+        match self.value(id) {
+            Value::Text(span) => Some(self.text_of(*span)),
+            _ => None,
+        }
+    }
+
+    /// The integer that a value is.
+    pub(crate) fn int(&self, id: Id) -> Option<i64> {
+        match self.value(id) {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The elements of a tuple or list.
+    pub(crate) fn sequence(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Value::Tuple(items) | Value::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The module and the name of a global.
+    pub(crate) fn global(&self, id: Id) -> Option<(&'a str, &'a str)> {
+        match self.value(id) {
+            Value::Global(module, name) => Some((self.text_of(*module), self.text_of(*name))),
+            _ => None,
+        }
+    }
+
+    /// A call with the name of what was to be called, and its arguments.
+    pub(crate) fn call(&self, id: Id) -> Option<(&Call, (&'a str, &'a str), &[Id])> {
+        let Value::Call(call) = self.value(id) else { return None };
+        Some((call, self.global(call.callee)?, self.sequence(call.args)?))
+    }
+
+    /// An error of kind `Corrupt` at a value.
+    pub(crate) fn corrupt(&self, id: Id, what: impl Into<String>) -> Error {
+        Error::corrupt(what).at_byte(self.offset(id))
+    }
+
+    /// An error of kind `Unsupported` at a value.
+    pub(crate) fn unsupported(&self, id: Id, what: impl Into<String>) -> Error {
+        Error::unsupported(what).at_byte(self.offset(id))
+    }
+}

@@ -1,0 +1,356 @@
+//! A file of torch.save as a checkpoint.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::archive::TorchArchive;
+use super::detect::Form;
+use super::file::DataFile;
+use super::legacy::Legacy;
+use super::pickle::{Id, Pickle};
+use super::storages::{Storage, swaps};
+use super::tensors::{self, Tensor};
+use super::tree::{Data, Decoded, unfold};
+use crate::array::{Dtype, Region};
+use crate::error::{Error, Result, ResultExt};
+use crate::formats::pieces::copy_pieces;
+use crate::formats::{Description, Reader, Rest, Standing};
+use crate::location::Location;
+use crate::reads::{CheckFor, Coded, Seal, Source, Text, Unreadable};
+use crate::text::{brief, counted};
+use crate::tree::{KeyPath, LeafInfo, Tree};
+
+/// Refused leaves and shared storages that are named in one text; further ones are counted.
+const NAMED_MAX: usize = 10;
+
+/// With more refused leaves than these, each tells of itself alone.
+const REFUSED_MAX: usize = 1000;
+
+/// An opened file.
+#[derive(Debug)]
+pub(super) struct TorchReader {
+    description: Description,
+    tree: Tree<LeafInfo>,
+    leaves: Vec<Leaf>,
+    storages: Vec<Storage>,
+    /// What else is in the archive.
+    rest: Vec<Storage>,
+    file: DataFile,
+    big_endian: bool,
+    has_checksums: bool,
+}
+
+/// Where the data of a leaf is.
+#[derive(Debug)]
+enum Leaf {
+    /// In a storage, by number.
+    View(usize, Tensor),
+    Memory(Bytes),
+    Text(Arc<str>),
+    Nothing,
+    Refused(Error),
+}
+
+/// A file of either form, as far as it has been read.
+enum Opened {
+    Zip(TorchArchive),
+    Legacy(Legacy),
+}
+
+impl TorchReader {
+    /// Opens the file `at` a location: reads its pickle, and no storage.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
+    pub(super) fn open(at: &Location, form: Form) -> Result<Self> {
+        let file = DataFile::open(at)?;
+        match form {
+            Form::Zip => {
+                let archive = TorchArchive::open(&file, 0, file.len_bytes).in_file(at)?;
+                let pickle_at = archive.pickle_at(&file)?;
+                let (bytes, big_endian) = (archive.pickle.clone(), archive.big_endian);
+                Self::of(file, Opened::Zip(archive), (&bytes, pickle_at), big_endian).in_file(at)
+            }
+            Form::Legacy => {
+                let legacy = Legacy::open(&file).in_file(at)?;
+                let (bytes, big_endian, pickle_at) =
+                    (legacy.pickle.clone(), legacy.big_endian, legacy.pickle_at);
+                Self::of(file, Opened::Legacy(legacy), (&bytes, pickle_at), big_endian).in_file(at)
+            }
+            Form::Pickle => Err(Error::unsupported("this is a pickle, and none of torch.save's")
+                .in_file(at)
+                .help("load it in Python, if you trust who wrote it, and save it with regrow.save")),
+            Form::Tar => Err(Error::unsupported("this is a tar archive of PyTorch before 0.1.10")
+                .in_file(at)
+                .help("load it with torch.load of PyTorch up to 2.5, and save it again")),
+        }
+    }
+
+    fn of(file: DataFile, mut opened: Opened, (bytes, at): (&Bytes, u64), big_endian: bool) -> Result<Self> {
+        let pickle = Pickle::read(bytes).shift(at)?;
+        let unfolded = unfold(&pickle, bytes).shift(at)?;
+        let (mut storages, mut by_key, mut by_id) = (Vec::new(), HashMap::new(), HashMap::new());
+        let mut leaves = Vec::with_capacity(unfolded.tree.len());
+        let mut shared: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut find = |id: Id| -> Result<usize> {
+            let storage = tensors::storage(&pickle, id)?;
+            if let Some(&known) = by_key.get(storage.key) {
+                return Ok(known);
+            }
+            let found = match &mut opened {
+                Opened::Zip(archive) => archive.take(storage.key),
+                Opened::Legacy(legacy) => legacy.storages.remove(storage.key),
+            };
+            let found = found.ok_or_else(|| {
+                pickle
+                    .corrupt(id, format!("the storage {:?} is not in the file", storage.key))
+                    .help("the file was cut short or damaged; copy it again")
+            })?;
+            if storage.len_bytes() != Some(found.len_bytes) {
+                return Err(pickle
+                    .corrupt(
+                        id,
+                        format!("the storage {:?} has another length than its tensors say", storage.key),
+                    )
+                    .expected(
+                        format_args!("{} elements of {}", storage.len_elements, storage.class),
+                        format_args!("{} bytes", found.len_bytes),
+                    ));
+            }
+            storages.push(found);
+            by_key.insert(storage.key, storages.len() - 1);
+            Ok(storages.len() - 1)
+        };
+        let mut infos = Vec::with_capacity(unfolded.tree.len());
+        let (structure, notes) = (unfolded.tree.with_leaves(vec![(); unfolded.tree.len()])?, unfolded.notes);
+        for (at_leaf, Decoded { mut info, data }) in unfolded.tree.into_leaves().into_iter().enumerate() {
+            let leaf = match data {
+                Data::Tensor(tensor) => {
+                    let id = tensor.storage;
+                    let known = by_id.get(&id).copied();
+                    let number = match known.map_or_else(|| find(id), Ok) {
+                        Ok(number) => number,
+                        Err(error) => return Err(error.shift(at).at_leaf(&structure.path_of(at_leaf))),
+                    };
+                    by_id.insert(id, number);
+                    shared.entry(number).or_default().push(at_leaf);
+                    info.coding = coding(&tensor, big_endian).into();
+                    Leaf::View(number, tensor)
+                }
+                Data::Memory(bytes) => Leaf::Memory(bytes),
+                Data::Text(text) => Leaf::Text(text),
+                Data::Nothing => Leaf::Nothing,
+                Data::Refused(why) => Leaf::Refused(why.shift(at).in_file(file.describe())),
+            };
+            infos.push(info);
+            leaves.push(leaf);
+        }
+        let tree = structure.with_leaves(infos)?;
+        name_all_refused(&mut leaves);
+        let mut description = Description { layout: "torch".to_owned(), notes, ..Description::default() };
+        let storages_text = counted(storages.len(), "storage", "storages");
+        let (variant, has_checksums) = match &opened {
+            Opened::Zip(archive) => ("zip", archive.has_checksums),
+            Opened::Legacy(_) => ("legacy", false),
+        };
+        description.variant = format!("{variant}, {storages_text}");
+        description.notes.extend(shared_note(&tree, &shared));
+        description.notes.extend(refused_note(&tree, &leaves));
+        if !has_checksums {
+            description.notes.push("the file has no checksums: damage to its data goes unseen".to_owned());
+        }
+        let rest = match opened {
+            Opened::Zip(archive) => archive.into_rest(),
+            Opened::Legacy(legacy) => {
+                if legacy.end_bytes < file.len_bytes {
+                    description.notes.push(format!(
+                        "the file goes on behind its last storage, at byte {}",
+                        legacy.end_bytes
+                    ));
+                }
+                Vec::new()
+            }
+        };
+        Ok(Self { description, tree, leaves, storages, rest, file, big_endian, has_checksums })
+    }
+
+    fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Leaf)> {
+        self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+    }
+
+    fn storage(&self, number: usize) -> Result<&Storage> {
+        self.storages.get(number).ok_or_else(|| Error::invalid("no such storage"))
+    }
+}
+
+impl Reader for TorchReader {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn tree(&self) -> &Tree<LeafInfo> {
+        &self.tree
+    }
+
+    fn source(&self, leaf: usize) -> Result<Source<'_>> {
+        let (info, leaf) = self.leaf(leaf)?;
+        Ok(match leaf {
+            Leaf::View(..) if info.shape.is_empty() => Source::Memory(Bytes::new()),
+            Leaf::View(number, tensor) => {
+                let storage = self.storage(*number)?;
+                if !tensor.is_contiguous() || swaps(tensor.dtype, self.big_endian) {
+                    let seal = Whole { storage, file: &self.file };
+                    let working_len_bytes = Some(tensor.span_len_bytes());
+                    return Ok(Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)) }));
+                }
+                let offset_bytes = tensor.offset_elements.saturating_mul(tensor.dtype.size_bytes() as u64);
+                let mut extent = storage.extent(&self.file, offset_bytes, info.len_bytes())?;
+                extent.is_viewable = extent.offset_bytes.is_multiple_of(tensor.dtype.word_bytes() as u64);
+                Source::Raw(extent)
+            }
+            Leaf::Memory(bytes) => Source::Memory(bytes.clone()),
+            Leaf::Text(text) => Source::Text(Text::Known(text)),
+            Leaf::Nothing => Source::Nothing,
+            Leaf::Refused(why) => {
+                Source::Unreadable(Unreadable { why: why.duplicate(), seal: Box::new(InPickle) })
+            }
+        })
+    }
+
+    fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {
+        let (info, leaf) = self.leaf(leaf)?;
+        match leaf {
+            Leaf::View(number, tensor) => {
+                self.storage(*number)?.read_region(&self.file, tensor, self.big_endian, region, out)
+            }
+            Leaf::Memory(bytes) => {
+                copy_pieces(std::slice::from_ref(bytes), info.dtype, &info.shape, region, out)
+            }
+            Leaf::Text(text) => {
+                let text = [Bytes::copy_from_slice(text.as_bytes())];
+                copy_pieces(&text, Dtype::UInt8, &info.shape, region, out)
+            }
+            Leaf::Nothing => {
+                Err(Error::unsupported(format!("a leaf of kind {} has no data", info.kind.name())))
+            }
+            Leaf::Refused(why) => Err(why.duplicate()),
+        }
+    }
+
+    fn read_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.tree.len()).collect();
+        order.sort_by_key(|&leaf| match self.leaves.get(leaf) {
+            Some(Leaf::View(number, tensor)) => {
+                self.storages.get(*number).map(|storage| (storage.order(), tensor.offset_elements))
+            }
+            _ => None,
+        });
+        order
+    }
+
+    fn check_rest(&self) -> Result<Rest> {
+        let checks = self.rest.iter().map(|storage| storage.check(&self.file, CheckFor::Verify));
+        Ok(Rest::default().found(checks.filter_map(Result::err)))
+    }
+
+    fn standing(&self) -> Standing<'_> {
+        Standing { has_data_checksums: self.has_checksums, ..Standing::default() }
+    }
+}
+
+fn coding(tensor: &Tensor, big_endian: bool) -> String {
+    let mut out = "raw".to_owned();
+    if !tensor.is_contiguous() {
+        out.push_str(", strided");
+    }
+    if swaps(tensor.dtype, big_endian) {
+        out.push_str(", big endian");
+    }
+    out
+}
+
+/// Each refused leaf tells of the others, too: whoever loads all sees one error.
+fn name_all_refused(leaves: &mut [Leaf]) {
+    let refused = leaves.iter().filter_map(|leaf| match leaf {
+        Leaf::Refused(why) => why.place().leaf.as_ref().map(|path| brief(&path.to_string()).into_owned()),
+        _ => None,
+    });
+    let refused: Vec<String> = refused.collect();
+    if refused.len() < 2 || refused.len() > REFUSED_MAX {
+        return;
+    }
+    for leaf in leaves {
+        let Leaf::Refused(why) = leaf else { continue };
+        let own = why.place().leaf.as_ref().map(KeyPath::to_string).unwrap_or_default();
+        let others = refused
+            .iter()
+            .filter(|path| **path != own)
+            .take(NAMED_MAX)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(", ");
+        let help = format!("{}; refused as well: {others}", why.help_text().unwrap_or_default());
+        *why = why.duplicate().help(help);
+    }
+}
+
+fn shared_note(tree: &Tree<LeafInfo>, shared: &BTreeMap<usize, Vec<usize>>) -> Option<String> {
+    let groups: Vec<&Vec<usize>> = shared.values().filter(|leaves| leaves.len() > 1).collect();
+    let count: usize = groups.iter().map(|leaves| leaves.len()).sum();
+    let name = |&leaf: &usize| brief(&tree.path_of(leaf).to_string()).into_owned();
+    let texts = groups.iter().take(NAMED_MAX).map(|leaves| {
+        let more = if leaves.len() > NAMED_MAX { " and more" } else { "" };
+        format!("{}{more}", leaves.iter().take(NAMED_MAX).map(name).collect::<Vec<_>>().join(" = "))
+    });
+    let texts = texts.collect::<Vec<_>>().join("; ");
+    let more = if groups.len() > NAMED_MAX { "; and more" } else { "" };
+    (count > 0).then(|| {
+        format!("{count} tensors share {}: {texts}{more}", counted(groups.len(), "storage", "storages"))
+    })
+}
+
+fn refused_note(tree: &Tree<LeafInfo>, leaves: &[Leaf]) -> Option<String> {
+    let refused = leaves.iter().enumerate().filter_map(|(leaf, data)| match data {
+        Leaf::Refused(why) => Some((leaf, why)),
+        _ => None,
+    });
+    let refused: Vec<(usize, &Error)> = refused.collect();
+    let texts = refused.iter().take(NAMED_MAX).map(|(leaf, why)| {
+        let path = tree.path_of(*leaf).to_string();
+        let kind = tree.leaves().get(*leaf).map(|info| match &info.kind {
+            crate::tree::LeafKind::Unknown(name) => name.to_string(),
+            kind => kind.name().to_owned(),
+        });
+        let at = why.place().offset_bytes.unwrap_or_default();
+        format!("{} ({}, byte {at})", brief(&path), kind.unwrap_or_default())
+    });
+    let texts = texts.collect::<Vec<_>>().join(", ");
+    let more = if refused.len() > NAMED_MAX { " and more" } else { "" };
+    let leaves = counted(refused.len(), "leaf is", "leaves are");
+    (!refused.is_empty()).then(|| format!("{leaves} refused, not read: {texts}{more}"))
+}
+
+/// All of a storage is under one checksum.
+#[derive(Debug)]
+struct Whole<'r> {
+    storage: &'r Storage,
+    file: &'r DataFile,
+}
+
+impl Seal for Whole<'_> {
+    fn check(&self) -> Result<()> {
+        self.storage.check(self.file, CheckFor::Views)
+    }
+}
+
+/// What stands in the pickle has been checked with it.
+#[derive(Debug)]
+struct InPickle;
+
+impl Seal for InPickle {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
