@@ -132,11 +132,11 @@ class Decoder:
         if "same" in entry:
             return self._made[entry["same"]]
         if "of" in entry:
-            tensor = _view(self._value_of(self._numbers[entry["of"]]), entry["view"])
+            tensor = view_of(self._value_of(self._numbers[entry["of"]]), entry["view"])
         else:
             tensor = self._value_of(node)
             if "bits" in entry:
-                tensor = _view(tensor, entry["bits"])
+                tensor = view_of(tensor, entry["bits"])
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"a tensor is expected, found {type(tensor).__qualname__}")
         if "stride" in entry:
@@ -149,7 +149,7 @@ class Decoder:
         return tensor.requires_grad_(entry.get("requires_grad", tensor.requires_grad))
 
 
-def _view(base: Any, view: Mapping[str, Any]) -> Any:
+def view_of(base: Any, view: Mapping[str, Any]) -> Any:
     """A tensor in the memory of another one, which torch bounds."""
     dtype = getattr(torch, view["dtype"])
     if not isinstance(dtype, torch.dtype):
@@ -210,7 +210,7 @@ def _pairs(value: Sequence[Sequence[Any]], entry: Mapping[str, Any]) -> Any:
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
     # Loaded arrays are read-only views; those of torch.load can be written.
     "numpy": lambda value, _: np.array(value),
-    "int": lambda value, _: int(value, 16),
+    "int": lambda value, _: int(value, 0),
     "numbers": _numbers,
     "size": lambda value, _: torch.Size(value),
     "set": lambda value, _: set(value),

@@ -17,7 +17,7 @@ from .._regions import Reading
 from .._report import Stages
 from .._torch_fill import TorchTensors, Wish
 from .._tree import unflatten
-from ._decode import Decoder, is_container, leaves_of, record_of
+from ._decode import RECORD, Decoder, is_container, leaves_of, record_of, view_of
 from ._library import torch
 from ._locations import Move
 from ._pointers import Keys, pointer, shown
@@ -39,7 +39,9 @@ class Opened:
     def __init__(self, native: _native.Checkpoint, metadata: Any) -> None:
         self._native = native
         self._structure, self._kinds, self._dtypes, self._shapes, self._names = native.tree()
-        self._entries = record_of(metadata)
+        # Files of torch.save have no metadata; what their pickle says of storages is the engine's word.
+        self._is_of_torch = native.objects is not None
+        self._entries = record_of({RECORD: native.objects} if self._is_of_torch else metadata)
         self._tree = unflatten(self._structure, list(range(native.leaf_count)))
         self._leaves = list(leaves_of(self._tree))
         self._numbers = {pointer(keys): leaf for keys, leaf in self._leaves}
@@ -50,9 +52,16 @@ class Opened:
             if self._is_tensor(leaf, pointer(keys)) and self._dtypes[leaf] in torch_dtypes
         }
         """torch's dtypes of the leaves that are tensors. Those that torch has no dtype for stay NumPy's."""
+        self._tied = [leaf for keys, leaf in self._leaves if self._is_tied(pointer(keys))]
+        """Leaves that have nothing of their own."""
 
     def _is_tensor(self, leaf: int, place: str) -> bool:
-        return self._kinds[leaf] in (NUMPY_ARRAY, JAX_ARRAY) and "is" not in self._entries.get(place, {})
+        is_array = self._kinds[leaf] in (NUMPY_ARRAY, JAX_ARRAY)
+        return is_array and "is" not in self._entries.get(place, {}) and not self._is_tied(place)
+
+    def _is_tied(self, place: str) -> bool:
+        entry = self._entries.get(place, {})
+        return "same" in entry or "of" in entry
 
     def load(self, asked: Asked) -> Any:
         """All of it."""
@@ -64,9 +73,33 @@ class Opened:
             for place, entry in self._entries.items()
             if isinstance(entry.get("device"), str) and place in self._numbers
         }
+        in_storages = self._in_storages(found, locations, asked.move) if self._is_of_torch else {}
         for leaf in self._tensor_dtypes:
-            found[leaf] = asked.move(found[leaf], locations.get(leaf, "cpu"))
+            if leaf not in in_storages:
+                found[leaf] = asked.move(found[leaf], locations.get(leaf, "cpu"))
+        found |= in_storages
         return Decoder(self._entries, found.__getitem__, self._numbers).decoded(self._tree)
+
+    def _in_storages(self, found: Mapping[int, Any], locations: Mapping[int, str], move: Move) -> dict[int, Any]:
+        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages again."""
+        storages: dict[Any, Any] = {}
+        made = {}
+        for place, entry in self._entries.items():
+            leaf = self._numbers.get(place)
+            if "storage" not in entry or leaf not in self._tensor_dtypes:
+                continue
+            number = entry["storage"]
+            if number not in storages:
+                storage = torch.zeros(entry["len"], dtype=torch.uint8)
+                storages[number] = move(storage, locations.get(leaf, "cpu"))
+            view = made[leaf] = view_of(storages[number], entry["view"])
+            value = found[leaf]
+            for axis, step in enumerate(view.stride()):
+                if step == 0 and view.shape[axis]:
+                    # Elements that are one.
+                    view, value = view.narrow(axis, 0, 1), value.narrow(axis, 0, 1)
+            view.copy_(value)
+        return made
 
     def load_like(self, likes: Mapping[Keys, Any], asked: Asked) -> Any:
         """All of it, with tensors as in a template: mesh, placements, device."""
@@ -196,7 +229,7 @@ class Opened:
 
     def _read(self, tensors: TorchTensors, asked: Asked) -> dict[int, Any]:
         """The tensors of a checkpoint's leaves by number, and the leaves that are none."""
-        unread = list(self._tensor_dtypes)
+        unread = [*self._tensor_dtypes, *self._tied]
         by_regions = set(unread)
         rest = sum(
             int(np.prod(shape, dtype=object)) * DTYPES[self._dtypes[leaf]].itemsize
