@@ -322,7 +322,7 @@ fn trak() {
 #[test]
 fn torch() {
     limit_memory();
-    for name in ["tensor.pt", "legacy_big_endian.pt", "legacy_protocol4"] {
+    for name in ["tensor.pt", "legacy_big_endian.pt", "dcp_flat"] {
         damage_all(&fixtures().join("torch").join(name), "torch");
     }
 }

@@ -465,7 +465,8 @@ impl Checkpoint {
 fn not_a_checkpoint(at: &Location) -> Error {
     const SHOWN_MAX: usize = 8;
     let looked_for = "regrow.json, _METADATA, _CHECKPOINT_METADATA, orbax.checkpoint, step folders, zarr arrays, \
-                      safetensors, npy, npz, eqx or msgpack files, .data and .manifest, or a TRAK store's metadata.json";
+                      safetensors, npy, npz, eqx, msgpack or pt files, .data and .manifest, PyTorch's .metadata, or a TRAK store's \
+                      metadata.json";
     let error = Error::new(ErrorKind::NotACheckpoint, "there is no checkpoint here").in_file(at);
     let found = match at.entries() {
         Ok(entries) => {

@@ -49,11 +49,11 @@ pub fn builtin_formats() -> [&'static dyn Format; 9] {
         &trak::Trak,
         &orbax::Orbax,
         &safetensors::Safetensors,
-        &torch::Torch,
         &pytree_data::PytreeData,
         &npy::Npy,
         &equinox::Equinox,
         &flax::Flax,
+        &torch::Torch,
     ]
 }
 

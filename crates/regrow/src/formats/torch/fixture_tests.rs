@@ -93,6 +93,77 @@ fn every_object_comes_back() {
 }
 
 #[test]
+fn folders_of_pieces_come_back() {
+    let expected: Value =
+        serde_json::from_slice(&std::fs::read(fixture("expected_dcp.json")).unwrap()).unwrap();
+    for (name, expected) in expected.as_object().unwrap() {
+        let checkpoint = open(&fixture(name));
+        let mut found = rows(&checkpoint);
+        let mut expected = expected.as_array().unwrap().clone();
+        // Planners go through a state as they like: the order is theirs.
+        let by_path = |row: &Value| row["path"].to_string();
+        found.sort_by_key(by_path);
+        expected.sort_by_key(by_path);
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found, expected, "{name}");
+        }
+        assert_eq!(found.len(), expected.len(), "{name}");
+        assert!(checkpoint.verify().unwrap().is_ok());
+    }
+    let checkpoint = open(&fixture("dcp_sharded"));
+    assert!(
+        checkpoint.description().variant.starts_with("dcp, 10 pieces in 4 files"),
+        "{:?}",
+        checkpoint.description()
+    );
+    let leaf = checkpoint.find("model/w").unwrap();
+    // Across all four pieces, and within one of them.
+    for (starts, lens, first) in [([2, 2], [2, 2], 14.0_f32), ([3, 4], [2, 1], 22.0)] {
+        let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
+        assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());
+    }
+    let whole = checkpoint.reader().source(checkpoint.find("optimizer/state/w/exp_avg").unwrap()).unwrap();
+    assert!(matches!(whole, Source::Raw(_)), "{whole:?}");
+}
+
+#[test]
+fn damage_to_pieces_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = |name: &str, file: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let path = folder.path().join(name);
+        regrow_testkit::copy_folder(&fixture("dcp_sharded"), &path).unwrap();
+        let file = path.join(file);
+        let mut bytes = std::fs::read(&file).unwrap();
+        change(&mut bytes);
+        std::fs::write(&file, bytes).unwrap();
+        path
+    };
+    let whole = std::fs::read(fixture("dcp_sharded/__3_0.distcp")).unwrap();
+    let number = 21.0_f32.to_le_bytes();
+    let at = whole.windows(4).position(|window| window == number).unwrap();
+    let path = damaged("flipped", "__3_0.distcp", &|bytes| bytes[at] ^= 1);
+    let checkpoint = open(&path);
+    let error = checkpoint.read(checkpoint.find("model/w").unwrap()).unwrap_err().to_string();
+    assert!(
+        error.contains("CRC-32") && error.contains("__3_0.distcp") && error.contains("model/w"),
+        "{error}"
+    );
+    assert_eq!(checkpoint.verify().unwrap().findings.len(), 1);
+    let path = damaged("cut", "__3_0.distcp", &|bytes| bytes.truncate(bytes.len() - 1));
+    let error = crate::open(&path).unwrap_err().to_string();
+    assert!(error.contains("__3_0.distcp") && error.contains("shorter"), "{error}");
+    let path = damaged("missing", "__3_0.distcp", &|_| {});
+    std::fs::remove_file(path.join("__3_0.distcp")).unwrap();
+    assert!(crate::open(&path).unwrap_err().to_string().contains("__3_0.distcp"));
+    // Another tensor in the place of a piece.
+    let first = std::fs::read(fixture("dcp_sharded/__0_0.distcp")).unwrap();
+    let path = damaged("swapped", "__3_0.distcp", &|bytes| bytes[..first.len()].copy_from_slice(&first));
+    let checkpoint = open(&path);
+    let error = checkpoint.read(checkpoint.find("model/w").unwrap()).unwrap_err().to_string();
+    assert!(error.contains("another one than the index says"), "{error}");
+}
+
+#[test]
 fn contiguous_tensors_are_slices_of_the_map() {
     // Storages of the legacy form lie where they happen to: what is askew is read, not shown.
     let raw = |name: &str| -> Vec<String> {

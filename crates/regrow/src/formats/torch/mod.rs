@@ -1,8 +1,10 @@
-//! PyTorch's files, read only: what torch.save writes, in both of its forms.
+//! PyTorch's files, read only: what torch.save writes, in both of its forms, and what
+//! torch.distributed.checkpoint writes.
 //!
 //! ```text
 //! x.pt       data.pkl | byteorder | data/0 | data/1 | ... | version | directory        zip, since 1.6
 //! x.pt       magic | version | sys_info | object | keys | len, data | len, data | ...   legacy
+//! step/      .metadata  __0_0.distcp  __1_0.distcp                                      dcp
 //! ```
 //!
 //! The object is a pickle, and a pickle is a program that may do anything. Here it is read as data: plain containers,
@@ -19,6 +21,7 @@
 //! | `file`, `storages` | where the data lie |
 //! | `archive`, `legacy` | the two forms |
 //! | `detect`, `reader` | all of it as a checkpoint |
+//! | `dcp` | a folder of pieces as a checkpoint |
 //!
 //! Source: PyTorch 2.8 `torch/serialization.py`, `torch/_utils.py`, `torch/_tensor.py`.
 
@@ -30,6 +33,7 @@ use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 mod archive;
+mod dcp;
 mod detect;
 mod dtypes;
 mod file;
@@ -43,7 +47,7 @@ mod storages;
 mod tensors;
 mod tree;
 
-/// What torch.save writes. Read only.
+/// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]
 pub struct Torch;
 
@@ -53,13 +57,16 @@ impl Format for Torch {
     }
 
     fn recognise(&self, at: &Location) -> Result<bool> {
-        Ok(detect::form_of(at)?.is_some())
+        Ok(dcp::is_one(at) || detect::form_of(at)?.is_some())
     }
 
     fn open(&self, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
         super::refuse_bare(self, at, options)?;
         super::refuse_uncommitted(at)?;
         super::refuse_step_and_item(at, options)?;
+        if at.is_folder() {
+            return Ok(Box::new(dcp::DcpReader::open(at)?));
+        }
         let form = detect::form_of(at)?.ok_or_else(|| {
             Error::corrupt("this is no file of torch.save")
                 .in_file(at)

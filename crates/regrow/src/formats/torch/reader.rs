@@ -38,7 +38,7 @@ pub(super) struct TorchReader {
     storages: Vec<Storage>,
     /// What else is in the archive.
     rest: Vec<Storage>,
-    file: DataFile,
+    file: Arc<DataFile>,
     big_endian: bool,
     has_checksums: bool,
 }
@@ -66,14 +66,9 @@ impl TorchReader {
     /// # Errors
     /// `Corrupt`, `Unsupported`, `Limit`; with file, leaf and offset.
     pub(super) fn open(at: &Location, form: Form) -> Result<Self> {
-        let file = DataFile::open(at)?;
+        let file = Arc::new(DataFile::open(at)?);
         match form {
-            Form::Zip => {
-                let archive = TorchArchive::open(&file, 0, file.len_bytes).in_file(at)?;
-                let pickle_at = archive.pickle_at(&file)?;
-                let (bytes, big_endian) = (archive.pickle.clone(), archive.big_endian);
-                Self::of(file, Opened::Zip(archive), (&bytes, pickle_at), big_endian).in_file(at)
-            }
+            Form::Zip => Self::open_within(&file, 0, file.len_bytes),
             Form::Legacy => {
                 let legacy = Legacy::open(&file).in_file(at)?;
                 let (bytes, big_endian, pickle_at) =
@@ -89,7 +84,24 @@ impl TorchReader {
         }
     }
 
-    fn of(file: DataFile, mut opened: Opened, (bytes, at): (&Bytes, u64), big_endian: bool) -> Result<Self> {
+    /// Opens the archive in `len_bytes` of a file, from `base_bytes` on.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn open_within(file: &Arc<DataFile>, base_bytes: u64, len_bytes: u64) -> Result<Self> {
+        let name = file.describe();
+        let archive = TorchArchive::open(file, base_bytes, len_bytes).in_file(&name)?;
+        let pickle_at = archive.pickle_at(file)?;
+        let (bytes, big_endian) = (archive.pickle.clone(), archive.big_endian);
+        Self::of(Arc::clone(file), Opened::Zip(archive), (&bytes, pickle_at), big_endian).in_file(name)
+    }
+
+    fn of(
+        file: Arc<DataFile>,
+        mut opened: Opened,
+        (bytes, at): (&Bytes, u64),
+        big_endian: bool,
+    ) -> Result<Self> {
         let pickle = Pickle::read(bytes).shift(at)?;
         let unfolded = unfold(&pickle, bytes).shift(at)?;
         let (mut storages, mut by_key, mut by_id) = (Vec::new(), HashMap::new(), HashMap::new());

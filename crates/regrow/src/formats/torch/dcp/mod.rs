@@ -1,0 +1,36 @@
+//! Folders of `torch.distributed.checkpoint`, read only: tensors in pieces, each written by the process that held it.
+//!
+//! ```text
+//! step/.metadata        a pickle: names, shapes, pieces, and where each piece lies
+//! step/__0_0.distcp     | zip of torch.save: a piece | zip of torch.save: a piece or an object | ...     process 0
+//! step/__1_0.distcp     ...
+//! ```
+//!
+//! An array is its pieces, and of a region those are read that it meets. A tensor in one piece is a slice of the map. What
+//! is no tensor (numbers, texts, lists) was saved as an object of its own, and its pytree stands in the tree in its place.
+
+use crate::location::Location;
+use crate::storage::Found;
+
+mod metadata;
+mod pieces;
+mod reader;
+mod tree;
+
+pub(super) use reader::DcpReader;
+
+/// The index of a folder.
+pub(super) const INDEX: &str = ".metadata";
+
+/// How the files of pieces end.
+const SUFFIX: &str = ".distcp";
+
+/// How a pickle begins.
+const PROTO: u8 = 0x80;
+
+/// Whether the folder `at` a location is one.
+pub(super) fn is_one(at: &Location) -> bool {
+    let index = at.join(INDEX);
+    matches!(index.look(), Ok(Some(Found::File { .. })))
+        && index.read_beginning(1).ok().flatten().is_some_and(|first| first == [PROTO])
+}

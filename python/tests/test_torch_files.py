@@ -1,0 +1,56 @@
+"""PyTorch's own files: what torch.save and torch.distributed.checkpoint wrote, read without torch."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import assert_same
+
+import regrow
+
+
+def test_files_of_torch_save_are_read_without_torch(fixtures: Path) -> None:
+    state = regrow.load(fixtures / "torch" / "pytorch_model.bin")
+    assert_same(state, collections.OrderedDict(w=np.ones((2, 2), np.float32), b=np.zeros(2, np.float32)))
+    report = regrow.verify(fixtures / "torch" / "pytorch_model.bin")
+    assert report.ok and report.has_data_checksums
+    training = regrow.load(fixtures / "torch" / "training.pt")
+    assert training["optimizer"]["state"][0]["exp_avg"].shape == (2, 3)
+    assert training["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
+    assert training["epoch"] == 3 and training["nothing"] is None and training["raw"] == b"\x00\xff"
+    assert training["size"] == (2, 3) and training["device"] == ["cuda:1", "cpu"]
+    assert "torch" not in sys.modules
+
+
+def test_what_only_python_could_load_is_named(fixtures: Path) -> None:
+    path = fixtures / "torch" / "refused.pt"
+    with pytest.raises(regrow.UnsupportedError, match=r"argparse\.Namespace") as raised:
+        regrow.load(path)
+    assert raised.value.leaf == "args" and raised.value.offset_bytes is not None
+    assert "posix.system" in regrow.overview(path)
+    assert_same(regrow.load(path, only=["w", "last"]), {"w": np.ones(2, np.float32), "last": 7})
+
+
+def test_conversions_to_other_layouts(fixtures: Path, tmp_path: Path) -> None:
+    source = fixtures / "torch" / "training.pt"
+    regrow.convert(source, tmp_path / "step")
+    assert_same(regrow.load(tmp_path / "step"), regrow.load(source))
+    model = fixtures / "torch" / "pytorch_model.bin"
+    regrow.convert(model, tmp_path / "model.safetensors", layout="safetensors")
+    assert_same(regrow.load(tmp_path / "model.safetensors"), regrow.load(model))
+
+
+def test_folders_of_pieces_are_read_in_parts(fixtures: Path) -> None:
+    path = fixtures / "torch" / "dcp_sharded"
+    whole = np.arange(30, dtype=np.float32).reshape(5, 6)
+    with regrow.open(path) as checkpoint:
+        np.testing.assert_array_equal(checkpoint["model/w"][1:4, 2:5], whole[1:4, 2:5])
+    state = regrow.load(path)
+    np.testing.assert_array_equal(state["model"]["w"], whole)
+    assert state["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
+    assert state["step"] == 7 and state["note"] == "text" and state["nothing"] is None
+    assert regrow.verify(path).ok
