@@ -127,7 +127,7 @@ bench-long: bench-prerequisites ## The same with 4 GiB, growth up to a million l
 	$(SAY) "benchmark, long: $(BENCH_OUT)/results.md"
 	$(BIN)/python benches/bench.py --scale long --out $(BENCH_OUT) $(BENCH)
 
-bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch DCP beside regrow and safetensors, 1 GiB (installs PyTorch, 5 GB)
+bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch DCP beside regrow, regrow.torch and safetensors, 1 GiB (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension and the limits, release profile (some minutes the first time)"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
@@ -135,7 +135,7 @@ bench-torch: rust-prerequisites $(TORCH_VENV)/.installed ## torch.save and torch
 	$(CARGO) build --quiet --locked -p regrow --example limits
 	printf '==> %s\n' "benchmark: $(BENCH_OUT)/torch/results.md"
 	$(TORCH_BIN)/python benches/bench.py --scale full --out $(BENCH_OUT)/torch --only storing --workloads gpt2_adam@1GiB \
-		--tools regrow safetensors torch 'torch dcp' $(BENCH)
+		--tools regrow safetensors torch 'torch dcp' regrow.torch 'regrow dcp' $(BENCH)
 
 bench-buckets: rust-prerequisites $(BUCKETS_VENV)/.installed ## TensorStore, s3fs, obstore and a plain transfer beside regrow, over an object server; BUCKETS='...' for options
 	$(SAY) "the Python extension and the object server, release profile (some minutes the first time)"

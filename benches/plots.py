@@ -26,6 +26,8 @@ COLOURS = {
     "pickle": "#795548",
     "torch": "#e65100",
     "torch dcp": "#ffb74d",
+    "regrow.torch": "#66bb6a",
+    "regrow dcp": "#a5d6a7",
 }
 DPI = 120
 

@@ -11,7 +11,20 @@ from pathlib import Path
 
 from chunked import Orbax, OrbaxRaw, OrbaxZarr3, OrbaxZarr3Raw, TensorStore
 from measure import OURS, Samples, say
-from tools import Equinox, Flax, Numpy, Pickle, Regrow, Safetensors, Tool, Torch, TorchDcp, is_there
+from tools import (
+    Equinox,
+    Flax,
+    Numpy,
+    Pickle,
+    Regrow,
+    RegrowDcp,
+    RegrowTorch,
+    Safetensors,
+    Tool,
+    Torch,
+    TorchDcp,
+    is_there,
+)
 from workloads import Tree, build, size
 
 TOOLS: dict[str, type[Tool]] = {
@@ -28,6 +41,8 @@ TOOLS: dict[str, type[Tool]] = {
         Pickle,
         Torch,
         TorchDcp,
+        RegrowTorch,
+        RegrowDcp,
     )
 }
 """Those that take part in saves and loads."""

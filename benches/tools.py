@@ -246,6 +246,45 @@ class TorchDcp(Torch):
         return torch_arrays(into)
 
 
+class RegrowTorch(Torch):
+    """`regrow.torch.save` and `load`: tensors, in memory of their own. Checksummed, atomic, synced."""
+
+    name = "regrow.torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        import regrow.torch
+
+        self.ours = regrow.torch
+
+    def save(self, path: Path, tree: Tree) -> None:
+        self.ours.save(path, torch_tensors(tree))
+
+    def load(self, path: Path) -> Any:
+        return torch_arrays(self.ours.load(path))
+
+
+class RegrowDcp(TorchDcp):
+    """The same state through torch.distributed.checkpoint, with regrow's storage."""
+
+    name = "regrow dcp"
+
+    def __init__(self) -> None:
+        super().__init__()
+        import regrow.torch
+
+        self.ours = regrow.torch
+
+    def save(self, path: Path, tree: Tree) -> None:
+        self.like = torch_tensors(tree)
+        self.dcp.save(self.like, storage_writer=self.ours.StorageWriter(path), no_dist=True)
+
+    def load(self, path: Path) -> Any:
+        into = {name: self.torch.empty_like(tensor) for name, tensor in self.like.items()}
+        self.dcp.load(into, storage_reader=self.ours.StorageReader(path), no_dist=True)
+        return torch_arrays(into)
+
+
 # ---- what they share -----------------------------------------------------------------------------------
 
 

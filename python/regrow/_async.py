@@ -8,9 +8,9 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Unpack, get_args
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, Unpack, get_args
 
 from . import _arguments, _job, _native, _options
 from ._errors import CancelledError, InvalidArgumentError, RegrowError
@@ -282,13 +282,17 @@ def _wait_at_exit() -> None:
 def _at_exit() -> None:
     failures: list[BaseException] = [failure for follower in list(_following) for failure in follower.drain()]
     failures += [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
-    if not failures:
-        return
+    if failures:
+        end_badly(failures, _at_exit)
+
+
+def end_badly(failures: Sequence[BaseException], handler: Callable[[], None]) -> NoReturn:
+    """Ends the program with status 1, for failures that nobody knows of; called by a handler of `atexit`."""
     for failure in failures:
         print(printable(f"regrow: {failure}"), file=sys.stderr)
     # An exception raised here would not change the exit status, and a job whose last checkpoint is missing must not
     # look well. The other handlers have their turn first.
-    atexit.unregister(_at_exit)
+    atexit.unregister(handler)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

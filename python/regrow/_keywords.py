@@ -42,6 +42,8 @@ class LayoutOptions(TypedDict, total=False):
         shard_axes: regrow, orbax. Cut these axes first, down to one element.
         write_chunk_shape: regrow, orbax. The chunk; must divide each array's shape, or that of its shards.
         per_leaf: regrow, orbax. Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``.
+        data_format: regrow. Whose tensors the data files say they hold, in the metadata of safetensors: ``"np"``,
+            ``"pt"``, which transformers asks for, ``"tf"``, ``"flax"``, ``"mlx"``.
         sort_keys: flax. Sort the entries of every dict, as ``msgpack_serialize`` does.
         integer_keys: flax. Keep integer keys as integers, as ``msgpack_serialize`` does; otherwise they become text.
         max_chunk_size: flax. Longer arrays are cut into chunks of at most this many bytes.
@@ -79,6 +81,7 @@ class LayoutOptions(TypedDict, total=False):
     write_array_metadatas: bool
     v1: bool
     per_leaf: Mapping[str, Mapping[str, Any]]
+    data_format: Literal["np", "pt", "tf", "flax", "mlx"]
 
     sort_keys: bool
     integer_keys: bool

@@ -619,6 +619,10 @@ class Checkpoint:
     @property
     def metadata(self) -> str | None: ...
     @property
+    def objects(self) -> str | None:
+        """What is to be known of objects of PyTorch beyond the pytree, as JSON."""
+
+    @property
     def metrics(self) -> str | None: ...
     @property
     def notes(self) -> list[str]: ...

@@ -74,7 +74,7 @@ def _chunking(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LAYOUT_OPTIONS = {
-    "regrow": frozenset({"chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf"}),
+    "regrow": frozenset({"chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf", "data_format"}),
     "orbax": frozenset(field.name for field in fields(OrbaxOptions)),
     "flax": frozenset({"sort_keys", "integer_keys", "max_chunk_size"}),
     "equinox": frozenset({"hyperparameters", "trailer", "strict_upstream", "prng_keys"}),

@@ -32,7 +32,7 @@ class Wish(NamedTuple):
     """What the template has there."""
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A piece of a tensor: what is read for it, and where it goes."""
 
     place: Place
@@ -48,7 +48,7 @@ class TorchTensors:
     def __init__(self, wishes: Sequence[Wish], path_of: Callable[[int], str], *, in_place: bool) -> None:
         self._found: dict[int, Any] = {}
         self._in_place = in_place
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self.leaves = [wish.leaf for wish in wishes]
         """Their positions in the checkpoint, also of those of which this process has no part."""
         for wish in wishes:
@@ -64,14 +64,7 @@ class TorchTensors:
 
     def read(self, reading: Reading) -> dict[int, Any]:
         """The tensors, by the numbers of their wishes."""
-        direct = [part for part in self._parts if _is_direct(part)]
-        outs = [part.memory for part in direct if part.memory is not None]
-        filled = reading.read_into([part.place for part in direct], outs)
-        done = {id(part) for part, is_filled in zip(direct, filled, strict=True) if is_filled}
-        rest = {id(part.place): part for part in self._parts if id(part) not in done}
-        for group in reading.groups([part.place for part in rest.values()]):
-            for place, (array,) in zip(group, reading.read(group), strict=True):
-                _put(rest[id(place)], array)
+        fill(self._parts, reading)
         if self._in_place:
             self._say_that_they_changed()
         return self._found
@@ -97,7 +90,7 @@ class TorchTensors:
                 # The whole is not cut: views of views take time.
                 is_whole = piece.box.lens == tuple(target.shape)
                 self._parts.append(
-                    _Part(
+                    Part(
                         Place(wish.at, wish.leaf, wish.dtype, Cut((piece.box,), wish.saved)),
                         shown if shown is None or is_whole else shown[cut],
                         target if is_whole else target[cut],
@@ -112,6 +105,18 @@ class TorchTensors:
                 graph.increment_version(tensor._local_tensor if _torch.is_dtensor(tensor) else tensor)
 
 
+def fill(parts: Sequence[Part], reading: Reading) -> None:
+    """Reads parts to where they go."""
+    direct = [part for part in parts if _is_direct(part)]
+    outs = [part.memory for part in direct if part.memory is not None]
+    filled = reading.read_into([part.place for part in direct], outs)
+    done = {id(part) for part, is_filled in zip(direct, filled, strict=True) if is_filled}
+    rest = {id(part.place): part for part in parts if id(part) not in done}
+    for group in reading.groups([part.place for part in rest.values()]):
+        for place, (array,) in zip(group, reading.read(group), strict=True):
+            _put(rest[id(place)], array)
+
+
 def refusal(refused: _torch.Refused, path: str) -> LeafTypeError | InvalidArgumentError:
     """The error for a template's tensor."""
     return LeafTypeError(
@@ -119,7 +124,7 @@ def refusal(refused: _torch.Refused, path: str) -> LeafTypeError | InvalidArgume
     )
 
 
-def _is_direct(part: _Part) -> bool:
+def _is_direct(part: Part) -> bool:
     """Whether the engine can read it to where it goes."""
     memory = part.memory
     return (
@@ -130,7 +135,7 @@ def _is_direct(part: _Part) -> bool:
     )
 
 
-def _put(part: _Part, array: np.ndarray[Any, Any]) -> None:
+def _put(part: Part, array: np.ndarray[Any, Any]) -> None:
     """Copies what was read to where it goes."""
     if part.memory is not None:
         np.copyto(part.memory, array, casting="no")

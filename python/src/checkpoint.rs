@@ -218,6 +218,11 @@ impl Checkpoint {
     }
 
     #[getter]
+    fn objects(&self) -> Option<String> {
+        self.0.description().objects.clone()
+    }
+
+    #[getter]
     fn metrics(&self) -> Option<String> {
         self.0.description().metrics.as_ref().map(ToString::to_string)
     }

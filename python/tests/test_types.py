@@ -16,7 +16,7 @@ import pytest
 
 import regrow
 
-# `regrow.safetensors.torch` needs torch: its own tests look at it.
+# `regrow.safetensors.torch` and `regrow.torch` need torch: their own tests look at them.
 PUBLIC = [
     "regrow",
     "regrow.equinox",
@@ -69,7 +69,7 @@ def test_every_public_module_is_looked_at() -> None:
     files = [file.relative_to(home.parent).with_suffix("") for file in home.rglob("*.py")]
     names = {".".join(file.parts).removesuffix(".__init__") for file in files}
     public = {name for name in names if not any(part.startswith("_") for part in name.split("."))}
-    assert public - {"regrow.safetensors.torch"} == set(PUBLIC)
+    assert public - {"regrow.safetensors.torch", "regrow.torch"} == set(PUBLIC)
 
 
 def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:

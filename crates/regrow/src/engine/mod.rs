@@ -52,7 +52,7 @@ pub mod value;
 mod verify;
 
 pub use crate::options::{
-    BUDGET_DEFAULT_BYTES, ByteSize, Compression, Layout, LeafChunking, LoadOptions, OpenOptions,
+    BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
     OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};

@@ -159,6 +159,9 @@ pub struct Description {
     pub items: Vec<(String, String)>,
     /// The user's own metadata, if any.
     pub custom_metadata: Option<serde_json::Value>,
+    /// What `regrow.torch` is to know of objects that the pytree cannot tell, of layouts that have such: JSON, as
+    /// `docs/formats/torch-objects.md` has it.
+    pub objects: Option<String>,
     /// Metrics saved with a step, if any.
     pub metrics: Option<serde_json::Value>,
     /// What a reader should be told, though it is no error: "never synced", "no checksums".

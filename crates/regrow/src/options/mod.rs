@@ -21,7 +21,7 @@ pub use equinox::EquinoxOptions;
 pub use flax::{CHUNK_LEN_MAX_BYTES, FlaxOptions};
 pub use npy::{Form, NpyOptions};
 pub use pytree_data::{DATA_SUFFIX, MANIFEST_SUFFIX, PytreeDataOptions};
-pub use regrow::RegrowOptions;
+pub use regrow::{DataFormat, RegrowOptions};
 pub use safetensors::{ByteSize, LENGTH_LEN_BYTES, SafetensorsOptions};
 pub use trak::TrakOptions;
 

@@ -19,6 +19,38 @@ pub struct RegrowOptions {
     pub write_chunk_shape: Option<Shape>,
     /// Per-leaf overrides; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
+    /// What the data files say under `format` in their `__metadata__`, for whoever opens them as safetensors.
+    pub data_format: DataFormat,
+}
+
+/// Whose tensors a safetensors file says that it holds: some loaders take their own only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataFormat {
+    /// NumPy's.
+    #[default]
+    Np,
+    /// PyTorch's: transformers asks for it.
+    Pt,
+    /// TensorFlow's.
+    Tf,
+    /// Flax'.
+    Flax,
+    /// MLX'.
+    Mlx,
+}
+
+impl DataFormat {
+    /// The name in the file.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Np => "np",
+            Self::Pt => "pt",
+            Self::Tf => "tf",
+            Self::Flax => "flax",
+            Self::Mlx => "mlx",
+        }
+    }
 }
 
 impl RegrowOptions {

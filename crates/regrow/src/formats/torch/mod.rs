@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `pickle` | opcodes to values; nothing is called |
 //! | `dtypes`, `tensors`, `numpy`, `objects` | what the values are: the names that are understood |
-//! | `tree` | values to a pytree |
+//! | `tree`, `record` | values to a pytree, and what that cannot say |
 //! | `file`, `storages` | where the data lie |
 //! | `archive`, `legacy` | the two forms |
 //! | `detect`, `reader` | all of it as a checkpoint |
@@ -42,6 +42,7 @@ mod numpy;
 mod objects;
 mod pickle;
 mod reader;
+mod record;
 mod storages;
 mod tensors;
 mod tree;

@@ -10,6 +10,7 @@ use super::detect::Form;
 use super::file::DataFile;
 use super::legacy::Legacy;
 use super::pickle::{Id, Pickle};
+use super::record;
 use super::storages::{Storage, swaps};
 use super::tensors::{self, Tensor};
 use super::tree::{Data, Decoded, unfold};
@@ -137,6 +138,7 @@ impl TorchReader {
         };
         let mut infos = Vec::with_capacity(unfolded.tree.len());
         let (structure, notes) = (unfolded.tree.with_leaves(vec![(); unfolded.tree.len()])?, unfolded.notes);
+        let mut objects = unfolded.record;
         for (at_leaf, Decoded { mut info, data }) in unfolded.tree.into_leaves().into_iter().enumerate() {
             let leaf = match data {
                 Data::Tensor(tensor) => {
@@ -160,8 +162,24 @@ impl TorchReader {
             leaves.push(leaf);
         }
         let tree = structure.with_leaves(infos)?;
+        for (at_leaf, leaf) in leaves.iter().enumerate() {
+            let Leaf::View(number, tensor) = leaf else { continue };
+            let is_shared = shared.get(number).is_some_and(|leaves| leaves.len() > 1);
+            if !is_shared && tensor.is_contiguous() {
+                continue;
+            }
+            let path = structure.path_of(at_leaf);
+            if let Some(storage) = storages.get(*number).filter(|_| !objects.is_same(&path)) {
+                objects.add(&path, record::of_view(tensor, *number, storage.len_bytes));
+            }
+        }
         name_all_refused(&mut leaves);
-        let mut description = Description { layout: "torch".to_owned(), notes, ..Description::default() };
+        let mut description = Description {
+            layout: "torch".to_owned(),
+            notes,
+            objects: objects.into_text(),
+            ..Description::default()
+        };
         let storages_text = counted(storages.len(), "storage", "storages");
         let (variant, has_checksums) = match &opened {
             Opened::Zip(archive) => ("zip", archive.has_checksums),

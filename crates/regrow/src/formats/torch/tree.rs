@@ -7,10 +7,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde_json::json;
 
 use super::numpy::{NumpyValue, Payload};
 use super::objects::{Object, Refusal, object};
 use super::pickle::{Id, Pickle, Span, Value};
+use super::record::{self, Record};
 use super::tensors::{StorageRef, Tensor};
 use crate::array::{Dtype, Region, Shape};
 use crate::bytes::limits::allocate;
@@ -56,6 +58,7 @@ pub(super) enum Data {
 pub(super) struct Unfolded {
     pub tree: Tree<Decoded>,
     pub notes: Vec<String>,
+    pub record: Record,
 }
 
 /// Unfolds the values of a pickle whose bytes are `bytes`.
@@ -76,9 +79,11 @@ pub(super) fn unfold(pickle: &Pickle<'_>, bytes: &Bytes) -> Result<Unfolded> {
         decoded_left_bytes: DECODED_MIN_BYTES
             .saturating_add((pickle.len_bytes() as u64).saturating_mul(DECODED_PER_BYTE)),
         notes: Vec::new(),
+        tensors: HashMap::new(),
+        record: Record::default(),
     };
     match walk.unfold() {
-        Ok(()) => Ok(Unfolded { tree: walk.build.finish()?, notes: walk.notes }),
+        Ok(()) => Ok(Unfolded { tree: walk.build.finish()?, notes: walk.notes, record: walk.record }),
         Err(error) if walk.path.is_root() => Err(error),
         Err(error) => Err(error.at_leaf(&walk.path)),
     }
@@ -99,6 +104,9 @@ struct Walk<'p, 'b> {
     names_left: usize,
     decoded_left_bytes: u64,
     notes: Vec<String>,
+    /// Where each tensor stands first.
+    tensors: HashMap<Id, String>,
+    record: Record,
 }
 
 impl<'p> Walk<'p, '_> {
@@ -138,11 +146,20 @@ impl<'p> Walk<'p, '_> {
             Object::Sequence(kind, items) => return self.sequence(key, kind, items, id),
             Object::Set(items) => {
                 self.note("is a set, shown as a list");
+                self.record.add(&self.path, record::of_set(pickle, id));
                 return self.sequence(key, NodeKind::List, items, id);
             }
-            Object::Size(dims) => return self.size(key, &dims),
+            Object::Size(dims) => {
+                self.record.add(&self.path, json!({"is": "size"}));
+                return self.size(key, &dims);
+            }
             Object::Dict(kind, pairs) => match self.children(pairs)? {
-                Ok(children) => return self.enter(key, kind, children, id),
+                Ok(children) => {
+                    if let Some(entry) = record::of_dict(pickle, id) {
+                        self.record.add(&self.path, entry);
+                    }
+                    return self.enter(key, kind, children, id);
+                }
                 Err(refused) => self.refused(refused),
             },
             Object::Number(value) => {
@@ -151,10 +168,14 @@ impl<'p> Walk<'p, '_> {
             }
             Object::BigInt(digits) => {
                 self.note("is an integer beyond 64 bits, shown as text");
+                self.record.add(&self.path, json!({"is": "int"}));
                 self.text(&digits)?
             }
             Object::Text(span) => self.text(pickle.text_of(span))?,
-            Object::Name(name) => self.text(&name)?,
+            Object::Name(name) => {
+                self.record.add(&self.path, record::of_name(&name));
+                self.text(&name)?
+            }
             Object::Bytes(payload) => {
                 let bytes = self.payload(id, payload)?;
                 let shape = Shape::new(vec![bytes.len() as u64])?;
@@ -162,6 +183,7 @@ impl<'p> Walk<'p, '_> {
             }
             Object::Tensor(tensor) => {
                 let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+                self.tell(id, &tensor);
                 self.leaf(LeafKind::NumpyArray, dtype, shape, Data::Tensor(tensor))
             }
             Object::Storage(storage) => self.storage(&storage)?,
@@ -170,12 +192,29 @@ impl<'p> Walk<'p, '_> {
                 let shape = Shape::new(vec![0])?;
                 self.leaf(LeafKind::Placeholder, Dtype::UInt8, shape, Data::Nothing)
             }
-            Object::Numpy(value) => self.numpy(id, &value)?,
+            Object::Numpy(value) => {
+                if !value.is_scalar {
+                    self.record.add(&self.path, json!({"is": "numpy"}));
+                }
+                self.numpy(id, &value)?
+            }
             Object::Refused(refusal) => self.refused(refusal),
         };
         self.build.leaf(key, leaf)?;
         self.path.pop();
         Ok(())
+    }
+
+    /// Tells what a tensor is beside its elements, or whose other name it is.
+    fn tell(&mut self, id: Id, tensor: &Tensor) {
+        if let Some(first) = self.tensors.get(&id) {
+            self.record.add(&self.path, json!({"same": first}));
+            return;
+        }
+        self.tensors.insert(id, record::pointer(&self.path));
+        if let Some(entry) = record::of_tensor(self.pickle, tensor) {
+            self.record.add(&self.path, entry);
+        }
     }
 
     fn sequence(&mut self, key: Key, kind: NodeKind, items: &[Id], id: Id) -> Result<()> {

@@ -15,7 +15,7 @@ pub(super) fn structure_in_header(structure: &str) -> Option<&str> {
 /// What a safetensors file of these leaves has before their data.
 pub(super) fn header_bytes(plan: &Plan<'_>, leaves: &[u32], structure: Option<&str>) -> Result<Vec<u8>> {
     let mut header = HeaderBuilder::new();
-    header.metadata("format", "np");
+    header.metadata("format", plan.data_format.name());
     if let Some(structure) = structure {
         header.metadata("regrow", structure);
     }

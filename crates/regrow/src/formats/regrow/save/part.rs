@@ -21,7 +21,7 @@ use crate::array::{Array, Region, Shape, Shard, Shards, chunk_counts, chunk_star
 use crate::error::Result;
 use crate::formats::WriterRank;
 use crate::formats::spread::writers_of_whole;
-use crate::options::{BUDGET_DEFAULT_BYTES, Layout, SaveOptions};
+use crate::options::{BUDGET_DEFAULT_BYTES, Layout, RegrowOptions, SaveOptions};
 use crate::storage::Publication;
 use crate::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 
@@ -43,7 +43,7 @@ pub(super) fn write_part(
     };
     // What is asked of leaves was asked of the whole tree.
     let own_options = SaveOptions {
-        layout: Layout::default(),
+        layout: Layout::Regrow(RegrowOptions { data_format: plan.data_format, ..RegrowOptions::default() }),
         cast: Vec::new(),
         compression: None,
         strict_orbax: false,

@@ -15,7 +15,7 @@ use crate::array::{Array, Dtype, Shape, Shards};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::refusals::Refusals;
 use crate::formats::structure::{LeafColumns, Structure};
-use crate::options::{Compression, Layout, RegrowOptions, SaveOptions};
+use crate::options::{Compression, DataFormat, Layout, RegrowOptions, SaveOptions};
 use crate::text::counted;
 use crate::tree::{KeyPath, Leaf, LeafData, LeafKind, Tree};
 
@@ -41,6 +41,8 @@ pub(super) struct Plan<'t> {
     /// In flatten order.
     pub leaves: Vec<LeafPlan>,
     structure: OnceLock<String>,
+    /// What the data files say that they are.
+    pub data_format: DataFormat,
     /// Of the leaves that are not stored whole, or in chunks of the shape of their shards, the chunks.
     chunks: HashMap<u32, Shape>,
     names: Names,
@@ -95,8 +97,12 @@ impl<'t> Plan<'t> {
             };
             leaves.push(LeafPlan { dtype, len_bytes, place });
         }
-        let mut plan =
-            Self { tree, leaves, structure: OnceLock::new(), chunks: HashMap::new(), names, by_name };
+        let data_format = match &options.layout {
+            Layout::Regrow(options) => options.data_format,
+            _ => DataFormat::default(),
+        };
+        let structure = OnceLock::new();
+        let mut plan = Self { tree, leaves, structure, data_format, chunks: HashMap::new(), names, by_name };
         plan.refuse(options)?;
         if let Layout::Regrow(regrow) = &options.layout {
             plan.cut(regrow)?;

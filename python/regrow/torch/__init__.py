@@ -1,0 +1,26 @@
+"""What PyTorch's training scripts save, without pickle: `torch.save` and `torch.load` with regrow behind them.
+
+    import regrow.torch
+
+    regrow.torch.save(path, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7})
+    checkpoint = regrow.torch.load(path, map_location="cpu")       # the same objects: types, values, tied memory
+
+    saving = regrow.torch.async_save(path, state)                  # copies and writes in the background
+    saving.wait_for_staging()                                      # before the optimizer changes the parameters
+    optimizer.step()
+
+    dcp.save(state, storage_writer=regrow.torch.StorageWriter(path))
+    dcp.load(state, storage_reader=regrow.torch.StorageReader(path))
+
+A checkpoint is one as `regrow.save` makes it: an Orbax checkpoint, and safetensors files that name PyTorch as their
+format. Nothing in it is code, and nothing that it says is imported or called. Needs torch.
+"""
+
+from __future__ import annotations
+
+from ._dcp import StorageReader, StorageWriter
+from ._load import load
+from ._save import save
+from ._stage import AsyncSave, async_save
+
+__all__ = ["AsyncSave", "StorageReader", "StorageWriter", "async_save", "load", "save"]

@@ -1,0 +1,415 @@
+"""`StorageWriter` and `StorageReader` for `torch.distributed.checkpoint`: its plans, regrow's checkpoints.
+
+    dcp.save: plan of each process ──> coordinator: how every tensor is cut ──> write_data: one `regrow.save` by all
+    dcp.load: sizes and dtypes from the checkpoint ──> plan of each process ──> read_data: regions into the tensors
+
+The checkpoint is a flat dict by DCP's names, each tensor cut as its shards are. What is no tensor is stored as
+`regrow.torch.save` stores it: DCP's own writers pickle it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+
+from .. import _arguments, _job, _torch
+from .._cache import through
+from .._coordination import Session
+from .._dtypes import DTYPES
+from .._errors import InvalidArgumentError, LeafTypeError, MismatchError, RegrowError
+from .._job import Job
+from .._keywords import SAVE, SaveOptions
+from .._location import StrPath, place
+from .._meshes import Box
+from .._open import _open
+from .._regions import Cut, Place
+from .._report import SaveReport
+from .._save import save as save_tree
+from .._sharded import ShardedArray
+from .._torch_fill import Part, fill
+from ._encode import Encoded, encode
+from ._library import torch
+from ._nested import PATHS, paths_of, paths_text
+from ._objects import pack, unpack
+from ._read import Asked, Opened
+from ._save import with_record
+
+dcp: Any = importlib.import_module("torch.distributed.checkpoint")
+_metadata: Any = importlib.import_module("torch.distributed.checkpoint.metadata")
+_planner: Any = importlib.import_module("torch.distributed.checkpoint.planner")
+_storage: Any = importlib.import_module("torch.distributed.checkpoint.storage")
+
+CHUNKS_MAX = 1 << 16
+"""More chunks of one tensor are refused: they are cut where no grid is."""
+
+
+class Grid(NamedTuple):
+    """How a tensor is cut: the same in all processes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+
+
+class Planned(NamedTuple):
+    """What every process has to know of the others' plans."""
+
+    names: list[str]
+    """Of the flat dict, in its order."""
+    grids: dict[str, Grid]
+    """Of the tensors."""
+    paths: dict[str, tuple[str | int, ...]] | None
+    size: int
+    """How many processes save."""
+
+
+class StorageWriter(_storage.StorageWriter):  # type: ignore[misc]
+    """Writes what `torch.distributed.checkpoint` saves as a regrow checkpoint.
+
+        dcp.save(state, storage_writer=regrow.torch.StorageWriter("s3://bucket/run/step_100"))
+
+    All processes write together. The checkpoint is committed when the last one has written, or not at all.
+    """
+
+    @SAVE.documented
+    def __init__(self, path: StrPath | None = None, **options: Unpack[SaveOptions]) -> None:
+        """Writes to `path`.
+
+        Args:
+            path: The folder to make, or its URL; the ``checkpoint_id`` of the save goes before it.
+            **options: The keywords of `SaveOptions`.
+        """
+        SAVE.chosen("StorageWriter", options, ["path"])
+        self._path = path
+        self._options = options
+        self.report: SaveReport | None = None
+        """What the last save did."""
+
+    @property
+    def checkpoint_id(self) -> StrPath | None:
+        """Where it writes."""
+        return self._path
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Begins a save, at another path if one is given."""
+        self._path = self._path if checkpoint_id is None else checkpoint_id
+        self.report = None
+
+    def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **_more: Any) -> None:
+        """Nothing: whether a checkpoint can be made there is said when it is made."""
+        if self._path is None:
+            raise InvalidArgumentError(
+                "there is no path to save to\n  help: StorageWriter(path), or checkpoint_id=path"
+            )
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """The plan of this process, as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """Tells every process how all tensors are cut."""
+        import dataclasses
+
+        planned = plan_of(plans)
+        return [dataclasses.replace(plan, storage_data=planned) for plan in plans]
+
+    def write_data(self, plan: Any, planner: Any) -> Any:
+        """Saves; returns when all processes have saved."""
+        planned: Planned = plan.storage_data
+        job = Job.alone() if planned.size == 1 else self._options.get("job") or Job()
+        options: SaveOptions = {**self._options, "job": job}
+        native_job = _job.chosen(job)
+        if planned.size > 1 and (native_job is None or native_job[0].size != planned.size):
+            found = 1 if native_job is None else native_job[0].size
+            raise InvalidArgumentError(
+                f"{planned.size} processes save, and the job has {found}\n"
+                "  help: give job=regrow.Job(coordinator) with a coordinator of those that save"
+            )
+        arrays, objects = _of_all(plan, planner, planned, native_job, self._path or "")
+        tree: dict[str, Any] = {}
+        record: dict[str, dict[str, Any]] = {}
+        for name in planned.names:
+            if name in planned.grids:
+                tree[name] = arrays[name]
+            else:
+                tree[name] = objects[name].tree
+                record |= objects[name].record
+        told = with_record(options, Encoded(tree, record), **{PATHS: paths_text(planned.paths)})
+        self.report = save_tree(self._path or "", tree, progress=False, **told)
+        done = torch.futures.Future()
+        done.set_result([_storage.WriteResult(item.index, 0, None) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """Nothing: the checkpoint is there."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Whether it is a path."""
+        return isinstance(checkpoint_id, (str, os.PathLike))
+
+
+def plan_of(plans: list[Any]) -> Planned:
+    """What all plans together say.
+
+    Raises:
+        InvalidArgumentError: for tensors that are cut where no grid is.
+        LeafTypeError: for dtypes that no checkpoint can hold.
+    """
+    names: dict[str, None] = {}
+    boxes: dict[str, list[Box]] = {}
+    kinds: dict[str, tuple[Any, tuple[int, ...]]] = {}
+    for plan in plans:
+        for item in plan.items:
+            name = item.index.fqn
+            names[name] = None
+            if item.tensor_data is not None:
+                chunk = item.tensor_data.chunk
+                boxes.setdefault(name, []).append(Box(tuple(chunk.offsets), tuple(chunk.sizes)))
+                kinds[name] = item.tensor_data.properties.dtype, tuple(item.tensor_data.size)
+    grids = {}
+    for name, (dtype, shape) in kinds.items():
+        number = _torch._dtypes().get(dtype)
+        if number is None:
+            raise LeafTypeError(f"a tensor of dtype {dtype} cannot be stored\n  leaf {name}", leaf=name)
+        grids[name] = Grid(DTYPES[number].name, shape, _chunk_shape(name, shape, boxes[name]))
+    paths: dict[str, Any] | None = None
+    if all(plan.planner_data is not None for plan in plans):
+        paths = {name: keys for plan in plans for name, keys in plan.planner_data.items()}
+    return Planned(list(names), grids, paths, len(plans))
+
+
+def _chunk_shape(name: str, shape: tuple[int, ...], boxes: list[Box]) -> tuple[int, ...]:
+    """The largest chunk of a regular grid that all boxes are made of."""
+    chunk = []
+    for axis, length in enumerate(shape):
+        cuts = {box.starts[axis] for box in boxes}
+        cuts |= {end for box in boxes if (end := box.starts[axis] + box.lens[axis]) < length}
+        step = math.gcd(*cuts)
+        chunk.append(step or length)
+    count = math.prod(-(-length // step) if step else 1 for length, step in zip(shape, chunk, strict=True))
+    if count > max(CHUNKS_MAX, len(boxes)):
+        help = "shard it in equal parts, or save with regrow.torch.save"
+        raise InvalidArgumentError(
+            f"the shards of a tensor lie on no regular grid: it would take {count} chunks\n  leaf {name}\n"
+            f"  expected at most {CHUNKS_MAX}\n  help: {help}",
+            leaf=name,
+            help=help,
+        )
+    return tuple(chunk)
+
+
+def _of_this(plan: Any, planner: Any, planned: Planned) -> tuple[dict[str, Any], dict[str, Encoded]]:
+    """What this process has of the flat dict: its shards of all tensors, and its objects."""
+    shards: dict[str, list[tuple[tuple[int, ...], Any]]] = {name: [] for name in planned.grids}
+    arrays: dict[str, Any] = {}
+    objects: dict[str, Encoded] = {}
+    for item in plan.items:
+        name = item.index.fqn
+        if item.tensor_data is None:
+            objects[name] = encode(_object(planner, item), (name,))
+            continue
+        tensor = planner.resolve_data(item).detach()
+        _check(name, tensor)
+        shards[name].append((tuple(item.tensor_data.chunk.offsets), _torch.memory(tensor)))
+    for name, (dtype_name, shape, chunk_shape) in planned.grids.items():
+        dtype = next(each for each in DTYPES if each.name == dtype_name)
+        if 0 in shape:
+            arrays[name] = np.empty(shape, dtype)
+        elif planned.size == 1 and len(shards[name]) == 1 and chunk_shape == shape:
+            arrays[name] = shards[name][0][1]
+        else:
+            arrays[name] = ShardedArray(shape, shards[name], chunk_shape=chunk_shape, dtype=dtype)
+    return arrays, objects
+
+
+def _check(name: str, tensor: Any) -> None:
+    try:
+        _torch.check(tensor)
+    except _torch.Refused as refused:
+        help = refused.help
+        raise LeafTypeError(f"the leaf {refused.what}\n  leaf {name}\n  help: {help}", leaf=name, help=help) from None
+
+
+def _object(planner: Any, item: Any) -> Any:
+    """What is no tensor, before the planner has pickled it."""
+    lookup = getattr(planner, "lookup_object", None)
+    if lookup is None:
+        raise InvalidArgumentError(
+            f"the planner {type(planner).__qualname__} gives objects pickled only, which no checkpoint holds\n"
+            f"  leaf {item.index.fqn}\n  help: derive it from DefaultSavePlanner, which has lookup_object",
+            leaf=item.index.fqn,
+        )
+    return lookup(item.index)
+
+
+def _of_all(
+    plan: Any, planner: Any, planned: Planned, job: _job.NativeJob | None, path: StrPath
+) -> tuple[dict[str, Any], dict[str, Encoded]]:
+    """The arrays of this process, and the objects of all: each of them is in the plan of one."""
+    if job is None:
+        return _of_this(plan, planner, planned)
+    found, (timeout, prefix) = job
+    error: RegrowError | None = None
+    arrays: dict[str, Any] = {}
+    objects: dict[str, Encoded] = {}
+    with Session(found, path, "objects", timeout=timeout, prefix=prefix) as session:
+        try:
+            arrays, objects = _of_this(plan, planner, planned)
+        except RegrowError as raised:
+            error = raised
+        try:
+            session.agree("check", error)
+        except RegrowError:
+            if error is None:
+                raise
+            raise error from None
+        parts = session.gather("objects", pack(objects))
+        merged: dict[str, Encoded] = {}
+        for part in parts or ():
+            merged |= unpack(part)
+        return arrays, unpack(session.broadcast("all", pack(merged)))
+
+
+class StorageReader(_storage.StorageReader):  # type: ignore[misc]
+    """Reads a regrow checkpoint, or one of any layout, for `torch.distributed.checkpoint`.
+
+        dcp.load(state, storage_reader=regrow.torch.StorageReader("s3://bucket/run/step_100"))
+
+    Each process reads the regions that its own shards are made of, whatever the checkpoint was saved from.
+    """
+
+    def __init__(
+        self,
+        path: StrPath | None = None,
+        *,
+        verify: bool = True,
+        step: int | None = None,
+        budget: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: Any = None,
+    ) -> None:
+        """Reads from `path`.
+
+        Args:
+            path: A checkpoint, or a folder of steps; the ``checkpoint_id`` of the load goes before it.
+            verify: As for `load`.
+            step: As for `load`.
+            budget: As for `load`.
+            storage_options: As for `load`.
+            cache: As for `load`.
+        """
+        self._path = path
+        self._step = step
+        self._asked = Asked(
+            lambda tensor, _: tensor,
+            False,
+            _arguments.flag("verify", verify),
+            _arguments.count("budget", budget),
+            False,
+        )
+        self._where = storage_options, cache
+        self._opened: Opened | None = None
+        self._tensors: dict[str, int] = {}
+        self._objects: dict[str, Any] = {}
+
+    @property
+    def checkpoint_id(self) -> StrPath | None:
+        """Where it reads."""
+        return self._path
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """Begins a load, of another path if one is given."""
+        self._path = self._path if checkpoint_id is None else checkpoint_id
+        self._opened = None
+
+    def read_metadata(self, *_args: Any, **_more: Any) -> Any:
+        """What is in the checkpoint, in DCP's words: each tensor as one chunk."""
+        if self._path is None:
+            raise InvalidArgumentError("there is no path to load\n  help: StorageReader(path), or checkpoint_id=path")
+        storage_options, cache = self._where
+        native = _open(through(cache, place("path", self._path, storage_options)), self._step)
+        metadata = None if native.metadata is None else json.loads(native.metadata)
+        self._opened = Opened(native, metadata)
+        paths = paths_of(metadata)
+        self._tensors, self._objects = self._opened.named(flat=paths is not None)
+        if paths is None:
+            paths = self._opened.paths
+        told = {}
+        for name, leaf in self._tensors.items():
+            dtype, shape = self._opened.form(leaf)
+            size = torch.Size(shape)
+            whole = _metadata.ChunkStorageMetadata(torch.Size([0] * len(shape)), size)
+            told[name] = _metadata.TensorStorageMetadata(_metadata.TensorProperties(dtype=dtype), size, [whole])
+        told |= {name: _metadata.BytesStorageMetadata() for name in self._objects}
+        return _metadata.Metadata(state_dict_metadata=told, planner_data=paths or None)
+
+    def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *_args: Any, **_more: Any) -> None:
+        """Nothing: it is open."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        """The plan of this process, as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        """The plans, as they are."""
+        return plans
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        """Reads what the plan asks for to where it belongs."""
+        opened = self._opened
+        if opened is None:
+            raise InvalidArgumentError("read_data before read_metadata")
+        objects = [item for item in plan.items if item.type == _planner.LoadItemType.BYTE_IO]
+        tensors = [item for item in plan.items if item.type != _planner.LoadItemType.BYTE_IO]
+        parts, casts, targets = [], [], []
+        for at, item in enumerate(tensors):
+            target = planner.resolve_tensor(item).detach()
+            targets.append(target)
+            if not target.numel():
+                continue
+            leaf = self._tensors[item.storage_index.fqn]
+            dtype, shape = opened.form(leaf)
+            into = target
+            if target.dtype != dtype:
+                into = torch.empty(target.shape, dtype=dtype)
+                casts.append((target, into))
+            box = Box(tuple(item.storage_offsets), tuple(item.lengths))
+            if tuple(target.shape) != box.lens:
+                raise MismatchError(
+                    f"a plan asks for a region of another shape than its tensor\n  leaf {item.storage_index.fqn}\n"
+                    f"  expected {list(target.shape)}, found {list(box.lens)}",
+                    leaf=item.storage_index.fqn,
+                )
+            shown = _torch.memory(into) if _torch.can_be_written(into) else None
+            parts.append(Part(Place(at, leaf, opened.dtype_number(leaf), Cut((box,), shape)), shown, into))
+        with opened.reading(self._asked, sum(part.place.len_bytes() for part in parts)) as reading:
+            fill(parts, reading)
+        for target, read in casts:
+            target.copy_(read)
+        for item, target in zip(tensors, targets, strict=True):
+            planner.commit_tensor(item, target)
+        made = opened.objects(
+            {name: self._objects[name] for name in {item.storage_index.fqn for item in objects}}, self._asked
+        )
+        for item in objects:
+            # DCP's planners take an object as torch.save writes it; this one never was in a file.
+            stream = io.BytesIO()
+            torch.save(made[item.storage_index.fqn], stream)
+            stream.seek(0)
+            planner.load_bytes(item, stream)
+        done = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Whether it is a path."""
+        return isinstance(checkpoint_id, (str, os.PathLike))

@@ -1,0 +1,99 @@
+"""Loading what a training script has saved."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from .. import _arguments
+from .._cache import Cache, through
+from .._errors import IncompleteCheckpointWarning, InvalidArgumentError, LimitError
+from .._location import StrPath, place, shown
+from .._open import _open, _until_unreplaced
+from .._progress import Progress
+from ._encode import Walk
+from ._locations import mover
+from ._nested import nested
+from ._read import Asked, Opened
+
+
+def load(
+    path: StrPath,
+    map_location: Any = None,
+    *,
+    like: Any = None,
+    mmap: bool = False,
+    verify: bool = True,
+    step: int | None = None,
+    item: str | None = None,
+    strict: bool = False,
+    budget: int | None = None,
+    progress: Progress = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StrPath | Cache | None = None,
+) -> Any:
+    """Loads what `save` has saved: the same object. Nothing of a file is ever run.
+
+    Of a checkpoint that something else has saved, in any layout, arrays become tensors. Those of dtypes that torch
+    lacks stay NumPy's.
+
+    Args:
+        path: A checkpoint, or a folder of steps.
+        map_location: Where tensors go, as for `torch.load`: a device; a dict of devices; a function of storage and
+            location that gives a storage, or `None`. Where they were saved, if `None`.
+        like: An object with tensors at the same key paths, of the same shapes and dtypes: each tensor becomes like the
+            one there, with its device, mesh and placements. Each process reads the parts that it has. All else is what
+            was saved.
+        mmap: Tensors lie in private maps of the files: read when they are looked at, and what is written to them does
+            not reach the files. With ``verify=False`` nothing is read before.
+        verify: Check data against checksums before handing it out.
+        step: The step of a folder of steps; the newest if `None`.
+        item: The item of a checkpoint of several; all of them if `None`.
+        strict: As for `regrow.open`.
+        budget: Extra memory beyond the result, in bytes; 64 MiB if `None`.
+        progress: As for `regrow.load`.
+        storage_options: How to reach the storage of a URL, as for `regrow.save`.
+        cache: As for `regrow.load`.
+
+    Raises:
+        MismatchError: if `like` differs, with every difference.
+        CorruptError: with file, leaf and offset.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
+    """
+    asked = Asked(
+        mover(map_location),
+        _arguments.flag("mmap", mmap),
+        _arguments.flag("verify", verify),
+        _arguments.count("budget", budget),
+        progress,
+    )
+    if like is not None and (map_location is not None or mmap):
+        raise InvalidArgumentError("`like` says where tensors go: give no `map_location` and no `mmap` with it")
+    at = through(cache, place("path", path, storage_options))
+    warned: list[str] = []
+
+    def read() -> Any:
+        native = _open(at, step, item, strict=strict)
+        warned[:] = native.warnings
+        metadata = None if native.metadata is None else json.loads(native.metadata)
+        opened = Opened(native, metadata)
+        try:
+            made = opened.load(asked) if like is None else opened.load_like(_tensors_of(like), asked)
+        except RecursionError:
+            raise LimitError(f"{shown(path)} is nested too deeply for Python") from None
+        return nested(made, metadata)
+
+    try:
+        return _until_unreplaced(at, read)
+    finally:
+        for warning in warned:
+            warnings.warn(f"{shown(path)}: {warning}", IncompleteCheckpointWarning, stacklevel=2)
+
+
+def _tensors_of(like: Any) -> dict[Any, Any]:
+    """The tensors of a template by key path."""
+    walk = Walk({})
+    walk.encoded(like, ())
+    return {seen.keys: seen.tensor for seen in walk.tensors}

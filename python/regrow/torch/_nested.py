@@ -1,0 +1,63 @@
+"""What a checkpoint of `StorageWriter` holds, as it was before DCP made a flat dict of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .._errors import CorruptError
+from ._pointers import Keys
+
+PATHS = "regrow.dcp"
+"""Under this name DCP's paths stand in the metadata: of each name of the flat dict the keys that it was made of."""
+
+
+def paths_text(paths: dict[str, Keys] | None) -> str:
+    """The paths as they are stored; nothing for a state that DCP did not flatten."""
+    return json.dumps({"version": 1, "paths": paths})
+
+
+def paths_of(metadata: Any) -> dict[str, Keys] | None:
+    """The paths of a checkpoint's metadata; `None` for those that are of no `StorageWriter`.
+
+    Raises:
+        CorruptError: if they are damaged.
+    """
+    text = metadata.get(PATHS) if isinstance(metadata, dict) else None
+    if text is None:
+        return None
+    try:
+        given = json.loads(text)["paths"] or {}
+        paths = {name: tuple(keys) for name, keys in given.items()}
+        is_sound = all(keys and all(type(key) in (str, int) for key in keys) for keys in paths.values())
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        is_sound = False
+    if not is_sound:
+        raise CorruptError(f"{PATHS!r} in the metadata cannot be read")
+    return paths
+
+
+def nested(flat: Any, metadata: Any) -> Any:
+    """The state of a `StorageWriter`, in dicts and lists again; anything else as it is."""
+    paths = paths_of(metadata)
+    if not paths or not isinstance(flat, dict):
+        return flat
+    root: dict[Any, Any] = {}
+    lists: list[tuple[dict[Any, Any], Any]] = []
+    for name, value in flat.items():
+        keys = paths.get(name, (name,))
+        node = root
+        for key, following in zip(keys, (*keys[1:], None), strict=True):
+            if following is None:
+                node[key] = value
+            elif key not in node:
+                node[key] = {}
+                if isinstance(following, int):
+                    lists.append((node, key))
+            node = node[key]
+            if following is not None and not isinstance(node, dict):
+                raise CorruptError(f"{PATHS!r} in the metadata names {name!r} below something that has no keys")
+    for parent, key in reversed(lists):
+        # Innermost first: a list is a dict of positions until all of it is there.
+        parent[key] = [child for _, child in sorted(parent[key].items())]
+    return root

@@ -1,0 +1,69 @@
+"""Encoded objects as bytes, for the other processes of a save: msgpack, which says nothing of tuples and their like."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _native, _torch
+from .._errors import CorruptError
+from .._nodes import named_tuple_class
+from .._tree import _type_name
+from ._encode import Encoded
+
+CHUNK_LEN_MAX_BYTES = 1 << 30
+
+_DICTS: dict[str, Callable[[Any], Any]] = {
+    "dict": dict,
+    "OrderedDict": collections.OrderedDict,
+    "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
+}
+
+
+def pack(objects: dict[str, Encoded]) -> bytes:
+    """Objects by name, as bytes."""
+    told = [[name, _packed(each.tree), each.record] for name, each in objects.items()]
+    return _native.msgpack_pack(told, CHUNK_LEN_MAX_BYTES)
+
+
+def unpack(data: bytes) -> dict[str, Encoded]:
+    """The objects again; their tensors as NumPy arrays, which the record knows."""
+    try:
+        return {name: Encoded(_unpacked(tree), record) for name, tree, record in _native.msgpack_unpack(data)}
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(f"what another process has sent cannot be read: {error}") from None
+
+
+def _packed(node: Any) -> Any:
+    cls = type(node)
+    if isinstance(node, dict):
+        return ["dict", cls.__name__, [[key, _packed(child)] for key, child in node.items()]]
+    if isinstance(node, tuple) and hasattr(cls, "_fields"):
+        return ["named", [_type_name(cls), *cls._fields], [_packed(child) for child in node]]
+    if cls in (list, tuple):
+        return [cls.__name__, None, [_packed(child) for child in node]]
+    if node is ...:
+        return ["dots", None, []]
+    return ["leaf", None, [_torch.memory(node) if _torch.is_tensor(node) else node]]
+
+
+def _unpacked(packed: Any) -> Any:
+    kind, about, children = packed
+    if kind == "dict":
+        pairs = [(key, _unpacked(child)) for key, child in children]
+        return _DICTS[about](pairs)
+    if kind == "leaf":
+        (leaf,) = children
+        return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+    if kind == "dots":
+        return ...
+    made = [_unpacked(child) for child in children]
+    if kind == "named":
+        cls = named_tuple_class(about[0], tuple(about[1:]))
+        if cls is None:
+            raise ValueError(f"the fields of {about[0]}")
+        return cls._make(made)
+    return made if kind == "list" else tuple(made)

@@ -1,0 +1,32 @@
+"""Key paths as text that tells apart whatever a tree tells apart: ``/model/0/a~1b``, the root being empty.
+
+As JSON pointers (RFC 6901), with ``~2`` before text that would read as an integer: the keys ``0`` and ``"0"`` of a dict
+are different.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+Key = str | int
+Keys = tuple[Key, ...]
+
+_INTEGER = re.compile(r"-?[0-9]+", re.ASCII)
+
+
+def pointer(keys: Sequence[Key]) -> str:
+    """The text of a key path."""
+    return "".join(f"/{_text(key)}" for key in keys)
+
+
+def shown(keys: Sequence[Key]) -> str:
+    """A key path for messages, as the rest of regrow prints it."""
+    return "/".join(map(str, keys)) or "."
+
+
+def _text(key: Key) -> str:
+    if isinstance(key, int):
+        return str(key)
+    escaped = key.replace("~", "~0").replace("/", "~1")
+    return f"~2{escaped}" if _INTEGER.fullmatch(escaped) else escaped

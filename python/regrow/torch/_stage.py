@@ -1,0 +1,148 @@
+"""Saving in the background, the copy too.
+
+    async_save ── returns ── forward, backward ── wait_for_staging ── optimizer.step()
+         └── worker: copies tensors to memory that is used again ──┘
+                     └── engine: writes, syncs, commits ─────────────── wait
+
+One save is copied at a time and one written, in memory that the next one uses again: two saves that overlap wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, Unpack
+
+from .. import _async
+from .._keywords import SAVE, SaveOptions
+from .._location import StrPath, places, shown
+from .._report import SaveReport
+from ._encode import encode
+from ._save import checked, with_record
+
+
+class AsyncSave:
+    """A save in the background. Dropping it neither ends nor waits for the save."""
+
+    def __init__(self, path: str, staged: Future[_async.AsyncSave]) -> None:
+        self.path = path
+        """Where the checkpoint will be."""
+        self._staged = staged
+        self._is_told = False
+
+    def wait_for_staging(self, timeout: float | None = None) -> None:
+        """Waits until everything is copied: from then on tensors and arrays may change.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            TimeoutError: if it is not copied by then. It goes on.
+            RegrowError: as `regrow.save_async`.
+        """
+        self._handle(timeout)
+
+    def wait(self, timeout: float | None = None) -> SaveReport:
+        """Waits until the checkpoint is there; the report.
+
+        Args:
+            timeout: Seconds to wait at most, for the copy and again for the rest.
+
+        Raises:
+            TimeoutError: if it has not ended by then. It goes on.
+            RegrowError: as `save`.
+        """
+        report = self._handle(timeout).wait(timeout)
+        if report is None:
+            raise AssertionError("a save that waits for the others is never skipped")
+        return report
+
+    def is_staged(self) -> bool:
+        """Whether everything is copied, or the copy has failed."""
+        return self._staged.done()
+
+    def done(self) -> bool:
+        """Whether it has ended, one way or another."""
+        return self._staged.done() and (self._staged.exception() is not None or self._staged.result().done())
+
+    def _handle(self, timeout: float | None) -> _async.AsyncSave:
+        try:
+            handle = self._staged.result(timeout)
+        except NotYet:
+            if self._staged.done():
+                self._is_told = True
+                raise
+            raise TimeoutError(f"the save of {self.path} is not copied after {timeout} s") from None
+        except BaseException:
+            self._is_told = True
+            raise
+        return handle
+
+    def _raise_untold(self) -> None:
+        """What went wrong with the copy, if nobody has been told."""
+        if self._staged.done() and not self._is_told:
+            self._is_told = True
+            self._staged.result()
+
+    def __repr__(self) -> str:
+        state = "done" if self.done() else "staged" if self.is_staged() else "staging"
+        return f"AsyncSave({self.path!r}, {state})"
+
+
+@SAVE.documented
+def async_save(path: StrPath, obj: Any, **options: Unpack[SaveOptions]) -> AsyncSave:
+    """Saves in the background what `save` saves: returns at once, before tensors are copied.
+
+    Until `AsyncSave.wait_for_staging` has returned, no tensor and no array of `obj` may change: call it before the step
+    of the optimizer, and forward and backward pass run beside the copy. The memory of the copy is used again by the
+    next save. A call waits while an earlier save is being copied; the second of two is copied when the first is
+    written.
+
+    Args:
+        path: As for `save`.
+        obj: As for `save`. Dicts and lists may change as soon as this has returned.
+        **options: The keywords of `SaveOptions`.
+
+    Raises:
+        RegrowError: why an earlier save failed, if nobody was told; then nothing is saved now.
+        LeafTypeError: for what cannot be written without pickle. Other failures are for the handle to say.
+    """
+    global _last
+    encoded = checked("async_save", path, [], options, lambda: encode(obj))
+    told = with_record(options, encoded)
+    at = places(options.get("storage_options"), path=path)["path"]
+    with _lock:
+        if _last is not None:
+            # One copy at a time.
+            _last._staged.exception()
+            _last._raise_untold()
+        saver, workers = _workers()
+        _last = AsyncSave(shown(at), workers.submit(saver.save, path, encoded.tree, **told))
+        return _last
+
+
+_lock = threading.Lock()
+_last: AsyncSave | None = None
+_made: tuple[int, _async.AsyncSaver, ThreadPoolExecutor] | None = None
+
+
+def _workers() -> tuple[_async.AsyncSaver, ThreadPoolExecutor]:
+    """The saver and the thread that copies: those of this process, not of its parent."""
+    global _made
+    if _made is None or _made[0] != os.getpid():
+        executor = ThreadPoolExecutor(1, thread_name_prefix="regrow-staging")
+        _made = os.getpid(), _async.AsyncSaver(), executor
+        atexit.register(_tell_at_exit)
+    return _made[1:]
+
+
+def _tell_at_exit() -> None:
+    """A copy that failed unseen is told; what failed later, the saver tells."""
+    if _last is None or _last._is_told or not _last._staged.done():
+        return
+    error = _last._staged.exception()
+    if error is not None:
+        _async.end_badly([error], _tell_at_exit)
