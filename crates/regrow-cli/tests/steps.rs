@@ -1,7 +1,5 @@
 //! `steps`: what is in a folder of steps, finished, damaged, or neither.
 
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
-
 #[cfg(test)]
 mod common;
 
@@ -43,8 +41,8 @@ fn damage_unfinished_saves_and_readers_are_seen() {
     regrow(["cp", text(&path), text(&root.join("step_3"))]);
     fs::create_dir(root.join("step_4.orbax-checkpoint-tmp-1")).unwrap();
     fs::create_dir(root.join("step_5")).unwrap();
-    let data = fs::read_dir(root.join("step_3")).unwrap().map(|entry| entry.unwrap().path());
-    let data = data.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).next().unwrap();
+    let mut data = fs::read_dir(root.join("step_3")).unwrap().map(|entry| entry.unwrap().path());
+    let data = data.find(|path| path.extension().is_some_and(|end| end == "safetensors")).unwrap();
     let mut bytes = fs::read(&data).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&data, bytes).unwrap();
