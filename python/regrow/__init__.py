@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ._executors import Executor as Executor
     from ._executors import ray_executor
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from ._items import Files, Json, load_items, save_items, save_items_async
     from ._job import Job
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
     from ._list import Listed, list_checkpoints
@@ -89,6 +90,7 @@ __all__ = [
     "Coordinator",
     "CopyReport",
     "CorruptError",
+    "Files",
     "Finding",
     "Folder",
     "IncompleteCheckpointWarning",
@@ -97,6 +99,7 @@ __all__ = [
     "IoError",
     "Item",
     "Job",
+    "Json",
     "Leaf",
     "LeafForm",
     "LeafHandler",
@@ -140,12 +143,15 @@ __all__ = [
     "copy",
     "list_checkpoints",
     "load",
+    "load_items",
     "open",
     "overview",
     "ray_executor",
     "remove",
     "save",
     "save_async",
+    "save_items",
+    "save_items_async",
     "verify",
 ]
 
@@ -157,6 +163,7 @@ _HOMES = {
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_coordination": ("Coordinator", "Folder", "coordinator"),
+    "_items": ("Files", "Json", "load_items", "save_items", "save_items_async"),
     "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
     "_executors": ("Executor", "ray_executor"),

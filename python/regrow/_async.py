@@ -230,7 +230,7 @@ def save_async(
         LeafTypeError: for a leaf or key that no checkpoint can hold. Other failures are for the handle to say.
     """
     SAVE.chosen("save_async", options, _OWN)
-    return _default_saver().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
+    return saver_of_calls().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
 
 
 # ---- the saver behind save_async, and the end of the program -------------------------------------------------
@@ -242,7 +242,8 @@ _waits_at_exit = False
 _TELL_AFTER_SECONDS = 1.0
 
 
-def _default_saver() -> AsyncSaver:
+def saver_of_calls() -> AsyncSaver:
+    """The saver behind `save_async` and `save_items_async`."""
     global _default
     # A saver is of no use in a child: its thread is the parent's.
     if _default is None or _default._pid != os.getpid():

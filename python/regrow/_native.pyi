@@ -195,6 +195,70 @@ class AsyncSaver:
         """Where the save that is running goes, bytes done, bytes in all."""
 
     def release_memory(self) -> None: ...
+    def wait_for_room(self, when_busy: str) -> float:
+        """Waits until a save need not wait for an earlier one; seconds."""
+
+    def save_items(self, items: ItemsSave, copy: str, check_source: bool, seconds: float, waited: float) -> SaveHandle:
+        """Adds the trees that `items` keeps to it, as they are now, and commits it."""
+
+@final
+class ItemsSave:
+    """A checkpoint of several items that is being written."""
+
+    def __new__(
+        cls,
+        path: _Place,
+        options: tuple[Any, ...],
+        gets_signals: bool,
+        progress: Callable[[int, int], object] | None,
+    ) -> ItemsSave: ...
+    @property
+    def path(self) -> str: ...
+    def tree(
+        self,
+        name: str,
+        structure: Structure,
+        leaves: _LeavesIn,
+        options: tuple[Any, ...],
+        gets_signals: bool,
+    ) -> None:
+        """Adds a tree."""
+
+    def later(self, name: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> None:
+        """Keeps a tree for `AsyncSaver.save_items`, which adds it."""
+
+    def json(self, name: str, text: str, file: str | None) -> None:
+        """Adds a JSON document of this text, in a file of this name or the usual one."""
+
+    def metrics(self, text: str) -> None:
+        """Adds metrics, a JSON object of this text."""
+
+    def file(self, name: str, file: str, data: bytes) -> None:
+        """Adds one file of an item."""
+
+    def copy_of(self, name: str, source: str) -> None:
+        """Adds a copy of a local file or folder."""
+
+    def folder(self, name: str) -> str:
+        """A local folder for the files of an item, until the commit."""
+
+    def handler(self, item: str, handler: str) -> None:
+        """The class by which Orbax reads an item."""
+
+    def metadata(self, text: str) -> None:
+        """Adds members to the checkpoint's own metadata, a JSON object of this text."""
+
+    def commit(self, gets_signals: bool) -> _Saved:
+        """Gives the checkpoint its name; the report."""
+
+    def drop(self) -> None:
+        """Gives it up: nothing is left."""
+
+    def cancel(self) -> None:
+        """Asks whoever is at work to stop."""
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes done, bytes in all."""
 
 @final
 class SaveHandle:
@@ -460,6 +524,9 @@ class Checkpoint:
     def steps(self) -> list[int]: ...
     @property
     def items(self) -> list[tuple[str, str]]: ...
+    def item_files(self, item: str) -> list[tuple[str, bytes]]:
+        """The files of an item, by their names below it."""
+
     @property
     def metadata(self) -> str | None: ...
     @property

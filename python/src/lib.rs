@@ -19,6 +19,7 @@
 //! | `checkpoint` | an opened checkpoint |
 //! | `regions` | regions of its leaves into memory of the caller |
 //! | `background` | saves while Python goes on |
+//! | `items` | several things in one checkpoint |
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
 //! | `coordination` | what the processes of a job tell each other |
@@ -49,6 +50,7 @@ mod error;
 mod flatten;
 mod flax;
 mod gather;
+mod items;
 mod leaves;
 mod list;
 mod literal;
@@ -95,6 +97,8 @@ mod _native {
     use crate::flax::{msgpack_pack, msgpack_unpack};
     #[pymodule_export]
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
+    #[pymodule_export]
+    use crate::items::ItemsSave;
     #[pymodule_export]
     use crate::list::list_checkpoints;
     #[pymodule_export]

@@ -18,7 +18,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "save": regrow.save,
     "save_async": lambda path, tree, **more: regrow.save_async(path, tree, **more).wait(),
     "AsyncSaver.save": lambda path, tree, **more: regrow.AsyncSaver().save(path, tree, **more).wait(),
+    "save_items": regrow.save_items,
+    "save_items_async": lambda path, items, **more: regrow.save_items_async(path, items, **more).wait(),
     "load": regrow.load,
+    "load_items": regrow.load_items,
     "open": regrow.open,
     "verify": regrow.verify,
     "overview": regrow.overview,
@@ -34,6 +37,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 DECLARED: dict[str, Callable[..., Any]] = {
     "save_async": regrow.save_async,
     "AsyncSaver.save": regrow.AsyncSaver.save,
+    "save_items_async": regrow.save_items_async,
     "Checkpoint.load": regrow.Checkpoint.load,
     "Checkpoint.verify": regrow.Checkpoint.verify,
 }
@@ -71,6 +75,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
     positional: dict[str, Any] = {"path": path}
     if function in ("save", "save_async", "AsyncSaver.save"):
         positional = {"path": new, "tree": TREE}
+    elif function in ("save_items", "save_items_async"):
+        positional = {"path": new, "items": {"a": TREE}}
     elif function == "list_checkpoints":
         positional = {"folder": path.parent}
     elif function in ("convert", "copy"):

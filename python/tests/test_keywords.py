@@ -26,9 +26,12 @@ SHARED: list[tuple[str, Callable[..., Any], Keywords]] = [
     ("save", regrow.save, SAVE),
     ("save_async", regrow.save_async, SAVE),
     ("AsyncSaver.save", regrow.AsyncSaver.save, SAVE),
+    ("save_items", regrow.save_items, SAVE),
+    ("save_items_async", regrow.save_items_async, SAVE),
     ("convert", regrow.convert, CONVERT),
     ("load", regrow.load, LOAD),
     ("Checkpoint.load", regrow.Checkpoint.load, LOAD),
+    ("load_items", regrow.load_items, LOAD),
 ]
 BY_NAME = pytest.mark.parametrize(("name", "function", "keywords"), SHARED, ids=[name for name, _, _ in SHARED])
 

@@ -13,11 +13,12 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use common::{bytes_of, layouts, tree};
 use regrow::array::Region;
-use regrow::engine::{Layout, load};
+use regrow::engine::{ItemsOptions, ItemsSave, Layout, load};
 use regrow::location::{Location, StorageOptions, ToLocation};
 use regrow::store::{ByteRange, ReadPath};
 use regrow::{
-    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, SaveOptions, convert, copy, open, save_with, verify,
+    ConvertOptions, CopyOptions, ErrorKind, LoadOptions, OpenOptions, SaveOptions, convert, copy, open,
+    open_with, save_with, verify,
 };
 use regrow_testkit::archives::{files_below, tar, zip};
 use regrow_testkit::object_server::{Fault, ObjectServer};
@@ -76,6 +77,25 @@ fn every_layout_whose_documents_name_its_files_is_read() {
         let error = save_with(path.with_name("new"), &tree, &options(&layout)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{}", say(&error));
     }
+}
+
+#[test]
+fn items_are_found_by_what_the_checkpoint_says_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let save = ItemsSave::begin(folder.path().join("7"), ItemsOptions::default()).unwrap();
+    save.tree("state", &common_other(), &SaveOptions::default()).unwrap();
+    save.json("config", &serde_json::json!({"width": 3})).unwrap();
+    save.file("iterator", "x", b"1").unwrap();
+    save.commit().unwrap();
+    let path = served("items", folder.path()).join("7");
+    let found = open(&path).unwrap();
+    let names: Vec<&str> = found.description().items.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["config", "iterator", "state"]);
+    assert_eq!(found.description().warnings, [""; 0]);
+    assert_eq!(found.tree().len(), 5);
+    let state = OpenOptions { item: Some("state".to_owned()), ..OpenOptions::default() };
+    assert_eq!(open_with(&path, &state).unwrap().description().layout, "regrow");
+    assert!(verify(&path).unwrap().is_ok());
 }
 
 #[test]

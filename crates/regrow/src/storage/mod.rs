@@ -20,12 +20,14 @@ pub(crate) mod archive;
 pub(crate) mod cache;
 #[cfg(feature = "cloud")]
 mod http;
+pub(crate) mod lent;
 pub(crate) mod local;
 pub(crate) mod object;
 mod options;
 mod publication;
 mod removal;
 mod transfer;
+pub(crate) mod within;
 
 pub(crate) use object::is_bookkeeping;
 pub use options::StorageOptions;

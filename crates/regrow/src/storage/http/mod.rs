@@ -50,7 +50,7 @@ use settings::Settings;
 pub(super) const KIND: StorageKind = StorageKind { schemes: &["https", "http"], locate };
 
 /// What a checkpoint's folder holds at least one of. The first is asked for before the others: most have it, or none.
-const BEGINNINGS: [&str; 7] = [
+const BEGINNINGS: [&str; 8] = [
     "regrow.json",
     "_METADATA",
     "_CHECKPOINT_METADATA",
@@ -58,6 +58,8 @@ const BEGINNINGS: [&str; 7] = [
     "manifest.ocdbt",
     "model.safetensors.index.json",
     "model.safetensors",
+    // All that an item has for sure which is no pytree.
+    "commit_success.txt",
 ];
 
 fn locate(url: &Url<'_>, options: &StorageOptions) -> Result<Location> {
