@@ -30,6 +30,7 @@ from . import (
     tree,
     type_handlers,
     utils,
+    v1,
 )
 from ._composite import CompositeOptions
 from ._errors import NotCoveredError, not_covered
@@ -109,6 +110,7 @@ __all__ = [
     "type_handlers",
     "use_layout",
     "utils",
+    "v1",
 ]
 
 __version__ = "0.12.8"
@@ -131,7 +133,6 @@ _NOT_COVERED = {
     "pathways": "use the original with Pathways",
     "serialization": "use regrow.save and regrow.load",
     "experimental": "use regrow.save_async, or the original for emergency checkpoints",
-    "v1": "use regrow.save, regrow.load and regrow.save_items",
 }
 
 

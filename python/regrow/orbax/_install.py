@@ -26,6 +26,9 @@ SUB_MODULES = (
     "tree",
     "type_handlers",
     "utils",
+    "v1",
+    "v1.errors",
+    "v1.training",
 )
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from .._async import AsyncSaver
 from . import _read
 from ._interfaces import AsyncCheckpointHandler, NoopFuture
 from ._jax import jax
@@ -31,9 +30,7 @@ class ArrayCheckpointHandler(OwnHandler):
         """As `OwnHandler`."""
         return ArraySaveArgs(item, save_args) if args is None else args
 
-    def begin(
-        self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None, durable: bool = True
-    ) -> list[Any]:
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
         """As `OwnHandler`.
 
         Raises:
@@ -42,8 +39,7 @@ class ArrayCheckpointHandler(OwnHandler):
         if not isinstance(args.item, (int, float, np.ndarray, np.generic, jax.Array)):
             raise TypeError(f"Unsupported type: {type(args.item)}.")
         wanted = None if args.save_args is None else {self._name: args.save_args}
-        tree = PyTreeSaveArgs({self._name: args.item}, wanted)
-        return self._pytrees.begin(directory, tree, overwrite=overwrite, saver=saver, durable=durable)
+        return self._pytrees.plan(PyTreeSaveArgs({self._name: args.item}, wanted))
 
     def restore(self, directory: Any, item: Any = None, restore_args: Any = None, args: Any = None) -> Any:
         """Restores the array."""
@@ -67,6 +63,11 @@ class JsonCheckpointHandler(AsyncCheckpointHandler):
         self, filename: str | None = None, *, multiprocessing_options: MultiprocessingOptions | None = None
     ) -> None:
         self._filename = filename or "metadata"
+
+    @property
+    def filename(self) -> str:
+        """The name of the file."""
+        return self._filename
 
     def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
         """Saves into a folder that is there."""

@@ -1,7 +1,7 @@
 """One save: begun in the caller's thread, finished there or in the background.
 
-A pytree alone is saved by the engine, at once and atomically. Items, and handlers that write files of their own, are
-staged in a temporary folder beside the target, which gets its name when all of them are done.
+A pytree alone, and several items, are saved by the engine, which publishes them at once. Only what is no pytree and has
+a checkpoint for itself is staged here: in a temporary folder beside the target, which gets its name in the end.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._async import AsyncSaver
-from . import _interfaces
+from .._async import AsyncSave, AsyncSaver
+from .._items import ItemsSave
+from . import _interfaces, _settings
 from ._composite import CompositeCheckpointHandler
 from ._errors import DestinationExistsError, as_orbax
 from ._jax import jax
+from ._other_handlers import JsonCheckpointHandler
 from ._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX, as_path
-from ._standard_handlers import OwnHandler
+from ._standard_handlers import OwnHandler, SaveFuture
 from .checkpoint_args import is_args
 
 
@@ -61,20 +63,13 @@ class Staged:
                 f"Destination {self.path} already exists.\n  help: give force=True to replace it", file=str(self.path)
             )
 
-    def item(self, name: str, *, make: bool) -> Any:
-        """The folder of an item."""
-        path = self.folder / name
-        if make and is_primary():
-            path.mkdir(parents=True, exist_ok=True)
-        return path
-
     def commit(self) -> None:
         """Gives it its name."""
         barrier(f"{self.path}:written", self._about.timeout_secs)
         if is_primary():
             told = {
                 "item_handlers": self.handlers,
-                "metrics": self._about.metrics or {},
+                "metrics": {},
                 "performance_metrics": {},
                 "init_timestamp_nsecs": self._began_ns,
                 "commit_timestamp_nsecs": time.time_ns(),
@@ -141,18 +136,12 @@ _barriers: dict[str, int] = {}
 
 
 class Pending:
-    """A save that was begun."""
+    """A save that was begun: what is left of it, and how it is given up."""
 
-    def __init__(self, staged: Staged | None) -> None:
-        self._staged = staged
-        self._futures: list[Any] = []
-        self._finalize: list[tuple[Any, Any]] = []
-
-    def add(self, futures: Any, handler: Any, folder: Any) -> None:
-        """What is left of one item."""
-        self._futures += list(futures or [])
-        if not isinstance(handler, OwnHandler):
-            self._finalize.append((handler, folder))
+    def __init__(self, futures: Any, commit: Callable[[], None], discard: Callable[[], None]) -> None:
+        self._futures = list(futures or [])
+        self._commit = commit
+        self.discard = discard
 
     def finish(self) -> None:
         """Waits for all of it, and commits.
@@ -163,57 +152,98 @@ class Pending:
         try:
             for future in self._futures:
                 future.result()
-            for handler, folder in self._finalize:
-                handler.finalize(folder)
-            if self._staged is not None:
-                self._staged.commit()
+            with as_orbax():
+                self._commit()
         except BaseException:
             self.discard()
             raise
 
-    def discard(self) -> None:
-        """Leaves nothing behind."""
-        if self._staged is not None:
-            for future in self._futures:
-                _ended(future)
-            self._staged.discard()
 
-
-def _ended(future: Any) -> None:
-    """Waits for a future whose outcome no longer matters."""
-    try:
-        future.result()
-    except Exception:
-        return
+def _nothing() -> None:
+    pass
 
 
 def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncSaver | None, about: About) -> Pending:
     """Begins a save with a handler. With a `saver` what can be done in the background is left to it."""
-    is_plain = isinstance(handler, OwnHandler) and about.custom_metadata is None
     with as_orbax():
-        if is_plain:
-            pending = Pending(None)
-            pending.add(handler.begin(path, call.args, overwrite=overwrite, saver=saver), handler, path)
-            return pending
-        staged = Staged(path, about, overwrite=overwrite)
-        pending = Pending(staged)
-        try:
-            if isinstance(handler, CompositeCheckpointHandler):
-                staged.handlers = {}
-                for name, args in _items(call.args).items():
-                    own = handler.handler_for_save(name, args)
-                    folder = staged.item(name, make=not isinstance(own, OwnHandler))
-                    staged.handlers[name] = typestr(own)
-                    pending.add(_begin_item(own, folder, Call(args), saver), own, folder)
-            else:
-                staged.handlers = typestr(handler)
-                if isinstance(handler, OwnHandler):
-                    staged.root = staged.folder / "pytree"
-                pending.add(_begin_item(handler, staged.root, call, saver), handler, staged.root)
-        except BaseException:
-            pending.discard()
-            raise
-    return pending
+        if isinstance(handler, CompositeCheckpointHandler):
+            return _begin_items(handler, path, _items(call.args), overwrite, saver, about)
+        if isinstance(handler, OwnHandler) and about.custom_metadata is None:
+            futures = handler.begin(path, call.args, overwrite=overwrite, saver=saver)
+            return Pending(futures, _nothing, _nothing)
+        return _begin_staged(handler, path, call, overwrite, saver, about)
+
+
+def _begin_items(
+    handler: CompositeCheckpointHandler,
+    path: Any,
+    items: Mapping[str, Any],
+    overwrite: bool,
+    saver: AsyncSaver | None,
+    about: About,
+) -> Pending:
+    """One publication of all items. What handlers of others write is written before this returns."""
+    began = time.perf_counter()
+    save = ItemsSave(str(path), layout=_settings.layout(), overwrite=overwrite, metadata=about.custom_metadata)
+    try:
+        for name, args in items.items():
+            _add_item(save, name, handler.handler_for_save(name, args), args, saver)
+        if about.metrics is not None:
+            save.metrics(about.metrics)
+        if saver is None:
+            return Pending([], lambda: _commit(save), save.drop)
+        handle = AsyncSave(save.path, saver._native.save_items(save._native, "mutable", False, *_since(began)))
+    except BaseException:
+        save.drop()
+        raise
+    return Pending([SaveFuture(handle)], _nothing, save.drop)
+
+
+def _since(began: float) -> tuple[float, float]:
+    return time.perf_counter() - began, 0.0
+
+
+def _commit(save: ItemsSave) -> None:
+    save.commit()
+
+
+def _add_item(save: ItemsSave, name: str, handler: Any, args: Any, saver: AsyncSaver | None) -> None:
+    if isinstance(handler, OwnHandler):
+        tree, options = handler.plan(args)
+        (save.tree if saver is None else save.later)(name, tree, **options)
+    elif isinstance(handler, JsonCheckpointHandler):
+        save.json(name, args.item if is_args(args) else args, file=handler.filename)
+    else:
+        folder = as_path(save.folder(name))
+        for future in _write(handler, folder, Call(args), saver):
+            future.result()
+        if hasattr(handler, "finalize"):
+            handler.finalize(folder)
+    save.handler(name, typestr(handler))
+
+
+def _begin_staged(
+    handler: Any, path: Any, call: Call, overwrite: bool, saver: AsyncSaver | None, about: About
+) -> Pending:
+    """An item that has the checkpoint for itself, and writes its own files or comes with metadata."""
+    staged = Staged(path, about, overwrite=overwrite)
+    staged.handlers = typestr(handler)
+    try:
+        if isinstance(handler, OwnHandler):
+            staged.root = staged.folder / "pytree"
+            return Pending(
+                handler.begin(staged.root, call.args, overwrite=False, saver=saver), staged.commit, staged.discard
+            )
+
+        def commit() -> None:
+            if hasattr(handler, "finalize"):
+                handler.finalize(staged.root)
+            staged.commit()
+
+        return Pending(_write(handler, staged.root, call, saver), commit, staged.discard)
+    except BaseException:
+        staged.discard()
+        raise
 
 
 @dataclasses.dataclass
@@ -234,16 +264,14 @@ def _items(args: Any) -> dict[str, Any]:
     return {name: value for name, value in args.items() if value is not None}
 
 
-def _begin_item(handler: Any, folder: Any, call: Call, saver: AsyncSaver | None) -> Any:
-    if isinstance(handler, OwnHandler):
-        return handler.begin(folder, call.args, overwrite=True, saver=saver)
-    positional = call.positional
-    keywords = dict(call.keywords)
+def _write(handler: Any, folder: Any, call: Call, saver: AsyncSaver | None) -> list[Any]:
+    """Has a handler write its own files; futures of what is left."""
+    positional, keywords = call.positional, dict(call.keywords)
     if call.args is not None:
-        keywords = {"args": call.args} if is_args(call.args) else {"item": call.args}
         positional = ()
+        keywords = {"args": call.args} if is_args(call.args) else {"item": call.args}
     if saver is not None and hasattr(handler, "async_save"):
-        return _interfaces.run(handler.async_save(folder, *positional, **keywords))
+        return list(_interfaces.run(handler.async_save(folder, *positional, **keywords)) or [])
     handler.save(folder, *positional, **keywords)
     return []
 

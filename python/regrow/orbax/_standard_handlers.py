@@ -23,13 +23,23 @@ HANDLERS = "orbax.checkpoint._src.handlers"
 
 
 class OwnHandler(AsyncCheckpointHandler):
-    """A handler that makes its folder itself, by the engine; `begin` is all of its saving."""
+    """A handler whose folder the engine makes: `plan` is all that it says of a save."""
 
-    def begin(
-        self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None, durable: bool = True
-    ) -> list[Any]:
-        """Begins to save at a path; futures of what is left, none where nothing is."""
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """The pytree that is saved, and keywords of the engine's save.
+
+        Raises:
+            ValueError: for what Orbax refuses, too.
+        """
         raise NotImplementedError
+
+    def begin(self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None) -> list[Any]:
+        """Saves at a path; with a `saver` in the background, with a future of it."""
+        tree, options = self.plan(args)
+        if saver is None:
+            save_pytree(str(directory), tree, progress=False, overwrite=overwrite, **options)
+            return []
+        return [SaveFuture(saver.save(str(directory), tree, when_busy="queue", overwrite=overwrite, **options))]
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves at a path, over an empty folder or what is there."""
@@ -78,9 +88,7 @@ class PyTreeCheckpointHandler(OwnHandler):
         """As `OwnHandler`."""
         return PyTreeSaveArgs(item, save_args) if args is None else args
 
-    def begin(
-        self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None, durable: bool = True
-    ) -> list[Any]:
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
         """As `OwnHandler`.
 
         Raises:
@@ -89,30 +97,21 @@ class PyTreeCheckpointHandler(OwnHandler):
         tree = args.item
         self.check(tree)
         save_args = getattr(args, "save_args", None)
-        layout = _settings.layout()
         options: dict[str, Any] = {
-            "layout": layout,
-            "overwrite": overwrite,
-            "durable": durable,
+            "layout": _settings.layout(),
             "metadata": getattr(args, "custom_metadata", None),
         }
-        if layout == "orbax":
-            cut = {} if save_args is None else _chunking(save_args)
+        if options["layout"] == "orbax":
             options["orbax"] = OrbaxOptions(
                 use_ocdbt=self._use_ocdbt,
                 use_zarr3=self._use_zarr3,
                 ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
                 rich_types=self._rich_types,
-                per_leaf=cut,
+                per_leaf={} if save_args is None else _chunking(save_args),
             )
             if not self._use_compression:
                 options["compression"] = "none"
-        if save_args is not None:
-            tree = _cast(tree, save_args)
-        if saver is None:
-            save_pytree(str(directory), tree, progress=False, **options)
-            return []
-        return [SaveFuture(saver.save(str(directory), tree, when_busy="queue", **options))]
+        return tree if save_args is None else _cast(tree, save_args), options
 
     def check(self, tree: Any) -> None:
         """Refuses what Orbax refuses."""

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,7 +31,6 @@ from ._manager_folder import (
 )
 from ._manager_options import CheckpointManagerOptions
 from ._manager_restore import DEFAULT_ITEM_NAME, Restorer, is_composite
-from ._other_handlers import JsonCheckpointHandler, JsonSaveArgs
 from ._paths import as_path, is_temporary
 from ._standard_handlers import PyTreeCheckpointHandler
 from .checkpoint_args import is_args
@@ -283,8 +282,7 @@ class CheckpointManager:
                 raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
             return False
         composite = self._composite_args(items, save_kwargs, args)
-        began = time.time()
-        self._begin(step, composite, metrics, custom_metadata, began)
+        self._begin(step, composite, metrics, custom_metadata)
         return True
 
     def _composite_args(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
@@ -305,44 +303,46 @@ class CheckpointManager:
             out[name] = item if call.args is None else call.args
         return out
 
-    def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any, began: float) -> None:
-        path = steps.build_step_path(self._directory, self._name_format, step)
-        handler = CompositeCheckpointHandler(handler_registry=self._composite._handler_registry)
-        handler._handlers = self._composite._handlers
-        if metrics is not None and self._writes_metrics():
-            handler._handlers = {**handler._handlers, METRIC_ITEM_NAME: JsonCheckpointHandler(METRIC_ITEM_NAME)}
-            items = {**items, METRIC_ITEM_NAME: JsonSaveArgs(metrics)}
+    def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
+        path = self.path_of(step)
         mode = self._options.file_options.path_permission_mode if self._options.file_options else None
         timeout = self._options.async_options.timeout_secs if self._options.async_options else 1200
-        about = _saving.About(custom, metrics, mode, timeout)
+        about = _saving.About(custom, None if self._options.prevent_write_metrics else metrics, mode, timeout)
         # What lies there is no step: an empty folder, or what a broken deletion has left.
         is_empty = path.exists() and not any(path.iterdir())
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
-        pending = _saving.begin(handler, path, call, overwrite=is_empty, saver=saver, about=about)
+        pending = _saving.begin(self._composite, path, call, overwrite=is_empty, saver=saver, about=about)
+        finish = self.keep_track(step, pending.finish)
+        if saver is None:
+            finish()
+        else:
+            self._background.run(finish)
+
+    def path_of(self, step: int) -> Any:
+        """Where a step is, or would be."""
+        return steps.build_step_path(self._directory, self._name_format, step)
+
+    def keep_track(self, step: int, finish: Callable[[], None]) -> Callable[[], bool]:
+        """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones."""
+        began, path = time.time(), self.path_of(step)
         self._saving_step = step
 
-        def finish() -> None:
+        def run() -> bool:
             try:
-                pending.finish()
+                finish()
             finally:
                 self._saving_step = None
+            self._infos.pop(step, None)
             self._infos[step] = read_info(step, path)
             self._tell({"event_type": "save", "step": step, "directory": str(path), "seconds": time.time() - began})
             self._prune()
             callback = getattr(self._options.async_options, "post_finalization_callback", None)
             if callback is not None:
                 callback()
+            return True
 
-        if saver is None:
-            finish()
-        else:
-            self._background.run(finish)
-
-    def _writes_metrics(self) -> bool:
-        return not self._options.prevent_write_metrics and (
-            self._options.best_fn is not None or self._options.preservation_policy is not None
-        )
+        return run
 
     def _tell(self, record: dict[str, Any]) -> None:
         _log.info("%s", json.dumps(record))
