@@ -1,0 +1,334 @@
+"""Several items in one checkpoint: which handler each has, and what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _other_handlers, _standard_handlers, metadata
+from ._errors import as_orbax
+from ._interfaces import CheckpointHandler, NoopFuture
+from ._paths import as_path, is_temporary
+from .checkpoint_args import CheckpointArgs, get_registered_handler_cls, is_args, register_with_handler
+from .options import MultiprocessingOptions
+
+RESERVED_ITEM_NAMES: tuple[str, ...] = ()
+
+
+class CompositeArgs(CheckpointArgs, Mapping[str, Any]):
+    """Arguments, or results, of several items: by key or attribute."""
+
+    def __init__(self, **items: Any) -> None:
+        reserved = [name for name in items if name in RESERVED_ITEM_NAMES]
+        if reserved:
+            raise ValueError(f"Cannot specify reserved item names: {reserved}")
+        self.__dict__["__items__"] = dict(items)
+
+    def __getitem__(self, name: str) -> Any:
+        items = self.__dict__["__items__"]
+        if name not in items:
+            raise KeyError(f"Unknown key: {name}. Available keys: {items.keys()}")
+        return items[name]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError("Attributes of a Composite cannot be set.")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__["__items__"])
+
+    def __len__(self) -> int:
+        return len(self.__dict__["__items__"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self) == dict(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Composite({dict(self)!r})"
+
+
+CompositeResults = CompositeArgs
+
+
+class CheckpointHandlerRegistry:
+    """Which handler saves or restores an item, by its name and the class of the arguments."""
+
+    def __init__(self, other_registry: CheckpointHandlerRegistry | None = None) -> None:
+        self._entries: dict[tuple[str | None, Any], Any] = dict(other_registry._entries) if other_registry else {}
+
+    def add(self, item: str | None, args: Any, handler: Any = None, handler_type: Any = None) -> None:
+        """Says who is in charge of an item, or with `None` of all items, given such arguments.
+
+        Raises:
+            ValueError: if that has been said before.
+        """
+        if (item, args) in self._entries:
+            raise ValueError(f"Entry for item={item} and args={args} already exists in the registry.")
+        handler = handler if handler is not None else handler_type
+        self._entries[item, args] = handler() if isinstance(handler, type) else handler
+
+    def get(self, item: str | None, args: Any) -> Any:
+        """Who is in charge.
+
+        Raises:
+            ValueError: if nobody is.
+        """
+        cls = args if isinstance(args, type) or args is None else type(args)
+        for key in ((item, cls), (None, cls)):
+            if key in self._entries:
+                return self._entries[key]
+        raise ValueError(f"No entry for item={item} and args={args} in the registry.")
+
+    def has(self, item: str | None, args: Any) -> bool:
+        """Whether somebody is in charge."""
+        try:
+            self.get(item, args)
+        except ValueError:
+            return False
+        return True
+
+    def get_all_entries(self) -> dict[tuple[str | None, Any], Any]:
+        """All that was said."""
+        return dict(self._entries)
+
+    def of_item(self, item: str) -> Any:
+        """Who is in charge of an item whatever the arguments; `None` if nobody is."""
+        return next((handler for (name, _), handler in self._entries.items() if name == item), None)
+
+
+DefaultCheckpointHandlerRegistry = CheckpointHandlerRegistry
+
+
+def create_default_handler_registry(**items_to_handlers: Any) -> CheckpointHandlerRegistry:
+    """A registry of items with a handler each."""
+    from .checkpoint_args import get_registered_args_cls
+
+    registry = CheckpointHandlerRegistry()
+    for item, handler in items_to_handlers.items():
+        for args in dict.fromkeys(get_registered_args_cls(handler)):
+            registry.add(item, args, handler)
+    return registry
+
+
+@dataclasses.dataclass
+class CompositeOptions:
+    """Accepted; see `options`."""
+
+    multiprocessing_options: MultiprocessingOptions = dataclasses.field(default_factory=MultiprocessingOptions)
+    temporary_path_class: Any = None
+    file_options: Any = None
+    atomicity_options: Any = None
+    async_options: Any = None
+
+
+def handler_of_args(args: Any) -> Any:
+    """A handler for arguments: ours for the original's of the same name, else the one they are registered with.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    cls = type(args)
+    own = _OWN_ARGS.get(cls.__name__) if cls.__module__.split(".")[0] == "orbax" else None
+    return get_registered_handler_cls(args if own is None else own)()
+
+
+_OWN_ARGS: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        _standard_handlers.PyTreeSaveArgs,
+        _standard_handlers.PyTreeRestoreArgs,
+        _standard_handlers.StandardSaveArgs,
+        _standard_handlers.StandardRestoreArgs,
+        _other_handlers.ArraySaveArgs,
+        _other_handlers.ArrayRestoreArgs,
+        _other_handlers.JsonSaveArgs,
+        _other_handlers.JsonRestoreArgs,
+    )
+}
+
+
+class CompositeCheckpointHandler(CheckpointHandler):
+    """Saves and restores several items. The checkpointer stages and commits them; see `_saving`."""
+
+    def __init__(
+        self,
+        *item_names: str,
+        composite_options: CompositeOptions | None = None,
+        handler_registry: Any = None,
+        **items_and_handlers: Any,
+    ) -> None:
+        if handler_registry is not None and items_and_handlers:
+            raise ValueError(
+                "Both `handler_registry` and `items_and_handlers` were specified."
+                "\n  help: add the handlers to the registry"
+            )
+        self._item_names = item_names
+        self._handlers = {name: handler for name, handler in items_and_handlers.items() if handler is not None}
+        self._handler_registry = handler_registry
+
+    def handler_for_save(self, name: str, args: Any) -> Any:
+        """Who saves an item.
+
+        Raises:
+            ValueError: if nobody is in charge of such arguments.
+        """
+        registry = self._handler_registry
+        if registry is not None and registry.has(name, args):
+            return registry.get(name, args)
+        if name not in self._handlers:
+            self._handlers[name] = handler_of_args(args)
+        return self._handlers[name]
+
+    def _handler_for_restore(self, path: Any, name: str, args: Any, typestr: str | None) -> Any:
+        registry = self._handler_registry
+        if registry is not None:
+            if args is not None and registry.has(name, args):
+                return registry.get(name, args)
+            found = getattr(registry, "of_item", lambda _: None)(name)
+            if found is not None:
+                return found
+        if name in self._handlers:
+            return self._handlers[name]
+        return handler_of_stored(path, typestr) if args is None else handler_of_args(args)
+
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves items into a folder that is there: without a checkpointer, nothing commits them at once."""
+        composite = next(value for value in (*args, *kwargs.values()) if is_args(value))
+        for name, own in composite.items():
+            handler = self.handler_for_save(name, own)
+            folder = as_path(directory) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            handler.save(folder, args=own)
+
+    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """As `save`."""
+        self.save(directory, *args, **kwargs)
+        return [NoopFuture()]
+
+    def restore(self, directory: Any, args: Any = None, **_: Any) -> Any:
+        """Restores the items that the arguments name; all of them if there are none.
+
+        Raises:
+            KeyError: for an item that is not there.
+            FileNotFoundError: if there is no checkpoint.
+        """
+        path = as_path(directory)
+        names = item_names(path)
+        handlers = self._typestrs(path)
+        wanted = dict(args) if args is not None and len(args) else dict.fromkeys(names)
+        missing = next((name for name in wanted if name not in names), None)
+        if missing is not None:
+            raise KeyError(f'Item "{missing}" was not found in the checkpoint. Available items: {names}')
+        results = {}
+        for name, own in wanted.items():
+            handler = self._handler_for_restore(path / name, name, own, handlers.get(name))
+            if handler is not None:
+                results[name] = _restore_item(handler, path / name, own)
+        return CompositeResults(**results)
+
+    def metadata(self, directory: Any) -> metadata.StepMetadata:
+        """What is known of the checkpoint and of its items: also of those whose handler is not told."""
+        path = as_path(directory)
+        if not path.exists():
+            raise FileNotFoundError(f"Directory does not exist: {path}")
+        found = metadata.read_step_metadata(path)
+        handlers = self._typestrs(path)
+        items: dict[str, Any] = {}
+        for name in item_names(path):
+            handler = self._handler_for_restore(path / name, name, None, handlers.get(name))
+            items[name] = item_metadata(handler, path / name)
+        return dataclasses.replace(found, item_metadata=metadata.CompositeMetadata(items))
+
+    def _typestrs(self, path: Any) -> dict[str, str]:
+        told = metadata.read_step_metadata(path).item_handlers
+        return told if isinstance(told, dict) else {}
+
+    def close(self) -> None:
+        """Closes the handlers of all items."""
+        for handler in self._handlers.values():
+            handler.close()
+
+
+def _restore_item(handler: Any, path: Any, args: Any) -> Any:
+    with as_orbax():
+        if args is None or not is_args(args):
+            return handler.restore(path) if args is None else handler.restore(path, item=args)
+        return handler.restore(path, args=args)
+
+
+def item_names(path: Any) -> list[str]:
+    """The items of a checkpoint.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+    """
+    path = as_path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"Checkpoint at {path} not found.")
+    return sorted(child.name for child in path.iterdir() if child.is_dir() and not is_temporary(child))
+
+
+def item_metadata(handler: Any, path: Any) -> Any:
+    """What a handler knows of an item; `None` where that cannot be read, as Orbax has it."""
+    from .._errors import RegrowError
+
+    try:
+        return handler.metadata(path)
+    except (RegrowError, NotImplementedError, AttributeError, OSError):
+        return None
+
+
+def handler_of_stored(path: Any, typestr: str | None) -> Any:
+    """Who restores what is stored: by its content, and by the name that was stored with it."""
+    path = as_path(path)
+    short = (typestr or "").rpartition(".")[2]
+    if short == "ArrayCheckpointHandler":
+        return _other_handlers.ArrayCheckpointHandler()
+    if (path / "_METADATA").exists() or (path / "regrow.json").exists():
+        return _standard_handlers.PyTreeCheckpointHandler()
+    custom = _registered_class(typestr)
+    if custom is not None:
+        return custom()
+    for name in ("metadata", "metrics", "data.json"):
+        if (path / name).is_file():
+            return _other_handlers.JsonCheckpointHandler(name)
+    return _Unknown()
+
+
+def _registered_class(typestr: str | None) -> Any:
+    """A handler class of that name, among those of modules that the program has imported: nothing is imported."""
+    module, _, name = (typestr or "").rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    is_handler = isinstance(found, type) and hasattr(found, "restore") and hasattr(found, "save")
+    return found if is_handler and module.split(".")[0] != "orbax" else None
+
+
+class _Unknown(CheckpointHandler):
+    """Of an item that nothing is known of."""
+
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError
+
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        raise KeyError(
+            f"Item {as_path(directory).name!r} was saved by a handler that is not known here"
+            "\n  help: give its handler, or arguments that are registered with one"
+        )
+
+
+register_with_handler(CompositeCheckpointHandler, for_save=True, for_restore=True)(CompositeArgs)
+
+
+def metadata_of(handler: Any, path: Any) -> metadata.StepMetadata:
+    """What a checkpoint says of itself and its content, as a checkpointer with this handler tells it."""
+    if isinstance(handler, CompositeCheckpointHandler):
+        return handler.metadata(path)
+    return dataclasses.replace(metadata.read_step_metadata(path), item_metadata=item_metadata(handler, path))

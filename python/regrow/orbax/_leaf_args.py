@@ -1,0 +1,101 @@
+"""What a caller may want of one leaf: how it is saved, and what it becomes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ._jax import jax
+
+PLACEHOLDER = ...
+"""In a target: this leaf is not restored, and comes back as it is."""
+
+
+@dataclasses.dataclass
+class SaveArgs:
+    """How a leaf is saved.
+
+    Attributes:
+        aggregate: Of old layouts; not used.
+        dtype: Saved as this dtype.
+        chunk_byte_size: Cut chunks down to at most this many bytes.
+        shard_axes: Cut these axes first.
+    """
+
+    aggregate: bool = False
+    dtype: Any = None
+    chunk_byte_size: int | None = None
+    shard_axes: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass
+class RestoreArgs:
+    """What a leaf becomes.
+
+    Attributes:
+        restore_type: ``jax.Array``, ``np.ndarray``, ``int``, ``float``, ``str``; what it was if `None`.
+        dtype: Restored as this dtype.
+    """
+
+    restore_type: Any = None
+    dtype: Any = None
+
+
+@dataclasses.dataclass
+class ArrayRestoreArgs(RestoreArgs):
+    """What a JAX array becomes.
+
+    Attributes:
+        mesh: With `mesh_axes` in the place of `sharding`.
+        mesh_axes: The partition spec.
+        sharding: A sharding, or what the metadata of a leaf has there.
+        global_shape: The shape; another one than the stored is an error, unless `strict` is false.
+        shape: The same.
+        strict: If false, axes are cut at their ends, or filled with zeros.
+    """
+
+    restore_type: Any = jax.Array
+    mesh: Any = None
+    mesh_axes: Any = None
+    sharding: Any = None
+    global_shape: tuple[int, ...] | None = None
+    shape: tuple[int, ...] | None = None
+    strict: bool = True
+
+
+@dataclasses.dataclass
+class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
+    """As `ArrayRestoreArgs`; one replica reads what all replicas hold.
+
+    Attributes:
+        single_replica_sharding: The sharding within the replica that reads.
+        replica_axis_index: The axis of the mesh whose groups are replicas.
+        primary_replica_id: Which one reads.
+    """
+
+    single_replica_sharding: Any = None
+    replica_axis_index: int | None = None
+    primary_replica_id: int | None = None
+
+
+def is_restore_args(value: Any) -> bool:
+    """Whether it is one of these classes or of the original's, by its attributes."""
+    return hasattr(value, "restore_type") and hasattr(value, "dtype")
+
+
+def is_save_args(value: Any) -> bool:
+    """Whether it is `SaveArgs` or the original's, by its attributes."""
+    return hasattr(value, "aggregate") and hasattr(value, "dtype")
+
+
+def sharding_of(args: Any) -> Any:
+    """The sharding that restore args ask for; `None` if they leave it to the checkpoint."""
+    sharding: Any = getattr(args, "sharding", None)
+    if sharding is None and getattr(args, "mesh", None) is not None and args.mesh_axes is not None:
+        return jax.sharding.NamedSharding(args.mesh, args.mesh_axes)
+    if hasattr(sharding, "to_jax_sharding"):
+        return sharding.to_jax_sharding()
+    if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
+        # A `Format`: a layout of memory, and a sharding.
+        return getattr(sharding, "sharding", None)
+    return sharding

@@ -1,0 +1,365 @@
+"""Pytrees out of checkpoints: what Orbax' `item` and `restore_args` ask for, as one load of the engine.
+
+The leaves of the checkpoint and those of the target are matched by key path, as strings. What a leaf becomes is a
+`Wish`: the template that the engine loads it into, and what is left to do then. The engine loads into a tree of
+templates that has the stored structure, with ``...`` for what is left out; the results go into the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401  # makes NumPy know the names of its dtypes
+import numpy as np
+
+from .._checkpoint import Checkpoint, Leaf
+from .._open import open as open_checkpoint
+from . import _leaf_args, metadata
+from ._errors import StructureError, as_orbax
+from ._jax import jax
+from ._paths import TMP_DIR_SUFFIX, as_path
+from .tree import KeyPath, flatten_with_path, is_empty_node, tuple_path_from_keypath
+
+Pad = bool
+
+
+class Stored(NamedTuple):
+    """An opened pytree."""
+
+    checkpoint: Checkpoint
+    leaves: dict[KeyPath, Any]
+    """Leaves and empty nodes by key path."""
+    order: list[KeyPath]
+    """The key paths in the order of the structure."""
+    structure: Any
+
+
+def open_pytree(path: Any) -> Stored:
+    """Opens a pytree: the folder itself, or what was saved in it as its only item.
+
+    Raises:
+        NotFoundError, NoStructureError: (each a `FileNotFoundError`).
+        IncompleteError: (a `ValueError`) for what was never committed.
+    """
+    name = as_path(path).name
+    with as_orbax():
+        if TMP_DIR_SUFFIX in name and as_path(path).exists():
+            from .._errors import UncommittedError
+
+            raise UncommittedError(
+                f"Found incomplete checkpoint at {path}.\n  help: restore one that was committed", file=str(path)
+            )
+        checkpoint = open_checkpoint(str(path))
+        tree = checkpoint.tree
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
+    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
+    return Stored(checkpoint, dict(zip(order, (leaf for _, leaf in flat), strict=True)), order, structure)
+
+
+def _is_end(node: Any) -> bool:
+    return isinstance(node, Leaf) or is_empty_node(node)
+
+
+class Wish(NamedTuple):
+    """What one leaf is loaded as, and what is left to do with it then."""
+
+    like: Any
+    finish: Callable[[Any], Any] | None = None
+    resized: bool = False
+
+
+class _Missing:
+    """No leaf of the target."""
+
+
+_MISSING = _Missing()
+
+
+def restore(
+    path: Any,
+    item: Any = None,
+    restore_args: Any = None,
+    *,
+    partial: bool = False,
+    transforms: Mapping[str, Any] | None = None,
+) -> Any:
+    """Restores a pytree as `PyTreeCheckpointHandler` does.
+
+    Args:
+        path: Where it is.
+        item: The target: its structure; `None` for what is stored.
+        restore_args: What leaves become; a tree as the target, or as what is stored.
+        partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as in the target.
+        transforms: As Orbax': ``{}``, or `Transform` by key path.
+
+    Raises:
+        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ.
+    """
+    stored = open_pytree(path)
+    if isinstance(item, metadata.TreeMetadata) or (hasattr(item, "custom_metadata") and hasattr(item, "tree")):
+        item = item.tree
+    if hasattr(restore_args, "custom_metadata") and hasattr(restore_args, "tree"):
+        restore_args = restore_args.tree
+    if transforms is not None and item is not None:
+        if restore_args is None:
+            raise ValueError(
+                "If providing `transforms`, must provide `restore_args` matching structure of expected result."
+            )
+        return _restore_transformed(stored, item, restore_args, transforms)
+    args = _args_by_path(restore_args)
+    if item is None:
+        return _load(stored, {path: args.get(path) for path in stored.order}, stored.order, stored.structure, {})
+    flat, structure = flatten_with_path(item)
+    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
+    targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    if not partial:
+        _check_structure(stored, targets)
+    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets)
+
+
+def _args_by_path(restore_args: Any) -> dict[KeyPath, Any]:
+    if restore_args is None:
+        return {}
+    flat, _ = jax.tree_util.tree_flatten_with_path(
+        restore_args, is_leaf=lambda node: _leaf_args.is_restore_args(node) or is_empty_node(node)
+    )
+    return {tuple_path_from_keypath(keys): args for keys, args in flat if _leaf_args.is_restore_args(args)}
+
+
+def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
+    """Refuses a target with other leaves, all of them named."""
+    theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
+    wanted = {path for path, leaf in targets.items() if not is_empty_node(leaf)}
+    differences = sorted(theirs ^ wanted)
+    if not differences:
+        return
+    lines = []
+    for path in differences:
+        where = "/".join(path)
+        lines.append(f"\n    {where}: only in the {'checkpoint' if path in theirs else 'target'}")
+    help = "give a target with the leaves that are stored, or `partial_restore=True` to restore those that both have"
+    raise StructureError(
+        "User-provided restore item and on-disk value metadata tree structures do not match:"
+        f"{''.join(lines)}\n  help: {help}",
+        leaf="/".join(differences[0]),
+        help=help,
+    )
+
+
+def _load(
+    stored: Stored,
+    args: Mapping[KeyPath, Any],
+    order: list[KeyPath],
+    structure: Any,
+    targets: Mapping[KeyPath, Any],
+    sources: Mapping[KeyPath, KeyPath] | None = None,
+) -> Any:
+    """The target's structure, with leaves of the checkpoint where it has them and the target wants them."""
+    results: dict[KeyPath, Any] = {}
+    wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
+    for path in order:
+        target = targets.get(path, _MISSING)
+        source = path if sources is None else sources.get(path, path)
+        leaf = stored.leaves.get(source, _MISSING)
+        if target is ... or is_empty_node(target) or (leaf is _MISSING and target is not _MISSING):
+            results[path] = target
+        elif is_empty_node(leaf):
+            results[path] = leaf
+        else:
+            wishes.setdefault(source, []).append((path, _wish(leaf, args.get(path), source)))
+    results |= _read(stored, wishes)
+    return jax.tree_util.tree_unflatten(structure, [results[path] for path in order])
+
+
+def _read(stored: Stored, wishes: Mapping[KeyPath, list[tuple[KeyPath, Wish]]]) -> dict[KeyPath, Any]:
+    """One load of all that is wished for; a second one for leaves of another shape than the stored."""
+    results: dict[KeyPath, Any] = {}
+    rounds: list[dict[KeyPath, tuple[KeyPath, Wish]]] = [{}, {}]
+    for source, wanted in wishes.items():
+        # Of a leaf that several places want, all but the first are read by themselves.
+        for at, (path, wish) in enumerate(wanted):
+            if at == 0:
+                rounds[wish.resized][source] = path, wish
+            else:
+                rounds.append({source: (path, wish)})
+    for at, chosen in enumerate(rounds):
+        if not chosen:
+            continue
+        likes = [chosen[path][1].like if path in chosen else _left_out(stored.leaves[path]) for path in stored.order]
+        like = jax.tree_util.tree_unflatten(stored.structure, likes)
+        with as_orbax():
+            loaded = stored.checkpoint.load(like, pad_or_truncate=at > 0, progress=False)
+        flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
+        for source, value in zip(stored.order, flat, strict=True):
+            if source in chosen:
+                path, wish = chosen[source]
+                results[path] = value if wish.finish is None else wish.finish(value)
+    return results
+
+
+def _left_out(leaf: Any) -> Any:
+    return leaf if is_empty_node(leaf) else ...
+
+
+# ---- what one leaf becomes ------------------------------------------------------------------------------------
+
+_NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
+
+
+def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
+    kind, dtype, shape = leaf.kind, leaf.dtype, leaf.shape
+    if kind == "placeholder":
+        return Wish(...)
+    if kind == "str":
+        return Wish("")
+    wanted = getattr(args, "restore_type", None)
+    if kind == "prng_key":
+        return _wish_key(leaf, args, wanted)
+    cast = getattr(args, "dtype", None)
+    cast = None if cast is None or not isinstance(np.dtype(cast), np.dtype) else np.dtype(cast)
+    if wanted is None:
+        wanted = jax.Array if kind == "jax_array" else int if kind == "scalar" else np.ndarray
+    if isinstance(wanted, type) and issubclass(wanted, jax.Array):
+        return _wish_jax(leaf, args, cast, path)
+    template = _number_like(dtype) if kind == "scalar" else np.broadcast_to(np.zeros((), dtype), shape)
+    if isinstance(wanted, type) and issubclass(wanted, (int, float, complex)) and shape == ():
+        if kind == "scalar" and getattr(args, "restore_type", None) is None:
+            number: Callable[[Any], Any] | None = None if cast is None else lambda value: _NUMBERS[cast.kind](value)
+            return Wish(template, number)
+        to_number = wanted if wanted in (int, float, complex, bool) else _NUMBERS[dtype.kind]
+        return Wish(template, lambda value: to_number(np.asarray(value).item()))
+    to = cast or dtype
+    return Wish(template, lambda value: _own_array(value, to))
+
+
+def _number_like(dtype: np.dtype[Any]) -> Any:
+    return _NUMBERS[dtype.kind](0)
+
+
+def _own_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array that the caller may write into."""
+    array = np.asarray(value)
+    if array.dtype == dtype and array.flags.writeable:
+        return array
+    return np.array(array, dtype)
+
+
+def _wish_key(leaf: Leaf, args: Any, wanted: Any) -> Wish:
+    if isinstance(wanted, type) and issubclass(wanted, np.ndarray):
+        return _wish_of_array(leaf, lambda value: _own_array(value.data, leaf.dtype))
+    sharding = _leaf_args.sharding_of(args)
+
+    def to_key(value: Any) -> Any:
+        impl = getattr(value, "impl", None) or "threefry2x32"
+        key = jax.random.wrap_key_data(np.asarray(value.data), impl=impl)
+        return key if sharding is None else jax.device_put(key, sharding)
+
+    return _wish_of_array(leaf, to_key)
+
+
+def _wish_of_array(leaf: Leaf, finish: Callable[[Any], Any]) -> Wish:
+    """Keys are read by themselves: what implementation they are of is theirs to say."""
+    return Wish(..., lambda _: finish(leaf.read()))
+
+
+def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) -> Wish:
+    dtype, shape = leaf.dtype, leaf.shape
+    sharding = _leaf_args.sharding_of(args)
+    if sharding is None:
+        saved = metadata.sharding_from_json(leaf.sharding)
+        sharding = (
+            jax.sharding.SingleDeviceSharding(jax.local_devices()[0]) if saved is None else saved.to_jax_sharding()
+        )
+    wanted_shape = _wanted_shape(args)
+    resized = wanted_shape is not None and wanted_shape != shape
+    if resized and (getattr(args, "strict", True) or leaf.kind == "scalar"):
+        where = "/".join(path)
+        help = "give a target of the stored shape, or strict=False to cut axes at their ends or fill them with zeros"
+        raise StructureError(
+            f"Requested shape: {wanted_shape} is not compatible with the stored shape: {shape}."
+            f"\n  leaf {where}\n  help: {help}",
+            leaf=where,
+            help=help,
+        )
+    final_shape = wanted_shape if resized and wanted_shape is not None else shape
+    to = jax.dtypes.canonicalize_dtype(cast or dtype)
+    if to == dtype and leaf.kind != "scalar":
+        return Wish(jax.ShapeDtypeStruct(final_shape, dtype, sharding=sharding), None, resized)
+    if leaf.kind == "scalar":
+        like: Any = _number_like(dtype)
+    else:
+        like = np.broadcast_to(np.zeros((), dtype), final_shape)
+    return Wish(like, lambda value: _put(np.asarray(value).astype(to), sharding), resized)
+
+
+def _wanted_shape(args: Any) -> tuple[int, ...] | None:
+    for name in ("global_shape", "shape"):
+        found = getattr(args, name, None)
+        if found is not None:
+            return tuple(map(int, found))
+    return None
+
+
+def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+# ---- transformations ------------------------------------------------------------------------------------------
+
+
+def _restore_transformed(stored: Stored, item: Any, restore_args: Any, transforms: Mapping[str, Any]) -> Any:
+    """Leaves that a `Transform` says where to find, and all others where they are, if they are there."""
+    from .transform_utils import plan
+
+    flat, structure = flatten_with_path(item)
+    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
+    targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    sources, functions, fallbacks = plan(transforms, order, set(stored.leaves))
+    args = _args_by_path(restore_args)
+    kept = {path: leaf for path, leaf in targets.items() if path in fallbacks}
+    rest = [path for path in order if path not in kept]
+    result = _load(
+        stored,
+        args,
+        rest,
+        jax.tree_util.tree_structure([0] * len(rest)),
+        targets,
+        sources,
+    )
+    values = dict(zip(rest, result, strict=True)) | kept
+    for path, function in functions.items():
+        values[path] = function(values[path])
+    return jax.tree_util.tree_unflatten(structure, [values[path] for path in order])
+
+
+# ---- metadata -------------------------------------------------------------------------------------------------
+
+
+def pytree_metadata(path: Any) -> metadata.TreeMetadata:
+    """What is known of a pytree, its data left alone.
+
+    Raises:
+        As `open_pytree`.
+    """
+    stored = open_pytree(path)
+    leaves = [_leaf_metadata(stored.leaves[at], path) for at in stored.order]
+    tree = jax.tree_util.tree_unflatten(stored.structure, leaves)
+    return metadata.TreeMetadata(tree, stored.checkpoint.metadata, "zarr v3" in stored.checkpoint.variant)
+
+
+def _leaf_metadata(leaf: Any, directory: Any) -> Any:
+    if is_empty_node(leaf):
+        return leaf
+    name, directory = leaf.name, as_path(directory)
+    if leaf.kind == "str":
+        return metadata.StringMetadata(name, directory)
+    if leaf.kind == "scalar":
+        return metadata.ScalarMetadata(name, directory, (), None, leaf.dtype)
+    if leaf.kind in ("placeholder", "unknown"):
+        return ...
+    storage = metadata.StorageMetadata(leaf.chunk_shape, leaf.write_shape)
+    sharding = metadata.sharding_from_json(leaf.sharding)
+    return metadata.ArrayMetadata(name, directory, leaf.shape, sharding, leaf.dtype, storage)

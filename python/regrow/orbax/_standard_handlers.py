@@ -1,0 +1,382 @@
+"""The handlers of pytrees, of single arrays, and of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+
+from .._async import AsyncSaver
+from .._options import OrbaxOptions
+from .._save import save as save_pytree
+from . import _leaf_args, _read, _settings
+from ._errors import StructureError, as_orbax, not_covered
+from ._interfaces import AsyncCheckpointHandler, NoopFuture
+from ._jax import jax
+from .checkpoint_args import CheckpointArgs, register_with_handler
+from .options import MultiprocessingOptions
+from .tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
+
+HANDLERS = "orbax.checkpoint._src.handlers"
+
+
+class OwnHandler(AsyncCheckpointHandler):
+    """A handler whose folder the engine makes: `plan` is all that it says of a save."""
+
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """The pytree that is saved, and keywords of the engine's save.
+
+        Raises:
+            ValueError: for what Orbax refuses, too.
+        """
+        raise NotImplementedError
+
+    def begin(self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None) -> list[Any]:
+        """Saves at a path; with a `saver` in the background, with a future of it."""
+        tree, options = self.plan(args)
+        if saver is None:
+            save_pytree(str(directory), tree, progress=False, overwrite=overwrite, **options)
+            return []
+        return [SaveFuture(saver.save(str(directory), tree, when_busy="queue", overwrite=overwrite, **options))]
+
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves at a path, over an empty folder or what is there."""
+        with as_orbax():
+            self.begin(directory, self.save_arguments(*args, **kwargs), overwrite=True, saver=None)
+
+    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Saves, with nothing left to do afterwards."""
+        self.save(directory, *args, **kwargs)
+        return [NoopFuture()]
+
+    def save_arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
+        """The arguments of a save, from what a caller of the older interface gives."""
+        raise NotImplementedError
+
+
+class PyTreeCheckpointHandler(OwnHandler):
+    """Pytrees. What says how Orbax does its work is accepted and changes nothing."""
+
+    def __init__(
+        self,
+        aggregate_filename: str | None = None,
+        *,
+        save_concurrent_gb: int | None = None,
+        restore_concurrent_gb: int | None = None,
+        save_device_host_concurrent_gb: int | str | None = None,
+        memory_limit_options: Any = None,
+        use_ocdbt: bool = True,
+        use_zarr3: bool = False,
+        use_compression: bool = True,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        type_handler_registry: Any = None,
+        handler_impl: Any = None,
+        pytree_metadata_options: Any = None,
+        array_metadata_validator: Any = None,
+        enable_pinned_host_transfer: bool | None = None,
+        is_prioritized_key_fn: Any = None,
+        primary_host: int | None = 0,
+    ) -> None:
+        if handler_impl is not None:
+            raise not_covered("PyTreeCheckpointHandler(handler_impl=)", "leave it out: the engine saves")
+        self._use_ocdbt, self._use_zarr3, self._use_compression = use_ocdbt, use_zarr3, use_compression
+        self._rich_types = bool(getattr(pytree_metadata_options, "support_rich_types", False))
+
+    def save_arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
+        """As `OwnHandler`."""
+        return PyTreeSaveArgs(item, save_args) if args is None else args
+
+    def plan(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """As `OwnHandler`.
+
+        Raises:
+            ValueError: for a tree without leaves, as Orbax.
+        """
+        tree = args.item
+        self.check(tree)
+        save_args = getattr(args, "save_args", None)
+        options: dict[str, Any] = {
+            "layout": _settings.layout(),
+            "metadata": getattr(args, "custom_metadata", None),
+        }
+        if options["layout"] == "orbax":
+            options["orbax"] = OrbaxOptions(
+                use_ocdbt=self._use_ocdbt,
+                use_zarr3=self._use_zarr3,
+                ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
+                rich_types=self._rich_types,
+                per_leaf={} if save_args is None else _chunking(save_args),
+            )
+            if not self._use_compression:
+                options["compression"] = "none"
+        return tree if save_args is None else _cast(tree, save_args), options
+
+    def check(self, tree: Any) -> None:
+        """Refuses what Orbax refuses."""
+        if is_empty_node(tree):
+            raise ValueError("Found empty item.")
+
+    def restore(
+        self,
+        directory: Any,
+        item: Any = None,
+        restore_args: Any = None,
+        transforms: Any = None,
+        transforms_default_to_original: bool = True,
+        legacy_transform_fn: Any = None,
+        args: Any = None,
+    ) -> Any:
+        """Restores a pytree; see `PyTreeRestoreArgs`."""
+        if args is None:
+            args = PyTreeRestoreArgs(
+                item, restore_args, transforms, transforms_default_to_original, legacy_transform_fn
+            )
+        return restore_pytree(directory, args)
+
+    def metadata(self, directory: Any) -> Any:
+        """What is known of the pytree."""
+        return _read.pytree_metadata(directory)
+
+    @classmethod
+    def typestr(cls) -> str:
+        """The original's, for its readers."""
+        return f"{HANDLERS}.pytree_checkpoint_handler.PyTreeCheckpointHandler"
+
+
+class SaveFuture:
+    """A save of the engine in the background."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def result(self, timeout: float | None = None) -> None:
+        """Waits for it, and raises what went wrong."""
+        with as_orbax():
+            self._handle.wait(timeout)
+
+
+def _save_args_by_path(save_args: Any) -> dict[tuple[str, ...], Any]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(
+        save_args, is_leaf=lambda node: _leaf_args.is_save_args(node) or is_empty_node(node)
+    )
+    return {tuple_path_from_keypath(keys): args for keys, args in flat if _leaf_args.is_save_args(args)}
+
+
+def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
+    """Chunking by leaf; one rule for all, where all want the same."""
+    rules: dict[str, dict[str, Any]] = {}
+    found = _save_args_by_path(save_args)
+    for path, args in found.items():
+        rule = {"chunk_byte_size": args.chunk_byte_size, "shard_axes": tuple(args.shard_axes or ())}
+        rules["/".join(path)] = rule
+    different = {json.dumps(rule, sort_keys=True) for rule in rules.values()}
+    if len(different) == 1:
+        (rule,) = [next(iter(rules.values()))]
+        return {} if rule == {"chunk_byte_size": None, "shard_axes": ()} else {"**": rule}
+    return rules
+
+
+def _cast(tree: Any, save_args: Any) -> Any:
+    """The tree with leaves of the dtypes asked for."""
+    wanted = {path: args.dtype for path, args in _save_args_by_path(save_args).items() if args.dtype is not None}
+    if not wanted:
+        return tree
+
+    def cast(keys: Any, leaf: Any) -> Any:
+        dtype = wanted.get(tuple_path_from_keypath(keys))
+        if dtype is None or isinstance(leaf, str):
+            return leaf
+        if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+            return leaf if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf.astype(dtype)
+        # As Orbax: a number gets the dtype in what is stored.
+        return np.asarray(leaf).astype(dtype)[()]
+
+    return jax.tree_util.tree_map_with_path(cast, tree)
+
+
+def restore_pytree(directory: Any, args: Any) -> Any:
+    """Restores what any class of arguments asks for, by its attributes."""
+    if getattr(args, "legacy_transform_fn", None) is not None:
+        raise not_covered("legacy_transform_fn", "restore without, and transform the result")
+    if not hasattr(args, "restore_args"):
+        return restore_standard(directory, args)
+    if not getattr(args, "transforms_default_to_original", True):
+        raise not_covered("transforms_default_to_original=False", "restore without, and drop what is not wanted")
+    return _read.restore(
+        directory,
+        args.item,
+        args.restore_args,
+        partial=getattr(args, "partial_restore", False),
+        transforms=args.transforms,
+    )
+
+
+# ---- Standard -------------------------------------------------------------------------------------------------
+
+
+class StandardCheckpointHandler(PyTreeCheckpointHandler):
+    """Pytrees of arrays and numbers; a target alone says what comes back."""
+
+    def __init__(
+        self,
+        *,
+        save_concurrent_gb: int = 96,
+        restore_concurrent_gb: int = 96,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        pytree_metadata_options: Any = None,
+        use_ocdbt: bool = True,
+    ) -> None:
+        super().__init__(use_ocdbt=use_ocdbt, pytree_metadata_options=pytree_metadata_options)
+
+    def save_arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
+        """As `OwnHandler`."""
+        return StandardSaveArgs(item, save_args) if args is None else args
+
+    def check(self, tree: Any) -> None:
+        """Refuses what Orbax refuses.
+
+        Raises:
+            ValueError: for single leaves, text and objects.
+        """
+        super().check(tree)
+        if jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(tree)):
+            raise ValueError(
+                "StandardCheckpointHandler / StandardSave does not support single arrays or scalars."
+                " Use ArrayCheckpointHandler / ArraySave"
+            )
+        _check_standard(tree, (np.ndarray, np.generic, jax.Array, int, float))
+
+    def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
+        """Restores a pytree; see `StandardRestoreArgs`."""
+        return restore_pytree(directory, StandardRestoreArgs(item) if args is None else args)
+
+    @classmethod
+    def typestr(cls) -> str:
+        """The original's, for its readers."""
+        return f"{HANDLERS}.standard_checkpoint_handler.StandardCheckpointHandler"
+
+
+def _check_standard(tree: Any, kinds: tuple[type[Any], ...]) -> None:
+    flat, _ = flatten_with_path(tree)
+    for keys, leaf in flat:
+        if not is_empty_node(leaf) and not isinstance(leaf, kinds):
+            raise ValueError(f"Unsupported type: {type(leaf)} for key: {tuple_path_from_keypath(keys)}.")
+
+
+def restore_standard(directory: Any, args: Any) -> Any:
+    """Restores as the target has it."""
+    from .checkpoint_utils import construct_restore_args
+
+    target = args.item
+    if target is None:
+        return _restore_with_fallback(directory, getattr(args, "fallback_sharding", None))
+    if type(target).__name__ != "CompositeMetadata" and not hasattr(target, "custom_metadata"):
+        _check_standard(target, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
+    strict = getattr(args, "strict", True)
+    restore_args = construct_restore_args(target, strict=strict)
+    if not hasattr(target, "custom_metadata"):
+        restore_args = jax.tree.map(lambda leaf, own: _where_it_was(leaf, own, args), target, restore_args)
+    _refuse_other_shapes(directory, target, strict)
+    return _read.restore(directory, target, restore_args)
+
+
+def _where_it_was(leaf: Any, own: Any, args: Any) -> Any:
+    """A description without a sharding is of a JAX array, on its saved sharding or the fallback."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.sharding is not None:
+        return own
+    fallback = getattr(args, "fallback_sharding", None)
+    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return _leaf_args.ArrayRestoreArgs(
+        dtype=None if is_key else leaf.dtype,
+        sharding=fallback,
+        global_shape=None if is_key else leaf.shape,
+        strict=getattr(args, "strict", True),
+    )
+
+
+def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
+    if sharding is None:
+        return _read.restore(directory)
+    known = _read.pytree_metadata(directory).tree
+    args = jax.tree_util.tree_map(
+        lambda leaf: (
+            _leaf_args.ArrayRestoreArgs(sharding=sharding)
+            if getattr(leaf, "sharding", None) is not None
+            else _leaf_args.RestoreArgs()
+        ),
+        known,
+        is_leaf=lambda leaf: hasattr(leaf, "directory"),
+    )
+    return _read.restore(directory, restore_args=args)
+
+
+def _refuse_other_shapes(directory: Any, target: Any, strict: bool) -> None:
+    """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without a word."""
+    if not strict or hasattr(target, "custom_metadata"):
+        return
+    flat, _ = flatten_with_path(target)
+    arrays = {tuple_path_from_keypath(keys): leaf for keys, leaf in flat if isinstance(leaf, np.ndarray)}
+    if not arrays:
+        return
+    stored = _read.open_pytree(directory).leaves
+    for path, leaf in arrays.items():
+        found = getattr(stored.get(path), "shape", leaf.shape)
+        if found != leaf.shape:
+            where = "/".join(path)
+            help = "give a target of the stored shape"
+            raise StructureError(
+                f"Requested shape: {leaf.shape} is not compatible with the stored shape: {found}."
+                f"\n  leaf {where}\n  help: {help}",
+                leaf=where,
+                help=help,
+            )
+
+
+# ---- arguments ------------------------------------------------------------------------------------------------
+
+
+@register_with_handler(PyTreeCheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class PyTreeSaveArgs(CheckpointArgs):
+    """Saves a pytree: `save_args` is a tree of `SaveArgs`."""
+
+    item: Any
+    save_args: Any = None
+    ocdbt_target_data_file_size: int | None = None
+    custom_metadata: Any = None
+
+
+@register_with_handler(PyTreeCheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class PyTreeRestoreArgs(CheckpointArgs):
+    """Restores a pytree: `item` gives the structure, `restore_args` what leaves become."""
+
+    item: Any = None
+    restore_args: Any = None
+    transforms: Any = None
+    transforms_default_to_original: bool = True
+    legacy_transform_fn: Any = None
+    partial_restore: bool = False
+
+
+@register_with_handler(StandardCheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class StandardSaveArgs(CheckpointArgs):
+    """Saves a pytree of arrays and numbers."""
+
+    item: Any
+    save_args: Any = None
+    custom_metadata: Any = None
+
+
+@register_with_handler(StandardCheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class StandardRestoreArgs(CheckpointArgs):
+    """Restores a pytree as the target `item` has it."""
+
+    item: Any = None
+    strict: bool = True
+    support_layout: bool = False
+    fallback_sharding: Any = None

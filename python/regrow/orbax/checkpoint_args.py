@@ -1,0 +1,107 @@
+"""What a handler is given: classes of arguments, and which handler each belongs to."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+ArgsClass = TypeVar("ArgsClass", bound=type[Any])
+
+
+@dataclasses.dataclass
+class CheckpointArgs:
+    """The base of all arguments of saves and restores."""
+
+
+_HANDLERS: dict[type[Any], type[Any]] = {}
+"""The handler of each class of arguments."""
+_ARGS: dict[type[Any], dict[str, type[Any]]] = {}
+"""For each handler its arguments, ``save`` and ``restore``."""
+
+
+def register_with_handler(
+    handler_cls: type[Any], for_save: bool = False, for_restore: bool = False
+) -> Callable[[ArgsClass], ArgsClass]:
+    """Says which handler a class of arguments is for.
+
+    Raises:
+        ValueError: if it is neither for saves nor for restores.
+        TypeError: for a class that is no subclass of `CheckpointArgs`.
+    """
+    if not for_save and not for_restore:
+        raise ValueError("Must provide at least one of `for_save` or `for_restore`.")
+
+    def register(cls: ArgsClass) -> ArgsClass:
+        if not is_args_class(cls):
+            raise TypeError(f"{cls} must subclass `CheckpointArgs`.")
+        own = _ARGS.setdefault(handler_cls, {})
+        if for_save:
+            own["save"] = cls
+        if for_restore:
+            own["restore"] = cls
+        _HANDLERS[cls] = handler_cls
+        return cls
+
+    return register
+
+
+def is_args_class(cls: Any) -> bool:
+    """Whether a class is one of arguments, ours or the original's."""
+    return isinstance(cls, type) and any(base.__name__ == "CheckpointArgs" for base in cls.__mro__)
+
+
+def is_args(value: Any) -> bool:
+    """Whether a value is arguments, ours or the original's."""
+    return is_args_class(type(value))
+
+
+def get_registered_handler_cls(arg: Any) -> type[Any]:
+    """The handler that arguments are for.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    cls = arg if inspect.isclass(arg) else type(arg)
+    if cls in _HANDLERS:
+        return _HANDLERS[cls]
+    original = _original()
+    if original is not None:
+        # The original's arguments may belong to the caller's own handler.
+        found: type[Any] = original.get_registered_handler_cls(cls)
+        return found
+    raise ValueError(f"No handler is registered for {cls}\n  help: decorate it with `register_with_handler`")
+
+
+def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
+    """The arguments of a handler's saves and restores.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    for cls in (handler if inspect.isclass(handler) else type(handler)).__mro__:
+        if cls in _ARGS:
+            own = _ARGS[cls]
+            return own.get("save", own.get("restore", CheckpointArgs)), own.get("restore", CheckpointArgs)
+    original = _original()
+    if original is not None and original.has_registered_args(handler):
+        found: tuple[type[Any], type[Any]] = original.get_registered_args_cls(handler)
+        return found
+    raise ValueError(f"{handler} has no registered arguments\n  help: decorate them with `register_with_handler`")
+
+
+def has_registered_args(handler: Any) -> bool:
+    """Whether a handler has arguments of its own."""
+    try:
+        get_registered_args_cls(handler)
+    except ValueError:
+        return False
+    return True
+
+
+def _original() -> Any:
+    """The original's module of the same name, if the program has imported it; never ours under its name."""
+    found = sys.modules.get("orbax.checkpoint.checkpoint_args")
+    return None if found is sys.modules[__name__] else found

@@ -1,0 +1,140 @@
+"""Restore args of a target, and waiting for checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from . import _leaf_args, metadata
+from ._jax import jax
+from ._leaf_args import PLACEHOLDER
+from ._paths import as_path
+from .path import step as steps
+
+__all__ = ["PLACEHOLDER", "checkpoints_iterator", "construct_restore_args", "wait_for_new_checkpoint"]
+
+
+def construct_restore_args(
+    target: Any,
+    sharding_tree: Any = None,
+    set_global_shape: bool = True,
+    support_layout: bool = False,
+    strict: bool = True,
+) -> Any:
+    """What the leaves of a target ask for.
+
+    Args:
+        target: A pytree of arrays, their descriptions, metadata, numbers and text.
+        sharding_tree: Shardings by leaf, instead of those of the target.
+        set_global_shape: Ask for the target's shapes, too.
+        support_layout: Not used: layouts of memory are the device's business.
+        strict: As in `ArrayRestoreArgs`.
+
+    Raises:
+        ValueError: for a leaf of another kind.
+    """
+    if isinstance(target, metadata.TreeMetadata):
+        shardings = sharding_tree.tree if isinstance(sharding_tree, metadata.TreeMetadata) else sharding_tree
+        args = construct_restore_args(target.tree, shardings, set_global_shape, support_layout, strict)
+        return metadata.TreeMetadata(args, target.custom_metadata)
+    if sharding_tree is None:
+        return jax.tree.map(lambda leaf: _of_leaf(leaf, _sharding(leaf), set_global_shape, strict), target)
+    return jax.tree.map(
+        lambda leaf, sharding: _of_leaf(leaf, sharding, set_global_shape, strict), target, sharding_tree
+    )
+
+
+def _sharding(leaf: Any) -> Any:
+    sharding: Any = getattr(leaf, "sharding", None)
+    return sharding.to_jax_sharding() if hasattr(sharding, "to_jax_sharding") else sharding
+
+
+def _of_leaf(leaf: Any, sharding: Any, set_global_shape: bool, strict: bool) -> Any:
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return _leaf_args.ArrayRestoreArgs(sharding=sharding, strict=strict)
+    if isinstance(leaf, metadata.StringMetadata) or type(leaf).__name__ == "StringMetadata" or isinstance(leaf, str):
+        return _leaf_args.RestoreArgs(restore_type=str)
+    if type(leaf).__name__ == "ScalarMetadata":
+        kinds = {"i": int, "u": int, "f": float, "b": bool}
+        return _leaf_args.RestoreArgs(restore_type=kinds.get(np.dtype(leaf.dtype).kind, float), dtype=leaf.dtype)
+    is_described = isinstance(leaf, jax.ShapeDtypeStruct) or type(leaf).__name__ == "ArrayMetadata"
+    if isinstance(leaf, jax.Array) or (is_described and sharding is not None):
+        is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        shape = leaf.shape if set_global_shape and not is_key else None
+        dtype = None if is_key else leaf.dtype
+        return _leaf_args.ArrayRestoreArgs(sharding=sharding, global_shape=shape, dtype=dtype, strict=strict)
+    if is_described or isinstance(leaf, np.ndarray):
+        return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)
+    if isinstance(leaf, (int, float)) and not isinstance(leaf, np.generic):
+        return _leaf_args.RestoreArgs(restore_type=type(leaf))
+    if leaf is PLACEHOLDER:
+        return _leaf_args.RestoreArgs(restore_type=type(PLACEHOLDER))
+    raise ValueError(f"Unsupported type: {type(leaf)}")
+
+
+def wait_for_new_checkpoint(
+    checkpoint_dir: Any,
+    *,
+    until_step: int | None = None,
+    seconds_to_sleep: float = 1,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    step_prefix: str | None = None,
+    step_format_fixed_length: int | None = None,
+    step_name_format: Any = None,
+    snapshot_dir: Any = None,
+) -> int:
+    """Waits for a step of `until_step` or later; its number, or -1 after the time-out."""
+    form = step_name_format or steps.standard_name_format(
+        step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length
+    )
+    began = time.monotonic()
+    while True:
+        found = steps.latest_step_metadata(checkpoint_dir, form) if as_path(checkpoint_dir).exists() else None
+        if found is not None and (until_step is None or found.step >= until_step):
+            latest: int = found.step
+            return latest
+        if timeout is not None and time.monotonic() - began + seconds_to_sleep > timeout:
+            if timeout_fn is None or timeout_fn():
+                return -1
+            began = time.monotonic()
+        time.sleep(seconds_to_sleep)
+
+
+def checkpoints_iterator(
+    checkpoint_dir: Any,
+    *,
+    min_interval_secs: float = 0,
+    seconds_to_sleep: float = 1,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    step_prefix: str | None = None,
+    step_format_fixed_length: int | None = None,
+    step_name_format: Any = None,
+    snapshot_dir: Any = None,
+) -> Iterator[int]:
+    """Yields the newest step again and again, as soon as there is a newer one; ends after the time-out.
+
+    Unlike Orbax it makes no snapshot folder: an open checkpoint stays readable while it is deleted.
+    """
+    last = -1
+    while True:
+        began = time.monotonic()
+        step = wait_for_new_checkpoint(
+            checkpoint_dir,
+            until_step=last + 1,
+            seconds_to_sleep=seconds_to_sleep,
+            timeout=timeout,
+            timeout_fn=timeout_fn,
+            step_prefix=step_prefix,
+            step_format_fixed_length=step_format_fixed_length,
+            step_name_format=step_name_format,
+        )
+        if step < 0:
+            return
+        last = step
+        yield step
+        time.sleep(max(0.0, began + min_interval_secs - time.monotonic()))

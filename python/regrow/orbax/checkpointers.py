@@ -1,0 +1,325 @@
+"""Checkpointers: a handler, and where its item goes."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+from .._async import AsyncSaver
+from . import _composite, _saving, metadata
+from ._errors import DestinationExistsError, as_orbax
+from ._paths import absolute, as_path, is_temporary
+from ._standard_handlers import (
+    PyTreeCheckpointHandler,
+    StandardCheckpointHandler,
+    StandardRestoreArgs,
+    StandardSaveArgs,
+)
+from .checkpoint_args import get_registered_args_cls, has_registered_args, is_args
+from .options import AsyncOptions, MultiprocessingOptions
+
+__all__ = ["AbstractCheckpointer", "AsyncCheckpointer", "Checkpointer", "PyTreeCheckpointer", "StandardCheckpointer"]
+
+
+class AbstractCheckpointer:
+    """What all checkpointers are."""
+
+
+def call_of(handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_save: bool) -> _saving.Call:
+    """What a caller has given, as the handler takes it: any arguments among the values win."""
+    given = next((value for value in (*args, *kwargs.values()) if is_args(value)), None)
+    if given is not None:
+        return _saving.Call(given)
+    if not has_registered_args(handler):
+        return _saving.Call(None, args, kwargs)
+    save_cls, restore_cls = get_registered_args_cls(handler)
+    return _saving.Call((save_cls if for_save else restore_cls)(*args, **kwargs))
+
+
+class Checkpointer(AbstractCheckpointer):
+    """Saves and restores one item with a handler, and returns when that is done."""
+
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        file_options: Any = None,
+        atomicity_options: Any = None,
+        checkpoint_metadata_store: Any = None,
+        temporary_path_class: Any = None,
+        primary_host: int | None = 0,
+        active_processes: Any = None,
+    ) -> None:
+        self._handler = handler
+        self._permission_mode = getattr(file_options, "path_permission_mode", None)
+        self._is_closed = False
+
+    @property
+    def handler(self) -> Any:
+        """The handler."""
+        return self._handler
+
+    def save(
+        self,
+        directory: Any,
+        *args: Any,
+        force: bool = False,
+        custom_metadata: dict[str, Any] | None = None,
+        save_context: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Saves an item: all of it or nothing.
+
+        Args:
+            directory: An absolute path; parents are made.
+            *args: The item and more, or arguments made for the handler.
+            force: Replace a checkpoint that is there.
+            custom_metadata: Your own metadata.
+            save_context: Not used.
+            **kwargs: The same by name.
+
+        Raises:
+            DestinationExistsError: (a `ValueError`) if there is something, and `force` was not given.
+            ValueError: for a relative path.
+        """
+        self._begin(directory, args, kwargs, force, custom_metadata, None).finish()
+
+    def _begin(
+        self,
+        directory: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        force: bool,
+        custom_metadata: dict[str, Any] | None,
+        saver: AsyncSaver | None,
+        metrics: dict[str, Any] | None = None,
+    ) -> _saving.Pending:
+        if self._is_closed:
+            raise RuntimeError("save() after close()\n  help: make a new checkpointer")
+        path = absolute(directory)
+        if saver is not None and not force and as_path(path).exists() and any(as_path(path).iterdir()):
+            raise DestinationExistsError(
+                f"Destination {path} already exists.\n  help: give force=True to replace it", file=str(path)
+            )
+        about = _saving.About(custom_metadata, metrics, self._permission_mode)
+        call = call_of(self._handler, args, kwargs, for_save=True)
+        return _saving.begin(self._handler, path, call, overwrite=force, saver=saver, about=about)
+
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Restores the item.
+
+        Raises:
+            FileNotFoundError: if there is none.
+            ValueError: if it was never committed, or is not what the arguments ask for.
+        """
+        path = as_path(directory)
+        if not path.exists():
+            raise FileNotFoundError(f"Checkpoint at {path} not found.")
+        if is_temporary(path):
+            raise ValueError(f"Found incomplete checkpoint at {path}.")
+        if "target" in kwargs:
+            kwargs["item"] = kwargs.pop("target")
+        call = call_of(self._handler, args, kwargs, for_save=False)
+        with as_orbax():
+            if call.args is None:
+                return self._handler.restore(path, *call.positional, **call.keywords)
+            return self._handler.restore(path, args=call.args)
+
+    def metadata(self, directory: Any) -> metadata.StepMetadata:
+        """What the checkpoint says of itself; ``.item_metadata`` is `None` where there is nothing to read."""
+        return _composite.metadata_of(self._handler, as_path(directory))
+
+    def structure(self, directory: Any) -> Any:
+        """`None`, as the original says of all but old layouts."""
+        return None
+
+    def close(self) -> None:
+        """Lets go of the handler."""
+        self._is_closed = True
+        self._handler.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncCheckpointer(Checkpointer):
+    """Saves in the background: one save at a time, the next call waits for it and raises what went wrong."""
+
+    def __init__(
+        self,
+        handler: Any,
+        timeout_secs: int | None = None,
+        *,
+        async_options: AsyncOptions | None = None,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        file_options: Any = None,
+        atomicity_options: Any = None,
+        checkpoint_metadata_store: Any = None,
+        temporary_path_class: Any = None,
+        primary_host: int | None = 0,
+        barrier_sync_fn: Any = None,
+        post_finalization_callback: Any = None,
+    ) -> None:
+        super().__init__(handler, file_options=file_options)
+        self._saver = AsyncSaver()
+        self._background = Background()
+        options = async_options or AsyncOptions()
+        self._on_commit = options.post_finalization_callback or post_finalization_callback
+
+    def save(
+        self,
+        directory: Any,
+        *args: Any,
+        force: bool = False,
+        custom_metadata: dict[str, Any] | None = None,
+        save_context: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Begins a save: as `Checkpointer.save`, which the next call or `wait_until_finished` tells the failures of."""
+        self.wait_until_finished()
+        pending = self._begin(directory, args, kwargs, force, custom_metadata, self._saver)
+        self._background.run(pending.finish, self._on_commit)
+
+    def restore(self, directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `Checkpointer.restore`, once what is being saved has been."""
+        self.wait_until_finished()
+        return super().restore(directory, *args, **kwargs)
+
+    def wait_until_finished(self) -> None:
+        """Waits for the save, and raises what went wrong. Can be called again, and from several threads."""
+        self._background.wait()
+
+    def check_for_errors(self) -> None:
+        """Raises what went wrong with a save that has ended."""
+        self._background.check()
+
+    def is_busy(self) -> bool:
+        """Whether a save is in progress."""
+        return self._background.is_busy()
+
+    def cancel(self) -> None:
+        """Waits for the save: one that has begun is finished."""
+        self.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for the save, and lets go of the handler."""
+        try:
+            self.wait_until_finished()
+        finally:
+            super().close()
+
+
+class Background:
+    """One task in a thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def run(self, task: Any, then: Any = None) -> None:
+        """Begins a task; the one before has been waited for."""
+
+        def work() -> None:
+            try:
+                task()
+                if then is not None:
+                    then()
+            except BaseException as error:
+                self._error = error
+
+        # Not a daemon: the program waits for it at its end.
+        self._thread = threading.Thread(target=work, name="regrow.orbax save")
+        self._thread.start()
+
+    def is_busy(self) -> bool:
+        """Whether it is running."""
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    def wait(self) -> None:
+        """Waits for it, and raises what went wrong, once."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raises what went wrong, once."""
+        if self.is_busy():
+            return
+        with self._lock:
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+class PyTreeCheckpointer(Checkpointer):
+    """Saves and restores pytrees."""
+
+    def __init__(
+        self,
+        primary_host: int | None = 0,
+        use_ocdbt: bool = True,
+        use_zarr3: bool = False,
+        use_compression: bool = True,
+    ) -> None:
+        super().__init__(
+            PyTreeCheckpointHandler(use_ocdbt=use_ocdbt, use_zarr3=use_zarr3, use_compression=use_compression)
+        )
+
+
+class StandardCheckpointer(AsyncCheckpointer):
+    """Saves pytrees of arrays and numbers in the background. Call `wait_until_finished` before the files are used."""
+
+    def __init__(
+        self,
+        *,
+        async_options: AsyncOptions | None = None,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        file_options: Any = None,
+        atomicity_options: Any = None,
+        checkpoint_metadata_store: Any = None,
+        temporary_path_class: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        handler = StandardCheckpointHandler(**kwargs)
+        super().__init__(handler, async_options=async_options, file_options=file_options)
+
+    def save(  # type: ignore[override]
+        self,
+        directory: Any,
+        state: Any,
+        *args: Any,
+        save_args: Any = None,
+        force: bool = False,
+        custom_metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Begins to save a pytree.
+
+        Args:
+            directory: An absolute path.
+            state: The pytree, or `StandardSaveArgs`.
+            *args: Arguments made for the handler, instead.
+            save_args: A tree of `SaveArgs`.
+            force: Replace a checkpoint that is there.
+            custom_metadata: Your own metadata.
+            **kwargs: More, by name.
+        """
+        given = next((value for value in (state, *args, *kwargs.values()) if is_args(value)), None)
+        chosen = StandardSaveArgs(state, save_args) if given is None else given
+        super().save(directory, args=chosen, force=force, custom_metadata=custom_metadata)
+
+    def restore(self, directory: Any, target: Any = None, *args: Any, strict: bool = True, **kwargs: Any) -> Any:
+        """Restores a pytree as the target has it; with `strict=False` also to other shapes."""
+        given = next((value for value in (target, *args, *kwargs.values()) if is_args(value)), None)
+        chosen = StandardRestoreArgs(target, strict=strict) if given is None else given
+        return super().restore(directory, args=chosen)

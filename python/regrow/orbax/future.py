@@ -1,0 +1,8 @@
+"""Futures, as Orbax names them."""
+
+from __future__ import annotations
+
+from ._interfaces import ChainedFuture, Future, NoopFuture
+from ._interfaces import CommitFuture as CommitFutureAwaitingContractedSignals
+
+__all__ = ["ChainedFuture", "CommitFutureAwaitingContractedSignals", "Future", "NoopFuture"]

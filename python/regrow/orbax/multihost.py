@@ -1,0 +1,62 @@
+"""The processes of a job, as Orbax asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._jax import jax
+
+__all__ = [
+    "is_jax_distributed_client_initialized",
+    "is_primary_host",
+    "process_count",
+    "process_index",
+    "reached_preemption",
+    "sync_global_processes",
+]
+
+
+def process_index() -> int:
+    """The number of this process."""
+    return int(jax.process_index())
+
+
+def process_count() -> int:
+    """How many processes there are."""
+    return int(jax.process_count())
+
+
+def is_primary_host(primary_host: int | None = 0) -> bool:
+    """Whether this process is the one of that number; with `None` every one is."""
+    return primary_host is None or primary_host == jax.process_index()
+
+
+def is_jax_distributed_client_initialized() -> bool:
+    """Whether this process belongs to a job of several."""
+    from jax._src import distributed
+
+    return distributed.global_state.client is not None
+
+
+def sync_global_processes(
+    name: str,
+    *,
+    timeout: int | None = None,
+    processes: Any = None,
+    barrier_sync_fn: Any = None,
+    record_event_name: str = "",
+) -> None:
+    """Waits for all processes."""
+    from ._saving import barrier
+
+    barrier(name, timeout or 300)
+
+
+def reached_preemption(step: int) -> bool:
+    """Whether JAX' preemption service wants a save at this step; false where the service is off."""
+    from jax.experimental import multihost_utils
+
+    try:
+        return bool(multihost_utils.reached_preemption_sync_point(step))
+    except RuntimeError:
+        return False

@@ -1,0 +1,73 @@
+"""Options, as Orbax names them. Those that say how Orbax does its work are accepted and change nothing here."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+
+@dataclasses.dataclass
+class AsyncOptions:
+    """How saves in the background go.
+
+    Attributes:
+        timeout_secs: How long the processes of a job wait for each other.
+        barrier_sync_fn: Orbax' own barrier; not used, the engine has one.
+        post_finalization_callback: Is called when a checkpoint has been committed.
+        create_directories_asynchronously: Not used: nothing is created before the background save begins.
+    """
+
+    timeout_secs: int = 1200
+    barrier_sync_fn: Any = None
+    post_finalization_callback: Callable[[], None] | None = None
+    create_directories_asynchronously: bool = True
+
+
+@dataclasses.dataclass
+class MultiprocessingOptions:
+    """Which processes take part, and who commits: always process 0."""
+
+    primary_host: int | None = 0
+    active_processes: set[int] | None = None
+    barrier_sync_key_prefix: str | None = None
+
+
+class AtomicityMode(enum.Enum):
+    """How Orbax makes a checkpoint appear at once; the engine decides that by the storage."""
+
+    AUTO = "auto"
+    ATOMIC_RENAME = "atomic_rename"
+    COMMIT_FILE = "commit_file"
+
+
+@dataclasses.dataclass
+class AtomicityOptions:
+    """Accepted; the engine decides by the storage."""
+
+    mode: AtomicityMode = AtomicityMode.AUTO
+    allow_legacy_atomic_rename: bool = False
+
+
+@dataclasses.dataclass
+class FileOptions:
+    """Permissions of the folders that are made."""
+
+    path_permission_mode: int | None = None
+    skip_sync_file_validations: bool = False
+    cns2_storage_options: Any = None
+
+
+@dataclasses.dataclass
+class MemoryLimitOptions:
+    """Accepted; the engine works under a budget of its own."""
+
+    max_transfer_concurrent_gb: int | None = None
+
+
+@dataclasses.dataclass
+class Cns2StorageOptions:
+    """Accepted and not used."""
+
+    default_data_governance_annotations: Any = None

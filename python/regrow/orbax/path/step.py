@@ -1,0 +1,260 @@
+"""Names of steps: how they are written, and which are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
+
+ALLOWED_STEP_NAME_PATTERN = r"(.+)_(\d+)"
+is_path_finalized = is_checkpoint_finalized = is_finalized
+is_path_temporary = is_tmp_checkpoint = is_temporary
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """A step that is there."""
+
+    step: int
+    path: Any
+
+    @property
+    def commit_timestamp(self) -> Any:
+        """When it was last written."""
+        import datetime
+
+        return datetime.datetime.fromtimestamp(self.path.stat().st_mtime, tz=datetime.UTC)
+
+
+class NameFormat:
+    """How the folder of a step is called. Subclass it for names of your own."""
+
+    def build_name(self, step: int) -> str:
+        """The name of a step."""
+        raise NotImplementedError
+
+    def find_all(self, base_path: Any) -> Iterator[Metadata]:
+        """The committed steps of a folder."""
+        raise NotImplementedError
+
+    def find_step(self, base_path: Any, step: int) -> Metadata:
+        """One of them.
+
+        Raises:
+            ValueError: if it is not there.
+        """
+        for found in self.find_all(base_path):
+            if found.step == step:
+                return found
+        raise ValueError(f"No step path found with name={self.build_name(step)}, step={step} in {base_path}")
+
+
+@dataclasses.dataclass(frozen=True)
+class StandardNameFormat(NameFormat):
+    """``[<prefix>_]<number>``, the number padded with zeros where a width is given."""
+
+    step_prefix: str | None = None
+    step_format_fixed_length: int | None = None
+    single_host_load_and_broadcast: bool = False
+
+    def build_name(self, step: int) -> str:
+        """The name of a step."""
+        number = str(step) if self.step_format_fixed_length is None else f"{step:0{self.step_format_fixed_length}d}"
+        return f"{step_prefix_with_underscore(self.step_prefix)}{number}"
+
+    def parse(self, name: str) -> int | None:
+        """The step of a name; `None` if it is no name of a step."""
+        prefix = step_prefix_with_underscore(self.step_prefix)
+        if not name.startswith(prefix):
+            return None
+        number = name[len(prefix) :]
+        if not re.fullmatch(r"\d+", number, re.ASCII) or self.build_name(int(number)) != name:
+            return None
+        return int(number)
+
+    def find_all(self, base_path: Any) -> Iterator[Metadata]:
+        """The committed steps of a folder."""
+        for child in as_path(base_path).iterdir():
+            step = self.parse(child.name)
+            if step is not None and child.is_dir():
+                yield Metadata(step, child)
+
+    def find_step(self, base_path: Any, step: int) -> Metadata:
+        """One of them.
+
+        Raises:
+            ValueError: if it is not there.
+        """
+        path = as_path(base_path) / self.build_name(step)
+        if not path.exists():
+            raise ValueError(f"No step path found with name={path.name}, step={step} in {base_path}")
+        return Metadata(step, path)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CompositeNameFormat(NameFormat):
+    write: NameFormat
+    read: tuple[NameFormat, ...]
+
+    def build_name(self, step: int) -> str:
+        return self.write.build_name(step)
+
+    def find_all(self, base_path: Any) -> Iterator[Metadata]:
+        seen = set()
+        for form in self.read:
+            for found in form.find_all(base_path):
+                if found.step not in seen:
+                    seen.add(found.step)
+                    yield found
+
+
+def standard_name_format(
+    *,
+    step_prefix: str | None = None,
+    step_format_fixed_length: int | None = None,
+    single_host_load_and_broadcast: bool = False,
+    temporary_path_cls: Any = None,
+    atomicity_options: Any = None,
+) -> NameFormat:
+    """``[<prefix>_]<number>``."""
+    return StandardNameFormat(step_prefix, step_format_fixed_length, single_host_load_and_broadcast)
+
+
+def composite_name_format(write_name_format: NameFormat, read_name_formats: Sequence[NameFormat]) -> NameFormat:
+    """Several names that are read, of which one is written.
+
+    Raises:
+        ValueError: if what is written would not be read.
+    """
+    if write_name_format not in read_name_formats:
+        raise ValueError(f"{read_name_formats} must include {write_name_format}.")
+    return _CompositeNameFormat(write_name_format, tuple(read_name_formats))
+
+
+def step_prefix_with_underscore(step_prefix: str | None) -> str:
+    """The prefix as it stands in names."""
+    return "" if step_prefix is None else f"{step_prefix}_"
+
+
+def build_step_path(base_path: Any, name_format: NameFormat, step: int) -> Any:
+    """The path of a step, there or not."""
+    return as_path(base_path) / name_format.build_name(step)
+
+
+def find_step_path(base_path: Any, name_format: NameFormat, *, step: int, include_uncommitted: bool = False) -> Any:
+    """The path of a step that is there.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    return name_format.find_step(base_path, step).path
+
+
+def maybe_find_step_metadata(base_path: Any, name_format: NameFormat, *, step: int) -> Metadata | None:
+    """A step, if it is there."""
+    try:
+        return name_format.find_step(base_path, step)
+    except ValueError:
+        return None
+
+
+def build_step_metadatas(step_paths: Iterable[Any], build_metadata: Callable[[Any], Any]) -> Iterator[Any]:
+    """What `build_metadata` says of paths, those that it says nothing of left out."""
+    return (found for path in step_paths if (found := build_metadata(path)) is not None)
+
+
+def latest_step_metadata(root_path: Any, name_format: NameFormat) -> Metadata | None:
+    """The step with the highest number; `None` if there is none."""
+    return max(name_format.find_all(root_path), key=lambda found: found.step, default=None)
+
+
+def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameFormat) -> Metadata:
+    """The step that a path is of.
+
+    Raises:
+        ValueError: if it is no name of a step.
+    """
+    path = as_path(checkpoint_path)
+    for found in name_format.find_all(path.parent):
+        if found.path.name == path.name:
+            return found
+    raise ValueError(f"Failed to resolve step metadata for path={checkpoint_path}")
+
+
+def get_save_directory(
+    step: int,
+    directory: Any,
+    name: str | None = None,
+    step_prefix: str | None = None,
+    override_directory: Any = None,
+    step_format_fixed_length: int | None = None,
+    step_name_format: NameFormat | None = None,
+) -> Any:
+    """Where a step, or an item of it, is saved."""
+    if directory is None:
+        raise ValueError("Directory cannot be None.")
+    form = step_name_format or StandardNameFormat(step_prefix, step_format_fixed_length)
+    path = build_step_path(override_directory or directory, form, step)
+    return path if name is None else path / name
+
+
+def step_from_checkpoint_name(name: str) -> int:
+    """The step of a name with any prefix.
+
+    Raises:
+        ValueError: if it is no name of a step.
+    """
+    if name.isdigit():
+        return int(name)
+    match = re.fullmatch(ALLOWED_STEP_NAME_PATTERN, name)
+    if TMP_DIR_SUFFIX not in name and match:
+        return int(match.group(2))
+    raise ValueError(f"Unrecognized name format: {name}.")
+
+
+def checkpoint_steps_paths(checkpoint_dir: Any) -> list[Any]:
+    """The paths of all steps, with any prefix.
+
+    Raises:
+        ValueError: if there is no such folder.
+    """
+    folder = as_path(checkpoint_dir)
+    if not folder.exists():
+        raise ValueError(f"Path {folder} does not exist.")
+    return [path for path in folder.iterdir() if _step_of(path) is not None]
+
+
+def _step_of(path: Any) -> int | None:
+    if not path.is_dir() or is_temporary(path):
+        return None
+    try:
+        return step_from_checkpoint_name(path.name)
+    except ValueError:
+        return None
+
+
+def checkpoint_steps(checkpoint_dir: Any) -> list[int]:
+    """All steps, with any prefix."""
+    return [step_from_checkpoint_name(path.name) for path in checkpoint_steps_paths(checkpoint_dir)]
+
+
+def any_checkpoint_step(checkpoint_dir: Any) -> int | None:
+    """Some step; `None` if there is none."""
+    return next(iter(checkpoint_steps(checkpoint_dir)), None)
+
+
+def tmp_checkpoints(checkpoint_dir: Any) -> list[str]:
+    """The names of saves in progress, or what they left."""
+    folder = as_path(checkpoint_dir)
+    return [path.name for path in folder.iterdir() if is_temporary(path)] if folder.exists() else []
+
+
+all_temporary_paths = tmp_checkpoints
+
+
+def is_standard_name_format(name_format: NameFormat) -> bool:
+    """Whether it is that of `standard_name_format`."""
+    return isinstance(name_format, StandardNameFormat)

@@ -1,0 +1,211 @@
+"""Pytrees by key path: flat dicts, nested dicts of strings, descriptions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ._jax import jax
+
+PyTree = Any
+KeyPath = tuple[str, ...]
+
+
+def is_empty_node(value: Any) -> bool:
+    """Whether it is `None` or a container without children."""
+    if value is None:
+        return True
+    if isinstance(value, (Mapping, list, tuple)):
+        return len(value) == 0
+    return False
+
+
+def is_empty_or_leaf(value: Any) -> bool:
+    """Whether it is an empty node, or no container."""
+    return is_empty_node(value) or jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(value))
+
+
+def get_key_name(key: Any) -> int | str:
+    """What a key of JAX is called."""
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            found: int | str = getattr(key, name)
+            return found
+    raise ValueError(f"Unsupported key type: {type(key)}")
+
+
+def is_sequence_key(key: Any) -> bool:
+    """Whether it is an index."""
+    return isinstance(key, (jax.tree_util.FlattenedIndexKey, jax.tree_util.SequenceKey))
+
+
+def is_dict_key(key: Any) -> bool:
+    """Whether it is a name."""
+    return isinstance(key, (jax.tree_util.DictKey, jax.tree_util.GetAttrKey))
+
+
+def tuple_path_from_keypath(keypath: tuple[Any, ...]) -> KeyPath:
+    """The key path as strings."""
+    return tuple(str(get_key_name(key)) for key in keypath)
+
+
+str_keypath = tuple_path_from_keypath
+
+
+def flatten_with_path(tree: Any) -> tuple[list[tuple[tuple[Any, ...], Any]], Any]:
+    """Leaves and empty nodes with their key paths, and the structure."""
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_empty_node)
+    return flat, structure
+
+
+def from_flattened_with_keypath(flat_with_keys: list[tuple[tuple[Any, ...], Any]]) -> Any:
+    """Nested dicts and lists, of leaves with JAX' key paths."""
+    if not flat_with_keys:
+        raise ValueError("Unsupported empty flattened tree")
+    root: list[Any] = [None]
+    for keypath, leaf in flat_with_keys:
+        parent, at = root, 0
+        for key in keypath:
+            if parent[at] is None:
+                parent[at] = [] if is_sequence_key(key) else {}
+            node, name = parent[at], get_key_name(key)
+            if isinstance(node, list):
+                node += [None] * (int(name) + 1 - len(node))
+            else:
+                node.setdefault(name, None)
+            parent, at = node, name  # type: ignore[assignment]
+        parent[at] = leaf
+    return root[0]
+
+
+def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
+    """The same with dicts for classes and lists for tuples."""
+    flat, _ = flatten_with_path(tree)
+    kept = [(path, leaf) for path, leaf in flat if keep_empty_nodes or not is_empty_node(leaf)]
+    if kept and not kept[0][0]:
+        return tree
+    return from_flattened_with_keypath(kept) if kept else {}
+
+
+def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = False) -> Any:
+    """The leaves of nested dicts and lists, in the containers of a target."""
+
+    def find(keypath: tuple[Any, ...], leaf: Any) -> Any:
+        if is_empty_node(leaf):
+            return leaf
+        found = serialized
+        for key in keypath:
+            name = get_key_name(key)
+            found = found[name if not isinstance(found, Mapping) or name in found else str(name)]
+        return found
+
+    return jax.tree_util.tree_map_with_path(find, target, is_leaf=is_empty_node if keep_empty_nodes else None)
+
+
+def is_flat_dict(tree: Any) -> bool:
+    """Whether it is a dict without containers in it."""
+    return isinstance(tree, dict) and all(is_empty_or_leaf(value) for value in tree.values())
+
+
+def to_flat_dict(
+    tree: Any,
+    sep: str | None = None,
+    keep_empty_nodes: bool = False,
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> dict[Any, Any]:
+    """Leaves by key path: tuples of strings, or with `sep` strings."""
+    stop: Callable[[Any], bool] = lambda node: is_empty_node(node) or (is_leaf is not None and is_leaf(node))  # noqa: E731
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stop)
+    named = {tuple_path_from_keypath(path): leaf for path, leaf in flat if keep_empty_nodes or not is_empty_node(leaf)}
+    return named if sep is None else {sep.join(path): leaf for path, leaf in named.items()}
+
+
+def from_flat_dict(
+    flat_dict: Mapping[Any, Any], target: Any = None, sep: str | None = None, *, inplace: bool = False
+) -> Any:
+    """The tree of a flat dict: with the containers of a target, or nested dicts."""
+    if target is None:
+        out: dict[Any, Any] = {}
+        for path, leaf in flat_dict.items():
+            keys = tuple(path.split(sep)) if sep is not None else path
+            node = out
+            for key in keys[:-1]:
+                node = node.setdefault(key, {})
+            node[keys[-1]] = leaf
+        return out
+    flat, structure = flatten_with_path(target)
+    leaves = []
+    for keypath, leaf in flat:
+        path = tuple_path_from_keypath(keypath)
+        key = sep.join(path) if sep is not None else path
+        leaves.append(leaf if is_empty_node(leaf) and key not in flat_dict else flat_dict[key])
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def param_name_from_keypath(keypath: tuple[Any, ...]) -> str:
+    """The name that a leaf is stored under."""
+    return ".".join(tuple_path_from_keypath(keypath))
+
+
+def get_param_names(item: Any, *, include_empty_nodes: bool = True) -> Any:
+    """The tree with the names that its leaves are stored under."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: param_name_from_keypath(path), item, is_leaf=is_empty_node if include_empty_nodes else None
+    )
+
+
+def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None, support_format: bool = False) -> Any:
+    """A description of an array, with its sharding; numbers become `scalar_dtype`, if that is given."""
+    if isinstance(arr, (int, float)) and not isinstance(arr, np.generic):
+        return arr if scalar_dtype is None else scalar_dtype(arr)
+    if isinstance(arr, str):
+        return arr
+    if arr is PLACEHOLDER_LEAF:
+        return arr
+    if not (hasattr(arr, "shape") and hasattr(arr, "dtype")):
+        raise ValueError(f"Unsupported type: {type(arr)}")
+    sharding: Any = getattr(arr, "sharding", None)
+    if hasattr(sharding, "to_jax_sharding"):
+        sharding = sharding.to_jax_sharding()
+    if getattr(arr, "shape", None) == () and type(arr).__name__ == "ScalarMetadata":
+        return 0 if np.dtype(arr.dtype).kind in "iu" else 0.0
+    return jax.ShapeDtypeStruct(tuple(arr.shape), arr.dtype if dtype is None else dtype, sharding=sharding)
+
+
+PLACEHOLDER_LEAF = ...
+
+
+def tree_difference(
+    a: Any,
+    b: Any,
+    *,
+    is_leaf: Callable[[Any], bool] | None = None,
+    leaves_equal: Callable[[Any, Any], bool] | None = None,
+) -> Any:
+    """What differs between two trees, as a flat dict of pairs; `None` if nothing does."""
+    left, right = (to_flat_dict(tree, keep_empty_nodes=True, is_leaf=is_leaf) for tree in (a, b))
+    out = {}
+    for path in {**left, **right}:
+        one, other = left.get(path, ...), right.get(path, ...)
+        is_same = path in left and path in right and (leaves_equal is None or leaves_equal(one, other))
+        if not is_same:
+            out[path] = (one, other)
+    return out or None
+
+
+def merge_trees(*trees: Any, overwrite: bool = False, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Nested dicts with the leaves of all of the trees.
+
+    Raises:
+        ValueError: if two have the same leaf and `overwrite` is false.
+    """
+    merged: dict[Any, Any] = {}
+    for tree in trees:
+        flat = to_flat_dict(tree, keep_empty_nodes=True, is_leaf=is_leaf)
+        double = next((path for path in flat if path in merged), None)
+        if double is not None and not overwrite:
+            raise ValueError(f"two trees have a leaf {'/'.join(double)}\n  help: give overwrite=True")
+        merged |= flat
+    return from_flat_dict(merged)

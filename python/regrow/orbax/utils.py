@@ -1,0 +1,99 @@
+"""Helpers, as Orbax names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._jax import jax
+from ._paths import TMP_DIR_SUFFIX
+from .multihost import is_primary_host, reached_preemption, sync_global_processes
+from .path.step import (
+    any_checkpoint_step,
+    checkpoint_steps,
+    checkpoint_steps_paths,
+    get_save_directory,
+    is_checkpoint_finalized,
+    is_tmp_checkpoint,
+    step_from_checkpoint_name,
+    tmp_checkpoints,
+)
+from .tree import (
+    deserialize_tree,
+    from_flat_dict,
+    from_flattened_with_keypath,
+    get_key_name,
+    is_dict_key,
+    is_empty_node,
+    is_empty_or_leaf,
+    is_sequence_key,
+    serialize_tree,
+    to_flat_dict,
+    to_shape_dtype_struct,
+    tuple_path_from_keypath,
+)
+
+__all__ = [
+    "TMP_DIR_SUFFIX",
+    "any_checkpoint_step",
+    "checkpoint_steps",
+    "checkpoint_steps_paths",
+    "deserialize_tree",
+    "from_flat_dict",
+    "from_flattened_with_keypath",
+    "fully_replicated_host_local_array_to_global_array",
+    "get_key_name",
+    "get_save_directory",
+    "is_checkpoint_finalized",
+    "is_dict_key",
+    "is_empty_node",
+    "is_empty_or_leaf",
+    "is_gcs_path",
+    "is_primary_host",
+    "is_scalar",
+    "is_sequence_key",
+    "is_tmp_checkpoint",
+    "pytree_structure",
+    "reached_preemption",
+    "record_saved_duration",
+    "serialize_tree",
+    "step_from_checkpoint_name",
+    "sync_global_devices",
+    "sync_global_processes",
+    "tmp_checkpoints",
+    "to_flat_dict",
+    "to_shape_dtype_struct",
+    "tuple_path_from_keypath",
+]
+
+sync_global_devices = sync_global_processes
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether it is a number."""
+    return isinstance(value, (int, float, np.number))
+
+
+def is_gcs_path(path: Any) -> bool:
+    """Whether it is a place on Google's storage."""
+    return str(path).startswith(("gs://", "/gcs/"))
+
+
+def record_saved_duration(checkpoint_start_time: float) -> None:
+    """Nothing: the engine's reports say how long a save has taken."""
+
+
+def pytree_structure(directory: Any) -> Any:
+    """The tree that is stored, with the metadata of its leaves."""
+    from ._read import pytree_metadata
+
+    return pytree_metadata(directory).tree
+
+
+def fully_replicated_host_local_array_to_global_array(arr: Any) -> Any:
+    """An array of this process, as one that all processes have on all of their devices."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    value = np.asarray(arr)
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
