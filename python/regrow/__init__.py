@@ -57,11 +57,16 @@ if TYPE_CHECKING:
     from ._executors import Executor as Executor
     from ._executors import ray_executor
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
+    from ._items import Files, Json, load_items, save_items, save_items_async
     from ._job import Job
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
     from ._list import Listed, list_checkpoints
     from ._location import Location
     from ._location import StrPath as StrPath
+    from ._manager import Manager
+    from ._manager_policies import StepName
+    from ._manager_restore import PassedOver
+    from ._manager_steps import Step
     from ._nodes import Node, PrngKey, UnknownLeaf
     from ._open import load, open, overview, verify
     from ._options import OrbaxOptions
@@ -89,6 +94,7 @@ __all__ = [
     "Coordinator",
     "CopyReport",
     "CorruptError",
+    "Files",
     "Finding",
     "Folder",
     "IncompleteCheckpointWarning",
@@ -97,6 +103,7 @@ __all__ = [
     "IoError",
     "Item",
     "Job",
+    "Json",
     "Leaf",
     "LeafForm",
     "LeafHandler",
@@ -109,6 +116,7 @@ __all__ = [
     "LoadReport",
     "Location",
     "Loss",
+    "Manager",
     "MismatchError",
     "NameCollisionError",
     "Node",
@@ -116,6 +124,7 @@ __all__ = [
     "NotDurableError",
     "NotFoundError",
     "OrbaxOptions",
+    "PassedOver",
     "PermissionDeniedError",
     "PlannedLeaf",
     "PrngKey",
@@ -129,6 +138,8 @@ __all__ = [
     "SourceChangedError",
     "StageReport",
     "StandardHandler",
+    "Step",
+    "StepName",
     "StorageFullError",
     "TimedOutError",
     "UncommittedError",
@@ -140,12 +151,15 @@ __all__ = [
     "copy",
     "list_checkpoints",
     "load",
+    "load_items",
     "open",
     "overview",
     "ray_executor",
     "remove",
     "save",
     "save_async",
+    "save_items",
+    "save_items_async",
     "verify",
 ]
 
@@ -157,6 +171,7 @@ _HOMES = {
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_coordination": ("Coordinator", "Folder", "coordinator"),
+    "_items": ("Files", "Json", "load_items", "save_items", "save_items_async"),
     "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
     "_executors": ("Executor", "ray_executor"),
@@ -164,6 +179,10 @@ _HOMES = {
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),
     "_list": ("Listed", "list_checkpoints"),
     "_location": ("Location", "StrPath"),
+    "_manager": ("Manager",),
+    "_manager_policies": ("StepName",),
+    "_manager_restore": ("PassedOver",),
+    "_manager_steps": ("Step",),
     "_nodes": ("Node", "PrngKey", "UnknownLeaf"),
     "_open": ("load", "open", "overview", "verify"),
     "_options": ("OrbaxOptions",),

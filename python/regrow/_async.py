@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Generator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Protocol, Unpack, get_args
 
 from . import _arguments, _job, _native, _options
 from ._errors import CancelledError, InvalidArgumentError, RegrowError
@@ -230,24 +230,45 @@ def save_async(
         LeafTypeError: for a leaf or key that no checkpoint can hold. Other failures are for the handle to say.
     """
     SAVE.chosen("save_async", options, _OWN)
-    return _default_saver().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
+    return saver_of_calls().save(path, tree, when_busy=when_busy, copy=copy, check_source=check_source, **options)
 
 
 # ---- the saver behind save_async, and the end of the program -------------------------------------------------
 
+
+class Drained(Protocol):
+    """Something that follows saves, and knows of failures that nobody else was told of."""
+
+    def drain(self) -> list[BaseException]:
+        """Waits until all is done; what went wrong."""
+
+
 _savers: weakref.WeakSet[AsyncSaver] = weakref.WeakSet()
+_following: set[Drained] = set()
 _default: AsyncSaver | None = None
 _waits_at_exit = False
 
 _TELL_AFTER_SECONDS = 1.0
 
 
-def _default_saver() -> AsyncSaver:
+def saver_of_calls() -> AsyncSaver:
+    """The saver behind `save_async` and `save_items_async`."""
     global _default
     # A saver is of no use in a child: its thread is the parent's.
     if _default is None or _default._pid != os.getpid():
         _default = AsyncSaver()
     return _default
+
+
+def end_with_program(follower: Drained) -> None:
+    """Waits for this, too, when the program ends, before the savers that it looks at."""
+    _following.add(follower)
+    _wait_at_exit()
+
+
+def ended(follower: Drained) -> None:
+    """It has ended before."""
+    _following.discard(follower)
 
 
 def _wait_at_exit() -> None:
@@ -259,7 +280,8 @@ def _wait_at_exit() -> None:
 
 
 def _at_exit() -> None:
-    failures = [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
+    failures: list[BaseException] = [failure for follower in list(_following) for failure in follower.drain()]
+    failures += [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
     if not failures:
         return
     for failure in failures:

@@ -195,6 +195,70 @@ class AsyncSaver:
         """Where the save that is running goes, bytes done, bytes in all."""
 
     def release_memory(self) -> None: ...
+    def wait_for_room(self, when_busy: str) -> float:
+        """Waits until a save need not wait for an earlier one; seconds."""
+
+    def save_items(self, items: ItemsSave, copy: str, check_source: bool, seconds: float, waited: float) -> SaveHandle:
+        """Adds the trees that `items` keeps to it, as they are now, and commits it."""
+
+@final
+class ItemsSave:
+    """A checkpoint of several items that is being written."""
+
+    def __new__(
+        cls,
+        path: _Place,
+        options: tuple[Any, ...],
+        gets_signals: bool,
+        progress: Callable[[int, int], object] | None,
+    ) -> ItemsSave: ...
+    @property
+    def path(self) -> str: ...
+    def tree(
+        self,
+        name: str,
+        structure: Structure,
+        leaves: _LeavesIn,
+        options: tuple[Any, ...],
+        gets_signals: bool,
+    ) -> None:
+        """Adds a tree."""
+
+    def later(self, name: str, structure: Structure, leaves: _LeavesIn, options: tuple[Any, ...]) -> None:
+        """Keeps a tree for `AsyncSaver.save_items`, which adds it."""
+
+    def json(self, name: str, text: str, file: str | None) -> None:
+        """Adds a JSON document of this text, in a file of this name or the usual one."""
+
+    def metrics(self, text: str) -> None:
+        """Adds metrics, a JSON object of this text."""
+
+    def file(self, name: str, file: str, data: bytes) -> None:
+        """Adds one file of an item."""
+
+    def copy_of(self, name: str, source: str) -> None:
+        """Adds a copy of a local file or folder."""
+
+    def folder(self, name: str) -> str:
+        """A local folder for the files of an item, until the commit."""
+
+    def handler(self, item: str, handler: str) -> None:
+        """The class by which Orbax reads an item."""
+
+    def metadata(self, text: str) -> None:
+        """Adds members to the checkpoint's own metadata, a JSON object of this text."""
+
+    def commit(self, gets_signals: bool) -> _Saved:
+        """Gives the checkpoint its name; the report."""
+
+    def drop(self) -> None:
+        """Gives it up: nothing is left."""
+
+    def cancel(self) -> None:
+        """Asks whoever is at work to stop."""
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes done, bytes in all."""
 
 @final
 class SaveHandle:
@@ -293,6 +357,95 @@ def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
 
 def list_checkpoints(folder: _Place) -> list[_Listed]:
     """The checkpoints right in a folder."""
+
+_Step = tuple[int, str, Location, float | None, str, str]
+"""Number, name, place, seconds since 1970, metrics and metadata as JSON."""
+
+_Deletion = tuple[int, str, int, str | None, _Finding | None]
+"""Number; ``removed``, ``moved``, ``leased``, ``gone`` or ``failed``; bytes, where it is now, why it failed."""
+
+_Numbers = list[int]
+_Deletions = list[_Deletion]
+_Forms = list[tuple[str | None, int | None]]
+_StepList = tuple[list[_Step], list[str], list[str]]
+_StepFacts = tuple[int, float | None, str, bool, bool]
+"""Number, seconds since 1970, metrics as JSON, whether somebody reads it, whether it is known to be damaged."""
+
+@final
+class Steps:
+    """A folder of steps. Forms of names are prefix and width, the one that is written first; those of the folder if
+    `None`."""
+
+    def __new__(cls, root: _Place, forms: Sequence[tuple[str | None, int | None]] | None) -> Steps: ...
+    @property
+    def root(self) -> Location: ...
+    @property
+    def forms(self) -> _Forms: ...
+    def name(self, step: int) -> str:
+        """The name of a new step."""
+
+    def parse(self, name: str) -> int | None:
+        """The step of a name; `None` for a name of another form."""
+
+    def place(self, step: int) -> Location:
+        """Where a new step goes."""
+
+    def list(self) -> _StepList:
+        """Committed steps by number, names of saves that never ended, and notes."""
+
+    def latest(self) -> _Step | None: ...
+    def find(self, step: int) -> _Step | None: ...
+    def step(self, step: int) -> _Step:
+        """Raises if it is not there."""
+
+    def stock(self, step: int) -> tuple[int, int] | None:
+        """Files and bytes, where the storage knows."""
+
+    def is_at_fault(self, step: int, kind: str) -> bool:
+        """Whether an error of this kind, of restoring the step, is that step's own fault."""
+
+    def leased(self) -> _Numbers:
+        """Steps that somebody reads."""
+
+    def lease(self, step: int) -> StepLease: ...
+    def lock(self) -> WriterLock: ...
+    def delete(self, steps: Sequence[int], aside: str | None, also_leased: bool) -> _Deletions: ...
+    def tidy(self, saved: int, keep: str, verify: bool, aside: str | None) -> _Deletions:
+        """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
+
+    def refresh(self) -> None:
+        """Brings the pointer in line with the list."""
+
+@final
+class StepLease:
+    """Keeps a step from being deleted."""
+
+    def release(self) -> None: ...
+
+@final
+class WriterLock:
+    """The right to write to a folder of steps."""
+
+    def release(self) -> None: ...
+
+def wants_step(
+    when: str,
+    step: int,
+    latest: int | None,
+    seconds_since_save: float | None,
+    is_preempted: bool,
+    is_saving: bool,
+) -> bool:
+    """Whether a step is to be saved. The condition is JSON: ``"always"``, ``"first"``, ``"preempted"``,
+    ``{"every": 100}``, ``{"steps": [1, 2]}``, ``{"after_seconds": 60}``, ``{"any": [...]}``, ``{"all": [...]}``."""
+
+def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
+    """The steps that may go. The policy is JSON: ``"all"``, ``{"latest": 3}``, ``{"every_steps": 1000}``,
+    ``{"every_seconds": 60}``, ``{"latest_seconds": 60}``, ``{"steps": [1, 2]}``, ``{"any": [...]}``,
+    ``{"best": {"metric": "loss", "mode": "min", "count": 1, "without_metric": true}}``."""
+
+def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
+    """The best step by a metric; the newest of equals."""
 
 def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
     """Opens a checkpoint of any layout."""
@@ -460,6 +613,9 @@ class Checkpoint:
     def steps(self) -> list[int]: ...
     @property
     def items(self) -> list[tuple[str, str]]: ...
+    def item_files(self, item: str) -> list[tuple[str, bytes]]:
+        """The files of an item, by their names below it."""
+
     @property
     def metadata(self) -> str | None: ...
     @property

@@ -11,6 +11,7 @@ use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
 use crate::error::{OrRaise, released};
 use crate::gather::let_go;
+use crate::items::ItemsSave;
 use crate::leaves::{LeavesIn, to_leaves};
 use crate::location::LocationIn;
 use crate::options::{SaveIn, save_options};
@@ -79,6 +80,40 @@ impl AsyncSaver {
         options.before.seconds = seconds + since.elapsed().as_secs_f64();
         let handle = released(py, || self.0.save_tree(path, &options, || Ok(tree)))?;
         Ok(handle.map(SaveHandle))
+    }
+
+    /// Waits until a save need not wait for an earlier one; seconds.
+    fn wait_for_room(&self, py: Python<'_>, when_busy: &str) -> PyResult<f64> {
+        let (when_busy, since) = (to_when_busy(when_busy).or_raise()?, Instant::now());
+        let has_room = |step| self.0.wait_for_room(when_busy, step);
+        wait(py, None, |step| has_room(step).map(|has_room| has_room.then_some(())))?;
+        Ok(since.elapsed().as_secs_f64())
+    }
+
+    /// Adds the trees that `items` keeps to it, as they are now, and commits it. `seconds` have gone by since the caller
+    /// began, `waited` of them for an earlier save.
+    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
+    fn save_items(
+        &self,
+        py: Python<'_>,
+        items: PyRef<'_, ItemsSave>,
+        copy: &str,
+        check_source: bool,
+        seconds: f64,
+        waited: f64,
+    ) -> PyResult<SaveHandle> {
+        let on_end = OnEnd::new(|| {
+            Python::try_attach(let_go);
+        });
+        let options = AsyncOptions {
+            copy: to_copy(copy).or_raise()?,
+            check_source,
+            on_end: Some(on_end),
+            before: Blocked { seconds, waited_seconds: waited, copied_bytes: 0 },
+            ..AsyncOptions::default()
+        };
+        let (begun, trees) = (items.take().or_raise()?, items.take_waiting());
+        released(py, || self.0.save_items(begun, trees, &options)).map(SaveHandle)
     }
 
     /// Waits until nothing is left to save; `False` if that takes longer than `timeout` seconds.

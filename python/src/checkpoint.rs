@@ -206,6 +206,12 @@ impl Checkpoint {
         self.0.description().items.clone()
     }
 
+    /// The files of an item, by their names below it.
+    fn item_files<'py>(&self, py: Python<'py>, item: &str) -> PyResult<Vec<(String, Bound<'py, PyBytes>)>> {
+        let files = released(py, || self.0.item_files(item))?;
+        Ok(files.into_iter().map(|(name, bytes)| (name, PyBytes::new(py, &bytes))).collect())
+    }
+
     #[getter]
     fn metadata(&self) -> Option<String> {
         self.0.description().custom_metadata.as_ref().map(ToString::to_string)

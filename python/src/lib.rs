@@ -19,11 +19,13 @@
 //! | `checkpoint` | an opened checkpoint |
 //! | `regions` | regions of its leaves into memory of the caller |
 //! | `background` | saves while Python goes on |
+//! | `items` | several things in one checkpoint |
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
+//! | `steps` | a folder of steps: what is kept, who reads and who writes |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
 //! | `safetensors` | safetensors files as safetensors shows them |
 //! | `trak` | a TRAK store: rows, marks, flags |
@@ -49,6 +51,7 @@ mod error;
 mod flatten;
 mod flax;
 mod gather;
+mod items;
 mod leaves;
 mod list;
 mod literal;
@@ -60,6 +63,7 @@ mod regions;
 mod remove;
 mod safetensors;
 mod shards;
+mod steps;
 mod trak;
 mod unflatten;
 mod watch;
@@ -96,6 +100,8 @@ mod _native {
     #[pymodule_export]
     use crate::gather::{TemplateLeaves, leaf_columns, template_leaves};
     #[pymodule_export]
+    use crate::items::ItemsSave;
+    #[pymodule_export]
     use crate::list::list_checkpoints;
     #[pymodule_export]
     use crate::literal::literal;
@@ -113,6 +119,8 @@ mod _native {
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,
     };
+    #[pymodule_export]
+    use crate::steps::{StepLease, Steps, WriterLock, best_step, steps_to_delete, wants_step};
     #[pymodule_export]
     use crate::trak::{TrakArrays, TrakStore, trak_repair};
     #[pymodule_export]

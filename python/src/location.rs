@@ -14,6 +14,13 @@ use crate::error::OrRaise;
 #[pyclass(frozen, module = "regrow._native")]
 pub struct Location(location::Location);
 
+impl Location {
+    /// What the engine has found.
+    pub fn of(location: location::Location) -> Self {
+        Self(location)
+    }
+}
+
 #[pymethods]
 impl Location {
     /// Of a path or URL, with options for its storage.

@@ -8,6 +8,7 @@ use regrow::engine::{Compression, Layout, TemplateLeaf};
 use regrow::location::ToLocation;
 use regrow::tree::{PathPattern, Tree};
 use regrow::{Error, LoadOptions, Monitor, OpenOptions, Result, SaveOptions};
+use serde_json::{Map, Value};
 
 use crate::columns::StructureIn;
 use crate::coordination::{CoordinatorIn, WaitIn, session_options};
@@ -41,7 +42,7 @@ pub type SaveIn = (
 );
 
 /// A coordinator, and how its processes wait for each other.
-type JobIn = (CoordinatorIn, WaitIn);
+pub type JobIn = (CoordinatorIn, WaitIn);
 
 /// `"none"`, or a level of zstd.
 #[derive(FromPyObject)]
@@ -72,13 +73,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
             return Err(Error::invalid(format!("the compression {name:?} is not known")));
         }
     };
-    let custom_metadata =
-        match metadata {
-            None => None,
-            Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
-                Error::invalid(format!("metadata is no JSON that can be stored: {error}"))
-            })?),
-        };
+    let custom_metadata = metadata.as_deref().map(to_metadata).transpose()?;
     let (overwrite, replace_any_file) = match overwrite {
         OverwriteIn::Checkpoint(overwrite) => (overwrite, false),
         OverwriteIn::Name(name) if name == "any file" => (true, true),
@@ -102,7 +97,7 @@ pub fn save_options(options: SaveIn) -> Result<SaveOptions> {
     })
 }
 
-fn to_job((coordinator, wait): JobIn) -> Result<Job> {
+pub fn to_job((coordinator, wait): JobIn) -> Result<Job> {
     let coordinator = Python::attach(|py| coordinator.into_coordinator(py));
     let coordinator = coordinator.map_err(|raised| {
         Error::invalid(format!("the coordinator cannot be used: {raised}"))
@@ -110,6 +105,21 @@ fn to_job((coordinator, wait): JobIn) -> Result<Job> {
     })?;
     let SessionOptions { timeout, prefix, on_wait, .. } = session_options(wait, &Monitor::new())?;
     Ok(Job { coordinator, timeout, prefix, on_wait })
+}
+
+fn to_metadata(text: &str) -> Result<Value> {
+    serde_json::from_str(text)
+        .map_err(|error| Error::invalid(format!("metadata is no JSON that can be stored: {error}")))
+}
+
+/// The members of metadata that have to be an object.
+pub fn metadata_members(text: Option<String>) -> Result<Map<String, Value>> {
+    match text.as_deref().map(to_metadata).transpose()? {
+        None => Ok(Map::new()),
+        Some(Value::Object(members)) => Ok(members),
+        Some(other) => Err(Error::invalid("the metadata of a checkpoint of items has names for its values")
+            .expected("a dict", other)),
+    }
 }
 
 /// The layout of a name, with its options as JSON.

@@ -20,7 +20,7 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, ls::Ls, overview::Overview,
-    rm::Rm, verify::Verify,
+    rm::Rm, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -165,6 +165,7 @@ enum Command {
     Convert(Convert),
     Cp(Cp),
     Rm(Rm),
+    Steps(Steps),
     Demo(Demo),
     Completions(Completions),
 }
@@ -180,6 +181,7 @@ impl Command {
             Self::Convert(convert) => convert.paths(),
             Self::Cp(cp) => cp.paths(),
             Self::Rm(rm) => vec![rm.path()],
+            Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
             Self::Completions(_) => Vec::new(),
         }
@@ -225,6 +227,7 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Command::Convert(convert) => convert.run(&cli.globals, &mut out),
         Command::Cp(cp) => cp.run(&cli.globals, &mut out),
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),
+        Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
         Command::Completions(completions) => completions.run(&mut out),
     }?;

@@ -17,7 +17,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::text::{brief, printable, printable_lines};
-use crate::tree::KeyPath;
+use crate::tree::{Key, KeyPath};
 
 /// What a function of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -247,6 +247,18 @@ impl Error {
     pub fn at_leaf(mut self, leaf: &KeyPath) -> Self {
         if self.0.place.leaf.is_none() {
             self.0.place.leaf = Some(leaf.clone());
+        }
+        self
+    }
+
+    /// The same of a tree that is part of another one: the leaf, if there is one, is below `key`.
+    #[must_use]
+    pub(crate) fn below(mut self, key: &Key) -> Self {
+        if let Some(leaf) = &mut self.0.place.leaf {
+            let mut whole = KeyPath::root();
+            whole.push(key.clone());
+            leaf.keys().iter().for_each(|key| whole.push(key.clone()));
+            *leaf = whole;
         }
         self
     }

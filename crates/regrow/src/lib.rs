@@ -30,6 +30,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`engine`] | what users call: open, save, load, verify, convert |
+//! | [`manager`] | a folder of numbered steps: when to save, what to keep, which is newest and good |
 //! | [`options`], [`report`], [`monitor`] | what a caller may ask for; what a call tells; progress and stopping |
 //! | [`tree`], [`mod@array`] | the data model: pytrees, and arrays without the types of their elements |
 //! | [`formats`] | the layouts, a folder each |
@@ -51,6 +52,7 @@ pub mod engine;
 pub mod error;
 pub mod formats;
 pub mod location;
+pub mod manager;
 pub mod monitor;
 pub mod options;
 pub mod reads;

@@ -386,6 +386,11 @@ impl StepFolder {
         Self { location: location.clone(), identity: location.identity() }
     }
 
+    /// Where it is.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
     /// Whether the location leads to something else by now.
     pub(crate) fn is_replaced(&self) -> bool {
         self.location.identity() != self.identity

@@ -267,7 +267,7 @@ impl Monitor {
     }
 
     /// Begins a piece of work: counts are set back, unless another one is under way.
-    pub(crate) fn begin(&self) -> Result<Running<'_>> {
+    pub(crate) fn begin(&self) -> Result<Running> {
         if self.0.running.fetch_add(1, Ordering::Relaxed) == 0 {
             self.0.done_bytes.store(0, Ordering::Relaxed);
             self.0.total_bytes.store(0, Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl Monitor {
             self.0.refusal.store(0, Ordering::Relaxed);
             self.enter(Stage::Prepare);
         }
-        let running = Running(self);
+        let running = Running(self.clone());
         self.check()?;
         Ok(running)
     }
@@ -376,9 +376,9 @@ impl Monitor {
 
 /// A piece of work that is under way.
 #[derive(Debug)]
-pub(crate) struct Running<'a>(&'a Monitor);
+pub(crate) struct Running(Monitor);
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
         self.0.0.running.fetch_sub(1, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::{StagedFile, StagedFolder, StagedSiblings};
-use regrow::engine::{Layout, load, verify};
+use regrow::engine::{ItemsOptions, ItemsSave, Layout, load, verify};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
@@ -23,8 +23,11 @@ const LAYOUT: &str = "REGROW_TEST_FAULT_LAYOUT";
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 
-/// The three kinds of target: a folder, a file, files beside each other.
-const LAYOUTS: [&str; 3] = ["regrow", "safetensors", "pytree_data"];
+/// The three kinds of target: a folder, a file, files beside each other. And a folder of items.
+const LAYOUTS: [&str; 4] = ["regrow", "safetensors", "pytree_data", ITEMS];
+
+/// No layout: several items in one checkpoint.
+const ITEMS: &str = "items";
 
 /// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
 const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
@@ -35,6 +38,19 @@ const EPERM: i32 = 1;
 fn options(layout: &str, overwrite: bool) -> SaveOptions {
     let layout = Layout::from_name(layout, serde_json::json!({})).unwrap();
     SaveOptions { layout, overwrite, ..SaveOptions::default() }
+}
+
+/// Saves a generation.
+fn save(target: &Path, layout: &str, generation: u8, overwrite: bool) -> regrow::Result<()> {
+    if layout != ITEMS {
+        return save_with(target, &tree(generation), &options(layout, overwrite)).map(drop);
+    }
+    let items = ItemsSave::begin(target, ItemsOptions { overwrite, ..ItemsOptions::default() })?;
+    items.tree("a", &tree(generation), &SaveOptions::default())?;
+    items.json("b", &serde_json::json!(generation))?;
+    fs::write(items.folder("c")?.join("file"), [generation])
+        .map_err(|error| regrow::Error::io("cannot write", target, error))?;
+    items.commit().map(drop)
 }
 
 /// Two arrays full of one value; their sizes differ from one generation to the next.
@@ -61,6 +77,14 @@ fn generation(path: &Path) -> Option<u8> {
         found.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap()).collect();
     let first = bytes[0][0];
     assert_eq!((bytes[0].len(), bytes[1].len()), (3000 + usize::from(first), 100));
+    if path.join("_CHECKPOINT_METADATA").is_file() && path.join("c").is_dir() {
+        assert_eq!(fs::read(path.join("c/file")).unwrap(), [first], "a mixture of generations");
+        let own = bytes[2].len();
+        assert_eq!(bytes[2][..], [&[first], &[0; 7][..own - 1]].concat());
+        assert_eq!(fs::read_dir(path).unwrap().count(), 5);
+        assert!(verify(path).unwrap().is_ok());
+        return Some(first);
+    }
     assert!(bytes.iter().all(|bytes| bytes.iter().all(|&byte| byte == first)), "a mixture of generations");
     let report = verify(path).unwrap();
     assert!(report.is_ok(), "{:?}", report.findings);
@@ -87,7 +111,7 @@ impl Scene {
         let folder = if overwrite { root.path().to_owned() } else { root.path().join("made/twice") };
         let target = folder.join(if layout == "safetensors" { "ckpt.safetensors" } else { "ckpt" });
         if overwrite {
-            save_with(&target, &tree(OLD), &options(layout, false)).unwrap();
+            save(&target, layout, OLD, false).unwrap();
         }
         Self { root, layout, target, overwrite }
     }
@@ -114,7 +138,7 @@ impl Scene {
     fn sweep(&self) {
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
         match self.layout {
-            "regrow" => drop(StagedFolder::create(&self.target, true).unwrap()),
+            "regrow" | ITEMS => drop(StagedFolder::create(&self.target, true).unwrap()),
             "safetensors" => drop(StagedFile::create(&self.target, true).unwrap()),
             _ => drop(StagedSiblings::create(&self.target, &suffixes, true).unwrap()),
         }
@@ -135,12 +159,11 @@ impl Scene {
 fn saves_once_if_it_is_told_to() {
     let (Some(target), Ok(layout)) = (env::var_os(TARGET), env::var(LAYOUT)) else { return };
     // An overwrite also where nothing is: what is refused is not what is tested.
-    let (tree, options) = (tree(NEW), options(&layout, true));
     mark();
-    let saved = save_with(Path::new(&target), &tree, &options);
+    let saved = save(Path::new(&target), &layout, NEW, true);
     mark();
     match saved {
-        Ok(_) => println!("\nSAVED"),
+        Ok(()) => println!("\nSAVED"),
         Err(error) => println!("\nFAILED {}\n{error}\nEND", error.kind().name()),
     }
 }
@@ -238,6 +261,11 @@ fn check_all_failing(layout: &'static str) {
 #[test]
 fn a_folder_of_whose_calls_one_fails_is_the_previous_or_the_new() {
     check_all_failing("regrow");
+}
+
+#[test]
+fn a_folder_of_items_of_whose_calls_one_fails_is_the_previous_or_the_new() {
+    check_all_failing(ITEMS);
 }
 
 #[test]

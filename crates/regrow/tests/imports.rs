@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 /// The folders that keep the rule, below `src`.
-const FOLDERS: [&str; 7] = ["formats", "engine", "storage", "commit", "store", "coordination", "sharding"];
+const FOLDERS: [&str; 8] =
+    ["formats", "engine", "manager", "storage", "commit", "store", "coordination", "sharding"];
 
 /// Pairs that need each other, and why.
 const INSEPARABLE: [&str; 3] = [

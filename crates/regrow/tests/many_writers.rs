@@ -75,7 +75,7 @@ fn what_a_writer_left_that_died_is_not_merged() {
             write(0, 0);
             write(3, 1);
             writers.merge(&trees[0], &[0, 3], &*own, &options).unwrap();
-            own.sweep(&|name| signs.iter().any(|sign| sign == name)).unwrap();
+            own.sweep("", &|name| signs.iter().any(|sign| sign == name)).unwrap();
             own.commit().unwrap();
             let found = bytes_of(&regrow::load(&*place).unwrap());
             assert_eq!(found["w"].1, long().whole().to_c_order().unwrap(), "{place}");
@@ -112,9 +112,9 @@ fn what_was_there_before_is_not_swept() {
     let joined = at.storage().join(&at, &own.ticket().unwrap(), publish_options(&monitor)).unwrap();
     joined.write("theirs.txt", b"theirs").unwrap();
     joined.finish_share().unwrap();
-    let error = joined.sweep(&|_| true).unwrap_err();
+    let error = joined.sweep("", &|_| true).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    own.sweep(&|name| name == "theirs.txt").unwrap();
+    own.sweep("", &|name| name == "theirs.txt").unwrap();
     assert_eq!(own.written("notes.txt").unwrap(), b"mine");
     assert_eq!(own.written("theirs.txt").unwrap_err().kind(), ErrorKind::NotFound);
 }

@@ -14,6 +14,7 @@ pub mod demo;
 pub mod ls;
 pub mod overview;
 pub mod rm;
+pub mod steps;
 pub mod verify;
 
 /// A leaf as JSON, one form in every command. `keys` is exact where `key_path` is for people.

@@ -110,10 +110,14 @@ impl FolderFiles<'_> {
         }
     }
 
-    /// Removes the files right in the folder whose names `is_left` picks.
-    pub(super) fn sweep(self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        let cannot_list = |error| Error::io("cannot list", self.folder, error);
-        for entry in fs::read_dir(self.folder).map_err(cannot_list)? {
+    /// Removes the files right in a folder whose names `is_left` picks.
+    pub(super) fn sweep(self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        let folder = match below.is_empty() {
+            true => self.folder.to_owned(),
+            false => self.folder.join(relative_path(below.as_bytes())?),
+        };
+        let cannot_list = |error| Error::io("cannot list", &folder, error);
+        for entry in fs::read_dir(&folder).map_err(cannot_list)? {
             let entry = entry.map_err(cannot_list)?;
             if entry.file_name().to_str().is_some_and(is_left) {
                 let path = entry.path();

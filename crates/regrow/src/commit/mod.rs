@@ -34,9 +34,11 @@
 
 mod belongs;
 mod folder_files;
+mod hold;
 mod joined_folder;
 mod joined_transfer;
 mod leftovers;
+mod move_folder;
 mod naming;
 mod new_file;
 mod publication;
@@ -51,8 +53,10 @@ mod target;
 mod transfer;
 
 pub(crate) use belongs::strangers_in;
+pub(crate) use hold::hold;
 pub(crate) use joined_transfer::JoinedTransfer;
 pub(crate) use leftovers::{Begun, begun};
+pub(crate) use move_folder::move_folder;
 pub(crate) use new_file::{NewFile, sweep_new_files};
 pub(crate) use publication::{begin, join, may_begin};
 pub(crate) use remove::{remove_checkpoint, remove_files, remove_unfinished, stock};

@@ -183,8 +183,8 @@ impl Publication for StagedFolder {
         self.files().claim(name)
     }
 
-    fn sweep(&self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
-        self.files().sweep(is_left)
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+        self.files().sweep(below, is_left)
     }
 
     fn written(&self, name: &str) -> Result<Vec<u8>> {

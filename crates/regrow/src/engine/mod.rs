@@ -11,6 +11,7 @@
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `checks` | what a save refuses before anything is written |
 //! | `save`, `replace` | stages, lets the format write, commits; which files an overwrite may replace |
+//! | `items` | several things in one checkpoint, published at once |
 //! | `together` | saves by all processes of a job, each the shards that it holds |
 //! | `background` | saves while the caller goes on |
 //! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
@@ -31,6 +32,7 @@ mod bands;
 mod checks;
 mod convert;
 mod copy;
+mod items;
 mod keys;
 mod list;
 mod load;
@@ -66,6 +68,7 @@ pub use convert::{
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
 };
+pub use items::{ItemsOptions, ItemsSave};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};

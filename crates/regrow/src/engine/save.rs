@@ -91,7 +91,7 @@ fn save_tree(
 }
 
 /// Bytes of array data, after the casts.
-fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
+pub(super) fn data_len_bytes(tree: &Tree<Leaf>, options: &SaveOptions) -> u64 {
     if options.cast.is_empty() {
         let arrays = tree.leaves().iter().filter_map(Leaf::as_array);
         return arrays.map(Array::len_bytes).fold(0, u64::saturating_add);
@@ -124,7 +124,7 @@ pub(super) fn check_save(at: &Location, tree: &Tree<Leaf>, options: &SaveOptions
 }
 
 /// The tree as [`Format::write`] takes it.
-fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
+pub(super) fn as_written<'a>(tree: &'a Tree<Leaf>, options: &SaveOptions) -> Result<Cow<'a, Tree<Leaf>>> {
     check_leaves(tree, options)?;
     match options.layout {
         // These two cast on their way to the file, and keep what they know of the original.

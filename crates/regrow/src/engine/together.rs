@@ -46,7 +46,7 @@ pub(super) fn save_together(
     may_commit: &dyn Fn() -> Result<()>,
 ) -> Result<SaveReport> {
     let session = job.begin(at, "save", &options.monitor)?;
-    let writer = WriterRank { rank: session.rank() as u32, count: session.size() as u32 };
+    let writer = writer_of(&session);
     let format = options.layout.format();
     let many = session.agree("check", check(format, at, tree, options, writer))?;
     session.shares_storage(at)?;
@@ -55,18 +55,7 @@ pub(super) fn save_together(
 
     let data_bytes = held_len_bytes(tree);
     options.monitor.expect(data_bytes);
-    let mut publication = None;
-    let ticket = session.broadcast("publish", || {
-        let begun = publication.insert(publish(at, &Target::Folder, options)?);
-        Ok(begun.ticket()?.into())
-    })?;
-    let publication = match publication {
-        Some(begun) => Ok(begun),
-        None => String::from_utf8(ticket.to_vec())
-            .map_err(|_| Error::invalid("rank 0 gave a ticket that is no text"))
-            .and_then(|ticket| at.storage().join(at, &ticket, how_published(&Target::Folder, options))),
-    };
-    let publication = session.agree("join", publication)?;
+    let publication = publish_together(&session, at, options)?;
     let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
     let reused_bytes = publication.reused_bytes();
     let (stored_bytes, committed) = match writer.rank {
@@ -91,6 +80,68 @@ pub(super) fn save_together(
     committed?;
     session.finish();
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
+}
+
+/// Which of the writers this process is.
+fn writer_of(session: &Session) -> WriterRank {
+    WriterRank { rank: session.rank() as u32, count: session.size() as u32 }
+}
+
+/// Begins the checkpoint on rank 0, and joins it on the others.
+///
+/// # Errors
+/// As a save, in every process.
+pub(super) fn publish_together(
+    session: &Session,
+    at: &Location,
+    options: &SaveOptions,
+) -> Result<Box<dyn Publication>> {
+    let mut publication = None;
+    let ticket = session.broadcast("publish", || {
+        let begun = publication.insert(publish(at, &Target::Folder, options)?);
+        Ok(begun.ticket()?.into())
+    })?;
+    let publication = match publication {
+        Some(begun) => Ok(begun),
+        None => String::from_utf8(ticket.to_vec())
+            .map_err(|_| Error::invalid("rank 0 gave a ticket that is no text"))
+            .and_then(|ticket| at.storage().join(at, &ticket, how_published(&Target::Folder, options))),
+    };
+    session.agree("join", publication)
+}
+
+/// Writes one of several parts of a checkpoint that all processes have joined, into a publication of its own; rank 0 puts
+/// the shares together. Bytes of what this process holds.
+///
+/// # Errors
+/// As a save, in every process.
+pub(super) fn write_together(
+    tree: &Tree<Leaf>,
+    options: &SaveOptions,
+    job: &Job,
+    part: &dyn Publication,
+    whole: &dyn Publication,
+) -> Result<u64> {
+    let at = part.target();
+    let session = job.begin(at, "save", &options.monitor)?;
+    let writer = writer_of(&session);
+    // The place was looked at when the whole was begun.
+    let elsewhere = WriterRank { rank: u32::MAX, ..writer };
+    let many = session.agree("check", check(options.layout.format(), at, tree, options, elsewhere))?;
+    check_same_tree(&session, tree, options)?;
+    check_same_bytes(&session, tree)?;
+    let data_bytes = held_len_bytes(tree);
+    options.monitor.expect(data_bytes);
+    let written = many.write_share(tree, writer, part, options);
+    let shared = written.and_then(|()| if writer.rank == 0 { Ok(()) } else { whole.finish_share() });
+    session.agree("write", shared)?;
+    let merged = match writer.rank {
+        0 => many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), part, options),
+        _ => Ok(()),
+    };
+    session.agree("merge", merged)?;
+    session.finish();
+    Ok(data_bytes)
 }
 
 /// Merges and commits, on rank 0. When the checkpoint has its name the save has succeeded, whoever hears of it.

@@ -19,6 +19,7 @@ pub(crate) mod coverage;
 pub mod equinox;
 pub mod flax;
 mod format;
+pub(crate) mod item_files;
 mod loss;
 pub mod npy;
 pub mod orbax;

@@ -11,7 +11,8 @@ use super::{
     Storage, StorageKind, StorageOptions, Transfer, TransferOptions, Url,
 };
 use crate::commit::{
-    self, JoinedTransfer, LocalTransfer, remove_checkpoint, remove_files, remove_unfinished, stock,
+    self, JoinedTransfer, LocalTransfer, hold, move_folder, remove_checkpoint, remove_files,
+    remove_unfinished, stock,
 };
 use crate::error::{Error, Result};
 use crate::location::Location;
@@ -151,6 +152,14 @@ impl Storage for LocalDisk {
 
     fn remove_unfinished(&self, at: &Location, force: bool) -> Result<Removed> {
         remove_unfinished(at.local_path()?, force)
+    }
+
+    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
+        move_folder(from.local_path()?, to.local_path()?).map(|()| true)
+    }
+
+    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
+        Ok(hold(path)?.map(|held| Box::new(held) as Box<dyn Send + Sync>))
     }
 
     fn stock(&self, path: &Path) -> Result<Option<Stock>> {

@@ -20,12 +20,14 @@ pub(crate) mod archive;
 pub(crate) mod cache;
 #[cfg(feature = "cloud")]
 mod http;
+pub(crate) mod lent;
 pub(crate) mod local;
 pub(crate) mod object;
 mod options;
 mod publication;
 mod removal;
 mod transfer;
+pub(crate) mod within;
 
 pub(crate) use object::is_bookkeeping;
 pub use options::StorageOptions;
@@ -381,6 +383,26 @@ pub trait Storage: Debug + Send + Sync {
     /// `NotFound` if there is none; `AlreadyExists` if a writer may still be at it, unless `force`; what the storage says.
     fn remove_unfinished(&self, at: &Location, _force: bool) -> Result<Removed> {
         Err(Error::unsupported("nothing can be removed from this storage").in_file(at))
+    }
+
+    /// Gives a folder another name, whose parent is made if need be; false, and nothing has changed, where the storage
+    /// cannot. The new name is on the disk when this returns.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if something has that name; what the storage says.
+    fn move_folder(&self, from: &Location, to: &Location) -> Result<bool> {
+        let _ = (from, to);
+        Ok(false)
+    }
+
+    /// Takes the lock that the path stands for, as long as the value lives and the process does; `None` where the storage
+    /// has no locks. The folder of the path is made if need be.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one has it, in this process or another; what the storage says.
+    fn hold(&self, path: &Path) -> Result<Option<Box<dyn Send + Sync>>> {
+        let _ = path;
+        Ok(None)
     }
 
     /// Files and bytes at the path, and when any of it was changed last; `None` if nobody knows.

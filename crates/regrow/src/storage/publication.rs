@@ -171,12 +171,12 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
-    /// Removes those files right in the folder whose names `is_left` picks, whoever has written them: what a process has
-    /// left that died.
+    /// Removes those files right in the folder `below` (empty: the checkpoint's own) whose names `is_left` picks, whoever
+    /// has written them: what a process has left that died.
     ///
     /// # Errors
     /// What the storage says; `InvalidArgument` if the checkpoint is no folder, or another process commits it.
-    fn sweep(&self, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+    fn sweep(&self, _below: &str, _is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         Err(no_such_file("folder"))
     }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::super::save::save_watched;
-use super::super::{SaveOptions, SaveReport};
+use super::super::{ItemsSave, SaveOptions, SaveReport};
 use super::snapshot::check_unchanged;
-use super::{AsyncOptions, Blocked, OnEnd};
+use super::{Blocked, OnEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -30,30 +30,45 @@ pub(super) struct Job {
     is_seen: AtomicBool,
 }
 
+/// What is to be saved.
 #[derive(Debug)]
-struct Work {
-    tree: Tree<Leaf>,
-    options: SaveOptions,
-    fingerprints: Option<Vec<Option<u32>>>,
+pub(super) enum Work {
+    /// A checkpoint of one tree.
+    Tree(TreeWork),
+    /// One of several items: it has begun, and lacks these trees.
+    Items(Box<ItemsSave>, Vec<(String, TreeWork)>),
+}
+
+/// A tree as it was at the snapshot.
+#[derive(Debug)]
+pub(super) struct TreeWork {
+    pub tree: Tree<Leaf>,
+    pub options: SaveOptions,
+    /// By which it is seen whether it was changed since.
+    pub fingerprints: Option<Vec<Option<u32>>>,
+}
+
+impl TreeWork {
+    fn check_unchanged(&self) -> Result<()> {
+        self.fingerprints.as_ref().map_or(Ok(()), |before| check_unchanged(&self.tree, before))
+    }
 }
 
 impl Job {
     pub(super) fn new(
         location: Location,
-        tree: Tree<Leaf>,
-        options: &AsyncOptions,
-        fingerprints: Option<Vec<Option<u32>>>,
+        work: Work,
+        monitor: &Monitor,
+        on_end: Option<OnEnd>,
         blocked: Blocked,
     ) -> Self {
-        let (monitor, on_end) = (options.save.monitor.clone(), options.on_end.clone());
-        let work = Mutex::new(Some(Work { tree, options: options.save.clone(), fingerprints }));
         Self {
             path: location.describe(),
             location,
-            monitor,
+            monitor: monitor.clone(),
             blocked,
             on_end,
-            work,
+            work: Mutex::new(Some(work)),
             outcome: OnceLock::new(),
             is_seen: AtomicBool::new(false),
         }
@@ -62,7 +77,7 @@ impl Job {
     pub(super) fn run(&self) {
         let work = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let outcome = match work {
-            Some(work) => catch_unwind(AssertUnwindSafe(|| self.save(&work))).unwrap_or_else(|_| {
+            Some(work) => catch_unwind(AssertUnwindSafe(|| self.save(work))).unwrap_or_else(|_| {
                 Err(Error::new(ErrorKind::Internal, "the save panicked: this is a bug in regrow")
                     .in_file(&self.path))
             }),
@@ -71,13 +86,20 @@ impl Job {
         let _ = self.outcome.set(outcome);
     }
 
-    fn save(&self, work: &Work) -> Result<SaveReport> {
-        let Work { tree, options, fingerprints } = work;
-        let mut report =
-            save_watched(&self.location, options, || Ok(Cow::Borrowed(tree)), &|| match fingerprints {
-                Some(before) => check_unchanged(tree, before),
-                None => Ok(()),
-            })?;
+    fn save(&self, work: Work) -> Result<SaveReport> {
+        let mut report = match work {
+            Work::Tree(work) => {
+                let tree = || Ok(Cow::Borrowed(&work.tree));
+                save_watched(&self.location, &work.options, tree, &|| work.check_unchanged())?
+            }
+            Work::Items(items, trees) => {
+                for (name, work) in &trees {
+                    items.tree(name, &work.tree, &work.options)?;
+                }
+                trees.iter().try_for_each(|(_, work)| work.check_unchanged())?;
+                items.commit()?
+            }
+        };
         report.stages.splice(0..0, self.blocked.stages());
         Ok(report)
     }

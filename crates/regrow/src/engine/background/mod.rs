@@ -25,6 +25,7 @@
 //!
 //! [`Bytes`]: bytes::Bytes
 
+mod items;
 mod job;
 mod snapshot;
 
@@ -35,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use self::job::Job;
+use self::job::{Job, TreeWork, Work};
 use self::snapshot::Pool;
 use super::checks::check_rules;
 use super::{SaveOptions, SaveReport};
@@ -289,17 +290,26 @@ impl AsyncSaver {
                 .in_file(at)
                 .help("choose another path, or overwrite it on purpose"));
         }
-        let tree = tree()?;
-        check_rules(&tree, &options.save)?;
-        let (tree, copied_bytes) =
-            snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
-        let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };
+        let (work, copied_bytes) = self.snapshot(tree()?, options.save.clone(), options)?;
         let copied_bytes = options.before.copied_bytes + copied_bytes;
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
-        let job = Arc::new(Job::new(at, tree, options, fingerprints, blocked));
-        self.begin(job.clone());
-        Ok(Some(SaveHandle { job, shared: self.shared.clone(), pid: self.pid, own_saver: None }))
+        let (monitor, on_end) = (&options.save.monitor, options.on_end.clone());
+        Ok(Some(self.begin(Job::new(at, Work::Tree(work), monitor, on_end, blocked))))
+    }
+
+    /// The tree as it is now; and how many bytes were copied.
+    fn snapshot(
+        &self,
+        tree: Tree<Leaf>,
+        save: SaveOptions,
+        options: &AsyncOptions,
+    ) -> Result<(TreeWork, u64)> {
+        check_rules(&tree, &save)?;
+        let (tree, copied_bytes) =
+            snapshot::snapshot(tree, &self.shared.pool, |_, leaf| options.copy.chooses(leaf))?;
+        let fingerprints = if options.check_source { Some(snapshot::fingerprints(&tree)?) } else { None };
+        Ok((TreeWork { tree, options: save, fingerprints }, copied_bytes))
     }
 
     /// Waits until nothing is left to save.
@@ -363,11 +373,18 @@ impl AsyncSaver {
         }
     }
 
-    fn begin(&self, job: Arc<Job>) {
+    fn begin(&self, job: Job) -> SaveHandle {
+        let job = Arc::new(job);
+        let handle = SaveHandle {
+            job: Arc::clone(&job),
+            shared: Arc::clone(&self.shared),
+            pid: self.pid,
+            own_saver: None,
+        };
         let mut state = self.lock();
         state.queue.push_back(job);
         if state.has_thread {
-            return;
+            return handle;
         }
         let shared = self.shared.clone();
         let spawned = std::thread::Builder::new().name("regrow-save".to_owned()).spawn(move || shared.work());
@@ -377,6 +394,7 @@ impl AsyncSaver {
             drop(state);
             self.shared.work();
         }
+        handle
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

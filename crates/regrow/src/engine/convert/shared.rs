@@ -116,7 +116,7 @@ impl SharedConvert {
         let writers: Vec<u32> = shares.iter().map(|share| share.writer).collect();
         let at = publication.target().clone();
         many_writers(&save, &at)?.merge(&plan.tree, &writers, &*publication, &save)?;
-        publication.sweep(&is_claim)?;
+        publication.sweep("", &is_claim)?;
         let sum = |bytes: fn(&ConvertedShare) -> u64| shares.iter().map(bytes).fold(0, u64::saturating_add);
         let stored_bytes = publication.stored_bytes()?.saturating_add(sum(|share| share.stored_bytes));
         publication.commit()?;

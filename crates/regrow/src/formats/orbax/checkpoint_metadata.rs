@@ -27,6 +27,16 @@ pub const PYTREE_HANDLER: &str =
 pub const V1_PYTREE_HANDLER: &str =
     "orbax.checkpoint.experimental.v1._src.handlers.pytree_handler.PyTreeHandler";
 
+/// The handler of a JSON document, and of metrics.
+pub const JSON_HANDLER: &str = "orbax.checkpoint._src.handlers.json_checkpoint_handler.JsonCheckpointHandler";
+
+/// The handler of a JSON document in the v1 API.
+pub const V1_JSON_HANDLER: &str = "orbax.checkpoint.experimental.v1._src.handlers.json_handler.JsonHandler";
+
+/// The handler of metrics in the v1 API.
+pub const V1_METRICS_HANDLER: &str =
+    "orbax.checkpoint.experimental.v1._src.handlers.json_handler.MetricsHandler";
+
 /// Who wrote what.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ItemHandlers {

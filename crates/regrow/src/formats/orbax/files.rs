@@ -9,6 +9,7 @@ use super::strings::STRINGS_FILE;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::Result;
+use crate::formats::regrow;
 use crate::location::Location;
 use crate::text::printable;
 
@@ -22,7 +23,8 @@ pub(super) struct Listed {
 }
 
 /// What tells checkpoints and items apart, for storages that do not say what is in a folder.
-const KNOWN: [&str; 14] = [
+const KNOWN: [&str; 15] = [
+    regrow::manifest::FILE_NAME,
     METADATA_FILE,
     CHECKPOINT_METADATA_FILE,
     V1_MARKER_FILE,

@@ -9,6 +9,7 @@
 //! | `metrics` | JSON that goes to the description, not into the tree |
 //! | `proto.pbtxt` | a text |
 //! | `checkpoint` | a pytree from before `_METADATA` |
+//! | `regrow.json`, `model.safetensors`, … | a pytree in another layout: see [`item_files`] |
 //! | anything else | listed, not read |
 //!
 //! Handler names only decide where contents cannot: they are text from a file, and change between releases.
@@ -29,6 +30,8 @@ use super::{json_text, legacy};
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
 use crate::error::{Error, Result, ResultExt};
+use crate::formats::item_files::{self, Place};
+use crate::formats::regrow;
 use crate::location::Location;
 use crate::tree::{Key, KeyPath, LeafKind, Node, NodeKind, Scalar, Tree, TreeBuilder};
 
@@ -53,6 +56,8 @@ pub(super) enum Item {
     Aggregate,
     /// A pytree that has lost its `_METADATA`.
     Damaged,
+    /// What another layout reads, there.
+    Layout(Place),
     /// Unknown, with what is in it.
     Files(Vec<Listed>),
 }
@@ -108,7 +113,7 @@ impl Item {
     /// Its kind in words, for the description.
     pub fn kind(&self) -> String {
         match self {
-            Self::Pytree | Self::Aggregate | Self::Damaged => "pytree".to_owned(),
+            Self::Pytree | Self::Aggregate | Self::Damaged | Self::Layout(_) => "pytree".to_owned(),
             Self::Array => "array".to_owned(),
             Self::JaxKey => "jax prng key".to_owned(),
             Self::NumpyKey => "numpy random state".to_owned(),
@@ -162,6 +167,7 @@ impl Item {
                 })?;
                 Ok(plain(Tree::single(Slot::text("", text)), "text"))
             }
+            Self::Layout(_) => Err(Error::unsupported("this item is in another layout").in_file(folder)),
             Self::Files(listed) => Err(Error::unsupported("this item is of no kind that regrow knows")
                 .in_file(folder)
                 .help(format!("in it: {}", some_names(listed)))),
@@ -191,7 +197,15 @@ pub(super) fn read_metrics(folder: &Location, name: &str) -> Result<Value> {
 /// # Errors
 /// What the storage says.
 pub(super) fn look(folder: &Location, name: &str, handler: Option<&str>) -> Result<Item> {
-    Ok(Item::of(&list(folder)?, name, handler))
+    let listed = list(folder)?;
+    let names: Vec<&str> =
+        listed.iter().filter(|entry| !entry.is_dir).map(|entry| entry.name.as_str()).collect();
+    let is_regrow = names.contains(&regrow::manifest::FILE_NAME);
+    match Item::of(&listed, name, handler) {
+        Item::Pytree if is_regrow => Ok(Item::Layout(Place::Folder)),
+        Item::Files(_) => Ok(item_files::find(&names).map_or(Item::Files(listed), Item::Layout)),
+        item => Ok(item),
+    }
 }
 
 fn plain(tree: Tree<Slot>, variant: &str) -> Opened {

@@ -20,6 +20,7 @@
 //! | `entry` | a leaf or an empty container in `_METADATA` |
 //! | `json_text`, `python_repr` | JSON and `repr` as Python writes them |
 //! | `steps`, `items`, `detect` | which layout, which step, which item |
+//! | `composite` | items of which some are in other layouts, as one tree |
 //! | `structure`, `pytree`, `arrays`, `stored_array`, `slot`, `opened` | from the documents to a tree of leaves |
 //! | `losses` | what a tree would lose in it |
 //! | [`marker_files`] | files whose names say what a folder is |
@@ -44,6 +45,7 @@ pub mod array_metadatas;
 mod arrays;
 mod bare;
 pub mod checkpoint_metadata;
+mod composite;
 mod detect;
 pub mod entry;
 mod files;
@@ -96,7 +98,7 @@ impl Format for Orbax {
             let item = OpenOptions { step: None, ..options.clone() };
             return super::regrow::open_step(&step, &item, about);
         }
-        Ok(Box::new(open::open(found, at, options)?))
+        open::open(found, at, options)
     }
 
     fn target(&self, _at: &Location, _options: &SaveOptions) -> Target {

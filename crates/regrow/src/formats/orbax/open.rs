@@ -7,7 +7,9 @@
 //!             └── state, cfg, rng, …               a dict of items by name; metrics go to the description
 //! ```
 
+use super::Orbax;
 use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
+use super::composite::Composite;
 use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
 use super::items::{self, Item};
@@ -17,8 +19,9 @@ use super::slot::{Slot, Source, graft};
 use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{bare, json_text, legacy};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::item_files::Place;
 use crate::formats::regrow::{self, Regrow};
-use crate::formats::{Description, Format};
+use crate::formats::{Description, Format, Reader, builtin_formats};
 use crate::location::{Location, StepFolder};
 use crate::options::OpenOptions;
 use crate::text::counted;
@@ -34,27 +37,35 @@ struct Parts {
     lost: Vec<Location>,
 }
 
+/// What was opened: all of it Orbax', or items of which each has a reader of its own.
+enum Whole {
+    Own(Parts),
+    Items(Vec<(String, Box<dyn Reader>)>),
+    /// One item of several, or the only one.
+    OneItem(Box<dyn Reader>),
+}
+
 /// Opens what is at a location, which is `found`.
 ///
 /// # Errors
 /// As [`Format::open`](crate::formats::Format::open); `NotACheckpoint`, `Uncommitted`; `NotFound` for a step or
 /// an item that is not there.
-pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<OrbaxReader> {
+pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result<Box<dyn Reader>> {
     let mut description = Description { layout: "orbax".to_owned(), ..Description::default() };
     let mut step_folder = None;
-    let parts = match found {
+    let whole = match found {
         Found::Steps(steps) => {
             let step = steps.pick(options.step, at)?;
             describe_steps(&mut description, &steps, step);
             let folder = step_folder.insert(StepFolder::at(&step.folder));
             let reading = step.folder.for_reading()?.location;
             let found = detect(&reading);
-            let parts = found.and_then(|found| open_one(&reading, options, &mut description, found));
-            let parts = parts.map_err(|error| folder.blame(error))?;
+            let whole = found.and_then(|found| open_one(&reading, options, &mut description, found));
+            let whole = whole.map_err(|error| folder.blame(error))?;
             if description.custom_metadata.is_none() {
                 description.custom_metadata = steps::root_metadata(at)?;
             }
-            parts
+            whole
         }
         found => {
             if let Some(step) = options.step {
@@ -68,6 +79,14 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
             open_one(at, options, &mut description, found)?
         }
     };
+    Ok(match whole {
+        Whole::Own(parts) => Box::new(reader_of(parts, description, step_folder)),
+        Whole::Items(items) => Box::new(Composite::of_items(items, description, step_folder)?),
+        Whole::OneItem(item) => Box::new(Composite::of_one(item, description, step_folder)),
+    })
+}
+
+fn reader_of(parts: Parts, mut description: Description, step_folder: Option<StepFolder>) -> OrbaxReader {
     let mut sources = Vec::with_capacity(parts.tree.len());
     let tree = parts.tree.map(|slot| {
         sources.push(slot.source);
@@ -77,7 +96,7 @@ pub(super) fn open(found: Found, at: &Location, options: &OpenOptions) -> Result
         description.notes.push("array data carries no checksums: damage to it may go unseen".to_owned());
     }
     let Parts { databases, lost, .. } = parts;
-    Ok(OrbaxReader { description, tree, sources, databases, lost, step_folder })
+    OrbaxReader { description, tree, sources, databases, lost, step_folder }
 }
 
 /// The step to open in a folder of steps, if regrow wrote it in its own layout, with what is to be said of it.
@@ -117,13 +136,13 @@ fn open_one(
     options: &OpenOptions,
     description: &mut Description,
     found: Found,
-) -> Result<Parts> {
+) -> Result<Whole> {
     match found {
         Found::One(item, about) => {
             refuse_item(options, at)?;
             let parts = take(item.open(at)?, description);
             note_custom(description, &about);
-            Ok(parts)
+            Ok(Whole::Own(parts))
         }
         Found::Items(listed, about) => {
             let parts = open_items(at, options, description, &listed, &about)?;
@@ -132,11 +151,11 @@ fn open_one(
         }
         Found::BareArrays => {
             refuse_item(options, at)?;
-            Ok(take(bare::open(at)?, description))
+            Ok(Whole::Own(take(bare::open(at)?, description)))
         }
         Found::MsgpackFile => {
             refuse_item(options, at)?;
-            Ok(take(legacy::open_aggregate(&at.parent())?, description))
+            Ok(Whole::Own(take(legacy::open_aggregate(&at.parent())?, description)))
         }
         Found::Steps(_) | Found::FlaxSteps => {
             Err(Error::new(ErrorKind::NotACheckpoint, "this step holds steps of its own").in_file(at))
@@ -151,7 +170,7 @@ fn open_items(
     description: &mut Description,
     listed: &[Listed],
     about: &CheckpointMetadata,
-) -> Result<Parts> {
+) -> Result<Whole> {
     let has_file = |name: &str| listed.iter().any(|entry| !entry.is_dir && entry.name == name);
     let deleted = if has_file(DELETION_FILE) { deleted_item(at)? } else { None };
     let mut found: Vec<(String, Item)> = Vec::new();
@@ -189,7 +208,13 @@ fn open_items(
                 .in_file(at)
                 .help(format!("the items are: {}", names.join(", "))));
         };
-        return Ok(take(item.open(&at.join(name))?, description));
+        return match item {
+            Item::Layout(place) => Ok(Whole::OneItem(open_layout(&at.join(name), *place)?)),
+            item => Ok(Whole::Own(take(item.open(&at.join(name))?, description))),
+        };
+    }
+    if found.iter().any(|(_, item)| matches!(item, Item::Layout(_))) {
+        return open_mixed(at, &found, description);
     }
     let mut data =
         found.iter().filter(|(_, item)| !matches!(item, Item::Metrics(_) | Item::Files(_))).peekable();
@@ -211,11 +236,11 @@ fn open_items(
             _ if has_metrics => {}
             _ => return Err(not_a_checkpoint(at, listed)),
         }
-        return Ok(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() });
+        return Ok(Whole::Own(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() }));
     };
     let first = take(item.open(&at.join(name))?, description);
     if data.peek().is_none() {
-        return Ok(first);
+        return Ok(Whole::Own(first));
     }
     let mut custom = serde_json::Map::new();
     note_item(&mut custom, name, description);
@@ -230,7 +255,47 @@ fn open_items(
     }
     // Several items may each have metadata of the user's: then it stands under their names.
     description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
-    Ok(Parts { tree: dict_of(trees)?, databases, lost })
+    Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost }))
+}
+
+/// Opens items of which some are in other layouts: each by its own reader.
+fn open_mixed(at: &Location, found: &[(String, Item)], description: &mut Description) -> Result<Whole> {
+    let mut readers: Vec<(String, Box<dyn Reader>)> = Vec::new();
+    let mut custom = serde_json::Map::new();
+    for (name, item) in found {
+        let reader = match item {
+            Item::Metrics(_) | Item::Files(_) => continue,
+            Item::Layout(place) => open_layout(&at.join(name), *place)?,
+            item => {
+                let mut own = Description { layout: "orbax".to_owned(), ..Description::default() };
+                let parts = take(item.open(&at.join(name))?, &mut own);
+                Box::new(reader_of(parts, own, None))
+            }
+        };
+        if let Some(value) = &reader.description().custom_metadata {
+            custom.insert(name.clone(), value.clone());
+        }
+        readers.push((name.clone(), reader));
+    }
+    if readers.len() == 1 {
+        return Ok(readers.pop().map_or(Whole::Items(Vec::new()), |(_, reader)| Whole::OneItem(reader)));
+    }
+    description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
+    Ok(Whole::Items(readers))
+}
+
+/// Opens an item that is in a layout of its own.
+fn open_layout(item: &Location, place: Place) -> Result<Box<dyn Reader>> {
+    let at = &match place {
+        Place::Folder => item.clone(),
+        Place::File(file) => item.join(file),
+    };
+    for format in builtin_formats().into_iter().filter(|format| format.name() != Orbax.name()) {
+        if format.recognise(at)? {
+            return format.open(at, &OpenOptions::default());
+        }
+    }
+    Err(Error::new(ErrorKind::NotACheckpoint, "this item is in no layout that regrow reads").in_file(at))
 }
 
 fn note_item(

@@ -101,10 +101,11 @@ pub(super) fn is_temporary(at: &Location) -> bool {
 
 /// The number in a step's name: `[prefix_]digits`.
 pub fn step_number(name: &str) -> Option<u64> {
-    parse_name(name).map(|(_, digits)| digits).and_then(|digits| digits.parse().ok())
+    split_name(name).map(|(_, digits)| digits).and_then(|digits| digits.parse().ok())
 }
 
-fn parse_name(name: &str) -> Option<(&str, &str)> {
+/// Prefix, empty if there is none, and digits of a step's name.
+pub(crate) fn split_name(name: &str) -> Option<(&str, &str)> {
     let (prefix, digits) = match name.rsplit_once('_') {
         Some((prefix, digits)) if !prefix.is_empty() => (prefix, digits),
         Some(_) => return None,
@@ -130,7 +131,7 @@ pub(super) fn find(root: &Location, listed: &[Listed]) -> Result<Steps> {
             }
             continue;
         }
-        let Some((prefix, digits)) = parse_name(&entry.name) else { continue };
+        let Some((prefix, digits)) = split_name(&entry.name) else { continue };
         let Ok(number) = digits.parse::<u64>() else { continue };
         let inside = list(&root.join(&entry.name))?;
         let is_marked = || inside.iter().any(|entry| super::super::COMMIT_MARKERS.contains(&&*entry.name));
@@ -182,6 +183,14 @@ fn left_out(notes: &mut Vec<String>, names: &[(&str, u64)]) {
 }
 
 /// Whether a folder is a checkpoint of any age, by the names in it and one level below.
+///
+/// # Errors
+/// What the storage says.
+pub(crate) fn is_checkpoint(folder: &Location) -> Result<bool> {
+    holds_checkpoint(folder, &list(folder)?)
+}
+
+/// The same of a folder that was listed.
 pub(super) fn holds_checkpoint(folder: &Location, listed: &[Listed]) -> Result<bool> {
     if listed.iter().any(is_mark) {
         return Ok(true);

@@ -473,11 +473,14 @@ impl Publication for NewObjects {
         Ok(matches!(self.objects.create(&sign, nonce()?.into())?, Conditional::Done(_)))
     }
 
-    fn sweep(&self, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
+    fn sweep(&self, below: &str, is_left: &dyn Fn(&str) -> bool) -> Result<()> {
         if self.kind != Target::Folder || self.is_joined {
             return Err(Error::invalid("whoever begins a checkpoint tidies it up").in_file(&self.target));
         }
-        let prefix = format!("{}/", self.folder);
+        let prefix = match below.is_empty() {
+            true => format!("{}/", self.folder),
+            false => format!("{}/{below}/", self.folder),
+        };
         let (all, _) = self.objects.list(&prefix, false)?;
         let keys = all.into_iter().map(|object| object.key);
         let left: Vec<String> = keys.filter(|key| key.strip_prefix(&prefix).is_some_and(is_left)).collect();

@@ -44,7 +44,7 @@ const V1_MARKER: &str = "orbax.checkpoint";
 
 /// Present in a finished checkpoint; Orbax puts a path into it, which is nobody's business.
 const COMMIT_FILE: &str = "commit_success.txt";
-const COMMIT_TEXT: &str = "Checkpoint commit was successful";
+pub(crate) const COMMIT_TEXT: &str = "Checkpoint commit was successful";
 
 /// What kind of value an entry of `_METADATA` stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

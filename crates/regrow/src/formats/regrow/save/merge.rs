@@ -112,7 +112,7 @@ fn remove_left(parts: &[PartRecord], staged: &dyn Publication) -> Result<()> {
     let is_of_a_process = |name: &str| {
         manifest::is_part_name(name) || name.starts_with("model") && name.ends_with(".safetensors")
     };
-    staged.sweep(&|name| is_of_a_process(name) && !kept.contains(name))
+    staged.sweep("", &|name| is_of_a_process(name) && !kept.contains(name))
 }
 
 fn chunk_shapes(plan: &Plan<'_>) -> ChunkShapes {

@@ -1,0 +1,226 @@
+//! `regrow steps`: what there is in a folder of steps.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use regrow::manager::{Step, StepList, Steps as Folder};
+use regrow::storage::Stock;
+use regrow::text::{counted, printable};
+use regrow::{Error, ErrorKind, verify};
+use serde_json::{Map, Value, json};
+
+use crate::Globals;
+use crate::exit::{Exit, Failure, error_json};
+use crate::out::{self, Align, Table};
+
+/// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is whole.
+///
+/// The list is what the storage has committed. Saves that are under way or never ended are in it as `unfinished`; a step
+/// that somebody reads at the moment is `in use`.
+#[derive(Debug, clap::Args)]
+pub struct Steps {
+    /// The folder of steps.
+    path: PathBuf,
+    /// Read each step, all of it, and say which are damaged.
+    #[arg(long)]
+    verify: bool,
+    /// Go on, and print steps when they come; every so many seconds is looked.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
+    watch: Option<f64>,
+}
+
+/// A line of the table.
+struct Row {
+    step: Option<Step>,
+    name: String,
+    state: &'static str,
+    stock: Option<Stock>,
+    error: Option<Error>,
+}
+
+impl Steps {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        globals.refuse_step_and_item()?;
+        let pause = match self.watch.map(Duration::try_from_secs_f64) {
+            None => None,
+            Some(Ok(pause)) if !pause.is_zero() => Some(pause),
+            Some(_) => {
+                return Err(Failure::Usage(
+                    Error::invalid("this is no time between two looks")
+                        .help("give --watch a number of seconds above 0, or none"),
+                ));
+            }
+        };
+        let at = globals.locate(&self.path)?;
+        if !at.exists() && pause.is_none() {
+            return Err(Error::new(ErrorKind::NotFound, "there is no such folder").in_file(&at).into());
+        }
+        let folder = Folder::new(&at, None)?;
+        let rows = self.rows(&folder, &folder.list()?, &BTreeSet::new())?;
+        let exit = match rows.iter().any(|row| row.error.is_some()) {
+            true => Exit::FoundWrong,
+            false => Exit::Fine,
+        };
+        let Some(pause) = pause else {
+            self.print(globals, out, &folder, &rows)?;
+            return Ok(exit);
+        };
+        let mut seen = BTreeSet::new();
+        let mut rows = rows;
+        loop {
+            for row in rows.iter().filter(|row| row.step.is_some()) {
+                match globals.json {
+                    true => out::json_line(out, &row.as_json())?,
+                    false => writeln!(out, "{}", row.line())?,
+                }
+            }
+            out.flush()?;
+            seen.extend(rows.iter().map(|row| row.name.clone()));
+            std::thread::sleep(pause);
+            // The names may have a form by now.
+            let folder = Folder::new(&at, None)?;
+            rows = self.rows(&folder, &folder.list()?, &seen)?;
+        }
+    }
+
+    /// What is to be said of the steps that were not seen before.
+    fn rows(&self, folder: &Folder, list: &StepList, seen: &BTreeSet<String>) -> Result<Vec<Row>, Failure> {
+        let leased = folder.leased()?;
+        let mut rows = Vec::new();
+        for step in list.steps.iter().filter(|step| !seen.contains(&step.name)) {
+            let error = match self.verify.then(|| verify(&step.location)) {
+                Some(Ok(report)) => report.findings.into_iter().next().map(|finding| finding.error),
+                Some(Err(error)) => Some(error),
+                None => None,
+            };
+            let state = match (&error, leased.contains(&step.number)) {
+                (Some(_), _) => "damaged",
+                (None, true) => "in use",
+                (None, false) => "committed",
+            };
+            let stock = folder.stock(step).ok().flatten();
+            rows.push(Row { step: Some(step.clone()), name: step.name.clone(), state, stock, error });
+        }
+        let unfinished = |name: &String| Row {
+            step: None,
+            name: name.clone(),
+            state: "unfinished",
+            stock: None,
+            error: None,
+        };
+        rows.extend(list.unfinished.iter().map(unfinished));
+        list.notes.iter().filter(|_| seen.is_empty()).for_each(|note| out::warn(&format!("note: {note}")));
+        Ok(rows)
+    }
+
+    fn print(
+        &self,
+        globals: &Globals,
+        out: &mut impl Write,
+        folder: &Folder,
+        rows: &[Row],
+    ) -> Result<(), Failure> {
+        use Align::{Left, Right};
+        if globals.json {
+            let path = folder.root().describe();
+            let steps: Vec<Value> = rows.iter().map(Row::as_json).collect();
+            out::json(out, &json!({ "path": path.to_string_lossy(), "steps": steps }))?;
+            return Ok(());
+        }
+        let mut table = Table::new();
+        ["STEP", "NAME", "STATE", "BYTES", "SAVED", "AGE", "METRICS"]
+            .iter()
+            .for_each(|title| table.cell(title));
+        for row in rows {
+            row.cells().iter().for_each(|cell| table.cell(cell));
+        }
+        table.print(out, "", [Right, Left, Left, Right, Left, Right, Left])?;
+        for row in rows {
+            if let Some(error) = &row.error {
+                out::warn(&format!("{}: {error}", printable(&row.name)));
+            }
+        }
+        let bytes =
+            rows.iter().filter_map(|row| row.stock).fold(0_u64, |sum, stock| sum.saturating_add(stock.bytes));
+        let steps = rows.iter().filter(|row| row.step.is_some()).count();
+        writeln!(out, "{}, {bytes} bytes ({})", counted(steps, "step", "steps"), out::size(bytes))?;
+        Ok(())
+    }
+}
+
+impl Row {
+    fn saved(&self) -> Option<SystemTime> {
+        let seconds = self.step.as_ref()?.seconds?;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
+    }
+
+    /// Step, name, state, bytes, when, how long ago, metrics.
+    fn cells(&self) -> [String; 7] {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let age = self.saved().and_then(|saved| saved.elapsed().ok());
+        [
+            or_none(self.step.as_ref().map(|step| step.number.to_string())),
+            self.name.clone(),
+            self.state.to_owned(),
+            or_none(self.stock.map(|stock| stock.bytes.to_string())),
+            or_none(self.saved().map(|saved| out::when(saved).to_string())),
+            or_none(age.map(age_text)),
+            or_none(
+                self.step.as_ref().map(|step| metrics_text(&step.metrics)).filter(|text| !text.is_empty()),
+            ),
+        ]
+    }
+
+    /// The same in a line, for who watches.
+    fn line(&self) -> String {
+        printable(&self.cells().join("  ")).into_owned()
+    }
+
+    fn as_json(&self) -> Value {
+        json!({
+            "step": self.step.as_ref().map(|step| step.number),
+            "name": self.name,
+            "path": self.step.as_ref().map(|step| step.location.describe().to_string_lossy().into_owned()),
+            "state": self.state,
+            "file_count": self.stock.map(|stock| stock.file_count),
+            "bytes": self.stock.map(|stock| stock.bytes),
+            "saved": self.step.as_ref().and_then(|step| step.seconds),
+            "metrics": self.step.as_ref().map(|step| &step.metrics),
+            "metadata": self.step.as_ref().map(|step| &step.custom_metadata),
+            "error": self.error.as_ref().map(error_json),
+        })
+    }
+}
+
+/// `3 d`, `2 h`, `5 min`, `7 s`.
+fn age_text(age: Duration) -> String {
+    let seconds = age.as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// `eval/loss=0.25 accuracy=0.9`.
+fn metrics_text(metrics: &Map<String, Value>) -> String {
+    let mut said = Vec::new();
+    add_metrics("", metrics, &mut said);
+    said.join(" ")
+}
+
+fn add_metrics(before: &str, metrics: &Map<String, Value>, said: &mut Vec<String>) {
+    for (name, value) in metrics {
+        match value {
+            Value::Object(inner) => add_metrics(&format!("{before}{name}/"), inner, said),
+            value => said.push(format!("{before}{name}={value}")),
+        }
+    }
+}

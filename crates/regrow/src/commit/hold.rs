@@ -1,0 +1,66 @@
+//! A lock that is held for long: by one writer of a folder of steps.
+//!
+//! Staged folders are locked by `flock`, which a forked child holds as long as its parent does. A training loop forks
+//! workers that may outlive it, so this is a record lock (`fcntl`), which belongs to the process alone. A process is not in
+//! its own way with such a lock: those that it holds are kept here, too.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::make_folders;
+
+/// What this process holds.
+static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// A lock, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    path: PathBuf,
+    _file: File,
+    /// A fork's child holds nothing.
+    pid: u32,
+}
+
+/// Takes the lock of a file, which is made if need be; `None` where the file system has no locks.
+///
+/// # Errors
+/// `AlreadyExists` if another one has it; what the file system says.
+pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
+    let cannot = |error| Error::io("cannot lock", path, error);
+    let folder = path.parent().ok_or_else(|| Error::invalid("this is no name for a lock").in_file(path))?;
+    make_folders(folder).map_err(cannot)?;
+    let path = folder.canonicalize().map_err(cannot)?.join(path.file_name().unwrap_or_default());
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    // Looked at before the file is opened: closing it again would give up the lock.
+    if held.contains(&path) {
+        return Err(taken(&path));
+    }
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let file = file.map_err(|error| Error::io("cannot lock", &path, error))?;
+    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN | Errno::ACCESS) => return Err(taken(&path)),
+        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
+        Err(error) => return Err(Error::io("cannot lock", &path, error.into())),
+    }
+    held.insert(path.clone());
+    Ok(Some(Hold { path, _file: file, pid: std::process::id() }))
+}
+
+fn taken(path: &Path) -> Error {
+    Error::new(ErrorKind::AlreadyExists, "another one holds the lock").in_file(path)
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            HELD.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.path);
+        }
+    }
+}

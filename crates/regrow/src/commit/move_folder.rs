@@ -1,0 +1,28 @@
+//! A checkpoint under another name, in one step.
+
+use std::path::Path;
+
+use super::rename::rename_new;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::local::folders::{make_folders, sync_folder};
+
+/// Gives a folder a name that nobody has, in a folder that is made if need be.
+pub(crate) fn move_folder(from: &Path, to: &Path) -> Result<()> {
+    let cannot = |error| Error::io("cannot move the folder", from, error);
+    let (Some(old), Some(new)) = (from.parent(), to.parent()) else {
+        return Err(Error::invalid("this is no name for a folder").in_file(to));
+    };
+    make_folders(new).map_err(cannot)?;
+    rename_new(from, to).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Error::new(ErrorKind::AlreadyExists, "something has that name already").in_file(to)
+        }
+        _ => cannot(error),
+    })?;
+    // The new name first: a power cut may leave both, and never none.
+    for folder in [new, old] {
+        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+        sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;
+    }
+    Ok(())
+}

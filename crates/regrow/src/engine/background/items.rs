@@ -1,0 +1,38 @@
+//! Checkpoints of several items, saved in the background: begun by the caller, and committed by the thread.
+
+use std::time::Instant;
+
+use super::job::{Job, Work};
+use super::{AsyncOptions, AsyncSaver, Blocked, SaveHandle};
+use crate::engine::{ItemsSave, SaveOptions};
+use crate::error::Result;
+use crate::tree::{Leaf, Tree};
+
+impl AsyncSaver {
+    /// Adds trees to a checkpoint of items and commits it, in the background; whatever else is to be in it was added
+    /// before. Waits for no other save: [`wait_for_room`](Self::wait_for_room) does, and is to be called before the items
+    /// are begun. Of `options`, how to save is each tree's own.
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); nothing is left of what was begun.
+    pub fn save_items(
+        &self,
+        items: ItemsSave,
+        trees: Vec<(String, Tree<Leaf>, SaveOptions)>,
+        options: &AsyncOptions,
+    ) -> Result<SaveHandle> {
+        let since = Instant::now();
+        self.check_process(&items.location().describe())?;
+        let mut blocked = Blocked { seconds: 0.0, ..options.before };
+        let mut works = Vec::new();
+        for (name, tree, save) in trees {
+            let (work, copied_bytes) = self.snapshot(tree, save, options)?;
+            blocked.copied_bytes += copied_bytes;
+            works.push((name, work));
+        }
+        blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
+        let (location, monitor) = (items.location().clone(), items.monitor().clone());
+        let work = Work::Items(Box::new(items), works);
+        Ok(self.begin(Job::new(location, work, &monitor, options.on_end.clone(), blocked)))
+    }
+}

@@ -1,0 +1,573 @@
+//! Several things in one checkpoint, published at once: the state of a model, a configuration, an iterator, metrics.
+//!
+//! ```text
+//! step_100/                            one publication: all of it, or nothing
+//!   _CHECKPOINT_METADATA               by which handler Orbax reads each item; metrics, times, the user's metadata
+//!   commit_success.txt
+//!   state/…                            tree(): a pytree in any layout of a folder, as a save of its own would have it
+//!   lora/model.safetensors             tree(): in a layout of one file, under the name of that layout
+//!   config/metadata                    json()
+//!   metrics/metrics                    metrics()
+//!   iterator/process_0.json            file(), or whatever is written into folder()
+//! ```
+//!
+//! The items are what Orbax' `Composite` handler and its manager write, and both read them. [`OpenOptions::item`] and
+//! [`open`](crate::open) read them here.
+//!
+//! Nothing is to be seen before [`commit`](ItemsSave::commit). A save that is dropped leaves nothing, and after an error in
+//! one item the rest is not committed. The items may be added by several threads.
+//!
+//! **Several processes** ([`ItemsOptions::job`]) all call the same methods in the same order: of a tree each writes its
+//! shards, as in a save; everything else is written by rank 0 alone.
+//!
+//! [`OpenOptions::item`]: super::OpenOptions::item
+
+mod files;
+mod names;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value};
+
+use self::names::{check_file, check_item};
+use super::checks::{check_options, check_place, check_rules, publish};
+use super::save::{as_written, data_len_bytes};
+use super::together::{publish_together, write_together};
+use super::{Layout, SaveOptions, SaveReport};
+use crate::coordination::{Job, Session};
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::item_files;
+use crate::formats::orbax::checkpoint_metadata::{
+    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, JSON_HANDLER, PYTREE_HANDLER,
+    V1_JSON_HANDLER, V1_METRICS_HANDLER, V1_PYTREE_HANDLER,
+};
+use crate::formats::orbax::json_text;
+use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
+use crate::formats::orbax::writer::documents::COMMIT_TEXT;
+use crate::formats::regrow::manifest;
+use crate::location::{Location, ToLocation};
+use crate::monitor::{Monitor, Running};
+use crate::storage::lent::{Lent, copy_in};
+use crate::storage::within::Within;
+use crate::storage::{Publication, Target};
+use crate::tree::{Leaf, Pytree, Tree};
+
+/// The item that metrics are kept in, and its file.
+const METRICS: &str = "metrics";
+
+/// The file of a JSON item, and in the v1 API.
+const JSON_FILE: &str = "metadata";
+const V1_JSON_FILE: &str = "data.json";
+
+/// What Orbax writes once for a checkpoint, and not in its items.
+const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
+
+/// How a checkpoint of several items is saved.
+#[derive(Debug, Clone, Default)]
+pub struct ItemsOptions {
+    /// Replace a checkpoint that is there, as [`SaveOptions::overwrite`].
+    pub overwrite: bool,
+    /// Skip syncing to disk: faster, and a power cut may cost the checkpoint.
+    pub not_durable: bool,
+    /// The form of Orbax' v1 API: its marker, its names of handlers and of JSON files.
+    pub v1: bool,
+    /// The checkpoint's own metadata.
+    pub custom_metadata: Map<String, Value>,
+    /// An earlier checkpoint of items: of each item in the default layout that it has too, [`SaveOptions::base`].
+    pub base: Option<Location>,
+    /// Watches the save, and stops it.
+    pub monitor: Monitor,
+    /// The job whose processes save together.
+    pub job: Option<Job>,
+}
+
+/// A checkpoint of several items that is being written. Dropped uncommitted, it leaves no trace.
+///
+/// ```
+/// use regrow::engine::{ItemsOptions, ItemsSave, SaveOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("100");
+/// let save = ItemsSave::begin(&path, ItemsOptions::default())?;
+/// save.tree("state", &vec![0_f32; 1000], &SaveOptions::default())?;
+/// save.json("config", &serde_json::json!({"width": 1024}))?;
+/// save.metrics(&serde_json::json!({"loss": 0.25}))?;
+/// save.commit()?;
+/// let state = regrow::OpenOptions { item: Some("state".to_owned()), ..Default::default() };
+/// assert_eq!(regrow::open_with(&path, &state)?.tree().len(), 1000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ItemsSave {
+    // Before the session: what was begun is removed before the others are told that this process has left.
+    publication: Box<dyn Publication>,
+    session: Option<Session>,
+    at: Location,
+    v1: bool,
+    base: Option<Location>,
+    /// What holds of all items.
+    options: SaveOptions,
+    state: Mutex<State>,
+    /// Whether something has failed that was to be part of it.
+    has_failed: AtomicBool,
+    began: Instant,
+    began_nsecs: Option<u64>,
+    _running: Running,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Item and handler, in the order of the calls.
+    handlers: Vec<(String, Option<String>)>,
+    /// Names that were given away, of items and of parts of items; whether several files may share one.
+    taken: Vec<(String, bool)>,
+    lent: Vec<Lent>,
+    /// Items that have a marker of their own already.
+    marked: Vec<String>,
+    custom_metadata: Map<String, Value>,
+    metrics: Map<String, Value>,
+    leaf_count: usize,
+    data_bytes: u64,
+}
+
+impl ItemsSave {
+    /// Begins a checkpoint at `path`.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, `InvalidArgument`, `PermissionDenied` and what else a save says of its place. Nothing that was
+    /// there has changed.
+    pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
+        let at = path.to_location()?;
+        let ItemsOptions { overwrite, not_durable, v1, custom_metadata, base, monitor, job } = options;
+        let options = SaveOptions { overwrite, not_durable, monitor, job, ..SaveOptions::default() };
+        let running = options.monitor.begin()?;
+        let (session, publication) = match options.job.as_ref().filter(|job| job.has_others()) {
+            None => {
+                check_place(&at, &options)?;
+                (None, publish(&at, &Target::Folder, &options)?)
+            }
+            Some(job) => {
+                let session = job.begin(&at, "save", &options.monitor)?;
+                let checked = if session.rank() == 0 { check_place(&at, &options) } else { Ok(()) };
+                session.agree("check", checked)?;
+                session.shares_storage(&at)?;
+                let publication = publish_together(&session, &at, &options)?;
+                (Some(session), publication)
+            }
+        };
+        Ok(Self {
+            publication,
+            session,
+            at,
+            v1,
+            base,
+            options,
+            state: Mutex::new(State { custom_metadata, ..State::default() }),
+            has_failed: AtomicBool::new(false),
+            began: Instant::now(),
+            began_nsecs: now_nsecs(),
+            _running: running,
+        })
+    }
+
+    /// Where the checkpoint will be.
+    pub fn location(&self) -> &Location {
+        &self.at
+    }
+
+    /// Who watches.
+    pub fn monitor(&self) -> &Monitor {
+        &self.options.monitor
+    }
+
+    /// Adds a pytree, in the layout of `options` and as they say. Whether something is overwritten or synced, who watches
+    /// and who saves together is settled for the whole checkpoint.
+    ///
+    /// `name` is that of the item, or a path below it (`rng/jax_random_key`).
+    ///
+    /// # Errors
+    /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that was added before.
+    pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
+        self.add(name, || {
+            let tree = value.to_tree()?;
+            self.write_tree(name, &tree, options)
+        })
+    }
+
+    /// Adds a JSON document, as Orbax' `JsonCheckpointHandler` keeps it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a name that was added before; what the storage says.
+    pub fn json(&self, name: &str, value: &Value) -> Result<()> {
+        self.json_text(name, None, &json_text::to_python_json(value)?)
+    }
+
+    /// The same of a text, which may have Python's `NaN` and `Infinity` in it, in a file of this name.
+    ///
+    /// # Errors
+    /// As [`json`](Self::json); `InvalidArgument` if it is no JSON.
+    pub fn json_text(&self, name: &str, file: Option<&str>, text: &[u8]) -> Result<()> {
+        let (usual, handler) = match self.v1 {
+            true => (V1_JSON_FILE, V1_JSON_HANDLER),
+            false => (JSON_FILE, JSON_HANDLER),
+        };
+        self.add(name, || self.write_json(name, file.unwrap_or(usual), handler, text).map(drop))
+    }
+
+    /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the checkpoint's metadata.
+    ///
+    /// # Errors
+    /// As [`json`](Self::json).
+    pub fn metrics(&self, metrics: &Value) -> Result<()> {
+        self.metrics_text(&json_text::to_python_json(metrics)?)
+    }
+
+    /// The same of a text, which may have Python's `NaN` and `Infinity` in it.
+    ///
+    /// # Errors
+    /// As [`json_text`](Self::json_text).
+    pub fn metrics_text(&self, text: &[u8]) -> Result<()> {
+        let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
+        self.add(METRICS, || {
+            let value = self.write_json(METRICS, METRICS, handler, text)?;
+            // Numbers that JSON has not stand in the item alone.
+            if let Ok(Value::Object(metrics)) = serde_json::from_slice(text) {
+                self.state().metrics = metrics;
+            }
+            match value {
+                Value::Object(_) => Ok(()),
+                other => Err(Error::invalid("metrics are numbers by name")
+                    .expected("a JSON object", crate::zarr::json::brief(&other))),
+            }
+        })
+    }
+
+    /// Adds one file of an item. Several calls make an item of several files.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a file that was added before; `InvalidArgument` for a name that leads out of the item; what the
+    /// storage says.
+    pub fn file(&self, name: &str, file: &str, bytes: &[u8]) -> Result<()> {
+        self.guarded(|| {
+            check_item(name)?;
+            check_file(file)?;
+            self.take_name(name, true)?;
+            self.note(name, None);
+            if file == COMMIT_SUCCESS_FILE {
+                self.state().marked.push(name.to_owned());
+            }
+            self.on_rank_0(|| self.publication.write(&format!("{name}/{file}"), bytes))
+        })
+    }
+
+    /// Adds a copy of a local file or folder: as the item itself if it is a folder, or as a file in it.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and whatever else is no file.
+    pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
+        let from = Location::local(from);
+        self.add(name, || {
+            self.note(name, None);
+            let to = if from.is_folder() { name.to_owned() } else { format!("{name}/{}", from.name_text()) };
+            self.on_rank_0(|| copy_in(&*self.publication, &from, &to))
+        })
+    }
+
+    /// A local folder into which the caller writes the files of an item, until the commit: that of a handler of its own.
+    ///
+    /// On a disk it is the item's folder in the checkpoint, still under its temporary name. Elsewhere it lies among the
+    /// temporary files of this machine, and the commit uploads what is in it. In a job it is each process' own where the
+    /// storage is no disk, and that of rank 0 counts.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a name that was added before; what the system says.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        self.add(name, || {
+            self.note(name, None);
+            let lent = Lent::new(&*self.publication, name)?;
+            let path = lent.path().to_owned();
+            self.state().lent.push(lent);
+            Ok(path)
+        })
+    }
+
+    /// By which handler Orbax is to read an item: the full name of a class. Items have that of their kind otherwise, files
+    /// none.
+    pub fn handler(&self, item: &str, handler: &str) {
+        let mut state = self.state();
+        match state.handlers.iter_mut().find(|(name, _)| name == item) {
+            Some((_, known)) => *known = Some(handler.to_owned()),
+            None => state.handlers.push((item.to_owned(), Some(handler.to_owned()))),
+        }
+    }
+
+    /// The checkpoint's own metadata: these members are added to those there are.
+    pub fn metadata(&self, custom: &Map<String, Value>) {
+        self.state().custom_metadata.extend(custom.clone());
+    }
+
+    /// Gives the checkpoint its name.
+    ///
+    /// # Errors
+    /// As the commit of any save; `InvalidArgument` if an item has failed, or there is none.
+    pub fn commit(self) -> Result<SaveReport> {
+        let (monitor, began) = (self.options.monitor.clone(), self.began);
+        let saved = self.committed().map(|mut report| {
+            report.take_stock(&monitor, began.elapsed());
+            report
+        });
+        monitor.conclude(saved)
+    }
+
+    fn committed(self) -> Result<SaveReport> {
+        if self.has_failed.load(Ordering::Acquire) {
+            return Err(Error::invalid("an item of this checkpoint could not be saved, so none is")
+                .in_file(&self.at)
+                .help("begin again; the error of that item says what was wrong"));
+        }
+        if self.state().handlers.is_empty() {
+            return Err(Error::invalid("a checkpoint of items has at least one").in_file(&self.at));
+        }
+        let written = match self.session.as_ref().is_none_or(|session| session.rank() == 0) {
+            true => self.take_lent().and_then(|()| self.write_rest()),
+            // On a disk all have written into the same folders.
+            false if self.publication.local_folder().is_some() => self.take_lent(),
+            false => Ok(()),
+        };
+        let Self { publication, session, at, options, state, .. } = self;
+        let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let reused_bytes = publication.reused_bytes();
+        let stored_bytes = match &session {
+            None => {
+                written?;
+                let stored_bytes = publication.stored_bytes()?;
+                options.monitor.finish()?;
+                publication.commit()?;
+                stored_bytes
+            }
+            Some(session) => commit_together(session, publication, written, &options.monitor)?,
+        };
+        if let Some(session) = session {
+            session.finish();
+        }
+        let report = SaveReport::new(at.describe(), stored_bytes, state.leaf_count, state.data_bytes);
+        Ok(SaveReport { reused_bytes, ..report })
+    }
+
+    /// Takes what others have written into the folders that were lent.
+    fn take_lent(&self) -> Result<()> {
+        let all = std::mem::take(&mut self.state().lent);
+        for lent in all {
+            lent.take(&*self.publication)?;
+            if lent.has(COMMIT_SUCCESS_FILE) {
+                self.state().marked.push(lent.below().to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// What stands beside the items, when they are all there.
+    fn write_rest(&self) -> Result<()> {
+        let state = self.state();
+        for (item, _) in state.handlers.iter().filter(|(item, _)| !state.marked.contains(item)) {
+            self.publication.write(&format!("{item}/{COMMIT_SUCCESS_FILE}"), COMMIT_TEXT.as_bytes())?;
+        }
+        if self.v1 {
+            self.publication.write(V1_MARKER_FILE, b"")?;
+        }
+        let about = CheckpointMetadata {
+            item_handlers: ItemHandlers::Many(state.handlers.clone()),
+            metrics: state.metrics.clone(),
+            init_timestamp_nsecs: self.began_nsecs,
+            commit_timestamp_nsecs: now_nsecs(),
+            custom_metadata: state.custom_metadata.clone(),
+            ..CheckpointMetadata::default()
+        };
+        self.publication.write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
+        self.publication.write(COMMIT_SUCCESS_FILE, COMMIT_TEXT.as_bytes())
+    }
+
+    fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+        let own = self.own_options(name, options);
+        let handler = match &options.layout {
+            Layout::Orbax(orbax) if orbax.v1 || self.v1 => Some(V1_PYTREE_HANDLER),
+            Layout::Regrow(_) if self.v1 => Some(V1_PYTREE_HANDLER),
+            Layout::Orbax(_) | Layout::Regrow(_) => Some(PYTREE_HANDLER),
+            _ => None,
+        };
+        self.note(name, handler);
+        let format = own.layout.format();
+        let whole = &*self.publication;
+        let part = match format.target(&self.at.join(name), &own) {
+            Target::Folder => {
+                // What regrow.json has a checksum of stays.
+                let left_out = if matches!(own.layout, Layout::Orbax(_)) { OF_THE_WHOLE } else { &[] };
+                if matches!(own.layout, Layout::Regrow(_)) {
+                    self.state().marked.push(name.to_owned());
+                }
+                if matches!(own.layout, Layout::Trak(_)) {
+                    item_files::name_of(&own.layout)?;
+                }
+                Within::folder(whole, name, left_out)
+            }
+            Target::File => Within::single_file(whole, name, item_files::name_of(&own.layout)?),
+            Target::Siblings { .. } => {
+                item_files::name_of(&own.layout)?;
+                return Err(Error::unsupported("an item cannot be several files beside each other"));
+            }
+        };
+        let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
+            Some(job) => write_together(tree, &own, job, &part, whole)?,
+            None => {
+                check_options(format, &own)?;
+                check_rules(tree, &own)?;
+                let data_bytes = data_len_bytes(tree, &own);
+                own.monitor.expect(data_bytes);
+                let tree = as_written(tree, &own)?;
+                format.write(&tree, &part, &own)?;
+                data_bytes
+            }
+        };
+        let mut state = self.state();
+        state.leaf_count += tree.len();
+        state.data_bytes = state.data_bytes.saturating_add(data_bytes);
+        Ok(())
+    }
+
+    /// The options of one tree, with what holds of the whole.
+    fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
+        let layout = match &options.layout {
+            // The marker and the item are those of the whole.
+            Layout::Orbax(orbax) => Layout::Orbax(super::OrbaxOptions { v1: false, ..orbax.clone() }),
+            other => other.clone(),
+        };
+        let has_record = |at: &Location| at.join(manifest::FILE_NAME).is_file();
+        let base = match (&options.base, &self.base) {
+            // The item of a checkpoint of items.
+            (Some(base), _) => Some(Some(base.join(name)).filter(has_record).unwrap_or_else(|| base.clone())),
+            (None, Some(base)) if matches!(layout, Layout::Regrow(_)) && options.compression.is_none() => {
+                Some(base.join(name)).filter(has_record)
+            }
+            (None, _) => None,
+        };
+        let Self { options: whole, .. } = self;
+        SaveOptions {
+            layout,
+            base,
+            overwrite: false,
+            replace_any_file: false,
+            not_durable: whole.not_durable,
+            monitor: whole.monitor.clone(),
+            job: whole.job.clone(),
+            ..options.clone()
+        }
+    }
+
+    fn write_json(&self, name: &str, file: &str, handler: &str, text: &[u8]) -> Result<Value> {
+        let value: Value = json_text::parse(text)
+            .map_err(|error| Error::invalid(format!("the item {name} is no JSON: {}", error.what())))?;
+        check_file(file)?;
+        self.note(name, Some(handler));
+        self.on_rank_0(|| self.publication.write(&format!("{name}/{file}"), text))?;
+        Ok(value)
+    }
+
+    /// Takes a name, and does what is to be done under it.
+    fn add<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.guarded(|| {
+            check_item(name)?;
+            self.take_name(name, false)?;
+            work()
+        })
+    }
+
+    /// Takes a name: for one of several files, of which others may have the same, or for something of its own.
+    fn take_name(&self, name: &str, is_of_files: bool) -> Result<()> {
+        let mut state = self.state();
+        let is_below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
+        let is_same = |a: &str, b: &str| a == b || is_below(a, b) || is_below(b, a);
+        let clash = |(taken, of_files): &&(String, bool)| is_same(taken, name) && !(is_of_files && *of_files);
+        if let Some((taken, _)) = state.taken.iter().find(clash) {
+            let what = format!("the checkpoint has the item {taken} already");
+            return Err(Error::new(ErrorKind::AlreadyExists, what)
+                .in_file(self.at.join(name))
+                .help("give each item a name of its own"));
+        }
+        state.taken.push((name.to_owned(), is_of_files));
+        Ok(())
+    }
+
+    /// After an error nothing is committed.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let done = work();
+        if done.is_err() {
+            self.has_failed.store(true, Ordering::Release);
+        }
+        self.options.monitor.conclude(done)
+    }
+
+    /// Notes the item of a name, and its handler unless there is one.
+    fn note(&self, name: &str, handler: Option<&str>) {
+        let item = name.split('/').next().unwrap_or(name);
+        // Of what lies deeper in an item nobody but its own handler knows.
+        let handler = handler.filter(|_| item == name).map(str::to_owned);
+        let mut state = self.state();
+        match state.handlers.iter_mut().find(|(known, _)| known == item) {
+            Some((_, known)) if known.is_none() => *known = handler,
+            Some(_) => {}
+            None => state.handlers.push((item.to_owned(), handler)),
+        }
+    }
+
+    fn on_rank_0(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.session.as_ref().is_none_or(|session| session.rank() == 0) { work() } else { Ok(()) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Commits on rank 0, when all have written. Bytes of all files.
+fn commit_together(
+    session: &Session,
+    publication: Box<dyn Publication>,
+    written: Result<()>,
+    monitor: &Monitor,
+) -> Result<u64> {
+    if session.rank() > 0 {
+        session.agree("write", written.and_then(|()| publication.finish_share()))?;
+        let committed = match session.agree("commit", Ok(())) {
+            // Who lost touch with rank 0 looks whether the checkpoint is there.
+            Err(error) if publication.is_published().unwrap_or(false) => {
+                drop(error);
+                Ok(())
+            }
+            committed => committed,
+        };
+        let stored_bytes = publication.stored_bytes()?;
+        monitor.finish()?;
+        return committed.map(|()| stored_bytes);
+    }
+    session.agree("write", written)?;
+    let committed = publication.stored_bytes().and_then(|stored_bytes| {
+        monitor.finish()?;
+        publication.commit()?;
+        Ok(stored_bytes)
+    });
+    match committed {
+        Ok(stored_bytes) => {
+            // Who does not hear of it finds it in the storage.
+            let _ = session.agree("commit", Ok(()));
+            Ok(stored_bytes)
+        }
+        Err(error) => session.agree("commit", Err(error)),
+    }
+}
+
+fn now_nsecs() -> Option<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(now.as_nanos()).ok()
+}

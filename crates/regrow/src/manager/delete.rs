@@ -1,0 +1,116 @@
+//! Deleting steps: each whole, none that somebody reads, and what is no part of a step is left alone.
+
+use super::lease::Announced;
+use super::records;
+use super::steps::{Step, Steps};
+use crate::engine::{CopyOptions, RemoveOptions, copy, remove};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+
+/// How to delete.
+#[derive(Debug, Clone, Default)]
+pub struct DeleteOptions {
+    /// Move a step into this folder, below the folder of steps, instead of removing it.
+    pub aside: Option<String>,
+    /// Delete it also while somebody reads it.
+    pub also_leased: bool,
+}
+
+/// What became of a step that was to be deleted.
+#[derive(Debug)]
+pub struct Deletion {
+    /// Its number.
+    pub step: u64,
+    /// What became of it; an error if it is there as before.
+    pub outcome: Result<Deleted>,
+}
+
+/// What was done with a step.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Deleted {
+    /// It is gone, and with it so many bytes. What is hard-linked takes room until the last link is gone.
+    Removed {
+        /// Of its files.
+        bytes: u64,
+    },
+    /// It is in another folder.
+    Moved {
+        /// There.
+        to: std::path::PathBuf,
+    },
+    /// Somebody reads it.
+    Leased,
+    /// It was not there any more.
+    Gone,
+}
+
+impl DeleteOptions {
+    /// Errs for a folder that no step can be moved into.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<()> {
+        let is_name = |name: &String| {
+            name.split('/').all(|part| !matches!(part, "" | "." | "..") && !part.contains('\0'))
+                && name != records::FOLDER
+        };
+        match &self.aside {
+            Some(name) if !is_name(name) => Err(Error::invalid("steps cannot be moved there")
+                .expected("the name of a folder below that of the steps", format_args!("{name:?}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Steps {
+    /// Deletes steps, one after the other. An error of one does not keep the others.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that make no sense. Each step's own error is in its report.
+    pub fn delete(&self, numbers: &[u64], options: &DeleteOptions) -> Result<Vec<Deletion>> {
+        options.check()?;
+        if let Some(aside) = &options.aside
+            && self.names().parse(aside).is_some()
+        {
+            return Err(Error::invalid("the folder for deleted steps has the name of a step")
+                .expected("another name", aside));
+        }
+        let deletion = |&step: &u64| Deletion { step, outcome: self.delete_one(step, options) };
+        Ok(numbers.iter().map(deletion).collect())
+    }
+
+    fn delete_one(&self, number: u64, options: &DeleteOptions) -> Result<Deleted> {
+        let Some(step) = self.find(number)? else { return Ok(Deleted::Gone) };
+        let _announced = Announced::new(self.root(), &step.name)?;
+        // From here on a new reader sees the announcement; one that came before has a lease.
+        if !options.also_leased && self.leased()?.contains(&number) {
+            return Ok(Deleted::Leased);
+        }
+        match &options.aside {
+            Some(aside) => self.move_aside(&step, aside),
+            None => match remove(&step.location, &RemoveOptions::default()) {
+                Ok(report) => Ok(Deleted::Removed { bytes: report.bytes }),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(Deleted::Gone),
+                Err(error) => Err(error),
+            },
+        }
+    }
+
+    fn move_aside(&self, step: &Step, aside: &str) -> Result<Deleted> {
+        let folder = self.root().join(aside);
+        let to = free_name(&folder, &step.name);
+        if !step.location.storage().move_folder(&step.location, &to)? {
+            // A bucket renames nothing: all objects are copied, and then removed.
+            copy(&step.location, &to, &CopyOptions::default())?;
+            remove(&step.location, &RemoveOptions::default())?;
+        }
+        Ok(Deleted::Moved { to: to.describe() })
+    }
+}
+
+/// The name, or with a number behind it if a step of an earlier history has it.
+fn free_name(folder: &Location, name: &str) -> Location {
+    let names = (1_u64..).map(|count| if count == 1 { name.to_owned() } else { format!("{name}.{count}") });
+    let mut places = names.map(|name| folder.join(name));
+    places.find(|place| !place.is_taken()).unwrap_or_else(|| folder.join(name))
+}

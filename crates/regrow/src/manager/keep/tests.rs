@@ -1,0 +1,148 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn step(number: u64, seconds: f64, loss: Option<f64>) -> StepFacts {
+    let metrics = loss.map(|loss| json!({"eval": {"loss": loss}, "flat/name": loss}));
+    let metrics = metrics.and_then(|metrics| metrics.as_object().cloned()).unwrap_or_default();
+    StepFacts { number, seconds: Some(seconds), metrics, ..StepFacts::default() }
+}
+
+/// Steps 10, 20, … 100, one every 60 seconds; the loss falls to step 50 and rises again, and step 70 has none.
+fn run() -> Vec<StepFacts> {
+    (1..=10)
+        .map(|at| {
+            let loss = (at as f64 - 5.0).abs();
+            step(at * 10, at as f64 * 60.0, (at != 7).then_some(loss))
+        })
+        .collect()
+}
+
+fn left(keep: &Keep) -> Vec<u64> {
+    let steps = run();
+    let gone = to_delete(&steps, keep);
+    steps.iter().map(|step| step.number).filter(|number| !gone.contains(number)).collect()
+}
+
+fn best_of(metric: &str, mode: BestMode, count: usize, without_metric: bool) -> Keep {
+    Keep::Best(Best { metric: metric.to_owned(), mode, count, without_metric })
+}
+
+#[test]
+fn each_policy_by_itself() {
+    assert_eq!(left(&Keep::All).len(), 10);
+    assert_eq!(left(&Keep::Latest(3)), [80, 90, 100]);
+    assert_eq!(left(&Keep::EverySteps(40)), [40, 80, 100]);
+    assert_eq!(left(&Keep::EverySeconds(150.0)), [10, 40, 70, 100]);
+    assert_eq!(left(&Keep::LatestSeconds(120.0)), [80, 90, 100]);
+    assert_eq!(left(&Keep::Steps([20, 55].into())), [20, 100]);
+    assert_eq!(left(&Keep::If(KeepIf::new(|step| step.number < 30))), [10, 20, 100]);
+    assert_eq!(left(&Keep::Any(vec![Keep::Latest(2), Keep::EverySteps(50)])), [50, 90, 100]);
+    assert_eq!(left(&Keep::Any(Vec::new())), [100], "the last good one stays");
+}
+
+#[test]
+fn the_best_by_a_metric() {
+    use BestMode::{Max, Min};
+    assert_eq!(left(&best_of("eval/loss", Min, 2, false)), [50, 60, 100], "the newer of equals");
+    assert_eq!(left(&best_of("flat/name", Min, 1, true)), [50, 70, 100]);
+    assert_eq!(left(&best_of("eval/loss", Max, 1, false)), [100]);
+    assert_eq!(left(&best_of("absent", Max, 1, false)), [100]);
+    let steps = run();
+    assert_eq!(best(&steps, "eval/loss", Min).unwrap().number, 50);
+    assert_eq!(best(&steps, "absent", Min), None);
+    let nan = StepFacts { metrics: json!({"x": null}).as_object().cloned().unwrap(), ..step(1, 0.0, None) };
+    assert_eq!(nan.metric("x"), None);
+}
+
+#[test]
+fn the_last_good_step_and_those_being_read_stay() {
+    let mut steps = run();
+    steps[9].is_damaged = true;
+    steps[8].is_damaged = true;
+    steps[1].is_leased = true;
+    assert_eq!(to_delete(&steps, &Keep::Latest(1)), [10, 30, 40, 50, 60, 70, 90]);
+    steps.iter_mut().for_each(|step| step.is_damaged = true);
+    assert_eq!(to_delete(&steps, &Keep::Latest(1)), [0; 0], "where nothing is good, nothing goes");
+    assert_eq!(to_delete(&[], &Keep::Latest(1)), [0; 0]);
+}
+
+#[test]
+fn policies_are_said_in_json() {
+    let text =
+        r#"{"any": [{"latest": 2}, {"best": {"metric": "eval/loss", "mode": "min"}}, {"every_steps": 40}]}"#;
+    assert_eq!(left(&Keep::from_json(text).unwrap()), [40, 50, 70, 80, 90, 100]);
+    assert_eq!(left(&Keep::from_json(r#""all""#).unwrap()).len(), 10);
+    for text in [
+        r#"{"latest": 0}"#,
+        r#"{"every_steps": 0}"#,
+        r#"{"any": [{"every_seconds": -1}]}"#,
+        r#"{"best": {"metric": "", "mode": "min"}}"#,
+        r#"{"best": {"metric": "x", "mode": "least"}}"#,
+        r#"{"best": {"metric": "x", "mode": "min", "count": 0}}"#,
+        "{}",
+    ] {
+        assert!(Keep::from_json(text).is_err(), "{text}");
+    }
+}
+
+fn any_step() -> impl Strategy<Value = StepFacts> {
+    (
+        0_u64..60,
+        proptest::option::of(0.0..1000.0),
+        proptest::option::of(0_u8..5),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(number, seconds, loss, is_leased, is_damaged)| StepFacts {
+            seconds,
+            is_leased,
+            is_damaged,
+            ..step(number, 0.0, loss.map(f64::from))
+        })
+}
+
+fn any_policy() -> impl Strategy<Value = Keep> {
+    let simple = prop_oneof![
+        Just(Keep::All),
+        (1_usize..5).prop_map(Keep::Latest),
+        (1_usize..4, any::<bool>(), any::<bool>()).prop_map(|(count, is_min, without)| {
+            best_of("eval/loss", if is_min { BestMode::Min } else { BestMode::Max }, count, without)
+        }),
+        (1_u64..20).prop_map(Keep::EverySteps),
+        (0.0..300.0).prop_map(Keep::EverySeconds),
+        (0.0..300.0).prop_map(Keep::LatestSeconds),
+        proptest::collection::btree_set(0_u64..60, 0..5).prop_map(Keep::Steps),
+    ];
+    proptest::collection::vec(simple, 0..4).prop_map(Keep::Any)
+}
+
+proptest! {
+    #[test]
+    fn promises_hold_for_every_policy(
+        steps in proptest::collection::vec(any_step(), 0..40),
+        keep in any_policy(),
+    ) {
+        let mut steps = steps;
+        steps.sort_by_key(|step| step.number);
+        steps.dedup_by_key(|step| step.number);
+        let gone = to_delete(&steps, &keep);
+        let is_gone = |step: &&StepFacts| gone.contains(&step.number);
+        // The last good one, those being read, and all where nothing is good.
+        if let Some(good) = steps.iter().rev().find(|step| !step.is_damaged) {
+            prop_assert!(!is_gone(&good));
+        } else {
+            prop_assert!(gone.is_empty());
+        }
+        prop_assert!(!steps.iter().filter(is_gone).any(|step| step.is_leased));
+        // Nothing goes that is not there, and each goes once.
+        prop_assert!(gone.is_sorted() && gone.iter().all(|number| steps.iter().any(|step| step.number == *number)));
+        // What is left is left again.
+        let left: Vec<StepFacts> = steps.iter().filter(|step| !is_gone(step)).cloned().collect();
+        prop_assert_eq!(to_delete(&left, &keep), Vec::<u64>::new());
+        // The order in which steps are given is of no account.
+        steps.reverse();
+        prop_assert_eq!(to_delete(&steps, &keep), gone);
+    }
+}

@@ -1,0 +1,176 @@
+//! A lease keeps a step while somebody reads it: a small file beside the steps, with a time until which it holds.
+//!
+//! The file is renewed by a thread as long as the lease lives. A reader that is killed leaves a file that holds for a while
+//! and then says nothing.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::records;
+use super::steps::{Step, Steps};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::store::local::folders::random_name;
+
+/// Where leases are, and where deletions announce themselves.
+const LEASES: &str = "leases/";
+const DELETIONS: &str = "deleting/";
+
+/// How long a lease holds that nobody renews.
+const HOLDS: Duration = Duration::from_secs(5 * 60);
+
+/// How long an announcement counts: a deletion takes less, and one that was killed is nobody's any more.
+const ANNOUNCED_FOR_SECONDS: f64 = 10.0 * 60.0;
+
+/// What a lease says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Record {
+    step: u64,
+    /// Seconds since 1970.
+    until: f64,
+    /// For a person.
+    holder: String,
+}
+
+/// What a deletion says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Announcement {
+    since: f64,
+    holder: String,
+}
+
+/// Keeps a step from being deleted until it is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    root: Location,
+    name: String,
+    step: Step,
+    is_over: Arc<(Mutex<bool>, Condvar)>,
+    /// A fork's child has neither the thread nor the lease.
+    pid: u32,
+}
+
+impl Steps {
+    /// Keeps a committed step from being deleted as long as the lease lives.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there, or about to be deleted; `PermissionDenied` where nothing can be written; what the
+    /// storage says.
+    pub fn lease(&self, number: u64) -> Result<Lease> {
+        let nonce = random_name()?;
+        let step = self.step(number)?;
+        let name = format!("{LEASES}{}~{nonce}", step.name);
+        let root = self.root().clone();
+        renew(&root, &name, number)?;
+        let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
+        // Now a deletion sees the lease, or has announced itself before.
+        if is_announced(&lease.root, &lease.step.name)? || self.find(number)?.is_none() {
+            return Err(Error::new(ErrorKind::NotFound, format!("step {number} is being deleted"))
+                .in_file(&lease.step.location)
+                .help("take a newer step"));
+        }
+        lease.renew_in_background();
+        Ok(lease)
+    }
+
+    /// The numbers of the steps that somebody reads.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn leased(&self) -> Result<Vec<u64>> {
+        leased(self.root(), records::now())
+    }
+}
+
+impl Lease {
+    /// The step that it keeps.
+    pub fn step(&self) -> &Step {
+        &self.step
+    }
+
+    fn renew_in_background(&self) {
+        let (root, name, step) = (self.root.clone(), self.name.clone(), self.step.number);
+        let told = Arc::clone(&self.is_over);
+        let keep = move || {
+            let mut is_over = told.0.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let waited = told.1.wait_timeout_while(is_over, HOLDS / 5, |is_over| !*is_over);
+                is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if *is_over {
+                    return;
+                }
+                // The next time it may work: there are several before it is too late.
+                let _ = renew(&root, &name, step);
+            }
+        };
+        // Without a thread, where the system gives none, the lease holds as long as it was written for.
+        let _ = std::thread::Builder::new().name("regrow-lease".to_owned()).spawn(keep);
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            // Waits for a renewal that is on its way: it must not come after the file is removed.
+            *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            self.is_over.1.notify_all();
+            let _ = records::remove(&self.root, &self.name);
+        }
+    }
+}
+
+fn renew(root: &Location, name: &str, step: u64) -> Result<()> {
+    let until = records::now() + HOLDS.as_secs_f64();
+    records::write(root, name, &Record { step, until, holder: records::own_name() })
+}
+
+/// The numbers of the steps with a lease that holds at this time. Leases that held long ago are removed.
+fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
+    let mut leased = Vec::new();
+    for name in records::names(root, LEASES)? {
+        match records::read::<Record>(root, &name)? {
+            Some(record) if record.until >= now => leased.push(record.step),
+            // Of a clock that differs by less nobody loses a lease.
+            Some(record) if record.until + HOLDS.as_secs_f64() < now => {
+                let _ = records::remove(root, &name);
+            }
+            _ => {}
+        }
+    }
+    leased.sort_unstable();
+    leased.dedup();
+    Ok(leased)
+}
+
+/// Says that a step is about to be deleted, and unsays it when it is dropped.
+#[derive(Debug)]
+pub(super) struct Announced<'a> {
+    root: &'a Location,
+    name: String,
+}
+
+impl<'a> Announced<'a> {
+    /// Of the step with this name.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn new(root: &'a Location, step: &str) -> Result<Self> {
+        let name = format!("{DELETIONS}{step}");
+        let announcement = Announcement { since: records::now(), holder: records::own_name() };
+        records::write(root, &name, &announcement)?;
+        Ok(Self { root, name })
+    }
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let _ = records::remove(self.root, &self.name);
+    }
+}
+
+fn is_announced(root: &Location, step: &str) -> Result<bool> {
+    let found = records::read::<Announcement>(root, &format!("{DELETIONS}{step}"))?;
+    Ok(found.is_some_and(|found| found.since + ANNOUNCED_FOR_SECONDS > records::now()))
+}

@@ -1,0 +1,181 @@
+//! One writer at a time: a second one is refused, a dead one's place is taken.
+//!
+//! | | a disk | a bucket, memory |
+//! |---|---|---|
+//! | is | a lock of the system on `.regrow/writer.lock` | a lease in `.regrow/writer.json` |
+//! | of a dead writer | gone with the process | taken over when nobody has renewed it for two minutes, at once if it was a process of this machine |
+//!
+//! On a network file system that keeps locks to one machine, two machines do not see each other.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::records;
+use super::steps::Steps;
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::store::local::folders::random_name;
+
+/// The lock on a disk, and the lease elsewhere.
+const LOCK: &str = "writer.lock";
+const LEASE: &str = "writer.json";
+
+/// How long a lease holds that nobody renews.
+const HOLDS: Duration = Duration::from_secs(2 * 60);
+
+/// The right to write to a folder of steps, until it is dropped.
+pub struct WriterLock {
+    held: Held,
+}
+
+enum Held {
+    /// By the system, which needs nothing but that the value lives.
+    System {
+        _lock: Box<dyn Send + Sync>,
+    },
+    Lease {
+        _lease: WriterLease,
+    },
+}
+
+impl fmt::Debug for WriterLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.held {
+            Held::System { .. } => "WriterLock(system)",
+            Held::Lease { .. } => "WriterLock(lease)",
+        })
+    }
+}
+
+impl Steps {
+    /// Takes the right to write to the folder, which is made if need be.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if another one writes, in this process or elsewhere; what the storage says.
+    pub fn lock(&self) -> Result<WriterLock> {
+        let root = self.root();
+        let file = root.join(records::FOLDER).join(LOCK);
+        let taken = root.storage().hold(file.path()).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => refused(root, None),
+            _ => error,
+        })?;
+        let held = match taken {
+            Some(lock) => Held::System { _lock: lock },
+            None => Held::Lease { _lease: WriterLease::take(root)? },
+        };
+        Ok(WriterLock { held })
+    }
+}
+
+fn refused(root: &Location, holder: Option<&str>) -> Error {
+    let error = Error::new(ErrorKind::AlreadyExists, "another writer has this folder of steps").in_file(root);
+    let error = match holder {
+        Some(holder) => error.expected("no other writer", holder),
+        None => error,
+    };
+    error.help(
+        "close it, in this program or in another one, or open the folder for reading only (`read_only`)",
+    )
+}
+
+/// What the lease says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Record {
+    nonce: String,
+    /// Seconds since 1970.
+    until: f64,
+    /// Machine and process.
+    holder: String,
+}
+
+impl Record {
+    fn new(nonce: &str) -> Self {
+        let until = records::now() + HOLDS.as_secs_f64();
+        Self { nonce: nonce.to_owned(), until, holder: records::own_name() }
+    }
+
+    /// Whether whoever wrote it may still write: not after its time, and not a process of this machine that has ended.
+    fn may_live(&self) -> bool {
+        self.until >= records::now() && !is_dead(&self.holder)
+    }
+}
+
+/// Whether this is a process of this machine, and ended.
+fn is_dead(holder: &str) -> bool {
+    let own = records::own_name();
+    let Some(((own_host, own_pid), (host, pid))) = own.rsplit_once(':').zip(holder.rsplit_once(':')) else {
+        return false;
+    };
+    let pid = pid.parse().ok().filter(|_| host == own_host && pid != own_pid);
+    pid.and_then(rustix::process::Pid::from_raw)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+}
+
+/// A lease that a thread renews until it is dropped.
+struct WriterLease {
+    root: Location,
+    nonce: String,
+    is_over: Arc<(Mutex<bool>, Condvar)>,
+    pid: u32,
+}
+
+impl WriterLease {
+    fn take(root: &Location) -> Result<Self> {
+        let nonce = random_name()?;
+        if !records::create(root, LEASE, &Record::new(&nonce))? {
+            match records::read::<Record>(root, LEASE)? {
+                Some(found) if found.may_live() => return Err(refused(root, Some(&found.holder))),
+                _ => {}
+            }
+            records::remove(root, LEASE)?;
+            if !records::create(root, LEASE, &Record::new(&nonce))? {
+                return Err(refused(root, None));
+            }
+            // Another one may have found the same dead lease, and removed this one for it.
+            let found = records::read::<Record>(root, LEASE)?;
+            if found.as_ref().is_none_or(|found| found.nonce != nonce) {
+                return Err(refused(root, found.as_ref().map(|found| found.holder.as_str())));
+            }
+        }
+        let lease = Self { root: root.clone(), nonce, is_over: Arc::default(), pid: std::process::id() };
+        lease.renew_in_background();
+        Ok(lease)
+    }
+
+    fn renew_in_background(&self) {
+        let (root, nonce, told) = (self.root.clone(), self.nonce.clone(), Arc::clone(&self.is_over));
+        let keep = move || {
+            let mut is_over = told.0.lock().unwrap_or_else(PoisonError::into_inner);
+            loop {
+                let waited = told.1.wait_timeout_while(is_over, HOLDS / 5, |is_over| !*is_over);
+                is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
+                if *is_over {
+                    return;
+                }
+                match records::read::<Record>(&root, LEASE) {
+                    Ok(Some(found)) if found.nonce != nonce => return,
+                    _ => drop(records::write(&root, LEASE, &Record::new(&nonce))),
+                }
+            }
+        };
+        let _ = std::thread::Builder::new().name("regrow-writer".to_owned()).spawn(keep);
+    }
+}
+
+impl Drop for WriterLease {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.is_over.1.notify_all();
+        if let Ok(Some(found)) = records::read::<Record>(&self.root, LEASE)
+            && found.nonce == self.nonce
+        {
+            let _ = records::remove(&self.root, LEASE);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! A folder of numbered steps: which there are, when to save one, what to keep, and who may touch it.
+//!
+//! ```text
+//! ROOT/
+//!   100/  200/  …                      steps, named in one of Orbax' forms; each a checkpoint that is committed by itself
+//!   300.orbax-checkpoint-tmp-…/        a save in progress, or one that was killed: in no list
+//!   trash/100/                         a step that was moved aside, where the caller asked for that
+//!   .regrow/latest.json                the pointer: which step was newest, and how many there were
+//!   .regrow/writer.lock, writer.json   who writes: a lock of the system on a disk, a lease in a bucket
+//!   .regrow/leases/100~<nonce>         somebody reads step 100, until a time that stands in it
+//!   .regrow/deleting/100               step 100 is about to be removed
+//! ```
+//! What is in the list of steps is what the storage has committed, and nothing else: a save that failed or was killed never
+//! gets there, and nobody keeps a list of his own that could say something else. The files in `.regrow` are never needed:
+//! without them there is no pointer, no lease, and nobody is known to write. Orbax leaves them alone.
+//!
+//! | module | does |
+//! |---|---|
+//! | `names` | the forms of names |
+//! | `when`, `keep` | the two policies: pure functions of what is known |
+//! | `steps` | [`Steps`]: a folder; the list, one step, what it takes on the disk |
+//! | `pointer` | the newest step in one read, where lists are long |
+//! | `lease` | keeps a step while somebody reads it |
+//! | `lock` | one writer at a time |
+//! | `delete` | removes steps, or moves them aside |
+//! | `newest` | the newest step that is good, and why others were passed over |
+//! | `wait` | waits for a new step |
+//! | `saving` | [`Manager`]: saves a loop's state in the background by the policies, restores it |
+//! | `tidy` | what follows a save: verify, point, choose, delete |
+//! | `records` | the small files in `.regrow` |
+//!
+//! A deletion and a reader cannot miss each other: the one announces itself before it looks for leases, the other puts its
+//! lease there before it looks for announcements, so at least one of them sees the other, and steps back.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod delete;
+mod keep;
+mod lease;
+mod lock;
+mod names;
+mod newest;
+mod pointer;
+mod records;
+mod saving;
+mod steps;
+mod tidy;
+mod wait;
+mod when;
+
+pub use delete::{DeleteOptions, Deleted, Deletion};
+pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, to_delete};
+pub use lease::Lease;
+pub use lock::WriterLock;
+pub use names::{StepName, StepNames};
+pub use newest::{PassedOver, Restored};
+pub use saving::{DEFAULT_ITEM, Manager, ManagerOptions, SaveStep};
+pub use steps::{Step, StepList, Steps};
+pub use tidy::{Tidied, TidyOptions};
+pub use when::{Moment, SaveIf, SaveWhen};

@@ -1,0 +1,257 @@
+//! The names of steps, in the forms that Orbax has: read and written.
+//!
+//! | form | name of step 5 | also |
+//! |---|---|---|
+//! | plain | `5` | |
+//! | with a prefix | `step_5` | |
+//! | of a fixed width | `000005` | `step_000005`; a number that is too long for it takes more digits |
+//! | composite | one form is written, several are read | the first that fits a name counts |
+//!
+//! Without a word of the caller a folder goes on in the form that its steps have.
+//!
+//! Source: orbax `_src/path/step.py`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::formats::orbax::steps::split_name;
+use crate::storage::UNCOMMITTED_MARK;
+
+/// Most digits that a form may ask for: as many as the largest number has.
+const WIDTH_MAX: usize = 20;
+
+/// One form of names: `[prefix_]number`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StepName {
+    /// Empty if there is none.
+    prefix: String,
+    /// Digits at least; 0 for a plain number.
+    width: usize,
+}
+
+impl StepName {
+    /// The form with this prefix, before which an underscore is put, and so many digits, both as Orbax takes them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a prefix that is no part of a name, or that a temporary or a hidden name would begin with; for
+    /// a width of 0, or one that no number has.
+    pub fn new(prefix: Option<&str>, width: Option<usize>) -> Result<Self> {
+        let prefix = prefix.unwrap_or_default();
+        if prefix.contains(['/', '\0']) || prefix.starts_with('.') || prefix.contains(UNCOMMITTED_MARK) {
+            return Err(Error::invalid("this is no prefix for the names of steps")
+                .expected("the beginning of a name of a folder", format_args!("{prefix:?}"))
+                .help("a prefix has no slash and does not begin with a dot"));
+        }
+        let width = match width {
+            Some(width) if !(1..=WIDTH_MAX).contains(&width) => {
+                return Err(Error::invalid("no number of a step has so many digits")
+                    .expected(format_args!("1 to {WIDTH_MAX}"), width));
+            }
+            width => width.unwrap_or(0),
+        };
+        Ok(Self { prefix: prefix.to_owned(), width })
+    }
+
+    /// The prefix, without its underscore.
+    pub fn prefix(&self) -> Option<&str> {
+        Some(self.prefix.as_str()).filter(|prefix| !prefix.is_empty())
+    }
+
+    /// The digits that a name has at least.
+    pub fn width(&self) -> Option<usize> {
+        Some(self.width).filter(|width| *width > 0)
+    }
+
+    /// The name of a step.
+    pub fn format(&self, step: u64) -> String {
+        let underscore = if self.prefix.is_empty() { "" } else { "_" };
+        format!("{}{underscore}{step:0width$}", self.prefix, width = self.width)
+    }
+
+    /// The step of a name; `None` for a name of another form.
+    pub fn parse(&self, name: &str) -> Option<u64> {
+        let (prefix, digits) = split_name(name)?;
+        let step = digits.parse().ok()?;
+        // What this form would have written, and nothing else: `05` is no name of a plain step 5.
+        (prefix == self.prefix && self.format(step) == name).then_some(step)
+    }
+}
+
+impl fmt::Display for StepName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.format(5))
+    }
+}
+
+/// The forms of a folder of steps: one that is written, and all that are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepNames {
+    written: StepName,
+    /// In the order in which they count; the one that is written is among them.
+    read: Vec<StepName>,
+}
+
+impl Default for StepNames {
+    fn default() -> Self {
+        Self::one(StepName::default())
+    }
+}
+
+impl StepNames {
+    /// One form, read and written.
+    pub fn one(form: StepName) -> Self {
+        Self { written: form.clone(), read: vec![form] }
+    }
+
+    /// One form to write, and others that are read beside it.
+    pub fn composite(written: StepName, others: impl IntoIterator<Item = StepName>) -> Self {
+        let mut read = vec![written.clone()];
+        for form in others {
+            if !read.contains(&form) {
+                read.push(form);
+            }
+        }
+        Self { written, read }
+    }
+
+    /// The forms that the names in a folder have, the most frequent first, which is the one that is written; plain numbers
+    /// where there are no steps.
+    pub fn found_in<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        // By prefix: how many names are plain, and how many are padded to which width.
+        let mut counts: BTreeMap<(&str, usize), usize> = BTreeMap::new();
+        let mut plain: Vec<(&str, usize)> = Vec::new();
+        for name in names {
+            let Some((prefix, digits)) = split_name(name) else { continue };
+            if digits.parse::<u64>().is_err() {
+                continue;
+            }
+            match digits.len() > 1 && digits.starts_with('0') {
+                true => *counts.entry((prefix, digits.len())).or_default() += 1,
+                false => plain.push((prefix, digits.len())),
+            }
+        }
+        // A number that is long enough without zeros is of the padded form, if there is one.
+        for (prefix, len) in plain {
+            let padded =
+                counts.iter().filter(|((other, width), _)| *other == prefix && (1..=len).contains(width));
+            let form = padded.max_by_key(|(_, count)| **count).map_or((prefix, 0), |(form, _)| *form);
+            *counts.entry(form).or_default() += 1;
+        }
+        let mut forms: Vec<_> = counts.into_iter().collect();
+        // A stable order: among equals the plain numbers, and then the shorter ones, win.
+        forms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let mut forms = forms
+            .into_iter()
+            .map(|((prefix, width), _)| StepName { prefix: prefix.to_owned(), width })
+            .filter(|form| form.width <= WIDTH_MAX);
+        match forms.next() {
+            Some(first) => Self::composite(first, forms),
+            None => Self::default(),
+        }
+    }
+
+    /// The form that is written.
+    pub fn written(&self) -> &StepName {
+        &self.written
+    }
+
+    /// The forms that are read, in the order in which they count.
+    pub fn read(&self) -> &[StepName] {
+        &self.read
+    }
+
+    /// The name that a new step gets.
+    pub fn format(&self, step: u64) -> String {
+        self.written.format(step)
+    }
+
+    /// The step of a name, and which of the forms it has.
+    pub fn parse(&self, name: &str) -> Option<(u64, usize)> {
+        self.read.iter().enumerate().find_map(|(form, read)| Some((read.parse(name)?, form)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn form(prefix: &str, width: usize) -> StepName {
+        StepName::new(Some(prefix), Some(width).filter(|width| *width > 0)).unwrap()
+    }
+
+    #[test]
+    fn forms_are_those_of_orbax() {
+        for (form, step, name) in [
+            (form("", 0), 23, "23"),
+            (form("", 4), 23, "0023"),
+            (form("step", 0), 23, "step_23"),
+            (form("step", 4), 23, "step_0023"),
+            (form("step", 4), 123_456, "step_123456"),
+            (form("a_b", 1), 0, "a_b_0"),
+            (form("", 0), u64::MAX, "18446744073709551615"),
+        ] {
+            assert_eq!(form.format(step), name);
+            assert_eq!(form.parse(name), Some(step), "{name}");
+        }
+        for (form, name) in [
+            (form("", 0), "023"),
+            (form("", 0), "step_23"),
+            (form("", 4), "23"),
+            (form("", 4), "00023"),
+            (form("step", 0), "step_-3"),
+            (form("step", 0), "step23"),
+            (form("step", 0), "other_23"),
+            (form("", 0), "99999999999999999999999"),
+            (form("", 0), "5.orbax-checkpoint-tmp"),
+            (form("", 0), ""),
+        ] {
+            assert_eq!(form.parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_no_name_begins_with() {
+        for prefix in ["a/b", ".hidden", "x.orbax-checkpoint-tmp", "\0"] {
+            assert!(StepName::new(Some(prefix), None).is_err(), "{prefix:?}");
+        }
+        assert!(StepName::new(None, Some(0)).is_err());
+        assert!(StepName::new(None, Some(21)).is_err());
+    }
+
+    #[test]
+    fn finds_the_forms_of_a_folder() {
+        let found = |names: &[&str]| {
+            let names = StepNames::found_in(names.iter().copied());
+            names.read().iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&[]), ["5"]);
+        assert_eq!(found(&["notes", "7", "10"]), ["5"]);
+        assert_eq!(found(&["0001", "0020", "12345"]), ["0005"]);
+        assert_eq!(found(&["0", "10", "200"]), ["5"]);
+        assert_eq!(found(&["step_2", "step_10", "5"]), ["step_5", "5"]);
+        assert_eq!(found(&["a_01", "a_02", "a_100", "3", "4"]), ["a_05", "5"]);
+    }
+
+    #[test]
+    fn the_first_form_that_fits_counts() {
+        let names = StepNames::composite(form("step", 0), [form("", 0), form("step", 0)]);
+        assert_eq!(names.format(7), "step_7");
+        assert_eq!(names.parse("7"), Some((7, 1)));
+        assert_eq!(names.parse("step_7"), Some((7, 0)));
+        assert_eq!(names.parse("step_07"), None);
+        assert_eq!(names.read().len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(step in any::<u64>(), width in 0_usize..=20, prefix in "([a-z][a-z_0-9]{0,6})?") {
+            let form = form(&prefix, width);
+            prop_assert_eq!(form.parse(&form.format(step)), Some(step));
+            let found = StepNames::found_in([form.format(step).as_str()]);
+            prop_assert_eq!(found.parse(&form.format(step)).map(|(step, _)| step), Some(step));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The newest step that is good: newer ones that are damaged are passed over, and said to be.
+
+use super::steps::{Step, Steps, said};
+use crate::engine::verify;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A newer step that could not be restored.
+#[derive(Debug)]
+pub struct PassedOver {
+    /// Its number.
+    pub step: u64,
+    /// Why.
+    pub error: Error,
+}
+
+/// What was restored.
+#[derive(Debug)]
+pub struct Restored<T> {
+    /// From which step.
+    pub step: Step,
+    /// What it held.
+    pub value: T,
+    /// Newer steps that could not be, the newest first.
+    pub passed_over: Vec<PassedOver>,
+}
+
+impl Steps {
+    /// What `restore` makes of the newest step of which it can make something. It is called with one step after the other,
+    /// the newest first, until it succeeds.
+    ///
+    /// # Errors
+    /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another
+    /// step would not be spared: a mismatch, a lack of memory.
+    pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
+        let list = self.list()?;
+        let mut passed_over: Vec<PassedOver> = Vec::new();
+        for step in list.steps.iter().rev() {
+            match restore(step) {
+                Ok(value) => return Ok(Restored { step: step.clone(), value, passed_over }),
+                Err(error) if self.is_at_fault(step, &error)? => {
+                    passed_over.push(PassedOver { step: step.number, error })
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if passed_over.is_empty() {
+            let error = Error::new(ErrorKind::NotFound, "there is no step to restore").in_file(self.root());
+            return Err(match list.unfinished.is_empty() {
+                true => error.help(said(&[])),
+                false => error.help(format!("saves that never ended: {}", list.unfinished.join(", "))),
+            });
+        }
+        let numbers: Vec<String> = passed_over.iter().map(|passed| passed.step.to_string()).collect();
+        let reasons: Vec<String> = passed_over
+            .iter()
+            .map(|passed| format!("step {}: {}", passed.step, passed.error.what()))
+            .collect();
+        Err(Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
+            .in_file(self.root())
+            .help(reasons.join("; ")))
+    }
+
+    /// Whether an error is the step's own fault, so that an older one may do: it is damaged, or went away meanwhile. Of
+    /// something that is not there, the caller may have asked for too much: then the step is read once more, all of it.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn is_at_fault(&self, step: &Step, error: &Error) -> Result<bool> {
+        use ErrorKind::{Corrupt, NotACheckpoint, NotFound, Replaced, Uncommitted};
+        match error.kind() {
+            Corrupt | NotACheckpoint | Replaced | Uncommitted => Ok(true),
+            NotFound if self.find(step.number)?.is_none() => Ok(true),
+            NotFound => Ok(verify(&step.location).map_or(true, |report| !report.is_ok())),
+            _ => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The pointer: a small file that says which step is newest, written after each save.
+//!
+//! It is never believed over what the storage has committed: the step that it names has to be there, and where a list of the
+//! folder costs no more than a request or two, the list is what counts. Only a bucket with more steps than one request
+//! lists is taken at the pointer's word; there its writer, who looks at the list when it begins, keeps it right.
+
+use serde::{Deserialize, Serialize};
+
+use super::records;
+use crate::error::Result;
+use crate::location::Location;
+
+/// The file.
+const NAME: &str = "latest.json";
+
+/// From so many steps on a list takes several requests: S3, GCS and Azure give 1,000 to 5,000 names at once.
+const LISTED_AT_ONCE: usize = 1000;
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pointer {
+    /// The newest step.
+    pub step: u64,
+    /// Its name in the folder.
+    pub name: String,
+    /// How many steps there were.
+    pub step_count: usize,
+}
+
+impl Pointer {
+    /// What the pointer of a folder says; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn read(root: &Location) -> Result<Option<Self>> {
+        records::read(root, NAME)
+    }
+
+    /// Makes it the pointer of a folder.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn write(&self, root: &Location) -> Result<()> {
+        records::write(root, NAME, self)
+    }
+
+    /// Removes the pointer of a folder that has no step any more.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn remove(root: &Location) -> Result<()> {
+        records::remove(root, NAME)
+    }
+
+    /// Whether it spares a list that would take several requests.
+    pub(super) fn spares_a_list(&self, root: &Location) -> bool {
+        root.commits_by_marker() && self.step_count >= LISTED_AT_ONCE
+    }
+}

@@ -1,0 +1,84 @@
+//! The small files of the manager: JSON in `.regrow`, none of which anything depends on.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::store::StoreExt;
+
+/// Where they are, below the folder of steps.
+pub(super) const FOLDER: &str = ".regrow";
+
+/// Longest that is read.
+const LEN_MAX_BYTES: u64 = 64 << 10;
+
+/// What a file says; `None` if there is none, or one that says something else.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn read<T: DeserializeOwned>(root: &Location, name: &str) -> Result<Option<T>> {
+    let store = root.join(FOLDER).store();
+    let found = store.len_bytes(name.as_bytes()).and_then(|len_bytes| match len_bytes {
+        Some(len_bytes) if len_bytes <= LEN_MAX_BYTES => store.get_text_key(name),
+        _ => Ok(None),
+    });
+    match found {
+        Ok(bytes) => Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok())),
+        // Taken away between two requests.
+        Err(error) if matches!(error.kind(), ErrorKind::Replaced | ErrorKind::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file, whatever is there.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn write(root: &Location, name: &str, value: &impl Serialize) -> Result<()> {
+    root.join(FOLDER).store().put(name.as_bytes(), text_of(value)?.into())
+}
+
+/// Writes a file that is not there; false if it is.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn create(root: &Location, name: &str, value: &impl Serialize) -> Result<bool> {
+    root.join(FOLDER).store().put_if_absent(name.as_bytes(), text_of(value)?.into())
+}
+
+/// Removes a file, if it is there.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn remove(root: &Location, name: &str) -> Result<()> {
+    root.join(FOLDER).store().delete(name.as_bytes())
+}
+
+/// The names of the files whose names begin so.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn names(root: &Location, begins: &str) -> Result<Vec<String>> {
+    let keys = match root.join(FOLDER).store().list(begins.as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        keys => keys?,
+    };
+    Ok(keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect())
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Who this is, for a person who reads the file.
+pub(super) fn own_name() -> String {
+    format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
+}
+
+fn text_of(value: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}")))
+}

@@ -1,0 +1,387 @@
+//! A folder of steps, and what the storage has committed of it.
+
+use std::time::UNIX_EPOCH;
+
+use serde_json::{Map, Value};
+
+use super::keep::StepFacts;
+use super::names::StepNames;
+use super::pointer::Pointer;
+use crate::bytes::glance::Language;
+use crate::bytes::limits::JSON_LEN_MAX_BYTES;
+use crate::error::{Error, ErrorKind, Result, ResultExt};
+use crate::formats::orbax::checkpoint_metadata::{
+    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers,
+};
+use crate::formats::orbax::steps::is_checkpoint;
+use crate::formats::refuse_unmarked;
+use crate::location::{Location, ToLocation};
+use crate::storage::{Found, Stock, UNCOMMITTED_MARK};
+use crate::threads::map_ordered;
+
+/// Steps that are looked at at once: on a disk they wait for a little, in a bucket for a network.
+const THREADS: usize = 8;
+const BUCKET_THREADS: usize = 32;
+
+/// The item in which Orbax keeps metrics, and the file in it.
+const METRICS_ITEM: &str = "metrics";
+
+/// A folder of steps. Cheap to clone; it keeps nothing of what it sees.
+#[derive(Debug, Clone)]
+pub struct Steps {
+    root: Location,
+    names: StepNames,
+}
+
+/// A step that the storage has committed.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Step {
+    /// Its number.
+    pub number: u64,
+    /// Its name in the folder.
+    pub name: String,
+    /// Where it is.
+    pub location: Location,
+    /// When it was committed, in seconds since 1970, as far as anybody knows.
+    pub seconds: Option<f64>,
+    /// The metrics that were saved with it.
+    pub metrics: Map<String, Value>,
+    /// The user's own metadata.
+    pub custom_metadata: Map<String, Value>,
+}
+
+/// What is in a folder of steps.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StepList {
+    /// Committed steps, by number.
+    pub steps: Vec<Step>,
+    /// Names of saves that are under way, or never ended.
+    pub unfinished: Vec<String>,
+    /// What is called like a step, and is none.
+    pub notes: Vec<String>,
+}
+
+impl StepList {
+    /// What a policy looks at: the steps, and which of them somebody reads.
+    pub fn facts(&self, leased: &[u64]) -> Vec<StepFacts> {
+        let facts = |step: &Step| StepFacts {
+            number: step.number,
+            seconds: step.seconds,
+            metrics: step.metrics.clone(),
+            is_leased: leased.contains(&step.number),
+            is_damaged: false,
+        };
+        self.steps.iter().map(facts).collect()
+    }
+}
+
+impl Steps {
+    /// The steps in a folder, which need not be there yet; their names have these forms, or if `None` those that the names
+    /// in the folder have now.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the path is a file or a checkpoint by itself; what the storage says.
+    pub fn new(root: impl ToLocation, names: Option<StepNames>) -> Result<Self> {
+        let root = root.to_location()?;
+        if let Some(Found::File { .. } | Found::Other(_)) = root.look()? {
+            return Err(Error::invalid("this is a file, and no folder of steps").in_file(&root));
+        }
+        let marks = [CHECKPOINT_METADATA_FILE, "_METADATA", "regrow.json"];
+        if let Some(mark) = root.first_file(&marks) {
+            return Err(Error::invalid("this is a checkpoint by itself, and no folder of steps")
+                .in_file(&root)
+                .expected("steps in folders of their own", mark)
+                .help("name the folder that holds the steps"));
+        }
+        let names = match names {
+            Some(names) => names,
+            None => StepNames::found_in(folders_in(&root)?.iter().map(String::as_str)),
+        };
+        Ok(Self { root, names })
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Location {
+        &self.root
+    }
+
+    /// The forms of the names.
+    pub fn names(&self) -> &StepNames {
+        &self.names
+    }
+
+    /// Where a new step of this number goes.
+    pub fn place(&self, step: u64) -> Location {
+        self.root.join(self.names.format(step))
+    }
+
+    /// What is there. Each step is looked at: a small file of it is read.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn list(&self) -> Result<StepList> {
+        let mut list = StepList::default();
+        let mut found: Vec<(u64, usize, String)> = Vec::new();
+        for name in folders_in(&self.root)? {
+            match name.split_once(UNCOMMITTED_MARK) {
+                Some((target, _)) if self.names.parse(target).is_some() => list.unfinished.push(name),
+                Some(_) => {}
+                None => found.extend(self.names.parse(&name).map(|(number, form)| (number, form, name))),
+            }
+        }
+        found.sort_unstable();
+        let threads = if self.root.commits_by_marker() { BUCKET_THREADS } else { THREADS };
+        map_ordered(
+            threads,
+            found,
+            u64::MAX,
+            |_| 0,
+            |(number, _, name)| Ok((self.look_at(number, &name)?, name)),
+            |(looked, name)| {
+                match looked {
+                    // Of two forms the first counts.
+                    Looked::Committed(step)
+                        if list.steps.last().is_some_and(|last| last.number == step.number) =>
+                    {
+                        list.notes.push(format!(
+                            "the folder {name} has the number of another step, and is left out"
+                        ));
+                    }
+                    Looked::Committed(step) => list.steps.push(*step),
+                    Looked::Unfinished => list.unfinished.push(name),
+                    Looked::Nothing => {
+                        list.notes.push(format!("the folder {name} is no checkpoint, and no step"))
+                    }
+                    Looked::Gone => {}
+                }
+                Ok(())
+            },
+        )?;
+        list.unfinished.sort_unstable();
+        Ok(list)
+    }
+
+    /// The numbers of the committed steps.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn numbers(&self) -> Result<Vec<u64>> {
+        Ok(self.list()?.steps.into_iter().map(|step| step.number).collect())
+    }
+
+    /// The step of this number.
+    ///
+    /// # Errors
+    /// `NotFound`, with the steps that are there; `Uncommitted` if it is being written or its writer was killed; what the
+    /// storage says.
+    pub fn step(&self, number: u64) -> Result<Step> {
+        if let Some(step) = self.find(number)? {
+            return Ok(step);
+        }
+        let list = self.list()?;
+        let is_it = |name: &&String| {
+            let target = name.split(UNCOMMITTED_MARK).next().unwrap_or_default();
+            self.names.parse(target).is_some_and(|(found, _)| found == number)
+        };
+        if let Some(name) = list.unfinished.iter().find(is_it) {
+            return Err(Error::new(ErrorKind::Uncommitted, format!("step {number} was never committed"))
+                .in_file(self.root.join(name))
+                .help("it is being written now, or its writer was killed; restore an earlier step"));
+        }
+        let numbers: Vec<u64> = list.steps.iter().map(|step| step.number).collect();
+        Err(Error::new(ErrorKind::NotFound, format!("there is no step {number}"))
+            .in_file(&self.root)
+            .help(said(&numbers)))
+    }
+
+    /// The step of this number; `None` if it is not there, or not committed.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn find(&self, number: u64) -> Result<Option<Step>> {
+        for form in self.names.read() {
+            if let Looked::Committed(step) = self.look_at(number, &form.format(number))? {
+                return Ok(Some(*step));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The newest committed step; `None` if there is none.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn latest(&self) -> Result<Option<Step>> {
+        if self.root.commits_by_marker()
+            && let Some(pointer) = Pointer::read(&self.root)?
+            && pointer.spares_a_list(&self.root)
+            && let Looked::Committed(step) = self.look_at(pointer.step, &pointer.name)?
+        {
+            return Ok(Some(*step));
+        }
+        self.latest_listed()
+    }
+
+    /// The same by a list of names, whatever the pointer says.
+    fn latest_listed(&self) -> Result<Option<Step>> {
+        let folders = folders_in(&self.root)?;
+        let parsed = |name: &String| {
+            let (number, form) = self.names.parse(name)?;
+            Some((number, std::cmp::Reverse(form), name.clone()))
+        };
+        let mut found: Vec<_> = folders.iter().filter_map(parsed).collect();
+        found.sort_unstable();
+        for (number, _, name) in found.into_iter().rev() {
+            if let Looked::Committed(step) = self.look_at(number, &name)? {
+                return Ok(Some(*step));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the pointer anew, where it does not say what the list says.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub(super) fn point(&self, list: &[Step]) -> Result<()> {
+        let Some(last) = list.last() else {
+            return match Pointer::read(&self.root)? {
+                Some(_) => Pointer::remove(&self.root),
+                None => Ok(()),
+            };
+        };
+        let pointer = Pointer { step: last.number, name: last.name.clone(), step_count: list.len() };
+        if Pointer::read(&self.root)?.as_ref() == Some(&pointer) {
+            return Ok(());
+        }
+        pointer.write(&self.root)
+    }
+
+    /// Files and bytes of a step; `None` if nobody knows.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn stock(&self, step: &Step) -> Result<Option<Stock>> {
+        step.location.storage().stock(step.location.path())
+    }
+
+    /// What a folder of this name is.
+    fn look_at(&self, number: u64, name: &str) -> Result<Looked> {
+        let location = self.root.join(name);
+        match self.look_into(number, name, &location) {
+            Err(error) => match error.kind() {
+                ErrorKind::Uncommitted => Ok(Looked::Unfinished),
+                // Removed or replaced between two looks.
+                ErrorKind::NotFound | ErrorKind::Replaced => Ok(Looked::Gone),
+                _ => Err(error),
+            },
+            looked => looked,
+        }
+    }
+
+    fn look_into(&self, number: u64, name: &str, location: &Location) -> Result<Looked> {
+        let is_bucket = location.commits_by_marker();
+        let reading = match is_bucket {
+            true => {
+                refuse_unmarked(location)?;
+                location.for_reading()?.location
+            }
+            false => location.clone(),
+        };
+        let about = match read_json(&reading.join(CHECKPOINT_METADATA_FILE))? {
+            // A document that says nothing: the folder may well be a checkpoint, and whoever opens it is told.
+            Some(bytes) => CheckpointMetadata::parse(&bytes).unwrap_or_default(),
+            None => match location.look()? {
+                None => return Ok(Looked::Gone),
+                Some(_) if !is_bucket && !is_checkpoint(location)? => return Ok(Looked::Nothing),
+                Some(_) => CheckpointMetadata::default(),
+            },
+        };
+        let seconds =
+            about.commit_timestamp_nsecs.or(about.init_timestamp_nsecs).map(|nsecs| nsecs as f64 / 1e9);
+        let seconds = match seconds {
+            Some(seconds) => Some(seconds),
+            None => modified(location)?,
+        };
+        let metrics = match about.metrics.is_empty() && may_have_metrics(&about.item_handlers) {
+            true => metrics_item(&reading)?,
+            false => about.metrics,
+        };
+        Ok(Looked::Committed(Box::new(Step {
+            number,
+            name: name.to_owned(),
+            location: location.clone(),
+            seconds,
+            metrics,
+            custom_metadata: about.custom_metadata,
+        })))
+    }
+}
+
+/// What a folder with the name of a step is.
+enum Looked {
+    Committed(Box<Step>),
+    Unfinished,
+    /// A folder, and no checkpoint.
+    Nothing,
+    /// Not there any more.
+    Gone,
+}
+
+/// The folders in a folder, none if that is not there. Links to folders count.
+fn folders_in(root: &Location) -> Result<Vec<String>> {
+    let entries = match root.entries() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let folders = entries.into_iter().filter(|entry| entry.is_folder());
+    Ok(folders.filter_map(|entry| entry.name.into_string().ok()).collect())
+}
+
+fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
+    file.read_document("a metadata file", Language::Json, JSON_LEN_MAX_BYTES)
+}
+
+/// Whether there may be an item of metrics: where somebody has listed the items, only if it is among them.
+fn may_have_metrics(handlers: &ItemHandlers) -> bool {
+    match handlers {
+        ItemHandlers::None => true,
+        ItemHandlers::One(_) => false,
+        ItemHandlers::Many(items) => items.iter().any(|(name, _)| name == METRICS_ITEM),
+    }
+}
+
+/// The metrics that Orbax keeps in an item of their own. What is no JSON object says nothing.
+fn metrics_item(step: &Location) -> Result<Map<String, Value>> {
+    let file = step.join(METRICS_ITEM).join(METRICS_ITEM);
+    let Some(bytes) = read_json(&file)? else { return Ok(Map::new()) };
+    match crate::formats::orbax::json_text::parse(&bytes).in_file(&file) {
+        Ok(Value::Object(metrics)) => Ok(metrics),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn modified(location: &Location) -> Result<Option<f64>> {
+    let stock = location.storage().stock(location.path())?;
+    let modified = stock.and_then(|stock| stock.modified);
+    Ok(modified
+        .and_then(|modified| modified.duration_since(UNIX_EPOCH).ok())
+        .map(|since| since.as_secs_f64()))
+}
+
+/// Which steps there are, for the end of an error.
+pub(super) fn said(numbers: &[u64]) -> String {
+    const SHOWN: usize = 12;
+    if numbers.is_empty() {
+        return "there are no steps".to_owned();
+    }
+    let shown: Vec<String> = numbers.iter().rev().take(SHOWN).rev().map(u64::to_string).collect();
+    let more = if numbers.len() > SHOWN {
+        format!(" and {} older ones", numbers.len() - SHOWN)
+    } else {
+        String::new()
+    };
+    format!("the steps are {}{more}", shown.join(", "))
+}

@@ -1,0 +1,164 @@
+//! When to save: conditions on the step, the time and the signals, and any or all of several. Nothing here reads a clock.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::error::{Error, Result};
+
+/// A condition on which a step is saved.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SaveWhen {
+    /// Each step.
+    Always,
+    /// Steps that this divides.
+    Every(u64),
+    /// These steps.
+    Steps(BTreeSet<u64>),
+    /// So many seconds after the last save, and never while one is running; at once where nothing was saved before.
+    AfterSeconds(f64),
+    /// Where there is no step yet.
+    First,
+    /// When the program is asked to end.
+    Preempted,
+    /// What the caller's function says.
+    #[serde(skip)]
+    If(SaveIf),
+    /// One of these at least; never if there are none.
+    Any(Vec<SaveWhen>),
+    /// All of these; always if there are none.
+    All(Vec<SaveWhen>),
+}
+
+/// A function of the caller.
+#[derive(Clone)]
+pub struct SaveIf(Arc<dyn Fn(&Moment) -> bool + Send + Sync>);
+
+impl SaveIf {
+    /// This one.
+    pub fn new(wants: impl Fn(&Moment) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(wants))
+    }
+}
+
+impl fmt::Debug for SaveIf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SaveIf")
+    }
+}
+
+/// What is known when somebody asks whether to save.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Moment {
+    /// The step that would be saved.
+    pub step: u64,
+    /// The newest step that is there.
+    pub latest: Option<u64>,
+    /// Seconds since the last save began.
+    pub seconds_since_save: Option<f64>,
+    /// Whether the program was asked to end.
+    pub is_preempted: bool,
+    /// Whether a save is running.
+    pub is_saving: bool,
+}
+
+impl SaveWhen {
+    /// Whether the step is to be saved.
+    pub fn wants(&self, moment: &Moment) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Every(interval) => moment.step.is_multiple_of(*interval),
+            Self::Steps(steps) => steps.contains(&moment.step),
+            Self::AfterSeconds(seconds) => {
+                !moment.is_saving && moment.seconds_since_save.is_none_or(|since| since >= *seconds)
+            }
+            Self::First => moment.latest.is_none(),
+            Self::Preempted => moment.is_preempted,
+            Self::If(wanted) => (wanted.0)(moment),
+            Self::Any(any) => any.iter().any(|when| when.wants(moment)),
+            Self::All(all) => all.iter().all(|when| when.wants(moment)),
+        }
+    }
+
+    /// Errs for a condition that makes no sense.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an interval of 0, or a time that is none.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Every(0) => Err(Error::invalid("steps cannot be saved every 0 steps")
+                .expected("an interval of at least 1", 0)
+                .help("to save each step, say 1")),
+            Self::AfterSeconds(seconds) if !(seconds.is_finite() && *seconds >= 0.0) => {
+                Err(Error::invalid("this is no time between two saves")
+                    .expected("seconds, 0 or more", seconds))
+            }
+            Self::Any(inner) | Self::All(inner) => inner.iter().try_for_each(Self::check),
+            _ => Ok(()),
+        }
+    }
+
+    /// The condition that a JSON document says.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it says none, or one that makes no sense.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let when: Self = serde_json::from_str(text)
+            .map_err(|error| Error::invalid(format!("this does not say when to save: {error}")))?;
+        when.check()?;
+        Ok(when)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wants(when: &SaveWhen, moment: Moment) -> bool {
+        when.wants(&moment)
+    }
+
+    #[test]
+    fn each_condition_by_itself() {
+        let at = |step| Moment { step, latest: Some(1), ..Moment::default() };
+        assert!(wants(&SaveWhen::Every(10), at(0)) && wants(&SaveWhen::Every(10), at(20)));
+        assert!(!wants(&SaveWhen::Every(10), at(21)));
+        assert!(
+            wants(&SaveWhen::Steps([3, 5].into()), at(5)) && !wants(&SaveWhen::Steps([3, 5].into()), at(4))
+        );
+        assert!(!wants(&SaveWhen::First, at(1)));
+        assert!(wants(&SaveWhen::First, Moment { step: 7, ..Moment::default() }));
+        assert!(!wants(&SaveWhen::Preempted, at(1)));
+        assert!(wants(&SaveWhen::Preempted, Moment { is_preempted: true, ..at(1) }));
+        assert!(wants(&SaveWhen::If(SaveIf::new(|moment| moment.step == 9)), at(9)));
+        let after = SaveWhen::AfterSeconds(60.0);
+        assert!(wants(&after, at(1)), "nothing was saved before");
+        assert!(!wants(&after, Moment { seconds_since_save: Some(59.0), ..at(1) }));
+        assert!(wants(&after, Moment { seconds_since_save: Some(60.0), ..at(1) }));
+        assert!(!wants(&after, Moment { seconds_since_save: Some(60.0), is_saving: true, ..at(1) }));
+    }
+
+    #[test]
+    fn any_and_all_of_several() {
+        let text =
+            r#"{"any": [{"all": [{"every": 10}, {"after_seconds": 60}]}, {"steps": [7]}, "preempted"]}"#;
+        let when = SaveWhen::from_json(text).unwrap();
+        let moment = Moment { step: 10, latest: Some(1), seconds_since_save: Some(5.0), ..Moment::default() };
+        assert!(!when.wants(&moment));
+        assert!(when.wants(&Moment { seconds_since_save: Some(61.0), ..moment }));
+        assert!(when.wants(&Moment { step: 7, ..moment }));
+        assert!(when.wants(&Moment { is_preempted: true, ..moment }));
+        assert!(!SaveWhen::Any(Vec::new()).wants(&moment) && SaveWhen::All(Vec::new()).wants(&moment));
+    }
+
+    #[test]
+    fn refuses_what_makes_no_sense() {
+        for text in [r#"{"every": 0}"#, r#"{"any": [{"after_seconds": -1}]}"#, r#"{"often": 3}"#, "3", "{"] {
+            assert!(SaveWhen::from_json(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A loop that saves by a manager.
+
+use std::fs;
+
+use regrow::engine::LoadOptions;
+use regrow::manager::{Keep, Manager, ManagerOptions, SaveStep, SaveWhen, TidyOptions};
+use regrow::tree::{Leaf, Tree};
+use regrow::{ErrorKind, verify};
+
+use crate::common;
+use crate::{options, places, tree};
+
+fn looping(keep: Keep) -> ManagerOptions {
+    ManagerOptions {
+        save_when: SaveWhen::Any(vec![SaveWhen::Every(10), SaveWhen::Preempted]),
+        tidy: TidyOptions { keep, verify: true, ..TidyOptions::default() },
+        save: options("regrow"),
+        ..ManagerOptions::default()
+    }
+}
+
+#[test]
+fn a_loop_saves_keeps_and_goes_on() {
+    for (root, _folder) in places("loop") {
+        let manager = Manager::new(&root, looping(Keep::Latest(2))).unwrap();
+        assert_eq!(Manager::new(&root, looping(Keep::All)).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let metrics = serde_json::json!({"loss": 0.5}).as_object().cloned().unwrap();
+        for step in 0..35_u64 {
+            let about =
+                SaveStep { metrics: metrics.clone(), is_preempted: step == 33, ..SaveStep::default() };
+            let is_saved = manager.save(step, &tree(step as u8), &about).unwrap();
+            assert_eq!(is_saved, step % 10 == 0 || step == 33, "{step}");
+        }
+        manager.wait().unwrap();
+        assert_eq!(manager.steps().numbers().unwrap(), [30, 33], "{root}");
+        assert_eq!(manager.tidied().len(), 5);
+        assert_eq!(manager.steps().step(33).unwrap().metrics, metrics);
+        let restored = manager.restore::<Tree<Leaf>>(&LoadOptions::default()).unwrap();
+        assert_eq!(restored.step.number, 33);
+        assert_eq!(common::bytes_of(&restored.value), common::bytes_of(&tree(33)));
+        // After a roll-back numbers are saved again, and once.
+        manager.restore_step::<Tree<Leaf>>(30, &LoadOptions::default()).unwrap();
+        let forced = SaveStep { force: true, ..SaveStep::default() };
+        assert!(manager.save(33, &tree(1), &forced).unwrap());
+        assert_eq!(manager.save(33, &tree(2), &forced).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert!(!manager.save(30, &tree(2), &SaveStep::default()).unwrap());
+        drop(manager);
+        let reader = Manager::new(&root, ManagerOptions { read_only: true, ..looping(Keep::All) }).unwrap();
+        let again = reader.restore::<Tree<Leaf>>(&LoadOptions::default()).unwrap();
+        assert_eq!(common::bytes_of(&again.value), common::bytes_of(&tree(1)));
+        assert_eq!(reader.save(90, &tree(1), &forced).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn a_save_that_fails_is_no_step_and_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let reuse = ManagerOptions { reuse: true, ..looping(Keep::All) };
+    let manager = Manager::new(folder.path(), reuse).unwrap();
+    assert!(manager.save(0, &common::tree(1), &SaveStep::default()).unwrap());
+    manager.wait().unwrap();
+    // A folder of somebody else at the path of the next one.
+    fs::create_dir(folder.path().join("10")).unwrap();
+    fs::write(folder.path().join("10/notes"), "mine").unwrap();
+    assert!(manager.save(10, &common::tree(1), &SaveStep::default()).is_err());
+    assert!(manager.save(20, &common::tree(1), &SaveStep::default()).unwrap());
+    manager.wait().unwrap();
+    assert_eq!(manager.steps().numbers().unwrap(), [0, 20]);
+    fs::remove_dir_all(folder.path().join("10")).unwrap();
+    assert!(manager.should_save(10, false), "an older number, since nothing was saved under it");
+    assert!(verify(folder.path().join("20/default")).unwrap().is_ok());
+}

@@ -1,0 +1,465 @@
+"""Several things in one checkpoint, published at once: trees, JSON, files, metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Unpack, get_args
+
+from . import _arguments, _job, _native, _options, _progress
+from ._async import AsyncSave, CopyLeaves, WhenBusy, saver_of_calls
+from ._cache import Cache, through
+from ._errors import InvalidArgumentError, NotFoundError, RegrowError
+from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
+from ._leaves import to_native
+from ._location import StrPath, place, places, shown
+from ._open import load
+from ._progress import Progress, Watch
+from ._report import SaveReport
+from ._tree import flatten
+
+_OF_THE_WHOLE = frozenset({"overwrite", "durable", "storage_options", "job"})
+"""Keywords that no item has for itself."""
+
+
+class Json:
+    """An item that is a JSON document, as Orbax' ``JsonCheckpointHandler`` keeps it: what `json.dumps` takes."""
+
+    def __init__(self, value: Any, *, file: str | None = None) -> None:
+        """Of a value; `file` is the name of the item's file, if it is not to be the usual one.
+
+        Raises:
+            InvalidArgumentError: for what JSON cannot say.
+        """
+        self.value = value
+        self.file = file
+        self.text = _text("an item", value)
+
+    def __repr__(self) -> str:
+        return f"regrow.Json({self.value!r})"
+
+
+class Files:
+    """An item of files in a form of its own: the state of a data iterator, what another library writes."""
+
+    def __init__(
+        self,
+        source: Mapping[str, bytes | str] | StrPath | Callable[[Path], object],
+        *,
+        handler: str | None = None,
+    ) -> None:
+        """Of contents by name, of a local file or folder that is copied, or of a function that writes them.
+
+        Args:
+            source: ``{"process_0.json": b"..."}``; a path; or a function that is called with an empty local folder
+                and writes files into it. The function is called by the save itself, not in the background. In a job
+                every process calls it; on a disk that they share the folder is one and the same.
+            handler: The full name of the class by which Orbax is to read the item.
+        """
+        is_path = isinstance(source, (str, os.PathLike))
+        if not (is_path or callable(source) or isinstance(source, Mapping)):
+            raise _arguments.wrong("source", source, "contents by name, a path, or a function of a folder")
+        self.source = source
+        self.handler = _arguments.text("handler", handler)
+
+    def __getitem__(self, name: str) -> bytes:
+        """The contents of a file, of those that were given or loaded by name."""
+        if not isinstance(self.source, Mapping):
+            raise TypeError("these files are not given by name")
+        return _bytes(self.source[name])
+
+    def __repr__(self) -> str:
+        names = sorted(self.source) if isinstance(self.source, Mapping) else self.source
+        return f"regrow.Files({names!r})"
+
+
+class ItemsSave:
+    """A checkpoint of several items that is being written: the long form of `regrow.save_items`.
+
+        with ItemsSave("run/100") as save:
+            save.tree("state", state)
+            save.json("config", {"width": 1024})
+            shutil.copy("tokenizer.model", save.folder("tokenizer"))
+            save.commit()
+
+    Until the commit nothing is to be seen; without it nothing stays. Any thread may add items.
+    """
+
+    @SAVE.documented
+    def __init__(
+        self, path: StrPath, *, progress: Callable[[int, int], object] | None = None, **options: Unpack[SaveOptions]
+    ) -> None:
+        """Begins a checkpoint.
+
+        Args:
+            path: As for `regrow.save_items`.
+            progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
+            **options: The keywords of `SaveOptions`.
+        """
+        self._given = SAVE.chosen("ItemsSave", options, ["progress"])
+        at = places(self._given["storage_options"], path=path, base=self._given["base"])
+        own = _options.of_write(_of_item(self._given, {}), None)
+        self._job = _options.job_of(own)
+        self._raised: BaseException | None = None
+        self._progress = progress
+        metadata = self._given["metadata"]
+        self._native = _native.ItemsSave(
+            at["path"],
+            (
+                _arguments.flag("overwrite", self._given["overwrite"]),
+                _arguments.flag("durable", self._given["durable"]),
+                _is_v1(self._given),
+                None if metadata is None else _object("metadata", metadata),
+                at.get("base"),
+                self._job,
+            ),
+            _progress.unwatched()[0],
+            None if progress is None else self._tell,
+        )
+
+    @property
+    def path(self) -> str:
+        """Where the checkpoint will be."""
+        return self._native.path
+
+    def tree(self, name: str, tree: Any, **options: Any) -> None:
+        """Adds a pytree: `options` are keywords of `SaveOptions` in which it differs from the others.
+
+        `name` may lead below an item: ``"rng/jax_random_key"``.
+        """
+        flat, leaves, native_options = self._tree(name, tree, options)
+        self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
+
+    def later(self, name: str, tree: Any, **options: Any) -> None:
+        """Keeps a pytree for the saver in the background, which takes its snapshot when it takes the whole."""
+        flat, leaves, native_options = self._tree(name, tree, options)
+        self._native.later(name, flat.structure, leaves, native_options)
+
+    def json(self, name: str, value: Any, *, file: str | None = None) -> None:
+        """Adds a JSON document."""
+        self._native.json(name, _text(name, value), file)
+
+    def metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Adds metrics, where Orbax' manager looks for them."""
+        self._native.metrics(_object("metrics", metrics))
+
+    def file(self, name: str, file: str, data: bytes | str) -> None:
+        """Adds one file of an item; several calls make an item of several."""
+        self._native.file(name, file, _bytes(data))
+
+    def copy_of(self, name: str, source: StrPath) -> None:
+        """Adds a copy of a local file or folder."""
+        self._native.copy_of(name, os.fspath(source))
+
+    def folder(self, name: str) -> Path:
+        """An empty local folder into which the caller writes an item's files, until the commit."""
+        return Path(self._native.folder(name))
+
+    def handler(self, item: str, handler: str) -> None:
+        """By which class Orbax is to read an item: its full name. Items have that of their kind otherwise."""
+        self._native.handler(item, handler)
+
+    def metadata(self, members: Mapping[str, Any]) -> None:
+        """Adds members to the checkpoint's own metadata."""
+        self._native.metadata(_object("metadata", members))
+
+    def add(self, name: str, item: Any, **options: Any) -> None:
+        """Adds an item: `Json`, `Files`, or else a pytree."""
+        if not self._add_file(name, item):
+            self.tree(name, item, **options)
+
+    def commit(self) -> SaveReport:
+        """Gives the checkpoint its name: all of it is there from now on."""
+        return SaveReport.from_native(self._run(self._native.commit))
+
+    def drop(self) -> None:
+        """Gives it up: nothing is left. Does nothing after a commit."""
+        self._native.drop()
+
+    def cancel(self) -> None:
+        """Asks whoever is at work to stop, soon."""
+        self._native.cancel()
+
+    def __enter__(self) -> ItemsSave:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+    def _add_file(self, name: str, item: Any) -> bool:
+        """Adds what is no tree; whether it was none."""
+        if isinstance(item, Json):
+            self._native.json(name, item.text, item.file)
+            return True
+        if not isinstance(item, Files):
+            return False
+        source = item.source
+        if isinstance(source, Mapping):
+            for file, data in source.items():
+                self.file(name, file, data)
+            if not source:
+                self.folder(name)
+        elif callable(source):
+            source(self.folder(name))
+        else:
+            self.copy_of(name, source)
+        if item.handler is not None:
+            self.handler(name, item.handler)
+        return True
+
+    def _tree(self, name: str, tree: Any, options: Mapping[str, Any]) -> Any:
+        given = _of_item(self._given, options)
+        base = None if given["base"] is None else place("base", given["base"], self._given["storage_options"])
+        native_options = _options.with_base(_options.of_write(given, base), base)
+        try:
+            flat = flatten(tree, _arguments.handlers(given["handlers"]), layout=given["layout"])
+            leaves = to_native(flat, _arguments.flag("replica_parallel", given["replica_parallel"]))
+        except RegrowError as error:
+            if self._job is not None:
+                _job.refuse(self._job, f"{self.path}/{name}", error)
+            raise
+        return flat, leaves, native_options
+
+    def _run(self, work: Callable[[bool], Any]) -> Any:
+        try:
+            return work(_progress.unwatched()[0])
+        except RegrowError:
+            if self._raised is not None:
+                raise self._raised from None
+            raise
+
+    def _tell(self, done: int, total: int) -> None:
+        assert self._progress is not None
+        try:
+            self._progress(done, total)
+        except BaseException as error:
+            self._raised = error
+            raise
+
+
+@SAVE.documented
+def save_items(
+    path: StrPath,
+    items: Mapping[str, Any],
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    item_options: Mapping[str, Mapping[str, Any]] | None = None,
+    progress: Progress = None,
+    **options: Unpack[SaveOptions],
+) -> SaveReport:
+    """Saves several items as one checkpoint: all of them or nothing, synced to disk.
+
+        regrow.save_items("run/100", {
+            "state": state,                                      # any pytree
+            "config": regrow.Json({"width": 1024}),
+            "iterator": regrow.Files({"process_0.json": iterator.get_state()}),
+        }, metrics={"loss": 0.25})
+        regrow.load("run/100", item="state")
+
+    Each item is a folder below `path`, with the files that a save of its own would have there. Orbax' `Composite` handler
+    and its `CheckpointManager` restore trees of the layouts regrow and orbax, JSON and metrics.
+
+    Args:
+        path: The folder to make, or its URL: that of a step.
+        items: By name: pytrees, `Json` and `Files`.
+        metrics: Numbers by name, kept in the item ``metrics`` where Orbax' manager looks for them.
+        item_options: Keywords of `SaveOptions` for some of the trees: ``{"ema": {"cast": "bfloat16"}}``.
+        progress: As for `save`.
+        **options: The keywords of `SaveOptions`. `metadata` is a dict here; `base` is an earlier checkpoint of items.
+
+    Raises:
+        RegrowError: as `save`, with nothing saved.
+    """
+    SAVE.chosen("save_items", options, ["metrics", "item_options", "progress"])
+    trees = _checked(items, item_options)
+    with Watch(progress, "saving") as (_, callback), ItemsSave(path, progress=callback, **options) as save:
+        _begin(save, items, metrics)
+        for name, own in trees.items():
+            save.tree(name, items[name], **own)
+        return save.commit()
+
+
+@SAVE.documented
+def save_items_async(
+    path: StrPath,
+    items: Mapping[str, Any],
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    item_options: Mapping[str, Mapping[str, Any]] | None = None,
+    when_busy: WhenBusy = "wait",
+    copy: CopyLeaves = "mutable",
+    check_source: bool = False,
+    **options: Unpack[SaveOptions],
+) -> AsyncSave:
+    """As `save_items`, in the background: returns as soon as the snapshot is taken, as `save_async` does.
+
+    JSON and files are written before it returns; trees, and the commit, are the background's.
+
+    Args:
+        path: As in `save_items`.
+        items: As in `save_items`; trees may change as soon as this has returned.
+        metrics: As in `save_items`.
+        item_options: As in `save_items`.
+        when_busy: As in `save_async`.
+        copy: As in `save_async`.
+        check_source: As in `save_async`.
+        **options: The keywords of `SaveOptions`.
+
+    Raises:
+        RegrowError: as `save_async`.
+    """
+    began = time.perf_counter()
+    given = SAVE.chosen("save_items_async", options, ["metrics", "item_options", "when_busy", "copy", "check_source"])
+    trees = _checked(items, item_options)
+    _arguments.choice("when_busy", when_busy, get_args(WhenBusy))
+    _arguments.choice("copy", copy, get_args(CopyLeaves))
+    check_source = _arguments.flag("check_source", check_source)
+    saver = saver_of_calls()._native
+    if when_busy == "skip":
+        if _job.chosen(given["job"]) is not None:
+            raise InvalidArgumentError('when_busy="skip" cannot be used by several processes: some would save')
+        if saver.is_busy():
+            return AsyncSave(shown(place("path", path, given["storage_options"])), None)
+    waited = saver.wait_for_room(when_busy)
+    with ItemsSave(path, **options) as save:
+        _begin(save, items, metrics)
+        for name, own in trees.items():
+            save.later(name, items[name], **own)
+        handle = saver.save_items(save._native, copy, check_source, time.perf_counter() - began, waited)
+    return AsyncSave(save.path, handle)
+
+
+@LOAD.documented
+def load_items(
+    path: StrPath,
+    items: Mapping[str, Any] | Iterable[str] | None = None,
+    *,
+    step: int | None = None,
+    strict: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    cache: StrPath | Cache | None = None,
+    **options: Unpack[LoadOptions],
+) -> dict[str, Any]:
+    """Loads items of a checkpoint, each as `load` with ``item=`` does: trees and JSON; of files their contents.
+
+        loaded = regrow.load_items("run", {"state": state, "config": None})     # the newest step
+        loaded["state"], loaded["config"]
+
+    Args:
+        path: A checkpoint of items, or a folder of steps.
+        items: Names, with a template for each or `None`; or names alone; all items if `None`.
+        step: The step of a folder of steps; the newest if `None`.
+        strict: As for `open`.
+        storage_options: How to reach the storage of a URL, as for `save`.
+        cache: As for `load`.
+        **options: The keywords of `LoadOptions`, for every tree.
+
+    Raises:
+        NotFoundError: for an item that is not there, with the names of those that are.
+        RegrowError: as `load`.
+    """
+    LOAD.chosen("load_items", options, ["items", "step", "strict", "storage_options", "cache"])
+    at = through(cache, place("path", path, storage_options))
+    strict = _arguments.flag("strict", strict)
+    opened = _native.open(at, _arguments.count("step", step), None, strict, False, False)
+    kinds = dict(opened.items)
+    likes = _likes(items, kinds)
+    missing = [name for name in likes if name not in kinds]
+    if missing:
+        there = ", ".join(kinds) or "none: it is a single checkpoint"
+        raise NotFoundError(f"there is no item {missing[0]!r} in {shown(at)}\n  help: the items are: {there}")
+    loaded: dict[str, Any] = {}
+    for name, like in likes.items():
+        if kinds[name].startswith("files: "):
+            loaded[name] = Files(dict(opened.item_files(name)))
+        else:
+            # Another step may have become the newest since.
+            where: Any = {"step": opened.step, "item": name, "strict": strict}
+            loaded[name] = load(path, like, **where, storage_options=storage_options, cache=cache, **options)
+    return loaded
+
+
+# ---- arguments ----------------------------------------------------------------------------------------------
+
+
+def _begin(save: ItemsSave, items: Mapping[str, Any], metrics: Mapping[str, Any] | None) -> None:
+    """Adds all that is no tree."""
+    for name, item in items.items():
+        save._add_file(name, item)
+    if metrics is not None:
+        save.metrics(metrics)
+
+
+def _checked(items: Any, item_options: Any) -> dict[str, Mapping[str, Any]]:
+    """The names of the trees, with the options of each."""
+    if not isinstance(items, Mapping) or not items or not all(isinstance(name, str) for name in items):
+        raise _arguments.wrong("items", items, "a dict of items by their names, at least one")
+    own = {} if item_options is None else item_options
+    if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
+        raise _arguments.wrong("item_options", item_options, "a dict of keywords for each item, or None")
+    trees = [name for name, item in items.items() if not isinstance(item, (Json, Files))]
+    idle = [name for name in own if name not in trees]
+    if idle:
+        raise InvalidArgumentError(f"item_options[{idle[0]!r}] is for no tree among the items: {', '.join(trees)}")
+    return {name: own.get(name, {}) for name in trees}
+
+
+def _of_item(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords of one tree."""
+    SAVE.chosen("item_options", dict(own), [])
+    if not _OF_THE_WHOLE.isdisjoint(own):
+        name = sorted(_OF_THE_WHOLE & set(own))[0]
+        raise InvalidArgumentError(f"the option {name} is for all items of a checkpoint, not for one of them")
+    names = frozenset().union(*_options.LAYOUT_OPTIONS.values())
+    shared = dict(given)
+    if "layout" in own and own["layout"] != given["layout"]:
+        # Of another layout: what was said for that of the others is not meant.
+        shared = {name: value for name, value in given.items() if name not in names} | {"orbax": None}
+    return {**shared, "metadata": None, "base": None, "overwrite": False, **own}
+
+
+def _is_v1(given: Mapping[str, Any]) -> bool:
+    orbax = given["orbax"]
+    is_v1 = given.get("v1", isinstance(orbax, _options.OrbaxOptions) and orbax.v1)
+    return given["layout"] == "orbax" and _arguments.flag("v1", is_v1)
+
+
+def _likes(items: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
+    if items is None:
+        return dict.fromkeys(kinds)
+    if isinstance(items, Mapping):
+        likes = dict(items)
+    elif isinstance(items, str) or not isinstance(items, Iterable):
+        raise _arguments.wrong("items", items, "names of items, or templates by name")
+    else:
+        likes = dict.fromkeys(items)
+    if not all(isinstance(name, str) for name in likes):
+        raise _arguments.wrong("items", items, "names of items, or templates by name")
+    return likes
+
+
+def _text(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{name} cannot be said in JSON: {error}") from None
+
+
+def _object(name: str, value: Any) -> str:
+    if not isinstance(value, Mapping):
+        raise _arguments.wrong(name, value, "a dict that JSON can say")
+    return _text(name, dict(value))
+
+
+def _bytes(data: Any) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise _arguments.wrong("a file", data, "bytes or text")
+    return bytes(data)

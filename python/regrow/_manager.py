@@ -1,0 +1,412 @@
+"""A manager of steps: saves a training loop's state every so often, keeps what is to be kept, restores the newest.
+
+    save ── the policy ── snapshot ── [background: write, commit ── verify, point, delete] ── record
+                                       the engine's saver             the manager's thread
+
+What there is, is asked of the storage; what a policy says is the native half's to compute. In a job of several
+processes rank 0 looks, decides and deletes, and tells the others.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Unpack
+
+from . import _arguments, _items, _job, _manager_given, _manager_policies, _native, _preemption
+from ._errors import AlreadyExistsError, InvalidArgumentError, RegrowError
+from ._keywords import SAVE, SaveOptions
+from ._location import StrPath
+from ._manager_follow import Follower, Saved, Tidying
+from ._manager_policies import StepName
+from ._manager_reading import Reading
+from ._manager_records import Records
+from ._manager_steps import Step, Steps, number_of
+
+
+class Manager(Reading):
+    """Numbered steps in one folder: when to save, what to keep, which is the newest that is good.
+
+        with regrow.Manager("run", keep=3, every=1000, best="eval/loss:min") as steps:
+            if steps.latest is not None:
+                state = steps.restore(like=state)
+            for step in range(steps.next, 100_000):
+                state = train(state)
+                steps.save(step, state, metrics={"eval": {"loss": loss}})   # returns at once; saves every 1000th
+                if steps.preempted:
+                    break
+
+    The list of steps is what the storage has committed. A failure in the background is raised by the next call. Steps
+    are items as Orbax' `CheckpointManager` has them: that one goes on in the same folder, and this one in its.
+    """
+
+    @SAVE.documented
+    def __init__(
+        self,
+        directory: StrPath,
+        *,
+        keep: int | None = None,
+        every: int | None = 1,
+        best: str | None = None,
+        keep_best: int | None = None,
+        keep_every: int | None = None,
+        keep_seconds: float | None = None,
+        keep_steps: Iterable[int] = (),
+        keep_if: Callable[[Step], bool] | None = None,
+        save_steps: Iterable[int] = (),
+        min_seconds: float | None = None,
+        save_first: bool = False,
+        save_if: Callable[[int], bool] | None = None,
+        names: StepName | Iterable[StepName] | None = None,
+        background: bool = True,
+        check: bool = False,
+        reuse: bool = False,
+        todelete: str | None = None,
+        sigterm: bool = False,
+        grace: float = 30.0,
+        read_only: bool = False,
+        log: StrPath | None = None,
+        **options: Unpack[SaveOptions],
+    ) -> None:
+        """Of a folder, which is made when the first step is saved.
+
+        Args:
+            directory: The folder of steps, or its URL.
+            keep: Keep so many of the newest steps. What none of the `keep` options keeps is deleted, in the background,
+                after a newer step is there; without any of them all steps are kept. The newest good step always is.
+            every: Save steps that this divides.
+            best: A metric and which of its values is best: ``"eval/loss:min"``. With other `keep` options the best step
+                is kept too.
+            keep_best: Keep so many of the best.
+            keep_every: Keep steps that this divides.
+            keep_seconds: Keep a step if so many seconds are between it and the last that is kept for this reason.
+            keep_steps: Keep these.
+            keep_if: Keep the steps of which this function says so.
+            save_steps: Save these too; with ``every=None`` only these.
+            min_seconds: Save at `every` only if so many seconds have gone by since the last save.
+            save_first: Save a step where there is none yet.
+            save_if: Also save the steps of whose numbers this function says so.
+            names: How steps are named: a `StepName`, or several that are read, of which the first is written. As the
+                steps in the folder are, if `None`.
+            background: Return from `save` when the snapshot is taken. Without it, when the step is there.
+            check: Read each new step again, all of it, before others are deleted.
+            reuse: Hard-link data files that have not changed since the step before, as ``base=`` does.
+            todelete: Move steps into this folder, below that of the steps, instead of deleting them.
+            sigterm: Take SIGTERM as a word that the program is to end soon: `preempted` says so, and the next `save` is
+                done whatever its step. A second SIGTERM ends the program.
+            grace: How many seconds that save may take before it is reported as late.
+            read_only: Only read: no lock is taken, nothing is deleted, `save` is refused.
+            log: A local file to which each save and restore adds a line of JSON.
+            **options: The keywords of `SaveOptions`, for every save; `overwrite`, `base` and `metadata` are `save`'s
+                own.
+
+        Raises:
+            AlreadyExistsError: if another program writes to the folder.
+            InvalidArgumentError: for a path that is a file, or a checkpoint by itself; for options that make no sense
+                or contradict each other.
+        """
+        self._options: dict[str, Any] = dict(options)
+        given = SAVE.chosen("Manager", options, _OWN)
+        for name in ("overwrite", "base", "metadata"):
+            if name in options:
+                raise InvalidArgumentError(f"{name} is not for the manager to say: give it to `save`")
+        self._metric = _manager_policies.metric(best)
+        keep_if = _arguments.function("keep_if", keep_if)
+        self._save_if = _arguments.function("save_if", save_if)
+        policies = _manager_policies.keep(
+            keep=keep, best=self._metric, keep_best=keep_best, keep_every=keep_every, keep_seconds=keep_seconds,
+            keep_steps=keep_steps, has_keep_if=keep_if is not None,
+        )  # fmt: skip
+        self._when, is_regular = _manager_policies.when(
+            every=every, save_steps=save_steps, min_seconds=min_seconds, save_first=save_first
+        )
+        self._background = _arguments.flag("background", background)
+        self._reuse = _arguments.flag("reuse", reuse)
+        self._todelete = _arguments.text("todelete", todelete)
+        self._grace = _manager_policies.seconds("grace", grace)
+        self._read_only = _arguments.flag("read_only", read_only)
+        takes_sigterm = _arguments.flag("sigterm", sigterm)
+        tidying = Tidying(policies, keep_if, _arguments.flag("check", check), self._todelete)
+        job = _job.chosen(given["job"])
+        records = Records(None if log is None else _manager_given.file("log", log))
+        root = _manager_given.root(directory, self._options.pop("storage_options", None))
+        super().__init__(Steps(root, _manager_policies.forms(names), job), self._metric, records)
+        # Of no step: it is refused now, rather than when there is something to delete.
+        self._steps.native.delete([], self._todelete, False)
+        self._follower = Follower(self._steps, tidying, self._records)
+        # What SIGTERM, a clock or a function says may differ between processes.
+        self._must_ask = self._steps.is_shared and (not is_regular or takes_sigterm or self._save_if is not None)
+        self._lock: _native.WriterLock | None = None
+        self._is_closed = False
+        self._flag = _preemption.Flag()
+        self._has_saved_preempted = False
+        self._last_save: float | None = None
+        self._known = set(self._steps.of_rank_0("begin", self._begin))
+        """Steps of this history that were there or have begun: so `should_save` need not look."""
+        self._other: set[int] = set()
+        """Steps that are there, of another history: after the restore of an older one they may be saved again."""
+        self._steps.share_forms()
+        if takes_sigterm:
+            self._flag.watch()
+
+    def _begin(self) -> list[int]:
+        """Takes the folder, on rank 0; the steps in it."""
+        if not self._read_only:
+            self._lock = self._steps.native.lock()
+            self._steps.native.refresh()
+        return [step.number for step in self._steps.all()]
+
+    # ---- saving -------------------------------------------------------------------------------------------------
+
+    def should_save(self, step: int) -> bool:
+        """Whether `save` would save this step: for those who would have to prepare something for it.
+
+        In a job every process asks for the same steps. With `min_seconds`, `save_if` or `sigterm` rank 0 decides, and
+        the others wait for its word.
+        """
+        number = number_of(step)
+        self._forget_failed()
+        if self._read_only or self._is_closed or number in self._known:
+            return False
+        if self.reached_preemption(number):
+            self._flag.set()
+
+        def wants() -> bool:
+            since = None if self._last_save is None else time.monotonic() - self._last_save
+            latest = max(self._known, default=None)
+            is_preempted = self.preempted and not self._has_saved_preempted
+            if _native.wants_step(self._when, number, latest, since, is_preempted, self.is_saving):
+                return True
+            return self._save_if is not None and bool(self._save_if(number))
+
+        return bool(self._steps.of_rank_0("should_save", wants)) if self._must_ask else wants()
+
+    def save(
+        self,
+        step: int,
+        state: Any = None,
+        *,
+        items: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        item_options: Mapping[str, Mapping[str, Any]] | None = None,
+        force: bool = False,
+        overwrite: bool = False,
+    ) -> bool:
+        """Saves a step if the policy says so, in the background; whether it does.
+
+        An earlier save that still runs is waited for. A step that is there already is not saved again, but after a
+        roll-back, which is a `restore` of an older step.
+
+        Args:
+            step: Its number.
+            state: Any pytree.
+            items: Several things instead, or beside the state: pytrees, `Json` and `Files` by name, as for
+                `save_items`.
+            metrics: Numbers by name, or dicts of them: what `best` goes by.
+            metadata: Your own metadata, a dict.
+            item_options: As for `save_items`.
+            force: Save whatever the policy says.
+            overwrite: Save it also if it is there already.
+
+        Raises:
+            RegrowError: why an earlier save has failed; then nothing is saved now, and the next call goes on.
+            AlreadyExistsError: with `force`, if the step is there and `overwrite` was not given.
+            InvalidArgumentError: after `close`; with ``read_only=True``.
+        """
+        began = time.perf_counter()
+        number = number_of(step)
+        is_forced, replaces = _arguments.flag("force", force), _arguments.flag("overwrite", overwrite)
+        self._check_may_write()
+        if not self._steps.is_shared:
+            self._raise_failure()
+        self._forget_failed()
+        if not (is_forced or (replaces and number in self._known) or self.should_save(number)):
+            return False
+        if self._steps.is_shared:
+            # Of an earlier save all processes hear at the same point, whichever of them has waited for it longer.
+            self._follower.wait()
+            self._raise_failure()
+        if number in self._known and not replaces:
+            help = "say overwrite=True to replace it"
+            raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
+        is_preempted = self.preempted
+        plain = _manager_given.metrics(metrics)
+        options = {**self._options, "overwrite": number in self._known or number in self._other, "metadata": metadata}
+        handle = _items.save_items_async(
+            self._steps.at(self._steps.native.name(number)),
+            _manager_given.everything(state, items),
+            metrics=plain,
+            item_options=item_options,
+            base=self._base(number),
+            **options,
+        )
+        self._known.add(number)
+        self._other.discard(number)
+        self._last_save = time.monotonic()
+        self._has_saved_preempted |= is_preempted
+        self._follower.add(Saved(number, handle, time.perf_counter() - began, plain or {}, is_preempted))
+        if not self._background:
+            self.wait()
+        elif is_preempted:
+            self._wait_for_grace(number)
+        return True
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until all saves are done, and what follows them.
+
+        Raises:
+            TimeoutError: if they are not, after `timeout` seconds. They go on.
+            RegrowError: why one of them has failed; call again for more.
+        """
+        if not self._follower.wait(timeout):
+            raise TimeoutError(f"the saves to {self.directory} have not ended after {timeout} s")
+        self._raise_failure()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save is running."""
+        return self._follower.is_busy
+
+    # ---- deleting -----------------------------------------------------------------------------------------------
+
+    def delete(self, step: int, *, force: bool = False) -> None:
+        """Deletes a step, or moves it where `todelete` says.
+
+        Args:
+            step: Its number.
+            force: Also if somebody reads it, or it is the last one.
+
+        Raises:
+            NotFoundError: if it is not there.
+            InvalidArgumentError: if it is the last one, or somebody reads it, without `force`; if something lies in it
+                that is no part of a checkpoint. It is there as before then.
+        """
+        number, is_forced = number_of(step), _arguments.flag("force", force)
+        self._check_may_write()
+        self.wait()
+
+        def delete() -> None:
+            self._steps.native.step(number)
+            if not is_forced and [step.number for step in self._steps.all()] == [number]:
+                help = "say force=True if it is to go"
+                raise InvalidArgumentError(f"step {number} is the last one\n  help: {help}", help=help)
+            self._steps.delete([number], self._todelete, force=is_forced)
+
+        self._steps.of_rank_0("delete", delete)
+        self._known.discard(number)
+        self._other.discard(number)
+
+    def roll_back(self, step: int) -> None:
+        """Deletes all steps that are newer than this one, which has to be there: another history follows.
+
+        Raises:
+            NotFoundError: if the step is not there.
+            RegrowError: if a newer one could not be deleted; those that are newer than that are gone.
+        """
+        number = number_of(step)
+        self._check_may_write()
+        self.wait()
+
+        def delete() -> None:
+            self._steps.native.step(number)
+            newer = sorted((step.number for step in self._steps.all() if step.number > number), reverse=True)
+            for each in newer:
+                self._steps.delete([each], self._todelete, force=False)
+
+        self._steps.of_rank_0("roll_back", delete)
+        self._known = {known for known in self._known if known <= number}
+        self._other = set()
+
+    # ---- the end ------------------------------------------------------------------------------------------------
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the program was asked to end: by SIGTERM, if the manager takes it, or by JAX's preemption service."""
+        return self._flag.since is not None
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether all processes save this step, by JAX's preemption service; False where that is off."""
+        return _preemption.jax_says(number_of(step))
+
+    def close(self) -> None:
+        """Waits for all saves, and lets others write. Does nothing the second time.
+
+        Raises:
+            RegrowError: why a save has failed, if nobody was told.
+        """
+        if self._is_closed:
+            return
+        try:
+            self.wait()
+        finally:
+            self._is_closed = True
+            self._follower.end()
+            self._let_go()
+            self._flag.unwatch()
+            if self._lock is not None:
+                self._lock.release()
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except RegrowError as failure:
+            if error is None:
+                raise
+            # What ends the block counts; this is told beside it.
+            error.add_note(f"and a save has failed: {failure}")
+
+    def __repr__(self) -> str:
+        return f"regrow.Manager({self.directory!r})"
+
+    # ---- helpers ------------------------------------------------------------------------------------------------
+
+    def _forget_failed(self) -> None:
+        """A save that has failed is no step."""
+        self._known -= self._follower.failed()
+
+    def _turn_to(self, step: int) -> None:
+        newer = {known for known in self._known if known > step}
+        self._known -= newer
+        self._other |= newer
+
+    def _settle(self) -> None:
+        self._follower.wait()
+        self._forget_failed()
+
+    def _base(self, number: int) -> StrPath | None:
+        """The step before, whose files are linked where they are the same."""
+        earlier = [known for known in self._known if known != number] if self._reuse else []
+        found = self._steps.native.find(max(earlier)) if earlier else None
+        return None if found is None else self._steps.at(found[1])
+
+    def _check_may_write(self) -> None:
+        if self._is_closed:
+            raise InvalidArgumentError(f"the manager of {self.directory} was closed: make another one")
+        if self._read_only:
+            raise InvalidArgumentError(f"the manager of {self.directory} only reads: read_only=True was given")
+
+    def _raise_failure(self) -> None:
+        failure = self._follower.failure()
+        if failure is not None:
+            raise failure
+
+    def _wait_for_grace(self, number: int) -> None:
+        """Waits for the save of a program that is asked to end, for as long as that is given."""
+        assert self._flag.since is not None
+        left = self._flag.since + self._grace - time.monotonic()
+        try:
+            self.wait(max(left, 0.0))
+        except TimeoutError:
+            self._records.add("late", number, self.directory, is_bad=True, grace_seconds=self._grace)
+            raise
+
+
+_OWN = tuple(inspect.signature(Manager.__init__).parameters)

@@ -1,0 +1,152 @@
+"""What follows each save of a `Manager`, on a thread of its own: wait for it, verify, point, delete, record.
+
+A failure waits for the next call of the manager; one that nobody was told of goes to standard error when the program
+ends, and makes it end with status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ._async import AsyncSave, end_with_program, ended
+from ._errors import RegrowError
+from ._manager_policies import kept
+from ._manager_records import Records
+from ._manager_steps import Step, Steps
+
+
+class Saved(NamedTuple):
+    """A save that has begun."""
+
+    step: int
+    handle: AsyncSave
+    blocked_seconds: float
+    metrics: dict[str, Any]
+    is_preempted: bool
+
+
+class Tidying(NamedTuple):
+    """What is done when a step is there."""
+
+    policies: list[Any]
+    keep_if: Callable[[Step], bool] | None
+    check: bool
+    todelete: str | None
+
+
+class Follower:
+    """Follows saves in their order."""
+
+    def __init__(self, steps: Steps, tidying: Tidying, records: Records) -> None:
+        self._steps = steps
+        self._tidying = tidying
+        self._records = records
+        self._queue: queue.SimpleQueue[Saved | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._failures: list[BaseException] = []
+        self._failed: set[int] = set()
+        self._pending = 0
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there is something to follow."""
+        return self._pending > 0
+
+    def add(self, saved: Saved) -> None:
+        """Follows a save."""
+        with self._changed:
+            self._pending += 1
+            if self._thread is None:
+                # It waits for work between saves, and must not keep the program from ending: `wait` is called then.
+                end_with_program(self)
+                self._thread = threading.Thread(target=self._run, name="regrow-manager", daemon=True)
+                self._thread.start()
+        self._queue.put(saved)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until all is done; whether it is."""
+        if self._pid != os.getpid():
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: self._pending == 0, timeout)
+
+    def failure(self) -> BaseException | None:
+        """The first failure that nobody was told of."""
+        with self._changed:
+            return self._failures.pop(0) if self._failures else None
+
+    def failed(self) -> set[int]:
+        """Steps that were begun and could not be saved, since the last call."""
+        with self._changed:
+            failed, self._failed = self._failed, set()
+            return failed
+
+    def end(self) -> None:
+        """Ends the thread, which has nothing to do any more."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._pid == os.getpid():
+            self._queue.put(None)
+            thread.join()
+            ended(self)
+
+    def drain(self) -> list[BaseException]:
+        """At the end of the program: waits until all is done; what went wrong and nobody knows."""
+        self.wait()
+        failures: list[BaseException] = []
+        while (failure := self.failure()) is not None:
+            failures.append(failure)
+        return failures
+
+    def _run(self) -> None:
+        while (saved := self._queue.get()) is not None:
+            failure: BaseException | None = None
+            try:
+                self._follow(saved)
+            except Exception as error:
+                failure = error
+            with self._changed:
+                if failure is not None:
+                    self._failures.append(failure)
+                self._pending -= 1
+                self._changed.notify_all()
+            # Neither it nor its snapshot lives on while this waits for the next.
+            del saved, failure
+
+    def _follow(self, saved: Saved) -> None:
+        path = saved.handle.path
+        preempted = True if saved.is_preempted else None
+        try:
+            report = saved.handle.wait()
+        except RegrowError as error:
+            with self._changed:
+                self._failed.add(saved.step)
+            self._records.add("save", saved.step, path, is_bad=True, error=str(error), preempted=preempted)
+            raise
+        since = time.perf_counter()
+        deleted, left = self._tidy(saved) if self._steps.is_first else ([], [])
+        self._records.add(
+            "save", saved.step, path, is_bad=bool(left),
+            seconds=report.seconds if report else None, blocked_seconds=saved.blocked_seconds,
+            stored_bytes=report.stored_bytes if report else None, data_bytes=report.data_bytes if report else None,
+            reused_bytes=(report.reused_bytes or None) if report else None, metrics=saved.metrics or None,
+            tidy_seconds=time.perf_counter() - since, checked=self._tidying.check or None, deleted=deleted or None,
+            left=left or None, preempted=preempted,
+        )  # fmt: skip
+
+    def _tidy(self, saved: Saved) -> tuple[list[int], list[str]]:
+        """Steps that were deleted, and why others were left."""
+        keep_if, chosen = self._tidying.keep_if, None
+        if keep_if is not None:
+            chosen = [step.number for step in self._steps.all() if keep_if(step)]
+        policy = kept(self._tidying.policies, chosen)
+        done = self._steps.native.tidy(saved.step, policy, self._tidying.check, self._tidying.todelete)
+        deleted = [step for step, what, *_ in done if what in ("removed", "moved", "gone")]
+        left = [f"step {step}: {finding[1]}" for step, what, _, _, finding in done if what == "failed" and finding]
+        return deleted, left

@@ -1,0 +1,65 @@
+"""What callers give a `Manager` to save, as the native half takes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from . import _arguments
+from ._errors import InvalidArgumentError
+from ._location import Location, StrPath, local_path, place
+from ._manager_restore import ITEM
+
+
+def everything(state: Any, items: Mapping[str, Any] | None) -> dict[str, Any]:
+    """All items of a step."""
+    if items is not None and not isinstance(items, Mapping):
+        raise _arguments.wrong("items", items, "a dict of items by name, or None")
+    everything = dict(items or {})
+    if state is not None:
+        if ITEM in everything:
+            raise InvalidArgumentError(f"the state is the item {ITEM!r}: give it as `state`, or among `items`")
+        everything = {ITEM: state, **everything}
+    if not everything:
+        raise InvalidArgumentError("there is nothing to save: give a state, or items")
+    return everything
+
+
+def metrics(metrics: Any) -> dict[str, Any] | None:
+    """Metrics with Python's own numbers in the place of those of NumPy and JAX."""
+    if metrics is None:
+        return None
+    if not isinstance(metrics, Mapping):
+        raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts")
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {str(name): plain(inner) for name, inner in value.items()}
+        if isinstance(value, (bool, int, float, str)) or value is None:
+            return value
+        try:
+            return value.item()
+        except (AttributeError, TypeError, ValueError):
+            raise _arguments.wrong("metrics", metrics, "a dict of numbers by name, or of such dicts") from None
+
+    return {str(name): plain(value) for name, value in metrics.items()}
+
+
+def root(directory: StrPath, storage_options: Any) -> Location:
+    """The folder of steps, whatever folder the program goes to later."""
+    if isinstance(directory, Location) and not storage_options:
+        return directory
+    # Checks both, and how they go together.
+    found = local_path(place("directory", directory, storage_options))
+    if found is not None:
+        return Location(os.path.abspath(found))
+    return Location(directory, **dict(storage_options or {}))
+
+
+def file(name: str, path: StrPath) -> str:
+    """A local file, whatever folder the program goes to later."""
+    found = local_path(place(name, path))
+    if found is None:
+        raise _arguments.wrong(name, path, "a file on a local disk")
+    return os.path.abspath(found)

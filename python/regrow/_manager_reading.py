@@ -1,0 +1,164 @@
+"""The reading half of a `Manager`: what there is, restoring it, waiting for more."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
+
+from . import _arguments, _native
+from ._errors import NotFoundError
+from ._keywords import LOAD, LoadOptions
+from ._manager_policies import Metric
+from ._manager_records import Records
+from ._manager_restore import PassedOver, restore
+from ._manager_steps import Step, Steps, number_of, step_of
+
+
+class Reading:
+    """What a manager does that only reads. The list of steps is what the storage has committed."""
+
+    def __init__(self, steps: Steps, metric: Metric | None, records: Records) -> None:
+        self._steps = steps
+        self._metric = metric
+        self._records = records
+        self._lease: _native.StepLease | None = None
+        self.restored: int | None = None
+        """The step that the last `restore` has given."""
+        self.passed_over: list[PassedOver] = []
+        """Newer steps that the last `restore` has passed over, the newest first."""
+
+    # ---- what there is ------------------------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The folder, or its URL."""
+        return self._steps.root.url
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the committed steps. In a job all processes ask."""
+        return self._steps.numbers()
+
+    @property
+    def latest(self) -> int | None:
+        """The newest committed step; `None` if there is none. In a job all processes ask."""
+        return self._steps.latest()
+
+    @property
+    def next(self) -> int:
+        """One more than the newest step; 0 if there is none. In a job all processes ask."""
+        latest = self.latest
+        return 0 if latest is None else latest + 1
+
+    @property
+    def best(self) -> int | None:
+        """The best committed step by the metric of ``best=``; `None` if none has it. In a job all processes ask."""
+        return self._steps.best(self._metric)
+
+    def list(self) -> list[Step]:
+        """The committed steps, by number, with their metrics and metadata."""
+        return self._steps.all()
+
+    def step(self, step: int) -> Step:
+        """A committed step.
+
+        Raises:
+            NotFoundError: if it is not there, with the steps that are.
+            UncommittedError: if it is being written, or its writer was killed.
+        """
+        return step_of(self._steps.native.step(number_of(step)))
+
+    def metrics(self, step: int) -> dict[str, Any]:
+        """The metrics that were saved with a step."""
+        return self.step(step).metrics
+
+    # ---- restoring ----------------------------------------------------------------------------------------------
+
+    @LOAD.documented
+    def restore(
+        self,
+        step: int | None = None,
+        like: Any = None,
+        *,
+        item: str | None = None,
+        items: Mapping[str, Any] | Iterable[str] | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> Any:
+        """Loads a step; of the newest that is good if `step` is `None`. `restored` says which it was.
+
+        A newer step that is damaged, or that is deleted meanwhile, is passed over with a warning in the log, and is in
+        `passed_over`. A template that does not fit is an error, whatever other steps hold. In a job all processes
+        restore the same step.
+
+        After the restore of a step that is not the newest, newer ones are of another history: saves replace them.
+
+        Args:
+            step: Its number.
+            like: As for `load`.
+            item: The item of a step of several.
+            items: Several items, as for `load_items`: a dict is returned.
+            **options: The keywords of `LoadOptions`.
+
+        Raises:
+            NotFoundError: if the step is not there, or there is none at all.
+            CorruptError: if it is damaged; without `step`, if no step is good, with all reasons.
+            MismatchError: if the template differs.
+        """
+        LOAD.chosen("restore", options, ["step", "like", "item", "items"])
+        began = time.perf_counter()
+        # What is being saved is newer than what is there.
+        self._settle()
+        wanted = None if step is None else number_of(step)
+        there = self.steps
+        found = restore(self._steps, there if wanted is None else [wanted], wanted is None, like, item, items, options)
+        self.restored, self.passed_over = found.step, found.passed_over
+        self._turn_to(found.step)
+        self._records.add(
+            "restore", found.step, found.path, is_bad=bool(found.passed_over), seconds=time.perf_counter() - began,
+            passed_over={passed.step: str(passed.error).splitlines()[0] for passed in found.passed_over} or None,
+        )  # fmt: skip
+        return found.value
+
+    def wait_for_new(self, after: int | None = None, *, timeout: float | None = None, every: float = 1.0) -> int | None:
+        """Waits until there is a step newer than `after`, and gives the newest; `None` if none has come in time.
+
+            step = None
+            while (step := steps.wait_for_new(step, timeout=3600)) is not None:
+                evaluate(steps.restore(step, like=params))
+
+        The step is not deleted before the next call, or `close`.
+
+        Args:
+            after: The step that was seen last.
+            timeout: Seconds to wait at most.
+            every: Seconds between two looks.
+        """
+        seen = _arguments.count("after", after)
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._let_go()
+            found = self._steps.own_latest()
+            if found is not None and (seen is None or found > seen):
+                # Deleted between two looks: the next one finds another.
+                with contextlib.suppress(NotFoundError):
+                    self._lease = self._steps.native.lease(found)
+                    return found
+            left = every if ends is None else min(every, ends - time.monotonic())
+            if left <= 0:
+                return None
+            time.sleep(left)
+
+    # ---- helpers ------------------------------------------------------------------------------------------------
+
+    def _turn_to(self, step: int) -> None:
+        """Goes on from a step: newer ones are of another history."""
+
+    def _settle(self) -> None:
+        """Waits for what this manager itself is saving."""
+
+    def _let_go(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()

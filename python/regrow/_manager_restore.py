@@ -1,0 +1,111 @@
+"""Restoring a step, or the newest one that is good, in one process or in all of a job."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from . import _items
+from ._errors import CorruptError, InvalidArgumentError, NotFoundError, RegrowError
+from ._location import Location
+from ._manager_steps import Steps
+from ._open import load
+from ._open import open as open_checkpoint
+
+ITEM = "default"
+"""The item that a state is saved as: Orbax' manager has the same."""
+
+
+class PassedOver(NamedTuple):
+    """A newer step that could not be restored, and why."""
+
+    step: int
+    error: RegrowError
+
+
+class Restored(NamedTuple):
+    """What was restored."""
+
+    step: int
+    path: str
+    value: Any
+    passed_over: list[PassedOver]
+
+
+def restore(
+    steps: Steps,
+    candidates: list[int],
+    may_pass_over: bool,
+    like: Any,
+    item: str | None,
+    items: Mapping[str, Any] | Iterable[str] | None,
+    options: Mapping[str, Any],
+) -> Restored:
+    """What the newest of the candidates holds, or with `may_pass_over` the newest that is good."""
+    if items is not None and (item is not None or like is not None):
+        raise InvalidArgumentError("`items` names what to restore: `item` and `like` go without it")
+    passed_over: list[PassedOver] = []
+    for number in reversed(candidates):
+        failure: RegrowError | None = None
+        value: Any = None
+        path = ""
+        try:
+            at = steps.at(steps.native.step(number)[1])
+            path = at.url
+            value = _one(at, number, like, item, items, options)
+        except RegrowError as error:
+            failure = error
+        is_fault = failure is not None and may_pass_over and steps.native.is_at_fault(number, failure.kind)
+        failure = _agreed(steps, number, failure, is_fault)
+        if failure is None:
+            return Restored(number, path, value, passed_over)
+        passed_over.append(PassedOver(number, failure))
+        del value
+    _refuse(steps, passed_over)
+
+
+def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:
+    """The step's own failure in any of the processes, by which all of them pass it over; raises any other.
+
+    In a job all take the same way: what one of them cannot restore, none does.
+    """
+    if failure is not None and not is_fault:
+        # Others are told, and end with it.
+        with contextlib.suppress(RegrowError):
+            steps.tell(number, failure, False)
+        raise failure
+    told = steps.tell(number, failure, is_fault)
+    return failure if failure is not None else told
+
+
+def _one(at: Location, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
+    if items is not None:
+        return _items.load_items(at, items, **options)
+    kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
+    return load(at, like, item=_chosen(kinds, item, number), **options)
+
+
+def _chosen(kinds: Mapping[str, str], item: str | None, number: int) -> str | None:
+    """Which item of a step is meant: the one that is named, the usual one, or the only tree."""
+    if item is not None or not kinds:
+        return item
+    if ITEM in kinds:
+        return ITEM
+    trees = [name for name, kind in kinds.items() if kind == "pytree"]
+    if len(trees) == 1:
+        return trees[0]
+    help = f"name one of them with item=, or several with items=: {', '.join(kinds)}"
+    raise InvalidArgumentError(
+        f"step {number} has several items, and none is called {ITEM!r}\n  help: {help}", help=help
+    )
+
+
+def _refuse(steps: Steps, passed_over: list[PassedOver]) -> NoReturn:
+    where = steps.root.url
+    if not passed_over:
+        unfinished = steps.native.list()[1]
+        help = f"saves that never ended: {', '.join(unfinished)}" if unfinished else "there are no steps"
+        raise NotFoundError(f"there is no step to restore in {where}\n  help: {help}", help=help)
+    help = "; ".join(f"step {passed.step}: {str(passed.error).splitlines()[0]}" for passed in passed_over)
+    raise CorruptError(f"no step in {where} is good\n  help: {help}", help=help) from passed_over[0].error

@@ -1,0 +1,208 @@
+//! Several things in one checkpoint, published at once: begun here, filled from any thread, committed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use regrow::engine::{self, ItemsOptions, SaveOptions};
+use regrow::location::ToLocation;
+use regrow::tree::{Leaf, Tree};
+use regrow::{Error, Monitor, Result};
+
+use crate::checkpoint::{SaveOut, save_report};
+use crate::columns::StructureIn;
+use crate::error::{OrRaise, released};
+use crate::gather::let_go;
+use crate::leaves::{LeavesIn, to_leaves};
+use crate::location::LocationIn;
+use crate::options::{JobIn, SaveIn, metadata_members, save_options, to_job};
+use crate::watch::cancellable;
+
+/// Overwrite, durable, in the form of Orbax' v1 API, metadata as JSON, base, job.
+type ItemsIn = (bool, bool, bool, Option<String>, Option<LocationIn>, Option<JobIn>);
+
+/// A tree that waits for the background.
+type Waiting = (String, Tree<Leaf>, SaveOptions);
+
+/// A checkpoint of several items that is being written.
+#[pyclass(frozen, module = "regrow._native")]
+pub struct ItemsSave {
+    begun: Mutex<Option<Arc<engine::ItemsSave>>>,
+    waiting: Mutex<Vec<Waiting>>,
+    monitor: Monitor,
+    path: OsString,
+}
+
+#[pymethods]
+impl ItemsSave {
+    /// Begins a checkpoint. With `progress`, it is called with the bytes done and the bytes in all, from whichever thread
+    /// is at work.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        path: LocationIn,
+        options: ItemsIn,
+        gets_signals: bool,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let (overwrite, durable, v1, metadata, base, job) = options;
+        let monitor = match progress {
+            None => Monitor::new(),
+            Some(progress) => Monitor::with_hook(move |state| {
+                let called =
+                    Python::attach(|py| progress.call1(py, (state.done_bytes, state.total_bytes)).map(drop));
+                called.map_err(|error| Error::invalid(format!("the progress callback raised: {error}")))
+            }),
+        };
+        let options = ItemsOptions {
+            overwrite,
+            not_durable: !durable,
+            v1,
+            custom_metadata: metadata_members(metadata).or_raise()?,
+            base: base.as_ref().map(ToLocation::to_location).transpose().or_raise()?,
+            monitor: monitor.clone(),
+            job: job.map(to_job).transpose().or_raise()?,
+        };
+        let at = path.to_location().or_raise()?;
+        let path = at.describe().into_os_string();
+        let begun = cancellable(py, gets_signals, &monitor, || engine::ItemsSave::begin(at, options))?;
+        Ok(Self { begun: Mutex::new(Some(Arc::new(begun))), waiting: Mutex::default(), monitor, path })
+    }
+
+    #[getter]
+    fn path(&self) -> OsString {
+        self.path.clone()
+    }
+
+    /// Adds a tree.
+    fn tree(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        structure: StructureIn<'_>,
+        leaves: LeavesIn<'_>,
+        options: SaveIn,
+        gets_signals: bool,
+    ) -> PyResult<()> {
+        let begun = self.begun().or_raise()?;
+        let tree = structure.tree().with_leaves(to_leaves(structure.tree(), &leaves)?).or_raise()?;
+        let options = save_options(options).or_raise()?;
+        let added = cancellable(py, gets_signals, &self.monitor, || begun.tree(name, &tree, &options));
+        // With the interpreter held again: its leaves own Python objects.
+        drop(tree);
+        let_go(py);
+        added
+    }
+
+    /// Keeps a tree for `AsyncSaver.save_items`, which adds it.
+    fn later(
+        &self,
+        name: String,
+        structure: StructureIn<'_>,
+        leaves: LeavesIn<'_>,
+        options: SaveIn,
+    ) -> PyResult<()> {
+        let tree = structure.tree().with_leaves(to_leaves(structure.tree(), &leaves)?).or_raise()?;
+        let options = save_options(options).or_raise()?;
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((name, tree, options));
+        Ok(())
+    }
+
+    /// Adds a JSON document of this text, in a file of this name or the usual one.
+    #[pyo3(signature = (name, text, file))]
+    fn json(&self, py: Python<'_>, name: &str, text: &str, file: Option<&str>) -> PyResult<()> {
+        let begun = self.begun().or_raise()?;
+        released(py, || begun.json_text(name, file, text.as_bytes()))
+    }
+
+    /// Adds metrics, a JSON object of this text.
+    fn metrics(&self, py: Python<'_>, text: &str) -> PyResult<()> {
+        let begun = self.begun().or_raise()?;
+        released(py, || begun.metrics_text(text.as_bytes()))
+    }
+
+    /// Adds one file of an item.
+    fn file(&self, py: Python<'_>, name: &str, file: &str, data: &[u8]) -> PyResult<()> {
+        let begun = self.begun().or_raise()?;
+        released(py, || begun.file(name, file, data))
+    }
+
+    /// Adds a copy of a local file or folder.
+    fn copy_of(&self, py: Python<'_>, name: &str, source: PathBuf) -> PyResult<()> {
+        let begun = self.begun().or_raise()?;
+        released(py, || begun.copy_of(name, &source))
+    }
+
+    /// A local folder for the files of an item, until the commit.
+    fn folder(&self, py: Python<'_>, name: &str) -> PyResult<OsString> {
+        let begun = self.begun().or_raise()?;
+        released(py, || begun.folder(name)).map(PathBuf::into_os_string)
+    }
+
+    /// The class by which Orbax reads an item.
+    fn handler(&self, item: &str, handler: &str) -> PyResult<()> {
+        self.begun().or_raise()?.handler(item, handler);
+        Ok(())
+    }
+
+    /// Adds members to the checkpoint's own metadata, a JSON object of this text.
+    fn metadata(&self, text: String) -> PyResult<()> {
+        self.begun().or_raise()?.metadata(&metadata_members(Some(text)).or_raise()?);
+        Ok(())
+    }
+
+    /// Gives the checkpoint its name; the report.
+    fn commit(&self, py: Python<'_>, gets_signals: bool) -> PyResult<SaveOut> {
+        let begun = self.take().or_raise()?;
+        cancellable(py, gets_signals, &self.monitor, || begun.commit()).map(save_report)
+    }
+
+    /// Gives it up: nothing is left.
+    fn drop(&self, py: Python<'_>) {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        py.detach(|| drop(begun));
+    }
+
+    /// Asks whoever is at work to stop.
+    fn cancel(&self) {
+        self.monitor.cancel();
+    }
+
+    /// Bytes done, bytes in all.
+    fn progress(&self) -> (u64, u64) {
+        let progress = self.monitor.progress();
+        (progress.done_bytes, progress.total_bytes)
+    }
+}
+
+impl ItemsSave {
+    fn begun(&self) -> Result<Arc<engine::ItemsSave>> {
+        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.clone().ok_or_else(|| self.is_over())
+    }
+
+    /// All of it, for whoever commits it.
+    pub fn take(&self) -> Result<engine::ItemsSave> {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = begun.take().ok_or_else(|| self.is_over())?;
+        Arc::try_unwrap(all).map_err(|all| {
+            *begun = Some(all);
+            Error::invalid("another thread is still adding an item to this checkpoint")
+                .in_file(&self.path)
+                .help("wait for it before the commit")
+        })
+    }
+
+    /// The trees that wait.
+    pub fn take_waiting(&self) -> Vec<Waiting> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn is_over(&self) -> Error {
+        Error::invalid("this save of items has been committed or given up")
+            .in_file(&self.path)
+            .help("begin another one")
+    }
+}

@@ -1,0 +1,431 @@
+"""`regrow.Manager`: saving, keeping, restoring and waiting, beside Orbax' own manager in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import regrow
+from regrow import Manager, StepName
+
+
+def tree(step: int) -> dict[str, Any]:
+    return {"w": np.full((4, 3), step, np.float32), "step": step}
+
+
+def manager(path: Path, **options: Any) -> Manager:
+    return Manager(path, durable=False, **options)
+
+
+@contextlib.contextmanager
+def files_of_at_most(len_bytes: int) -> Iterator[None]:
+    """Longer ones cannot be written, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def damage(step: Path) -> None:
+    """Changes the last byte of the data of a step."""
+    largest = max((file for file in step.rglob("*.safetensors")), key=lambda file: file.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[-1] ^= 1
+    largest.write_bytes(data)
+
+
+def test_a_loop_saves_keeps_and_goes_on(path: Path) -> None:
+    options: dict[str, Any] = {"keep": 2, "every": 10, "best": "eval/loss:min"}
+    with manager(path, **options) as steps:
+        assert (steps.latest, steps.steps, steps.next) == (None, [], 0)
+        for step in range(51):
+            saved = steps.save(step, tree(step), metrics={"eval": {"loss": np.float32(abs(step - 20))}})
+            assert saved == (step % 10 == 0)
+        steps.wait()
+        assert steps.steps == [20, 40, 50]
+        assert (steps.latest, steps.best, steps.next) == (50, 20, 51)
+        assert steps.metrics(20) == {"eval": {"loss": 0.0}}
+    with manager(path, **options) as steps:
+        state = steps.restore(like=tree(0))
+        assert steps.restored == 50
+        assert state["step"] == 50
+        assert np.array_equal(state["w"], tree(50)["w"])
+        assert not steps.should_save(50)
+        assert steps.should_save(60)
+        assert steps.restore(20)["step"] == 20
+        with pytest.raises(regrow.NotFoundError, match="no step 30") as error:
+            steps.restore(30)
+        assert "20, 40, 50" in str(error.value)
+
+
+def test_items_metadata_and_names(path: Path) -> None:
+    with manager(path, names=[StepName("step", 4), StepName()], todelete="trash", keep=1) as steps:
+        items = {"config": regrow.Json({"width": 3}), "files": regrow.Files({"a.txt": b"text"})}
+        assert steps.save(7, tree(7), items=items, metrics={"loss": 1}, metadata={"run": "a"})
+        assert steps.save(8, items={"model": tree(8)})
+        steps.wait()
+        assert os.listdir(path / "trash") == ["step_0007"]
+        assert [step.name for step in steps.list()] == ["step_0008"]
+        assert steps.restore()["step"] == 8
+        assert regrow.load(path / "trash" / "step_0007", item="config") == {"width": 3}
+    with manager(path) as steps:
+        assert steps.save(9, tree(9), items={"config": regrow.Json([1])}, metadata={"run": "b"})
+        steps.wait()
+        found = steps.step(9)
+        assert (found.name, found.metadata, found.metrics) == ("step_0009", {"run": "b"}, {})
+        assert found.time is not None
+        assert steps.restore(items=["config"]) == {"config": [1]}
+        both = steps.restore(9, items={"default": tree(0), "config": None})
+        assert both["default"]["step"] == 9
+        with pytest.raises(regrow.NotFoundError, match="absent"):
+            steps.restore(items=["absent"])
+
+
+def test_the_newest_good_step_is_restored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with manager(path) as steps:
+        with pytest.raises(regrow.NotFoundError, match="there is no step to restore"):
+            steps.restore()
+        for step in (1, 2, 3):
+            steps.save(step, tree(step))
+        steps.wait()
+        damage(path / "3")
+        with caplog.at_level(logging.INFO, "regrow.manager"):
+            assert steps.restore(like=tree(0))["step"] == 2
+        (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert record.record["passed_over"].keys() == {3}  # type: ignore[attr-defined]
+        assert [passed.step for passed in steps.passed_over] == [3]
+        assert isinstance(steps.passed_over[0].error, regrow.CorruptError)
+        # A template that does not fit is not the step's fault.
+        with pytest.raises(regrow.MismatchError):
+            steps.restore(like={"w": np.zeros((1, 1), np.float32)})
+        with pytest.raises(regrow.CorruptError):
+            steps.restore(3)
+        for step in ("1", "2"):
+            damage(path / step)
+        with pytest.raises(regrow.CorruptError, match="no step") as error:
+            steps.restore()
+        assert "step 1: " in str(error.value)
+
+
+def test_after_a_roll_back_older_numbers_are_saved_again(path: Path) -> None:
+    with manager(path) as steps:
+        for step in (1, 2, 3):
+            steps.save(step, tree(step))
+        assert not steps.save(2, tree(20))
+        with pytest.raises(regrow.AlreadyExistsError, match="step 2 is there"):
+            steps.save(2, tree(20), force=True)
+        assert steps.save(2, tree(21), overwrite=True)
+        assert steps.restore(1)["step"] == 1
+        assert steps.save(2, tree(22))
+        assert not steps.save(2, tree(23))
+        steps.wait()
+        assert [steps.restore(step)["step"] for step in (2, 3)] == [22, 3]
+        steps.roll_back(1)
+        assert steps.steps == [1]
+        assert steps.save(3, tree(30))
+    assert regrow.list_checkpoints(path)[-1].state == "committed"
+
+
+def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None:
+    log = path.parent / "log.jsonl"
+    with manager(path, log=log) as steps:
+        steps.save(1, tree(1))
+        steps.wait()
+        with files_of_at_most(1 << 20):
+            assert steps.save(2, {"w": np.ones(1 << 20, np.float32)})
+            with pytest.raises(regrow.StorageFullError):
+                steps.wait()
+        assert steps.steps == [1]
+        assert steps.latest == 1
+        # The same number once more, and an older one after that.
+        assert steps.save(2, tree(2))
+        steps.wait()
+        steps.restore()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [("save", 1), ("save", 2), ("save", 2), ("restore", 2)]
+    assert "too large" in lines[1]["error"]
+    assert lines[2]["stored_bytes"] > 0
+    assert lines[2]["seconds"] > 0
+
+
+def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with manager(path, keep=1, check=True) as steps:
+        steps.save(1, tree(1))
+        steps.save(2, tree(2))
+        steps.wait()
+        assert steps.steps == [2]
+        damage(path / "2")
+        with pytest.raises(regrow.CorruptError, match="is not what was saved"):
+            steps._steps.native.tidy(2, '{"latest": 1}', True, None)
+
+
+def test_files_that_did_not_change_are_linked(path: Path) -> None:
+    log = path.parent / "log.jsonl"
+    with manager(path, keep=1, reuse=True, log=log) as steps:
+        state = {"frozen": np.arange(200_000, dtype=np.float32), "w": np.zeros(3)}
+        steps.save(1, state)
+        steps.wait()
+        steps.save(2, {**state, "w": np.ones(3)})
+        steps.wait()
+        steps.save(3, {**state, "w": np.ones(3) * 2})
+        steps.wait()
+        assert steps.steps == [3]
+        assert np.array_equal(steps.restore()["frozen"], state["frozen"])
+    assert regrow.verify(path / "3" / "default").ok
+    reused = [json.loads(line).get("reused_bytes", 0) for line in log.read_text().splitlines()]
+    assert reused[0] == 0
+    assert min(reused[1:3]) >= 0
+    assert reused[2] >= 800_000
+
+
+def test_one_writer_and_many_readers(path: Path) -> None:
+    with manager(path, keep=1) as steps:
+        steps.save(1, tree(1))
+        steps.wait()
+        with pytest.raises(regrow.AlreadyExistsError, match="another"):
+            manager(path)
+        with manager(path, read_only=True) as reader:
+            assert reader.wait_for_new() == 1
+            assert reader.wait_for_new(1, timeout=0.01, every=0.001) is None
+            assert reader.wait_for_new(timeout=0) == 1
+            steps.save(2, tree(2))
+            steps.wait()
+            # It is being read.
+            assert steps.steps == [1, 2]
+            assert reader.restore(1)["step"] == 1
+            with pytest.raises(regrow.InvalidArgumentError, match="is being read"):
+                steps.delete(1)
+            assert reader.wait_for_new(1) == 2
+            steps.delete(1)
+            with pytest.raises(regrow.InvalidArgumentError, match="only reads"):
+                reader.save(3, tree(3))
+        with pytest.raises(regrow.InvalidArgumentError, match="the last one"):
+            steps.delete(2)
+        with pytest.raises(regrow.NotFoundError):
+            steps.delete(1)
+    with pytest.raises(regrow.InvalidArgumentError, match="was closed"):
+        steps.save(3, tree(3))
+    steps.close()
+    manager(path).close()
+
+
+def test_when_to_save(path: Path) -> None:
+    with manager(path / "a", every=None, save_steps=[3, 5], save_first=True, save_if=lambda step: step == 9) as steps:
+        chosen = [step for step in range(12) if steps.should_save(step)]
+        assert chosen == list(range(12)), "nothing is there: each would be the first"
+        assert [step for step in range(1, 12) if steps.save(step, tree(step))] == [1, 3, 5, 9]
+    with manager(path / "b", every=1, min_seconds=3600) as steps:
+        assert [step for step in range(5) if steps.save(step, tree(step))] == [0]
+    with manager(
+        path / "c", background=False, keep_every=4, keep_steps=[1], keep_if=lambda step: step.number == 6
+    ) as steps:
+        for step in range(10):
+            steps.save(step, tree(step))
+        assert steps.steps == [0, 1, 4, 6, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keep": 0}, "keep=0"),
+        ({"every": 0}, "every=0"),
+        ({"keep_best": 2}, "needs a metric"),
+        ({"best": "loss"}, "with its mode"),
+        ({"best": ":min"}, "with its mode"),
+        ({"min_seconds": -1}, "min_seconds=-1"),
+        ({"keep_steps": "12"}, "keep_steps='12'"),
+        ({"names": []}, "names"),
+        ({"names": [StepName("a/b")]}, "no prefix"),
+        ({"overwrite": True}, "give it to `save`"),
+        ({"kep": 3}, "Did you mean 'keep'"),
+        ({"todelete": "../x", "keep": 1}, "cannot be moved there"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises((regrow.InvalidArgumentError, TypeError), match=said):
+        manager(path, **options)
+    assert not path.exists()
+
+
+def test_a_folder_of_something_else_is_refused(path: Path) -> None:
+    regrow.save(path, tree(1))
+    with pytest.raises(regrow.InvalidArgumentError, match="a checkpoint by itself"):
+        manager(path)
+    (path.parent / "file").write_text("x")
+    with pytest.raises(regrow.InvalidArgumentError, match="a file"):
+        manager(path.parent / "file")
+    with manager(path.parent / "run") as steps:
+        for wrong in ({}, {"state": None, "items": {}}, {"state": tree(1), "items": {"default": tree(1)}}):
+            with pytest.raises(regrow.InvalidArgumentError):
+                steps.save(1, **wrong)
+        with pytest.raises(regrow.InvalidArgumentError, match="metrics"):
+            steps.save(1, tree(1), metrics={"x": object()})
+        with pytest.raises(regrow.InvalidArgumentError, match="best"):
+            _ = steps.best
+        assert steps.steps == []
+
+
+def test_metrics_that_are_missing_for_best(path: Path) -> None:
+    with manager(path, best="loss:max") as steps:
+        steps.save(1, tree(1))
+        steps.save(2, tree(2), metrics={"loss": float("nan")})
+        steps.wait()
+        assert steps.best is None
+        steps.save(3, tree(3), metrics={"loss": -1.0})
+        steps.wait()
+        assert steps.best == 3
+
+
+def test_sigterm_sets_a_flag_and_the_next_step_is_saved(path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    log = path.parent / "log.jsonl"
+    with manager(path, every=1000, sigterm=True, log=log) as steps:
+        assert not steps.save(1, tree(1))
+        assert not steps.preempted
+        assert not steps.reached_preemption(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert steps.preempted
+        assert steps.save(2, tree(2))
+        # It is there when `save` returns, and is saved once.
+        assert steps.steps == [2]
+        assert not steps.save(3, tree(3))
+    assert signal.getsignal(signal.SIGTERM) == before
+    (line,) = [json.loads(line) for line in log.read_text().splitlines()]
+    assert (line["step"], line["preempted"]) == (2, True)
+
+
+def test_a_bucket_and_a_local_folder_are_the_same(path: Path) -> None:
+    url = f"memory://manager-{path.parent.name}/run"
+    with Manager(url, keep=1, best="loss:min") as steps:
+        for step in (1, 2, 3):
+            steps.save(step, tree(step), metrics={"loss": step})
+        steps.wait()
+        assert steps.steps == [1, 3]
+        assert (steps.latest, steps.best) == (3, 1)
+        assert steps.restore()["step"] == 3
+        with pytest.raises(regrow.AlreadyExistsError):
+            Manager(url)
+    Manager(url).close()
+
+
+def test_orbax_and_this_take_turns_in_one_folder(path: Path) -> None:
+    ocp = pytest.importorskip("orbax.checkpoint")
+    options = ocp.CheckpointManagerOptions(max_to_keep=10, best_fn=lambda metrics: metrics["loss"], best_mode="min")
+    state = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+
+    def orbax() -> Any:
+        return ocp.CheckpointManager(path, options=options)
+
+    with orbax() as theirs:
+        theirs.save(1, args=ocp.args.StandardSave(state), metrics={"loss": 0.5})
+        theirs.wait_until_finished()
+    with manager(path, best="loss:min") as ours:
+        assert (ours.latest, ours.best) == (1, 1)
+        assert np.array_equal(ours.restore(like=state)["w"], state["w"])
+        ours.save(2, {"w": state["w"] + 1}, metrics={"loss": 0.25})
+    with orbax() as theirs:
+        assert theirs.all_steps() == [1, 2]
+        assert theirs.best_step() == 2
+        assert np.array_equal(theirs.restore(2, args=ocp.args.StandardRestore(state))["w"], state["w"] + 1)
+        theirs.save(3, args=ocp.args.StandardSave({"w": state["w"] + 2}), metrics={"loss": 0.75})
+        theirs.wait_until_finished()
+    with manager(path, keep=1, best="loss:min") as ours:
+        assert ours.steps == [1, 2, 3]
+        assert np.array_equal(ours.restore()["w"], state["w"] + 2)
+        ours.save(4, state, metrics={"loss": 1.0})
+        ours.wait()
+        assert ours.steps == [2, 4]
+    with orbax() as theirs:
+        assert theirs.all_steps() == [2, 4]
+
+
+PREEMPTED = """
+import os, signal, socket, sys, time
+import jax
+with socket.socket() as free:
+    free.bind(("localhost", 0))
+    port = free.getsockname()[1]
+jax.distributed.initialize(f"localhost:{port}", 1, 0)
+import numpy as np
+import regrow
+step, ends = 1, time.monotonic() + 60
+with regrow.Manager(sys.argv[1], every=1000, durable=False) as steps:
+    assert not steps.reached_preemption(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not steps.preempted and time.monotonic() < ends:
+        saved = steps.save(step, {"w": np.ones(3)})
+        step += 1
+        time.sleep(0.01)
+    assert steps.preempted and saved and steps.steps == [step - 1], (saved, step, steps.steps)
+"""
+
+
+def test_jax_says_at_which_step_all_processes_save(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    command = [sys.executable, "-c", PREEMPTED, tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+WORKER = """
+import json, sys
+import numpy as np
+import regrow
+rank, folder, path, log = int(sys.argv[1]), *sys.argv[2:]
+job = regrow.Job(regrow.Folder(folder, rank=rank, size=2), timeout=60)
+told = []
+with regrow.Manager(path, keep=1, every=2, job=job, durable=False, log=log) as steps:
+    told.append(steps.latest)
+    for step in range(5):
+        told.append(steps.save(step, {"w": np.arange(8.0), "step": step}))
+    steps.wait()
+    told.append(steps.steps)
+    told.append(steps.restore()["step"])
+    told.append(steps.restored)
+    try:
+        steps.restore(7)
+    except regrow.NotFoundError as error:
+        told.append("no step 7")
+print(json.dumps(told))
+"""
+
+
+def test_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    started = [
+        subprocess.Popen(
+            [sys.executable, worker, str(rank), tmp_path / "job", tmp_path / "run", tmp_path / f"log{rank}"],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [json.loads(process.communicate(timeout=100)[0]) for process in started]
+    assert [process.returncode for process in started] == [0, 0]
+    assert told[0] == told[1] == [None, True, False, True, False, True, [4], 4, 4, "no step 7"]
+
+
+def test_a_failure_that_nobody_saw_ends_the_program_with_1(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys, numpy, regrow\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))\n"
+        "steps = regrow.Manager(sys.argv[1])\n"
+        "steps.save(1, {'w': numpy.ones(1 << 20)})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "too large" in done.stderr
