@@ -66,12 +66,12 @@ def is_array(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
-def begin_or_resume(folder: Path) -> Training:
+def begin_or_resume(manager: regrow.Manager) -> Training:
     """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
-    if folder.exists() and any(found.state == "committed" for found in regrow.list_checkpoints(folder)):
-        like, rest = eqx.partition(eqx.filter_eval_shape(new_training), is_array)
-        return eqx.combine(regrow.load(folder, like=like), rest)
-    return new_training()
+    if manager.latest is None:
+        return new_training()
+    like, rest = eqx.partition(eqx.filter_eval_shape(new_training), is_array)
+    return eqx.combine(manager.restore(like=like), rest)
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -98,15 +98,19 @@ def train_step(training: Training, x: jax.Array, y: jax.Array) -> tuple[Training
 
 
 def train(folder: Path, steps: int, every: int) -> Training:
-    training = begin_or_resume(folder)
-    begun, loss = int(training.step), jnp.nan
-    print(f"step {begun}: {'goes on' if begun else 'begins'}")
-    with regrow.AsyncSaver() as saver:  # waits for the last save, and tells what went wrong
+    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    with regrow.Manager(folder, every=every, keep=3, sigterm=True) as manager:
+        training = begin_or_resume(manager)
+        begun, loss = int(training.step), jnp.nan
+        print(f"step {begun}: {'goes on' if begun else 'begins'}")
         for step in range(begun, steps):
             training, loss = train_step(training, *batch(step))
-            if (step + 1) % every == 0:
-                saver.save(folder / str(step + 1), eqx.filter(training, eqx.is_array))
-    print(f"step {steps}: loss {loss:.6f}")
+            is_to_end = manager.preempted  # asked before the save, so that none is left out
+            if manager.should_save(step + 1):
+                manager.save(step + 1, eqx.filter(training, eqx.is_array))
+            if is_to_end:
+                break
+    print(f"step {int(training.step)}: loss {loss:.6f}")
     return training
 
 

@@ -52,11 +52,11 @@ def new_state() -> TrainState:
     )
 
 
-def begin_or_resume(folder: Path) -> TrainState:
+def begin_or_resume(manager: regrow.Manager) -> TrainState:
     """The newest checkpoint, or a new state where there is none. Never both at once: `like` is a description."""
-    if folder.exists() and any(found.state == "committed" for found in regrow.list_checkpoints(folder)):
-        return regrow.load(folder, like=jax.eval_shape(new_state))
-    return new_state()
+    if manager.latest is None:
+        return new_state()
+    return manager.restore(like=jax.eval_shape(new_state))
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -82,15 +82,18 @@ def train_step(state: TrainState, x: jax.Array, y: jax.Array) -> tuple[TrainStat
 
 
 def train(folder: Path, steps: int, every: int) -> TrainState:
-    state = begin_or_resume(folder)
-    begun, loss = int(state.step), jnp.nan
-    print(f"step {begun}: {'goes on' if begun else 'begins'}")
-    with regrow.AsyncSaver() as saver:  # waits for the last save, and tells what went wrong
+    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    with regrow.Manager(folder, every=every, keep=3, sigterm=True) as manager:
+        state = begin_or_resume(manager)
+        begun, loss = int(state.step), jnp.nan
+        print(f"step {begun}: {'goes on' if begun else 'begins'}")
         for step in range(begun, steps):
             state, loss = train_step(state, *batch(step))
-            if (step + 1) % every == 0:
-                saver.save(folder / str(step + 1), state)
-    print(f"step {steps}: loss {loss:.6f}")
+            is_to_end = manager.preempted  # asked before the save, so that none is left out
+            manager.save(step + 1, state)
+            if is_to_end:
+                break
+    print(f"step {int(state.step)}: loss {loss:.6f}")
     return state
 
 

@@ -40,12 +40,12 @@ def new_training() -> Training:
     return model, nnx.Optimizer(model, optax.adamw(optax.cosine_decay_schedule(1e-2, 1000)), wrt=nnx.Param)
 
 
-def begin_or_resume(folder: Path) -> Training:
+def begin_or_resume(manager: regrow.Manager) -> Training:
     """The newest checkpoint, or a new training where there is none. Never both at once: `like` is a description."""
-    if folder.exists() and any(found.state == "committed" for found in regrow.list_checkpoints(folder)):
-        graph, like = nnx.split(nnx.eval_shape(new_training))
-        return nnx.merge(graph, regrow.load(folder, like=like))
-    return new_training()
+    if manager.latest is None:
+        return new_training()
+    graph, like = nnx.split(nnx.eval_shape(new_training))
+    return nnx.merge(graph, manager.restore(like=like))
 
 
 def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,15 +66,19 @@ def train_step(model: Model, optimizer: nnx.Optimizer, x: jax.Array, y: jax.Arra
 
 
 def train(folder: Path, steps: int, every: int) -> Training:
-    model, optimizer = begin_or_resume(folder)
-    begun, loss = int(optimizer.step[...]), jnp.nan
-    print(f"step {begun}: {'goes on' if begun else 'begins'}")
-    with regrow.AsyncSaver() as saver:  # waits for the last save, and tells what went wrong
+    # Saves in the background. SIGTERM has the next step saved, whatever its number.
+    with regrow.Manager(folder, every=every, keep=3, sigterm=True) as manager:
+        model, optimizer = begin_or_resume(manager)
+        begun, loss = int(optimizer.step[...]), jnp.nan
+        print(f"step {begun}: {'goes on' if begun else 'begins'}")
         for step in range(begun, steps):
             loss = train_step(model, optimizer, *batch(step))
-            if (step + 1) % every == 0:
-                saver.save(folder / str(step + 1), nnx.state((model, optimizer)))
-    print(f"step {steps}: loss {loss:.6f}")
+            is_to_end = manager.preempted  # asked before the save, so that none is left out
+            if manager.should_save(step + 1):
+                manager.save(step + 1, nnx.state((model, optimizer)))
+            if is_to_end:
+                break
+    print(f"step {int(optimizer.step[...])}: loss {loss:.6f}")
     return model, optimizer
 
 

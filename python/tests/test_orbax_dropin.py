@@ -117,7 +117,8 @@ def test_placeholders(ocp: Any, saved: Path) -> None:
     assert same_bits(restored["a"], TREE["a"])
 
 
-def test_places_that_hold_no_checkpoint(ocp: Any, saved: Path, tmp_path: Path) -> None:
+def test_places_that_hold_no_checkpoint(ocp: Any, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     checkpointer = ocp.PyTreeCheckpointer()
     with pytest.raises(ValueError, match=r"already exists|exists already"):
         checkpointer.save(saved, TREE)

@@ -11,7 +11,7 @@ import pytest
 import safetensors
 import torch
 import torch.distributed.checkpoint as dcp
-from torch_objects import same, training
+from torch_objects import bits, same, tensors_of, training
 
 sys.path.append(str(Path(__file__).parent.parent / "tests"))
 import processes
@@ -86,6 +86,26 @@ def test_a_checkpoint_of_regrow_torch_is_loaded_by_dcp(tmp_path: Path) -> None:
     assert made["step"] == 7 and made["p"] == (1, 2)
     for name, tensor in obj.items():
         assert torch.equal(made["model"][name], tensor.double()), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_dcps_own_writer_has_saved_is_read(tmp_path: Path) -> None:
+    obj = state()
+    dcp.save(obj, checkpoint_id=tmp_path / "theirs", no_dist=True)
+    loaded = regrow.torch.load(tmp_path / "theirs")
+    assert [bits(tensor) for tensor in tensors_of(loaded["model"])] == [
+        bits(loaded_as) for loaded_as in (obj["model"][name] for name in loaded["model"])
+    ]
+    assert set(loaded["model"]) == set(obj["model"])
+    same(obj["scaler"], loaded["scaler"])
+    same(obj["optimizer"]["param_groups"], loaded["optimizer"]["param_groups"])
+    # Both of them give DCP the same, also of what regrow.torch.save has saved.
+    regrow.torch.save(tmp_path / "ours", obj)
+    expected = zeroed(obj)
+    dcp.load(expected, checkpoint_id=tmp_path / "theirs", no_dist=True)
+    made = zeroed(obj)
+    dcp.load(made, storage_reader=regrow.torch.StorageReader(tmp_path / "ours"), no_dist=True)
+    same(expected, made)
 
 
 @pytest.mark.filterwarnings("ignore")

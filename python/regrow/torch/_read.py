@@ -17,7 +17,7 @@ from .._regions import Reading
 from .._report import Stages
 from .._torch_fill import TorchTensors, Wish
 from .._tree import unflatten
-from ._decode import RECORD, Decoder, is_container, leaves_of, record_of, view_of
+from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, record_of, view_of
 from ._library import torch
 from ._locations import Move
 from ._pointers import Keys, pointer, shown
@@ -137,7 +137,7 @@ class Opened:
 
     def named(self, *, flat: bool) -> tuple[dict[str, int], dict[str, Any]]:
         """Leaves that are tensors, and parts of the tree that are none, by DCP's names: the root's own keys if it is
-        ``flat``, else the keys of dicts in each other, with dots between."""
+        ``flat``, else the keys of dicts, and lists of them or of tensors, with dots between."""
         tensors: dict[str, int] = {}
         objects: dict[str, tuple[Keys, Any]] = {}
         self._paths: dict[str, Keys] = {}
@@ -151,16 +151,27 @@ class Opened:
                 raise UnsupportedError(
                     "torch.distributed.checkpoint loads dicts, and this checkpoint holds something else"
                 )
-            if is_dict and not (flat and keys):
-                pending.extend(reversed([((*keys, key), child) for key, child in node.items()]))
+            if not (flat and keys) and (is_dict or self._is_traversed(node, keys)):
+                pending.extend(reversed([((*keys, key), child) for key, child in children_of(node)]))
                 continue
             name = ".".join(map(str, keys))
-            self._paths[name] = tuple(map(str, keys))
+            self._paths[name] = keys
             if place in sources and not is_container(node):
                 tensors[name] = sources[place]
             else:
                 objects[name] = keys, node
         return tensors, objects
+
+    def _is_traversed(self, node: Any, keys: Keys) -> bool:
+        """Whether DCP goes into a list: one with dicts or tensors in it."""
+        if type(node) is not list or pointer(keys) in self._entries:
+            return False
+        return any(
+            self._is_traversed(child, (*keys, at))
+            if isinstance(child, list)
+            else isinstance(child, dict) or (isinstance(child, int) and child in self._tensor_dtypes)
+            for at, child in enumerate(node)
+        )
 
     def form(self, leaf: int) -> tuple[Any, tuple[int, ...]]:
         """dtype and shape of a tensor."""

@@ -31,7 +31,7 @@ class StatefulCheckpointable(Protocol):
         """Saves what must be saved now; gives the coroutine that saves the rest."""
 
     async def load(self, directory: Any) -> Any:
-        """Loads its state."""
+        """Loads what must be loaded now; gives the coroutine that loads the rest."""
 
 
 class Directory:
@@ -81,6 +81,12 @@ async def _save_stateful(value: Any, folder: Directory) -> None:
         await rest
 
 
+async def _load_stateful(value: Any, path: Any) -> None:
+    rest = await value.load(as_path(path))
+    if rest is not None:
+        await rest
+
+
 def _is_json(value: Any) -> bool:
     """Whether it is a dict or list of text alone, of which pytrees have no use."""
     leaves = jax.tree_util.tree_leaves(value)
@@ -90,7 +96,7 @@ def _is_json(value: Any) -> bool:
 def load(path: Any, abstract: Any, context: Context) -> Any:
     """Loads one of them, as `abstract` has it."""
     if isinstance(abstract, StatefulCheckpointable) and not isinstance(abstract, type):
-        _interfaces.run(abstract.load(as_path(path)))
+        _interfaces.run(_load_stateful(abstract, path))
         return abstract
     for file in ("data.json", "metadata"):
         if (as_path(path) / file).is_file():

@@ -15,6 +15,7 @@ from ..metadata import read_step_metadata
 from . import _checkpointables
 from ._context import Context, current
 from ._metadata import CheckpointMetadata
+from .errors import InvalidLayoutError
 
 AUTO = "AUTO"
 STATE = "state"
@@ -163,7 +164,7 @@ def pytree_path(path: Any, name: str | None) -> Any:
     """Where the pytree of a checkpoint is: an item of this name, or with `AUTO` the usual one, or the folder itself."""
     path = as_path(path)
     if not path.exists():
-        raise FileNotFoundError(f"Checkpoint at {path} not found.")
+        raise InvalidLayoutError(f"Checkpoint at {path} not found.", file=str(path))
     if name is None or not path.is_dir():
         return path
     names = _composite.item_names(path)

@@ -8,5 +8,5 @@ from .._errors import StepAlreadyExistsError
 __all__ = ["InvalidLayoutError", "StepAlreadyExistsError"]
 
 
-class InvalidLayoutError(NotACheckpointError, ValueError):
-    """The folder holds no checkpoint of the layout that the context says."""
+class InvalidLayoutError(NotACheckpointError, ValueError, FileNotFoundError):
+    """There is no checkpoint."""
