@@ -92,7 +92,6 @@ impl AsyncSaver {
 
     /// Adds the trees that `items` keeps to it, as they are now, and commits it. `seconds` have gone by since the caller
     /// began, `waited` of them for an earlier save.
-    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
     fn save_items(
         &self,
         py: Python<'_>,

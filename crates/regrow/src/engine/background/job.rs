@@ -34,7 +34,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Work {
     /// A checkpoint of one tree.
-    Tree(TreeWork),
+    Tree(Box<TreeWork>),
     /// One of several items: it has begun, and lacks these trees.
     Items(Box<ItemsSave>, Vec<(String, TreeWork)>),
 }

@@ -295,7 +295,7 @@ impl AsyncSaver {
         let mut blocked = Blocked { seconds: 0.0, waited_seconds, copied_bytes };
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
         let (monitor, on_end) = (&options.save.monitor, options.on_end.clone());
-        Ok(Some(self.begin(Job::new(at, Work::Tree(work), monitor, on_end, blocked))))
+        Ok(Some(self.begin(Job::new(at, Work::Tree(Box::new(work)), monitor, on_end, blocked))))
     }
 
     /// The tree as it is now; and how many bytes were copied.
