@@ -93,7 +93,7 @@ fn waiting_ends_with_a_step_or_with_the_time() {
     assert!(found.unwrap().is_none() && looks > 0);
     let mut looks = 0;
     // It comes between two looks.
-    let found = steps.wait_for_new(Some(1), Duration::from_secs(600), look_every, &mut || {
+    let found = steps.wait_for_new(Some(1), Duration::from_secs(60), look_every, &mut || {
         looks += 1;
         if looks < 3 {
             save(&steps, looks)
@@ -103,6 +103,6 @@ fn waiting_ends_with_a_step_or_with_the_time() {
     let lease = found.unwrap().unwrap();
     assert_eq!((lease.step().number, looks, steps.leased().unwrap()), (2, 2, vec![2]));
     let stop = || Err(regrow::Error::new(ErrorKind::Cancelled, "enough"));
-    let stopped = steps.wait_for_new(Some(2), Duration::from_secs(600), look_every, &mut { stop });
+    let stopped = steps.wait_for_new(Some(2), Duration::from_secs(60), look_every, &mut { stop });
     assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Cancelled);
 }
