@@ -47,8 +47,7 @@ def test_conversions_to_other_layouts(fixtures: Path, tmp_path: Path) -> None:
 def test_folders_of_pieces_are_read_in_parts(fixtures: Path) -> None:
     path = fixtures / "torch" / "dcp_sharded"
     whole = np.arange(30, dtype=np.float32).reshape(5, 6)
-    with regrow.open(path) as checkpoint:
-        np.testing.assert_array_equal(checkpoint["model/w"][1:4, 2:5], whole[1:4, 2:5])
+    np.testing.assert_array_equal(regrow.open(path)["model/w"][1:4, 2:5], whole[1:4, 2:5])
     state = regrow.load(path)
     np.testing.assert_array_equal(state["model"]["w"], whole)
     assert state["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
