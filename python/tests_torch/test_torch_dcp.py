@@ -233,6 +233,7 @@ LOAD = (
 )
 
 
+@pytest.mark.timeout(400)  # half a minute where nothing else runs
 def test_processes_save_and_others_load(tmp_path: Path) -> None:
     """FSDP2's state of two processes with that of its optimizer: by DCP's own storage, by ours, and without DCP."""
     path = tmp_path / "saved"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from .. import _native, _torch
 from .._dtypes import DTYPES
@@ -243,7 +242,7 @@ class Opened:
         unread = [*self._tensor_dtypes, *self._tied]
         by_regions = set(unread)
         rest = sum(
-            int(np.prod(shape, dtype=object)) * DTYPES[self._dtypes[leaf]].itemsize
+            math.prod(shape) * DTYPES[self._dtypes[leaf]].itemsize
             for leaf, shape in enumerate(self._shapes)
             if leaf not in by_regions
         )
@@ -277,7 +276,7 @@ class Opened:
                     continue
                 dtype, shape = self._tensor_dtypes[leaf], tuple(self._shapes[leaf])
                 number, start, length = place
-                if length and length == dtype.itemsize * int(np.prod(shape, dtype=object)):
+                if length and length == dtype.itemsize * math.prod(shape):
                     flat = torch.frombuffer(maps[0][number], dtype=torch.uint8, count=length, offset=start)
                     made[leaf] = flat.view(dtype).reshape(shape)
         if self._native.is_replaced():
