@@ -11,8 +11,6 @@ from ._jax import jax
 
 __all__ = [
     "PLACEHOLDER_LEAF",
-    "KeyPath",
-    "PyTree",
     "deserialize_tree",
     "flatten_with_path",
     "from_flat_dict",
