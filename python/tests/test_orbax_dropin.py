@@ -229,7 +229,7 @@ def test_regrows_own_layout_by_one_switch(tmp_path: Path) -> None:
 
 
 def test_a_save_in_the_background_is_a_snapshot(tmp_path: Path) -> None:
-    array = np.zeros(1000)
+    array = np.zeros(4_000_000)
     with ours.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "x", {"a": array})
         array += 1

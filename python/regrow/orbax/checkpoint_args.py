@@ -8,6 +8,17 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+__all__ = [
+    "CheckpointArgs",
+    "get_registered_args_cls",
+    "get_registered_handler_cls",
+    "has_registered_args",
+    "is_args",
+    "is_args_class",
+    "register_with_handler",
+]
+
+
 ArgsClass = TypeVar("ArgsClass", bound=type[Any])
 
 

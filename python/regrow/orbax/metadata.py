@@ -14,6 +14,24 @@ from .. import _errors
 from ._jax import jax
 from ._paths import as_path
 
+__all__ = [
+    "ArrayMetadata",
+    "CompositeMetadata",
+    "Metadata",
+    "NamedShardingMetadata",
+    "RootMetadata",
+    "ScalarMetadata",
+    "ShardingMetadata",
+    "SingleDeviceShardingMetadata",
+    "StepMetadata",
+    "StorageMetadata",
+    "StringMetadata",
+    "TreeMetadata",
+    "get_step_metadata",
+    "read_step_metadata",
+    "sharding_from_json",
+]
+
 
 @dataclasses.dataclass
 class ShardingMetadata:

@@ -7,6 +7,16 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+__all__ = [
+    "AsyncOptions",
+    "AtomicityMode",
+    "AtomicityOptions",
+    "Cns2StorageOptions",
+    "FileOptions",
+    "MemoryLimitOptions",
+    "MultiprocessingOptions",
+]
+
 
 @dataclasses.dataclass
 class AsyncOptions:

@@ -9,6 +9,30 @@ import numpy as np
 
 from ._jax import jax
 
+__all__ = [
+    "PLACEHOLDER_LEAF",
+    "deserialize_tree",
+    "flatten_with_path",
+    "from_flat_dict",
+    "from_flattened_with_keypath",
+    "get_key_name",
+    "get_param_names",
+    "is_dict_key",
+    "is_empty_node",
+    "is_empty_or_leaf",
+    "is_flat_dict",
+    "is_sequence_key",
+    "merge_trees",
+    "param_name_from_keypath",
+    "serialize_tree",
+    "str_keypath",
+    "to_flat_dict",
+    "to_shape_dtype_struct",
+    "tree_difference",
+    "tuple_path_from_keypath",
+]
+
+
 PyTree = Any
 KeyPath = tuple[str, ...]
 

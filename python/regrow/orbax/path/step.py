@@ -9,6 +9,35 @@ from typing import Any
 
 from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
 
+__all__ = [
+    "ALLOWED_STEP_NAME_PATTERN",
+    "Metadata",
+    "NameFormat",
+    "StandardNameFormat",
+    "all_temporary_paths",
+    "any_checkpoint_step",
+    "build_step_metadatas",
+    "build_step_path",
+    "checkpoint_steps",
+    "checkpoint_steps_paths",
+    "composite_name_format",
+    "find_step_path",
+    "get_save_directory",
+    "is_checkpoint_finalized",
+    "is_path_finalized",
+    "is_path_temporary",
+    "is_standard_name_format",
+    "is_tmp_checkpoint",
+    "latest_step_metadata",
+    "maybe_find_step_metadata",
+    "standard_name_format",
+    "step_from_checkpoint_name",
+    "step_metadata_of_checkpoint_path",
+    "step_prefix_with_underscore",
+    "tmp_checkpoints",
+]
+
+
 ALLOWED_STEP_NAME_PATTERN = r"(.+)_(\d+)"
 is_path_finalized = is_checkpoint_finalized = is_finalized
 is_path_temporary = is_tmp_checkpoint = is_temporary
