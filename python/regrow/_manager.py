@@ -34,8 +34,8 @@ class Manager(Reading):
                 state = steps.restore(like=state)
             for step in range(steps.next, 100_000):
                 state = train(state)
-                steps.save(step, state, metrics={"eval": {"loss": loss}})   # returns at once; saves every 1000th
-                if steps.preempted:
+                saved = steps.save(step, state, metrics={"eval": {"loss": loss}})  # returns at once; saves every 1000th
+                if saved and steps.preempted:
                     break
 
     The list of steps is what the storage has committed. A failure in the background is raised by the next call. Steps
