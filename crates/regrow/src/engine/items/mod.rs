@@ -96,7 +96,7 @@ pub struct ItemsOptions {
 /// save.metrics(&serde_json::json!({"loss": 0.25}))?;
 /// save.commit()?;
 /// let state = regrow::OpenOptions { item: Some("state".to_owned()), ..Default::default() };
-/// assert_eq!(regrow::open_with(&path, &state)?.tree().len(), 1000);
+/// assert_eq!(regrow::open_with(&path, &state)?.tree().len(), 1);      // a vector of numbers is one array
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
