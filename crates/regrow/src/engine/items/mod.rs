@@ -24,6 +24,7 @@
 
 mod files;
 mod names;
+mod trees;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,27 +34,23 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use self::names::{check_file, check_item};
-use super::checks::{check_options, check_place, check_rules, publish};
-use super::save::{as_written, data_len_bytes};
-use super::together::{publish_together, write_together};
-use super::{Layout, SaveOptions, SaveReport};
+use super::checks::{check_place, publish};
+use super::together::publish_together;
+use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::item_files;
 use crate::formats::orbax::checkpoint_metadata::{
-    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, JSON_HANDLER, PYTREE_HANDLER,
-    V1_JSON_HANDLER, V1_METRICS_HANDLER, V1_PYTREE_HANDLER,
+    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, JSON_HANDLER, V1_JSON_HANDLER,
+    V1_METRICS_HANDLER,
 };
 use crate::formats::orbax::json_text;
 use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
 use crate::formats::orbax::writer::documents::COMMIT_TEXT;
-use crate::formats::regrow::manifest;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Running};
 use crate::storage::lent::{Lent, copy_in};
-use crate::storage::within::Within;
 use crate::storage::{Publication, Target};
-use crate::tree::{Key, Leaf, Pytree, Tree};
+use crate::tree::{Key, Pytree};
 
 /// The item that metrics are kept in, and its file.
 const METRICS: &str = "metrics";
@@ -61,9 +58,6 @@ const METRICS: &str = "metrics";
 /// The file of a JSON item, and in the v1 API.
 const JSON_FILE: &str = "metadata";
 const V1_JSON_FILE: &str = "data.json";
-
-/// What Orbax writes once for a checkpoint, and not in its items.
-const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
 
 /// How a checkpoint of several items is saved.
 #[derive(Debug, Clone, Default)]
@@ -388,96 +382,6 @@ impl ItemsSave {
         };
         self.publication.write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
         self.publication.write(COMMIT_SUCCESS_FILE, COMMIT_TEXT.as_bytes())
-    }
-
-    fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
-        let own = self.own_options(name, options);
-        let handler = match &options.layout {
-            Layout::Orbax(orbax) if orbax.v1 || self.v1 => Some(V1_PYTREE_HANDLER),
-            Layout::Regrow(_) if self.v1 => Some(V1_PYTREE_HANDLER),
-            Layout::Orbax(_) | Layout::Regrow(_) => Some(PYTREE_HANDLER),
-            _ => None,
-        };
-        self.note(name, handler);
-        let format = own.layout.format();
-        let whole = &*self.publication;
-        let part = match format.target(&self.at.join(name), &own) {
-            Target::Folder => {
-                // What regrow.json has a checksum of stays.
-                let left_out = if matches!(own.layout, Layout::Orbax(_)) { OF_THE_WHOLE } else { &[] };
-                if matches!(own.layout, Layout::Regrow(_)) {
-                    self.state().marked.push(name.to_owned());
-                }
-                if matches!(own.layout, Layout::Trak(_)) {
-                    item_files::name_of(&own.layout)?;
-                }
-                Within::folder(whole, name, left_out)
-            }
-            Target::File => Within::single_file(whole, name, item_files::name_of(&own.layout)?),
-            Target::Siblings { .. } => {
-                item_files::name_of(&own.layout)?;
-                return Err(Error::unsupported("an item cannot be several files beside each other"));
-            }
-        };
-        let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
-            Some(job) => {
-                self.all_go_on()?;
-                write_together(tree, &own, job, &part, whole)?
-            }
-            None => {
-                check_options(format, &own)?;
-                check_rules(tree, &own)?;
-                let data_bytes = data_len_bytes(tree, &own);
-                own.monitor.expect(data_bytes);
-                let tree = as_written(tree, &own)?;
-                format.write(&tree, &part, &own)?;
-                data_bytes
-            }
-        };
-        let mut state = self.state();
-        state.leaf_count += tree.len();
-        state.data_bytes = state.data_bytes.saturating_add(data_bytes);
-        Ok(())
-    }
-
-    /// Errs if another process has given up: it would not come to the session of the next tree.
-    fn all_go_on(&self) -> Result<()> {
-        let Some(session) = &self.session else { return Ok(()) };
-        let number = {
-            let mut state = self.state();
-            state.tree_count += 1;
-            state.tree_count
-        };
-        session.barrier(&format!("tree-{number}"))
-    }
-
-    /// The options of one tree, with what holds of the whole.
-    fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
-        let layout = match &options.layout {
-            // The marker and the item are those of the whole.
-            Layout::Orbax(orbax) => Layout::Orbax(super::OrbaxOptions { v1: false, ..orbax.clone() }),
-            other => other.clone(),
-        };
-        let has_record = |at: &Location| at.join(manifest::FILE_NAME).is_file();
-        let base = match (&options.base, &self.base) {
-            // The item of a checkpoint of items.
-            (Some(base), _) => Some(Some(base.join(name)).filter(has_record).unwrap_or_else(|| base.clone())),
-            (None, Some(base)) if matches!(layout, Layout::Regrow(_)) && options.compression.is_none() => {
-                Some(base.join(name)).filter(has_record)
-            }
-            (None, _) => None,
-        };
-        let Self { options: whole, .. } = self;
-        SaveOptions {
-            layout,
-            base,
-            overwrite: false,
-            replace_any_file: false,
-            not_durable: whole.not_durable,
-            monitor: whole.monitor.clone(),
-            job: whole.job.clone(),
-            ..options.clone()
-        }
     }
 
     fn write_json(&self, name: &str, file: &str, handler: &str, text: &[u8]) -> Result<Value> {

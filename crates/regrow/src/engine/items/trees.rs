@@ -1,0 +1,114 @@
+//! An item that is a pytree: any layout writes it, into a folder of the one publication.
+
+use super::ItemsSave;
+use crate::engine::checks::{check_options, check_rules};
+use crate::engine::save::{as_written, data_len_bytes};
+use crate::engine::together::write_together;
+use crate::engine::{Layout, OrbaxOptions, SaveOptions};
+use crate::error::{Error, Result};
+use crate::formats::item_files;
+use crate::formats::orbax::checkpoint_metadata::{
+    CHECKPOINT_METADATA_FILE, PYTREE_HANDLER, V1_PYTREE_HANDLER,
+};
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::formats::regrow::manifest;
+use crate::location::Location;
+use crate::storage::Target;
+use crate::storage::within::Within;
+use crate::tree::{Leaf, Tree};
+
+/// What Orbax writes once for a checkpoint, and not in its items.
+const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
+
+impl ItemsSave {
+    /// Writes the item, and notes what it is.
+    pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+        let own = self.own_options(name, options);
+        let handler = match &options.layout {
+            Layout::Orbax(orbax) if orbax.v1 || self.v1 => Some(V1_PYTREE_HANDLER),
+            Layout::Regrow(_) if self.v1 => Some(V1_PYTREE_HANDLER),
+            Layout::Orbax(_) | Layout::Regrow(_) => Some(PYTREE_HANDLER),
+            _ => None,
+        };
+        self.note(name, handler);
+        let format = own.layout.format();
+        let whole = &*self.publication;
+        let part = match format.target(&self.at.join(name), &own) {
+            Target::Folder => {
+                // What regrow.json has a checksum of stays.
+                let left_out = if matches!(own.layout, Layout::Orbax(_)) { OF_THE_WHOLE } else { &[] };
+                if matches!(own.layout, Layout::Regrow(_)) {
+                    self.state().marked.push(name.to_owned());
+                }
+                if matches!(own.layout, Layout::Trak(_)) {
+                    item_files::name_of(&own.layout)?;
+                }
+                Within::folder(whole, name, left_out)
+            }
+            Target::File => Within::single_file(whole, name, item_files::name_of(&own.layout)?),
+            Target::Siblings { .. } => {
+                item_files::name_of(&own.layout)?;
+                return Err(Error::unsupported("an item cannot be several files beside each other"));
+            }
+        };
+        let data_bytes = match own.job.as_ref().filter(|job| job.has_others()) {
+            Some(job) => {
+                self.all_go_on()?;
+                write_together(tree, &own, job, &part, whole)?
+            }
+            None => {
+                check_options(format, &own)?;
+                check_rules(tree, &own)?;
+                let data_bytes = data_len_bytes(tree, &own);
+                own.monitor.expect(data_bytes);
+                let tree = as_written(tree, &own)?;
+                format.write(&tree, &part, &own)?;
+                data_bytes
+            }
+        };
+        let mut state = self.state();
+        state.leaf_count += tree.len();
+        state.data_bytes = state.data_bytes.saturating_add(data_bytes);
+        Ok(())
+    }
+
+    /// Errs if another process has given up: it would not come to the session of the next tree.
+    fn all_go_on(&self) -> Result<()> {
+        let Some(session) = &self.session else { return Ok(()) };
+        let number = {
+            let mut state = self.state();
+            state.tree_count += 1;
+            state.tree_count
+        };
+        session.barrier(&format!("tree-{number}"))
+    }
+
+    /// The options of one tree, with what holds of the whole.
+    fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
+        let layout = match &options.layout {
+            // The marker and the item are those of the whole.
+            Layout::Orbax(orbax) => Layout::Orbax(OrbaxOptions { v1: false, ..orbax.clone() }),
+            other => other.clone(),
+        };
+        let has_record = |at: &Location| at.join(manifest::FILE_NAME).is_file();
+        let base = match (&options.base, &self.base) {
+            // The item of a checkpoint of items.
+            (Some(base), _) => Some(Some(base.join(name)).filter(has_record).unwrap_or_else(|| base.clone())),
+            (None, Some(base)) if matches!(layout, Layout::Regrow(_)) && options.compression.is_none() => {
+                Some(base.join(name)).filter(has_record)
+            }
+            (None, _) => None,
+        };
+        let Self { options: whole, .. } = self;
+        SaveOptions {
+            layout,
+            base,
+            overwrite: false,
+            replace_any_file: false,
+            not_durable: whole.not_durable,
+            monitor: whole.monitor.clone(),
+            job: whole.job.clone(),
+            ..options.clone()
+        }
+    }
+}
