@@ -7,8 +7,9 @@
     make bench BENCH='--folder /mnt/disk --workloads many_small --tools regrow safetensors --only storing'
 
 How: `measure.py`. What: `operations.py`, `asynchronous.py`, `interop.py`, `processes.py`, `growth.py`,
-`trak_stores.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should come to: `targets.py`. Into the
-folder `--out` go `results.json` (every sample), `results.md` (the targets, and all medians) and pictures.
+`same_calls.py`, `trak_stores.py`. Against whom: `tools.py`, `chunked.py`, `limits.py`. What it should come to:
+`targets.py`. Into the folder `--out` go `results.json` (every sample), `results.md` (the targets, and all medians) and
+pictures.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import interop
 import operations
 import processes
 import report
+import same_calls
 import trak_stores
 from measure import OURS, say
 from setting import GIB, SCALES, TOOLS, Setting
@@ -44,6 +46,7 @@ GROUPS = {
     "async": asynchronous.saving,
     "convert": interop.converting,
     "orbax": interop.orbax_forms,
+    "calls": same_calls.calling,
     "flax": interop.flax,
     "equinox": interop.equinox,
     "base": operations.reusing,

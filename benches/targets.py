@@ -18,6 +18,12 @@ from operations import COLD, MEMCPY, MILLION, OPEN_ALONE, SLICE, SLICE_BYTES, VE
 from operations import INTO as LOAD_INTO
 from operations import SAVE as SAVED
 from processes import EXTRA, IMPORT, LS
+from same_calls import COLD as CALLS_COLD
+from same_calls import PART as CALLS_PART
+from same_calls import SAVE as CALLS_SAVE
+from same_calls import SAVE_STEP as CALLS_STEP
+from same_calls import START, STEPS
+from same_calls import WARM as CALLS_WARM
 from setting import MIB, Scale
 from trak_stores import FEATURIZE, STORE, THEIRS
 
@@ -104,6 +110,10 @@ def targets(scale: Scale) -> list[Target]:
             faster("loading what Orbax wrote", f"load {state} {form}", main, "orbax", 1.5)
     for form, bound in (("orbax", 1.5), ("orbax zarr3", 1.5), ("orbax raw", 2.5), ("orbax zarr3 raw", 2.5)):
         faster("saving in Orbax's own forms", f"save {form}", main, "orbax", bound)
+    for workload, bound in ((main, 4), (moe, 50)):
+        for operation in (CALLS_SAVE, CALLS_COLD, CALLS_WARM, CALLS_PART, CALLS_STEP):
+            faster("Orbax' own calls", operation, workload, "orbax", bound)
+    faster("Orbax' own calls", START, STEPS, "orbax", 4)
     faster("flax", FLAX_ENCODE, main, "flax", 8)
     faster("flax", FLAX_SAVE, main, "flax", 8)
     faster("flax", FLAX_SAVE, main, "flax", 8, "regrow.save")

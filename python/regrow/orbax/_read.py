@@ -8,6 +8,7 @@ templates that has the stored structure, with ``...`` for what is left out; the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import ml_dtypes  # noqa: F401  # makes NumPy know the names of its dtypes
@@ -285,12 +286,18 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
     final_shape = wanted_shape if resized and wanted_shape is not None else shape
     to = jax.dtypes.canonicalize_dtype(cast or dtype)
     if to == dtype and leaf.kind != "scalar":
-        return Wish(jax.ShapeDtypeStruct(final_shape, dtype, sharding=sharding), None, resized)
+        return Wish(_described(final_shape, dtype, sharding), None, resized)
     if leaf.kind == "scalar":
         like: Any = _number_like(dtype)
     else:
         like = np.broadcast_to(np.zeros((), dtype), final_shape)
     return Wish(like, lambda value: _put(np.asarray(value).astype(to), sharding), resized)
+
+
+@lru_cache(maxsize=1024)
+def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Any:
+    # Thousands of leaves are alike, and JAX takes its time for each.
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 def _wanted_shape(args: Any) -> tuple[int, ...] | None:

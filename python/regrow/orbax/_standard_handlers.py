@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -246,7 +247,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
                 "StandardCheckpointHandler / StandardSave does not support single arrays or scalars."
                 " Use ArrayCheckpointHandler / ArraySave"
             )
-        _check_standard(tree, (np.ndarray, np.generic, jax.Array, int, float))
+        _check_standard(flatten_with_path(tree)[0], (np.ndarray, np.generic, jax.Array, int, float))
 
     def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
         """Restores a pytree; see `StandardRestoreArgs`."""
@@ -258,8 +259,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
         return f"{HANDLERS}.standard_checkpoint_handler.StandardCheckpointHandler"
 
 
-def _check_standard(tree: Any, kinds: tuple[type[Any], ...]) -> None:
-    flat, _ = flatten_with_path(tree)
+def _check_standard(flat: Sequence[tuple[Any, Any]], kinds: tuple[type[Any], ...]) -> None:
     for keys, leaf in flat:
         if not is_empty_node(leaf) and not isinstance(leaf, kinds):
             raise ValueError(f"Unsupported type: {type(leaf)} for key: {tuple_path_from_keypath(keys)}.")
@@ -272,13 +272,16 @@ def restore_standard(directory: Any, args: Any) -> Any:
     target = args.item
     if target is None:
         return _restore_with_fallback(directory, getattr(args, "fallback_sharding", None))
-    if type(target).__name__ != "CompositeMetadata" and not hasattr(target, "custom_metadata"):
-        _check_standard(target, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
     strict = getattr(args, "strict", True)
+    if hasattr(target, "custom_metadata"):
+        return _read.restore(directory, target, construct_restore_args(target, strict=strict))
+    flat, _ = flatten_with_path(target)
+    if type(target).__name__ != "CompositeMetadata":
+        _check_standard(flat, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
     restore_args = construct_restore_args(target, strict=strict)
-    if not hasattr(target, "custom_metadata"):
-        restore_args = jax.tree.map(lambda leaf, own: _where_it_was(leaf, own, args), target, restore_args)
-    _refuse_other_shapes(directory, target, strict)
+    restore_args = jax.tree.map(lambda leaf, own: _where_it_was(leaf, own, args), target, restore_args)
+    if strict:
+        _refuse_other_shapes(directory, flat)
     return _read.restore(directory, target, restore_args)
 
 
@@ -312,11 +315,8 @@ def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
     return _read.restore(directory, restore_args=args)
 
 
-def _refuse_other_shapes(directory: Any, target: Any, strict: bool) -> None:
+def _refuse_other_shapes(directory: Any, flat: Sequence[tuple[Any, Any]]) -> None:
     """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without a word."""
-    if not strict or hasattr(target, "custom_metadata"):
-        return
-    flat, _ = flatten_with_path(target)
     arrays = {tuple_path_from_keypath(keys): leaf for keys, leaf in flat if isinstance(leaf, np.ndarray)}
     if not arrays:
         return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,11 +41,13 @@ KeyPath = tuple[str, ...]
 
 def is_empty_node(value: Any) -> bool:
     """Whether it is `None` or a container without children."""
-    if value is None:
-        return True
-    if isinstance(value, (Mapping, list, tuple)):
-        return len(value) == 0
-    return False
+    return value is None or (_is_container(type(value)) and len(value) == 0)
+
+
+@lru_cache(maxsize=1024)
+def _is_container(cls: type) -> bool:
+    # Asking whether something is a `Mapping` takes long, and a tree has few types.
+    return issubclass(cls, (Mapping, list, tuple))
 
 
 def is_empty_or_leaf(value: Any) -> bool:
@@ -60,6 +64,15 @@ def get_key_name(key: Any) -> int | str:
     raise ValueError(f"Unsupported key type: {type(key)}")
 
 
+_NAME_OF: dict[type, Callable[[Any], Any]] = {
+    jax.tree_util.DictKey: attrgetter("key"),
+    jax.tree_util.FlattenedIndexKey: attrgetter("key"),
+    jax.tree_util.SequenceKey: attrgetter("idx"),
+    jax.tree_util.GetAttrKey: attrgetter("name"),
+}
+"""What JAX' own keys are called: these are nearly all that there are."""
+
+
 def is_sequence_key(key: Any) -> bool:
     """Whether it is an index."""
     return isinstance(key, (jax.tree_util.FlattenedIndexKey, jax.tree_util.SequenceKey))
@@ -72,7 +85,7 @@ def is_dict_key(key: Any) -> bool:
 
 def tuple_path_from_keypath(keypath: tuple[Any, ...]) -> KeyPath:
     """The key path as strings."""
-    return tuple(str(get_key_name(key)) for key in keypath)
+    return tuple([str(_NAME_OF.get(type(key), get_key_name)(key)) for key in keypath])
 
 
 str_keypath = tuple_path_from_keypath

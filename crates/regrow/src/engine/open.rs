@@ -42,6 +42,8 @@ struct Inner {
     is_pinned: bool,
     paths: OnceLock<Vec<KeyPath>>,
     by_text: OnceLock<HashMap<String, Match>>,
+    /// Of each leaf, how many others lie before it on disk.
+    ranks: OnceLock<Vec<usize>>,
     /// How often the whole tree was gone through for one leaf.
     searches: AtomicU32,
 }
@@ -183,7 +185,7 @@ impl Checkpoint {
         is_pinned: bool,
         reader: Box<dyn Reader>,
     ) -> Self {
-        let (paths, by_text, searches) = (OnceLock::new(), OnceLock::new(), AtomicU32::new(0));
+        let (paths, by_text, ranks) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         let (location, name) = (at.clone(), at.describe());
         Self(Arc::new(Inner {
             location,
@@ -194,7 +196,8 @@ impl Checkpoint {
             is_pinned,
             paths,
             by_text,
-            searches,
+            ranks,
+            searches: AtomicU32::new(0),
         }))
     }
 
@@ -263,6 +266,25 @@ impl Checkpoint {
     /// The key path of every leaf, in flatten order; made at the first call.
     pub fn paths(&self) -> &[KeyPath] {
         self.0.paths.get_or_init(|| self.tree().paths())
+    }
+
+    /// Sorts leaves by where they lie on disk. The order of all leaves is found out at the first call: loads in parts
+    /// ask for it many times.
+    pub(super) fn sort_by_place(&self, leaves: &mut [usize]) {
+        if leaves.len() < 2 {
+            return;
+        }
+        let ranks = self.0.ranks.get_or_init(|| {
+            let order = self.reader().read_order();
+            let mut ranks = vec![0; order.len()];
+            for (rank, leaf) in order.into_iter().enumerate() {
+                if let Some(slot) = ranks.get_mut(leaf) {
+                    *slot = rank;
+                }
+            }
+            ranks
+        });
+        leaves.sort_unstable_by_key(|&leaf| ranks.get(leaf));
     }
 
     /// A text for each leaf, in flatten order, by which [`find`](Self::find) finds it and no other: its printed key path;

@@ -218,10 +218,7 @@ impl Checkpoint {
             by_leaf.entry(want.leaf).or_default().push(at);
         }
         let mut order: Vec<usize> = by_leaf.keys().copied().collect();
-        if order.len() > 1 {
-            order = self.reader().read_order();
-            order.retain(|leaf| by_leaf.contains_key(leaf));
-        }
+        self.sort_by_place(&mut order);
         let located = |leaf: usize| {
             let info = self.info(leaf)?;
             let wanted_here = by_leaf.remove(&leaf).unwrap_or_default();
