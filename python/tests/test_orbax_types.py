@@ -135,7 +135,9 @@ def test_an_item_with_leaves_of_an_own_type(ocp: Any, tmp_path: Path, use_ocdbt:
         with reader.CheckpointManager(tmp_path / "run") as manager:
             check(manager.restore(1, args=reader.args.Composite(state=restore_args()))["state"])
             # The caller's own restore args reach the handler.
-            args = reader.checkpoint_utils.construct_restore_args({**TREE, "config": 0, "deep": {**TREE["deep"], "config": 0}})
+            args = reader.checkpoint_utils.construct_restore_args(
+                {**TREE, "config": 0, "deep": {**TREE["deep"], "config": 0}}
+            )
             args["config"] = reader.type_handlers.get_type_handler(Config).RestoreArgs(item=Config((("more", 1),)))
             args["deep"]["config"] = reader.RestoreArgs()
             found = manager.restore(1, args=reader.args.Composite(state=restore_args(TREE, args)))["state"]
@@ -328,7 +330,11 @@ def test_handlers_that_need_the_original_are_refused_by_name() -> None:
     for handler, name in ((NoCompression(), "_get_json_tspec_write"), (Foreign(), "Foreign.*NumpyHandler")):
         with pytest.raises(NotImplementedError, match=name):
             ours.type_handlers.register_type_handler(Later, handler)
-    for kind, keyword in (("ArrayHandler", "metadata_key"), ("ArrayHandler", "dispatcher"), ("StringHandler", "filename")):
+    for kind, keyword in (
+        ("ArrayHandler", "metadata_key"),
+        ("ArrayHandler", "dispatcher"),
+        ("StringHandler", "filename"),
+    ):
         with pytest.raises(NotImplementedError, match=keyword):
             getattr(ours.type_handlers, kind)(**{keyword: "x"})
     assert not ours.type_handlers.has_type_handler(Later)

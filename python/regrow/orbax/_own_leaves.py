@@ -279,4 +279,3 @@ def _value_types(document: Mapping[str, Any]) -> dict[KeyPath, str]:
         keys = tuple(str(key["key"]) for key in entry["key_metadata"])
         types[keys] = str(entry["value_metadata"]["value_type"])
     return types
-

@@ -107,6 +107,7 @@ def restore(
     partial: bool = False,
     transforms: Mapping[str, Any] | None = None,
     registry: Any = None,
+    replica: SingleReplica | None = None,
 ) -> Any:
     """Restores a pytree as `PyTreeCheckpointHandler` does.
 
@@ -117,6 +118,7 @@ def restore(
         partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as in the target.
         transforms: As Orbax': ``{}``, or `Transform` by key path.
         registry: Handlers of types, instead of the program's.
+        replica: Which replica reads for the others, if not the handler of JAX arrays says so.
 
     Raises:
         StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ; a leaf of a
@@ -135,13 +137,14 @@ def restore(
         return _restore_transformed(stored, item, restore_args, transforms)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     if item is None:
-        return _load(stored, {path: args.get(path) for path in stored.order}, stored.order, stored.structure, {})
+        wanted = {path: args.get(path) for path in stored.order}
+        return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
     flat, structure = flatten_with_path(item)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]
     targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
     if not partial:
         _check_structure(stored, targets)
-    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets)
+    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets, replica=replica)
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
@@ -171,6 +174,7 @@ def _load(
     structure: Any,
     targets: Mapping[KeyPath, Any],
     sources: Mapping[KeyPath, KeyPath] | None = None,
+    replica: SingleReplica | None = None,
 ) -> Any:
     """The target's structure, with leaves of the checkpoint where it has them and the target wants them."""
     results: dict[KeyPath, Any] = {}
@@ -186,7 +190,7 @@ def _load(
             results[path] = leaf
         elif own is None or not own.takes(path, source, args.get(path)):
             wishes.setdefault(source, []).append((path, _wish(leaf, args.get(path), source)))
-    results |= _read(stored, wishes, _replicas.chosen(stored.registry, args.values()))
+    results |= _read(stored, wishes, replica or _replicas.chosen(stored.registry, args.values()))
     if own is not None:
         results |= own.results()
     return jax.tree_util.tree_unflatten(structure, [results[path] for path in order])

@@ -203,8 +203,8 @@ def _begin_items(
         if saver is None:
             return Pending([], lambda: _commit(save), save.drop)
         handle = AsyncSave(save.path, saver._native.save_items(save._native, "mutable", False, *_since(began)))
-    except BaseException:
-        save.drop()
+    except BaseException as error:
+        save.drop(error)
         raise
     return Pending([SaveFuture(handle)], _nothing, save.drop)
 

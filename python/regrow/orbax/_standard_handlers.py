@@ -120,8 +120,10 @@ class PyTreeCheckpointHandler(OwnHandler):
 
     def own_leaves(self, args: Any) -> OwnSave | None:
         """As `OwnHandler`."""
-        self.check(args.item)
-        return of_save(args.item, getattr(args, "save_args", None), self._registry)
+        own = of_save(args.item, getattr(args, "save_args", None), self._registry)
+        if own is not None:
+            self.check(args.item)
+        return own
 
     def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
         """As `OwnHandler`."""
@@ -213,7 +215,11 @@ def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
 
 def _cast(tree: Any, save_args: Any) -> Any:
     """The tree with leaves of the dtypes asked for."""
-    wanted = {path: args.dtype for path, args in _leaf_args.by_path(save_args, _leaf_args.is_save_args).items() if args.dtype is not None}
+    wanted = {
+        path: args.dtype
+        for path, args in _leaf_args.by_path(save_args, _leaf_args.is_save_args).items()
+        if args.dtype is not None
+    }
     if not wanted:
         return tree
 

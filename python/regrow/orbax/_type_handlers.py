@@ -24,6 +24,7 @@ from ._errors import not_covered
 from ._interfaces import NoopFuture
 from ._jax import jax
 
+
 @dataclasses.dataclass(kw_only=True)
 class ParamInfo:
     """Where one leaf is. The members after `keypath` say how Orbax does its work, and are not used here."""

@@ -306,6 +306,15 @@ impl ItemsSave {
         self.state().custom_metadata.extend(custom.clone());
     }
 
+    /// Tells the other processes of a job why this one gives up, before it is dropped: they end with that.
+    pub fn fail(&self, error: Error) {
+        self.has_failed.store(true, Ordering::Release);
+        if let Some(session) = &self.session {
+            // The error is the caller's to raise; the others may have been told of another one before.
+            let _ = session.agree::<()>("item", Err(error));
+        }
+    }
+
     /// Gives the checkpoint its name.
     ///
     /// # Errors

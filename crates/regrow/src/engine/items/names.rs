@@ -21,9 +21,8 @@ pub(super) enum Taken {
 impl Taken {
     /// Whether what takes `name` stands in the way of what has taken `taken`, or in it.
     pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
-        let is_below = |a: &str, b: &str| {
-            b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'))
-        };
+        let is_below =
+            |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
         let shares = match (self, other) {
             (Self::Files, Self::Files) => true,
             (Self::Folder, Self::Tree) | (Self::Tree, Self::Folder) => name == taken,

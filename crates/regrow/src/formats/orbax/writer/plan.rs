@@ -145,8 +145,10 @@ impl<'a> Plan<'a> {
         }
         let names: HashSet<&str> = self.names().collect();
         match orbax.value_types.keys().find(|name| !names.contains(name.as_str())) {
-            Some(name) => Err(Error::invalid(format!("value_types has {name:?}, and no leaf is stored under it"))
-                .help("give the keys on the way to the leaf, with dots between them")),
+            Some(name) => {
+                Err(Error::invalid(format!("value_types has {name:?}, and no leaf is stored under it"))
+                    .help("give the keys on the way to the leaf, with dots between them"))
+            }
             None => Ok(()),
         }
     }
