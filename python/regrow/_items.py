@@ -176,8 +176,12 @@ class ItemsSave:
         """Gives the checkpoint its name: all of it is there from now on."""
         return SaveReport.from_native(self._run(self._native.commit))
 
-    def drop(self) -> None:
-        """Gives it up: nothing is left. Does nothing after a commit."""
+    def drop(self, error: BaseException | None = None) -> None:
+        """Gives it up: nothing is left. Does nothing after a commit. Other processes of a job are told of the error."""
+        if isinstance(error, RegrowError):
+            self._native.fail(error.kind, str(error))
+        elif error is not None:
+            self._native.fail("io", f"{type(error).__name__}: {error}")
         self._native.drop()
 
     def cancel(self) -> None:
@@ -190,7 +194,7 @@ class ItemsSave:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.drop()
+        self.drop(error)
 
     def _add_file(self, name: str, item: Any) -> bool:
         """Adds what is no tree; whether it was none."""

@@ -251,6 +251,7 @@ class ItemsSave:
     def commit(self, gets_signals: bool) -> _Saved:
         """Gives the checkpoint its name; the report."""
 
+    def fail(self, kind: str, what: str) -> None: ...
     def drop(self) -> None:
         """Gives it up: nothing is left."""
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use regrow::engine::{self, ItemsOptions, SaveOptions};
 use regrow::location::ToLocation;
 use regrow::tree::{Leaf, Tree};
-use regrow::{Error, Monitor, Result};
+use regrow::{Error, ErrorKind, Monitor, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
 use crate::columns::StructureIn;
@@ -156,6 +156,16 @@ impl ItemsSave {
     fn commit(&self, py: Python<'_>, gets_signals: bool) -> PyResult<SaveOut> {
         let begun = self.take().or_raise()?;
         cancellable(py, gets_signals, &self.monitor, || begun.commit()).map(save_report)
+    }
+
+    /// Tells the other processes why this one gives up: the kind of an error, and what it says.
+    fn fail(&self, py: Python<'_>, kind: &str, what: String) -> PyResult<()> {
+        let Ok(begun) = self.begun() else { return Ok(()) };
+        let error = Error::new(ErrorKind::from_name(kind).unwrap_or(ErrorKind::Io), what);
+        released(py, || {
+            begun.fail(error);
+            Ok(())
+        })
     }
 
     /// Gives it up: nothing is left.

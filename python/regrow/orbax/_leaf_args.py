@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from ._jax import jax
+from .tree import is_empty_node, tuple_path_from_keypath
 
 PLACEHOLDER = ...
 """In a target: this leaf is not restored, and comes back as it is."""
@@ -86,6 +88,14 @@ def is_restore_args(value: Any) -> bool:
 def is_save_args(value: Any) -> bool:
     """Whether it is `SaveArgs` or the original's, by its attributes."""
     return hasattr(value, "aggregate") and hasattr(value, "dtype")
+
+
+def by_path(tree: Any, is_args: Callable[[Any], bool]) -> dict[tuple[str, ...], Any]:
+    """The save args or restore args of a tree, by key path."""
+    if tree is None:
+        return {}
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: is_args(node) or is_empty_node(node))
+    return {tuple_path_from_keypath(keys): args for keys, args in flat if is_args(args)}
 
 
 def sharding_of(args: Any) -> Any:

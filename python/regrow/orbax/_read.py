@@ -7,7 +7,7 @@ templates that has the stored structure, with ``...`` for what is left out; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,10 +16,13 @@ import numpy as np
 
 from .._checkpoint import Checkpoint, Leaf
 from .._open import open as open_checkpoint
-from . import _leaf_args, metadata
+from .._single_replica import SingleReplica
+from . import _leaf_args, _replicas, metadata
 from ._errors import StructureError, as_orbax
 from ._jax import jax
+from ._own_leaves import OwnRestore, unknown_leaf
 from ._paths import TMP_DIR_SUFFIX, as_path
+from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, knows_all
 from .tree import KeyPath, flatten_with_path, is_empty_node, tuple_path_from_keypath
 
 Pad = bool
@@ -28,16 +31,34 @@ Pad = bool
 class Stored(NamedTuple):
     """An opened pytree."""
 
+    path: Any
     checkpoint: Checkpoint
     leaves: dict[KeyPath, Any]
     """Leaves and empty nodes by key path."""
     order: list[KeyPath]
     """The key paths in the order of the structure."""
     structure: Any
+    registry: Any
+    """Whose handlers restore leaves of types of the caller's own."""
+
+    def own_leaves(self) -> OwnRestore | None:
+        """Such leaves; `None` where the engine knows all."""
+        if knows_all(self.registry):
+            return None
+        return OwnRestore(self.path, self.registry, self._leaves, lambda at: _leaf_metadata(self.leaves[at], self.path))
+
+    def _leaves(self, wanted: Sequence[tuple[KeyPath, Any]]) -> list[Any]:
+        wishes: dict[KeyPath, list[tuple[Any, Wish]]] = {}
+        for at, (source, args) in enumerate(wanted):
+            wishes.setdefault(source, []).append((at, _wish(self.leaves[source], args, source)))
+        found = _read(self, wishes)
+        return [found[at] for at in range(len(wanted))]
 
 
-def open_pytree(path: Any) -> Stored:
+def open_pytree(path: Any, registry: Any = None) -> Stored:
     """Opens a pytree: the folder itself, or what was saved in it as its only item.
+
+    With a registry of handlers of types that is not the program's.
 
     Raises:
         NotFoundError, NoStructureError: (each a `FileNotFoundError`).
@@ -55,7 +76,9 @@ def open_pytree(path: Any) -> Stored:
         tree = checkpoint.tree
     flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]
-    return Stored(checkpoint, dict(zip(order, (leaf for _, leaf in flat), strict=True)), order, structure)
+    leaves = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    registry = GLOBAL_TYPE_HANDLER_REGISTRY if registry is None else registry
+    return Stored(path, checkpoint, leaves, order, structure, registry)
 
 
 def _is_end(node: Any) -> bool:
@@ -84,6 +107,8 @@ def restore(
     *,
     partial: bool = False,
     transforms: Mapping[str, Any] | None = None,
+    registry: Any = None,
+    replica: SingleReplica | None = None,
 ) -> Any:
     """Restores a pytree as `PyTreeCheckpointHandler` does.
 
@@ -93,11 +118,14 @@ def restore(
         restore_args: What leaves become; a tree as the target, or as what is stored.
         partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as in the target.
         transforms: As Orbax': ``{}``, or `Transform` by key path.
+        registry: Handlers of types, instead of the program's.
+        replica: Which replica reads for the others, if not the handler of JAX arrays says so.
 
     Raises:
-        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ.
+        StructureError: (a `ValueError`) with all leaves that only one of them has, and shapes that differ; a leaf of a
+            type that has no handler.
     """
-    stored = open_pytree(path)
+    stored = open_pytree(path, registry)
     if isinstance(item, metadata.TreeMetadata) or (hasattr(item, "custom_metadata") and hasattr(item, "tree")):
         item = item.tree
     if hasattr(restore_args, "custom_metadata") and hasattr(restore_args, "tree"):
@@ -108,24 +136,16 @@ def restore(
                 "If providing `transforms`, must provide `restore_args` matching structure of expected result."
             )
         return _restore_transformed(stored, item, restore_args, transforms)
-    args = _args_by_path(restore_args)
+    args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     if item is None:
-        return _load(stored, {path: args.get(path) for path in stored.order}, stored.order, stored.structure, {})
+        wanted = {path: args.get(path) for path in stored.order}
+        return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
     flat, structure = flatten_with_path(item)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]
     targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
     if not partial:
         _check_structure(stored, targets)
-    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets)
-
-
-def _args_by_path(restore_args: Any) -> dict[KeyPath, Any]:
-    if restore_args is None:
-        return {}
-    flat, _ = jax.tree_util.tree_flatten_with_path(
-        restore_args, is_leaf=lambda node: _leaf_args.is_restore_args(node) or is_empty_node(node)
-    )
-    return {tuple_path_from_keypath(keys): args for keys, args in flat if _leaf_args.is_restore_args(args)}
+    return _load(stored, {path: args.get(path) for path in order}, order, structure, targets, replica=replica)
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
@@ -155,10 +175,12 @@ def _load(
     structure: Any,
     targets: Mapping[KeyPath, Any],
     sources: Mapping[KeyPath, KeyPath] | None = None,
+    replica: SingleReplica | None = None,
 ) -> Any:
     """The target's structure, with leaves of the checkpoint where it has them and the target wants them."""
     results: dict[KeyPath, Any] = {}
     wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
+    own = stored.own_leaves()
     for path in order:
         target = targets.get(path, _MISSING)
         source = path if sources is None else sources.get(path, path)
@@ -167,16 +189,20 @@ def _load(
             results[path] = target
         elif is_empty_node(leaf):
             results[path] = leaf
-        else:
+        elif own is None or not own.takes(path, source, args.get(path)):
             wishes.setdefault(source, []).append((path, _wish(leaf, args.get(path), source)))
-    results |= _read(stored, wishes)
+    results |= _read(stored, wishes, replica or _replicas.chosen(stored.registry, args.values()))
+    if own is not None:
+        results |= own.results()
     return jax.tree_util.tree_unflatten(structure, [results[path] for path in order])
 
 
-def _read(stored: Stored, wishes: Mapping[KeyPath, list[tuple[KeyPath, Wish]]]) -> dict[KeyPath, Any]:
+def _read(
+    stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
+) -> dict[Any, Any]:
     """One load of all that is wished for; a second one for leaves of another shape than the stored."""
-    results: dict[KeyPath, Any] = {}
-    rounds: list[dict[KeyPath, tuple[KeyPath, Wish]]] = [{}, {}]
+    results: dict[Any, Any] = {}
+    rounds: list[dict[KeyPath, tuple[Any, Wish]]] = [{}, {}]
     for source, wanted in wishes.items():
         # Of a leaf that several places want, all but the first are read by themselves.
         for at, (path, wish) in enumerate(wanted):
@@ -189,8 +215,9 @@ def _read(stored: Stored, wishes: Mapping[KeyPath, list[tuple[KeyPath, Wish]]]) 
             continue
         likes = [chosen[path][1].like if path in chosen else _left_out(stored.leaves[path]) for path in stored.order]
         like = jax.tree_util.tree_unflatten(stored.structure, likes)
+        reads = _replicas.of_round(replica, (wish.like for _, wish in chosen.values()))
         with as_orbax():
-            loaded = stored.checkpoint.load(like, pad_or_truncate=at > 0, progress=False)
+            loaded = stored.checkpoint.load(like, pad_or_truncate=at > 0, progress=False, single_replica=reads)
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
         for source, value in zip(stored.order, flat, strict=True):
             if source in chosen:
@@ -214,6 +241,8 @@ def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
         return Wish(...)
     if kind == "str":
         return Wish("")
+    if kind == "unknown":
+        raise unknown_leaf(path, leaf.read().type_name)
     wanted = getattr(args, "restore_type", None)
     if kind == "prng_key":
         return _wish_key(leaf, args, wanted)
@@ -325,7 +354,7 @@ def _restore_transformed(stored: Stored, item: Any, restore_args: Any, transform
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]
     targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
     sources, functions, fallbacks = plan(transforms, order, set(stored.leaves))
-    args = _args_by_path(restore_args)
+    args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     kept = {path: leaf for path, leaf in targets.items() if path in fallbacks}
     rest = [path for path in order if path not in kept]
     result = _load(
@@ -345,14 +374,18 @@ def _restore_transformed(stored: Stored, item: Any, restore_args: Any, transform
 # ---- metadata -------------------------------------------------------------------------------------------------
 
 
-def pytree_metadata(path: Any) -> metadata.TreeMetadata:
+def pytree_metadata(path: Any, registry: Any = None) -> metadata.TreeMetadata:
     """What is known of a pytree, its data left alone.
 
     Raises:
         As `open_pytree`.
     """
-    stored = open_pytree(path)
-    leaves = [_leaf_metadata(stored.leaves[at], path) for at in stored.order]
+    stored = open_pytree(path, registry)
+    own = stored.own_leaves()
+    leaves = [
+        (None if own is None or is_empty_node(leaf) else own.metadata(at)) or _leaf_metadata(leaf, path)
+        for at, leaf in ((at, stored.leaves[at]) for at in stored.order)
+    ]
     tree = jax.tree_util.tree_unflatten(stored.structure, leaves)
     return metadata.TreeMetadata(tree, stored.checkpoint.metadata, "zarr v3" in stored.checkpoint.variant)
 

@@ -45,6 +45,7 @@ class Staged:
         self.root = self.folder
         """What gets the final name."""
         self.handlers: Any = {}
+        self._lent = self.folder / "lent"
         self._about = about
         self._overwrite = overwrite
         self._began_ns = time.time_ns()
@@ -63,10 +64,19 @@ class Staged:
                 f"Destination {self.path} already exists.\n  help: give force=True to replace it", file=str(self.path)
             )
 
+    def lend(self) -> Any:
+        """A folder for files that stand beside a pytree in the end."""
+        self._lent.mkdir(parents=True, exist_ok=True)
+        return self._lent
+
     def commit(self) -> None:
         """Gives it its name."""
         barrier(f"{self.path}:written", self._about.timeout_secs)
         if is_primary():
+            for child in self._lent.iterdir() if self._lent.exists() else ():
+                if (self.root / child.name).exists():
+                    raise FileExistsError(f"A type handler has written {child.name}, which the pytree has for itself.")
+                os.rename(child, self.root / child.name)
             told = {
                 "item_handlers": self.handlers,
                 "metrics": {},
@@ -168,7 +178,7 @@ def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncS
     with as_orbax():
         if isinstance(handler, CompositeCheckpointHandler):
             return _begin_items(handler, path, _items(call.args), overwrite, saver, about)
-        if isinstance(handler, OwnHandler) and about.custom_metadata is None:
+        if isinstance(handler, OwnHandler) and about.custom_metadata is None and not handler.own_leaves(call.args):
             futures = handler.begin(path, call.args, overwrite=overwrite, saver=saver)
             return Pending(futures, _nothing, _nothing)
         return _begin_staged(handler, path, call, overwrite, saver, about)
@@ -193,8 +203,8 @@ def _begin_items(
         if saver is None:
             return Pending([], lambda: _commit(save), save.drop)
         handle = AsyncSave(save.path, saver._native.save_items(save._native, "mutable", False, *_since(began)))
-    except BaseException:
-        save.drop()
+    except BaseException as error:
+        save.drop(error)
         raise
     return Pending([SaveFuture(handle)], _nothing, save.drop)
 
@@ -209,7 +219,7 @@ def _commit(save: ItemsSave) -> None:
 
 def _add_item(save: ItemsSave, name: str, handler: Any, args: Any, saver: AsyncSaver | None) -> None:
     if isinstance(handler, OwnHandler):
-        tree, options = handler.plan(args)
+        tree, options = _plan(handler, args, lambda: save.folder(name))
         (save.tree if saver is None else save.later)(name, tree, **options)
     elif isinstance(handler, JsonCheckpointHandler):
         save.json(name, args.item if is_args(args) else args, file=handler.filename)
@@ -222,6 +232,18 @@ def _add_item(save: ItemsSave, name: str, handler: Any, args: Any, saver: AsyncS
     save.handler(name, typestr(handler))
 
 
+def _plan(handler: OwnHandler, args: Any, lend: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """What the engine saves of a pytree, when type handlers have written their leaves into a folder beside it."""
+    own = handler.own_leaves(args)
+    if own is None:
+        return handler.plan(args)
+    folder = lend()
+    for future in own.write(folder):
+        future.result()
+    own.finalize(folder)
+    return handler.plan_beside(args, own)
+
+
 def _begin_staged(
     handler: Any, path: Any, call: Call, overwrite: bool, saver: AsyncSaver | None, about: About
 ) -> Pending:
@@ -231,9 +253,9 @@ def _begin_staged(
     try:
         if isinstance(handler, OwnHandler):
             staged.root = staged.folder / "pytree"
-            return Pending(
-                handler.begin(staged.root, call.args, overwrite=False, saver=saver), staged.commit, staged.discard
-            )
+            planned = _plan(handler, call.args, staged.lend)
+            futures = handler.begin(staged.root, call.args, overwrite=False, saver=saver, planned=planned)
+            return Pending(futures, staged.commit, staged.discard)
 
         def commit() -> None:
             if hasattr(handler, "finalize"):

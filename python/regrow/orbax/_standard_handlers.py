@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from . import _leaf_args, _read, _settings
 from ._errors import StructureError, as_orbax, not_covered
 from ._interfaces import AsyncCheckpointHandler, NoopFuture
 from ._jax import jax
+from ._own_leaves import OwnSave, of_save
+from ._type_handlers import ArrayHandler
+from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, array_handler
 from .checkpoint_args import CheckpointArgs, register_with_handler
 from .options import MultiprocessingOptions
 from .tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
@@ -34,9 +37,25 @@ class OwnHandler(AsyncCheckpointHandler):
         """
         raise NotImplementedError
 
-    def begin(self, directory: Any, args: Any, *, overwrite: bool, saver: AsyncSaver | None) -> list[Any]:
-        """Saves at a path; with a `saver` in the background, with a future of it."""
-        tree, options = self.plan(args)
+    def own_leaves(self, args: Any) -> OwnSave | None:
+        """Leaves that handlers of types save; `None` where the engine saves all."""
+        return None
+
+    def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
+        """As `plan`, when those leaves have been written: with placeholders in their places."""
+        raise NotImplementedError
+
+    def begin(
+        self,
+        directory: Any,
+        args: Any,
+        *,
+        overwrite: bool,
+        saver: AsyncSaver | None,
+        planned: tuple[Any, dict[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Saves at a path what was planned; with a `saver` in the background, with a future of it."""
+        tree, options = self.plan(args) if planned is None else planned
         if saver is None:
             save_pytree(str(directory), tree, progress=False, overwrite=overwrite, **options)
             return []
@@ -84,6 +103,7 @@ class PyTreeCheckpointHandler(OwnHandler):
             raise not_covered("PyTreeCheckpointHandler(handler_impl=)", "leave it out: the engine saves")
         self._use_ocdbt, self._use_zarr3, self._use_compression = use_ocdbt, use_zarr3, use_compression
         self._rich_types = bool(getattr(pytree_metadata_options, "support_rich_types", False))
+        self._registry = GLOBAL_TYPE_HANDLER_REGISTRY if type_handler_registry is None else type_handler_registry
 
     def save_arguments(self, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
         """As `OwnHandler`."""
@@ -95,23 +115,44 @@ class PyTreeCheckpointHandler(OwnHandler):
         Raises:
             ValueError: for a tree without leaves, as Orbax.
         """
-        tree = args.item
-        self.check(tree)
+        self.check(args.item)
+        return self._plan(args.item, args, {})
+
+    def own_leaves(self, args: Any) -> OwnSave | None:
+        """As `OwnHandler`."""
+        own = of_save(args.item, getattr(args, "save_args", None), self._registry)
+        if own is not None:
+            self.check(args.item)
+        return own
+
+    def plan_beside(self, args: Any, own: OwnSave) -> tuple[Any, dict[str, Any]]:
+        """As `OwnHandler`."""
+        return self._plan(own.tree, args, own.value_types)
+
+    def _plan(self, tree: Any, args: Any, value_types: dict[str, str]) -> tuple[Any, dict[str, Any]]:
         save_args = getattr(args, "save_args", None)
+        arrays = array_handler(self._registry)
+        of_arrays = arrays.save_options() if isinstance(arrays, ArrayHandler) else {}
         options: dict[str, Any] = {
             "layout": _settings.layout(),
             "metadata": getattr(args, "custom_metadata", None),
+            "replica_parallel": of_arrays.get("replica_parallel", False),
         }
         if options["layout"] == "orbax":
-            options["orbax"] = OrbaxOptions(
+            options["orbax"] = TypedOptions(
                 use_ocdbt=self._use_ocdbt,
                 use_zarr3=self._use_zarr3,
                 ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
                 rich_types=self._rich_types,
+                write_sharding=of_arrays.get("write_sharding", True),
                 per_leaf={} if save_args is None else _chunking(save_args),
+                value_types=value_types,
             )
             if not self._use_compression:
                 options["compression"] = "none"
+        elif value_types:
+            kinds = ", ".join(sorted(set(value_types.values())))
+            raise not_covered(f"leaves of type handlers ({kinds}) in the layout regrow", 'give use_layout("orbax")')
         return tree if save_args is None else _cast(tree, save_args), options
 
     def check(self, tree: Any) -> None:
@@ -134,11 +175,11 @@ class PyTreeCheckpointHandler(OwnHandler):
             args = PyTreeRestoreArgs(
                 item, restore_args, transforms, transforms_default_to_original, legacy_transform_fn
             )
-        return restore_pytree(directory, args)
+        return restore_pytree(directory, args, self._registry)
 
     def metadata(self, directory: Any) -> Any:
         """What is known of the pytree."""
-        return _read.pytree_metadata(directory)
+        return _read.pytree_metadata(directory, self._registry)
 
     @classmethod
     def typestr(cls) -> str:
@@ -158,17 +199,10 @@ class SaveFuture:
             self._handle.wait(timeout)
 
 
-def _save_args_by_path(save_args: Any) -> dict[tuple[str, ...], Any]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(
-        save_args, is_leaf=lambda node: _leaf_args.is_save_args(node) or is_empty_node(node)
-    )
-    return {tuple_path_from_keypath(keys): args for keys, args in flat if _leaf_args.is_save_args(args)}
-
-
 def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
     """Chunking by leaf; one rule for all, where all want the same."""
     rules: dict[str, dict[str, Any]] = {}
-    found = _save_args_by_path(save_args)
+    found = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
     for path, args in found.items():
         rule = {"chunk_byte_size": args.chunk_byte_size, "shard_axes": tuple(args.shard_axes or ())}
         rules["/".join(path)] = rule
@@ -181,7 +215,11 @@ def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
 
 def _cast(tree: Any, save_args: Any) -> Any:
     """The tree with leaves of the dtypes asked for."""
-    wanted = {path: args.dtype for path, args in _save_args_by_path(save_args).items() if args.dtype is not None}
+    wanted = {
+        path: args.dtype
+        for path, args in _leaf_args.by_path(save_args, _leaf_args.is_save_args).items()
+        if args.dtype is not None
+    }
     if not wanted:
         return tree
 
@@ -197,7 +235,15 @@ def _cast(tree: Any, save_args: Any) -> Any:
     return jax.tree_util.tree_map_with_path(cast, tree)
 
 
-def restore_pytree(directory: Any, args: Any) -> Any:
+@dataclasses.dataclass(frozen=True)
+class TypedOptions(OrbaxOptions):
+    """Orbax' storage options, and what types of leaves are called."""
+
+    value_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Names for ``_METADATA`` by the names that leaves are stored under."""
+
+
+def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
     """Restores what any class of arguments asks for, by its attributes."""
     if getattr(args, "legacy_transform_fn", None) is not None:
         raise not_covered("legacy_transform_fn", "restore without, and transform the result")
@@ -211,6 +257,7 @@ def restore_pytree(directory: Any, args: Any) -> Any:
         args.restore_args,
         partial=getattr(args, "partial_restore", False),
         transforms=args.transforms,
+        registry=registry,
     )
 
 

@@ -1,20 +1,40 @@
-"""Types of leaves, as Orbax names what has to do with them.
-
-The engine saves and restores leaves; handlers of types of your own are for `regrow.LeafRegistry`.
-"""
+"""Types of leaves: their handlers and registries, and what callers ask of a leaf."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
-from ._errors import not_covered
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
+from ._paths import as_path
+from ._type_handlers import (
+    ArrayHandler,
+    NumpyHandler,
+    ParamInfo,
+    ScalarHandler,
+    SingleReplicaArrayHandler,
+    StringHandler,
+    TypeHandler,
+    check_input_arguments,
+)
+from ._type_registry import (
+    GLOBAL_TYPE_HANDLER_REGISTRY,
+    TypeHandlerRegistry,
+    create_type_handler_registry,
+    get_type_handler,
+    has_type_handler,
+    register_standard_handlers_with_options,
+    register_type_handler,
+    supported_types,
+)
+from .tree import is_empty_node as is_supported_empty_value
 
 __all__ = [
+    "GLOBAL_TYPE_HANDLER_REGISTRY",
     "PLACEHOLDER",
     "ArrayHandler",
     "ArrayRestoreArgs",
     "NumpyHandler",
+    "ParamInfo",
     "RestoreArgs",
     "SaveArgs",
     "ScalarHandler",
@@ -22,60 +42,25 @@ __all__ = [
     "SingleReplicaArrayRestoreArgs",
     "StringHandler",
     "TypeHandler",
+    "TypeHandlerRegistry",
+    "check_input_arguments",
+    "create_type_handler_registry",
+    "get_type_handler",
+    "has_type_handler",
     "is_ocdbt_checkpoint",
+    "is_supported_empty_value",
+    "is_supported_type",
+    "register_standard_handlers_with_options",
     "register_type_handler",
+    "supported_types",
 ]
 
 
-class TypeHandler:
-    """What saves and restores leaves of one type."""
-
-
-class _Accepted(TypeHandler):
-    """One of Orbax' own: its options say how Orbax does its work, and change nothing here."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-
-class ArrayHandler(_Accepted):
-    """JAX arrays."""
-
-
-class SingleReplicaArrayHandler(ArrayHandler):
-    """JAX arrays, read by one replica; see `regrow.SingleReplica`."""
-
-
-class NumpyHandler(_Accepted):
-    """NumPy arrays."""
-
-
-class ScalarHandler(_Accepted):
-    """Numbers."""
-
-
-class StringHandler(_Accepted):
-    """Text."""
-
-
-def register_type_handler(ty: Any, handler: Any, func: Any = None, override: bool = False) -> None:
-    """Accepts Orbax' own handlers, for types that the engine knows.
-
-    Raises:
-        NotCoveredError: for a handler of your own.
-    """
-    if not isinstance(handler, _Accepted) and not type(handler).__module__.startswith("orbax.checkpoint"):
-        _refuse(type(handler).__name__)
-
-
-def _refuse(name: str) -> NoReturn:
-    raise not_covered(
-        f"type handlers of your own ({name})", "give a regrow.LeafRegistry to regrow.save and regrow.load"
-    )
+def is_supported_type(value: Any, pytree_metadata_options: Any = None) -> bool:
+    """Whether a value is an empty node, or needs no handler of the caller's own."""
+    return is_supported_empty_value(value) or isinstance(value, tuple(supported_types()))
 
 
 def is_ocdbt_checkpoint(path: Any) -> bool:
     """Whether the arrays are in a database."""
-    from ._paths import as_path
-
     return bool((as_path(path) / "manifest.ocdbt").exists())

@@ -1,5 +1,7 @@
 //! What a caller may ask for. Every field has a default that is right for most.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use crate::array::{Dtype, Shape};
@@ -258,6 +260,10 @@ pub struct OrbaxOptions {
     pub v1: bool,
     /// Per-leaf overrides of chunking; the first pattern that matches decides. A list of pairs in JSON.
     pub per_leaf: Vec<(PathPattern, LeafChunking)>,
+    /// What `_METADATA` calls the types of some leaves, by the names they are stored under (`params.dense.kernel`):
+    /// those of type handlers of the user's own. A placeholder that has a name here has its data in files beside the
+    /// tree, which somebody else writes; an array is stored as ever.
+    pub value_types: BTreeMap<String, String>,
 }
 
 /// Chunking of some leaves, over that of [`OrbaxOptions`] or [`RegrowOptions`].
@@ -290,6 +296,7 @@ impl Default for OrbaxOptions {
             write_array_metadatas: true,
             v1: false,
             per_leaf: Vec::new(),
+            value_types: BTreeMap::new(),
         }
     }
 }

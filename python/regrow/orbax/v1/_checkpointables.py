@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._items import ItemsSave
 from ..._options import OrbaxOptions
-from .. import _interfaces, _read
+from .. import _interfaces, _read, _replicas
 from .._jax import jax
 from .._paths import as_path
 from ..checkpoint_utils import construct_restore_args
@@ -120,7 +120,8 @@ def load_pytree(path: Any, abstract: Any, context: Context) -> Any:
         abstract,
         is_leaf=lambda leaf: hasattr(leaf, "shape"),
     )
-    return _read.restore(path, abstract, args, partial=context.pytree.loading.partial_load)
+    loading, partial = context.array.loading, context.pytree.loading.partial_load
+    return _read.restore(path, abstract, args, partial=partial, replica=_replicas.of_loading(loading))
 
 
 def _described(leaf: Any) -> Any:

@@ -33,7 +33,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 
-use self::names::{check_file, check_item};
+use self::names::{Taken, check_file, check_item};
 use super::checks::{check_place, publish};
 use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
@@ -115,8 +115,8 @@ pub struct ItemsSave {
 struct State {
     /// Item and handler, in the order of the calls.
     handlers: Vec<(String, Option<String>)>,
-    /// Names that were given away, of items and of parts of items; whether several files may share one.
-    taken: Vec<(String, bool)>,
+    /// Names that were given away, of items and of parts of items, and for what.
+    taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
     /// Items that have a marker of their own already.
     marked: Vec<String>,
@@ -185,7 +185,7 @@ impl ItemsSave {
     /// # Errors
     /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that was added before.
     pub fn tree<P: Pytree>(&self, name: &str, value: &P, options: &SaveOptions) -> Result<()> {
-        self.add(name, || {
+        self.add(name, Taken::Tree, || {
             let tree = value.to_tree()?;
             self.write_tree(name, &tree, options).map_err(|error| error.below(&Key::dict(name)))
         })
@@ -208,7 +208,7 @@ impl ItemsSave {
             true => (V1_JSON_FILE, V1_JSON_HANDLER),
             false => (JSON_FILE, JSON_HANDLER),
         };
-        self.add(name, || self.write_json(name, file.unwrap_or(usual), handler, text).map(drop))
+        self.add(name, Taken::Alone, || self.write_json(name, file.unwrap_or(usual), handler, text).map(drop))
     }
 
     /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the checkpoint's metadata.
@@ -225,7 +225,7 @@ impl ItemsSave {
     /// As [`json_text`](Self::json_text).
     pub fn metrics_text(&self, text: &[u8]) -> Result<()> {
         let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
-        self.add(METRICS, || {
+        self.add(METRICS, Taken::Alone, || {
             let value = self.write_json(METRICS, METRICS, handler, text)?;
             // Numbers that JSON has not stand in the item alone.
             if let Ok(Value::Object(metrics)) = serde_json::from_slice(text) {
@@ -248,7 +248,7 @@ impl ItemsSave {
         self.guarded(|| {
             check_item(name)?;
             check_file(file)?;
-            self.take_name(name, true)?;
+            self.take_name(name, Taken::Files)?;
             self.note(name, None);
             if file == COMMIT_SUCCESS_FILE {
                 self.state().marked.push(name.to_owned());
@@ -263,7 +263,7 @@ impl ItemsSave {
     /// As [`file`](Self::file); `NotFound`; `InvalidArgument` for links and whatever else is no file.
     pub fn copy_of(&self, name: &str, from: &Path) -> Result<()> {
         let from = Location::local(from);
-        self.add(name, || {
+        self.add(name, Taken::Alone, || {
             self.note(name, None);
             let to = if from.is_folder() { name.to_owned() } else { format!("{name}/{}", from.name_text()) };
             self.on_rank_0(|| copy_in(&*self.publication, &from, &to))
@@ -274,12 +274,15 @@ impl ItemsSave {
     ///
     /// On a disk it is the item's folder in the checkpoint, still under its temporary name. Elsewhere it lies among the
     /// temporary files of this machine, and the commit uploads what is in it. In a job it is each process' own where the
-    /// storage is no disk, and that of rank 0 counts.
+    /// storage is no disk, and that of rank 0 counts. A [`tree`](Self::tree) of the same name stands beside these files:
+    /// that of which type handlers of the user's own write some leaves ([`OrbaxOptions::value_types`]).
+    ///
+    /// [`OrbaxOptions::value_types`]: super::OrbaxOptions::value_types
     ///
     /// # Errors
     /// `AlreadyExists` for a name that was added before; what the system says.
     pub fn folder(&self, name: &str) -> Result<PathBuf> {
-        self.add(name, || {
+        self.add(name, Taken::Folder, || {
             self.note(name, None);
             let lent = Lent::new(&*self.publication, name)?;
             let path = lent.path().to_owned();
@@ -301,6 +304,15 @@ impl ItemsSave {
     /// The checkpoint's own metadata: these members are added to those there are.
     pub fn metadata(&self, custom: &Map<String, Value>) {
         self.state().custom_metadata.extend(custom.clone());
+    }
+
+    /// Tells the other processes of a job why this one gives up, before it is dropped: they end with that.
+    pub fn fail(&self, error: Error) {
+        self.has_failed.store(true, Ordering::Release);
+        if let Some(session) = &self.session {
+            // The error is the caller's to raise; the others may have been told of another one before.
+            let _ = session.agree::<()>("item", Err(error));
+        }
     }
 
     /// Gives the checkpoint its name.
@@ -394,27 +406,25 @@ impl ItemsSave {
     }
 
     /// Takes a name, and does what is to be done under it.
-    fn add<T>(&self, name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn add<T>(&self, name: &str, taken: Taken, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guarded(|| {
             check_item(name)?;
-            self.take_name(name, false)?;
+            self.take_name(name, taken)?;
             work()
         })
     }
 
-    /// Takes a name: for one of several files, of which others may have the same, or for something of its own.
-    fn take_name(&self, name: &str, is_of_files: bool) -> Result<()> {
+    /// Takes a name.
+    fn take_name(&self, name: &str, own: Taken) -> Result<()> {
         let mut state = self.state();
-        let is_below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
-        let is_same = |a: &str, b: &str| a == b || is_below(a, b) || is_below(b, a);
-        let clash = |(taken, of_files): &&(String, bool)| is_same(taken, name) && !(is_of_files && *of_files);
+        let clash = |(taken, other): &&(String, Taken)| own.clashes(name, taken, *other);
         if let Some((taken, _)) = state.taken.iter().find(clash) {
             let what = format!("the checkpoint has the item {taken} already");
             return Err(Error::new(ErrorKind::AlreadyExists, what)
                 .in_file(self.at.join(name))
                 .help("give each item a name of its own"));
         }
-        state.taken.push((name.to_owned(), is_of_files));
+        state.taken.push((name.to_owned(), own));
         Ok(())
     }
 

@@ -5,6 +5,33 @@ use crate::error::{Error, Result};
 use crate::formats::{COMMIT_MARKERS, UNCOMMITTED_MARK};
 use crate::storage::is_bookkeeping;
 
+/// What a name is taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// One of several files, of which others may have the same name, or one below it.
+    Files,
+    /// A folder that is lent, which a tree may share.
+    Folder,
+    /// A tree, which a folder that is lent may share.
+    Tree,
+    /// Something of its own.
+    Alone,
+}
+
+impl Taken {
+    /// Whether what takes `name` stands in the way of what has taken `taken`, or in it.
+    pub(super) fn clashes(self, name: &str, taken: &str, other: Self) -> bool {
+        let is_below =
+            |a: &str, b: &str| b.is_empty() || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
+        let shares = match (self, other) {
+            (Self::Files, Self::Files) => true,
+            (Self::Folder, Self::Tree) | (Self::Tree, Self::Folder) => name == taken,
+            _ => false,
+        };
+        !shares && (name == taken || is_below(name, taken) || is_below(taken, name))
+    }
+}
+
 /// Errs for a name that is none for an item, or for a part of one: names with slashes between them.
 ///
 /// # Errors
@@ -44,6 +71,25 @@ fn refused(name: &str, why: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tree_shares_its_name_with_a_folder_alone() {
+        use Taken::{Alone, Files, Folder, Tree};
+        let clashes = |own: Taken, name, other| own.clashes(name, "a/b", other);
+        assert!(!clashes(Tree, "a/b", Folder) && !clashes(Folder, "a/b", Tree));
+        assert!(!clashes(Files, "a/b", Files) && !clashes(Files, "a", Files));
+        for (own, name, other) in [
+            (Tree, "a/b", Tree),
+            (Folder, "a/b", Folder),
+            (Tree, "a/b/c", Folder),
+            (Folder, "a", Tree),
+            (Files, "a/b", Tree),
+            (Alone, "a/b", Files),
+        ] {
+            assert!(clashes(own, name, other), "{own:?} {name} {other:?}");
+        }
+        assert!(!clashes(Alone, "a/bc", Alone));
+    }
 
     #[test]
     fn names_stay_in_their_checkpoint() {

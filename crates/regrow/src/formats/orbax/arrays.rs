@@ -92,6 +92,13 @@ impl Arrays {
         })
     }
 
+    /// Whether an array is stored under `name`; no also where that cannot be told.
+    pub fn has(&self, name: &str) -> bool {
+        DOCUMENTS
+            .iter()
+            .any(|document| matches!(self.store.len_bytes(&zarr_key(name, document)), Ok(Some(_))))
+    }
+
     fn document(&mut self, name: &str) -> Result<Arc<ArrayMeta>> {
         let mut documents = DOCUMENTS;
         if self.use_zarr3 {

@@ -121,11 +121,24 @@ impl<'a> Leaves<'a> {
             "jax.Array" => self.jax_array(entry, &name),
             "np.ndarray" => self.array(&name, LeafKind::NumpyArray),
             "scalar" => self.array(&name, LeafKind::Scalar),
-            other => Ok(Slot::absent(&name, LeafKind::Unknown(other.into()))),
+            other => self.foreign(&name, other),
         }
     }
 
+    /// A leaf of a user's own type handler: the array that is stored under its name, or what nobody here can decode.
+    fn foreign(&mut self, name: &str, type_name: &str) -> Result<Slot> {
+        let has_arrays = self.in_database || self.metadata.use_ocdbt != Some(true);
+        if has_arrays && self.arrays()?.has(name) {
+            return self.array(name, LeafKind::NumpyArray);
+        }
+        Ok(Slot::absent(name, LeafKind::Unknown(type_name.into())))
+    }
+
     fn array(&mut self, name: &str, kind: LeafKind) -> Result<Slot> {
+        self.arrays()?.leaf(name, kind)
+    }
+
+    fn arrays(&mut self) -> Result<&mut Arrays> {
         if self.arrays.is_none() {
             let missing = match self.metadata.store_array_data_equal_to_fill_value {
                 true => Missing::Error,
@@ -143,7 +156,7 @@ impl<'a> Leaves<'a> {
             });
         }
         match &mut self.arrays {
-            Some(arrays) => arrays.leaf(name, kind),
+            Some(arrays) => Ok(arrays),
             None => Err(Error::corrupt("the checkpoint has neither manifest.ocdbt nor folders of arrays")
                 .in_file(self.folder)
                 .help("copy the whole checkpoint again, with all its files")),

@@ -118,10 +118,19 @@ pub(crate) struct LeafEntry<'a> {
     pub(crate) path: Option<&'a KeyPath>,
     /// What kind of value it is.
     pub(crate) value_type: ValueType,
+    /// What its type is called instead of that: the name that a type handler of the user's own has for it.
+    pub(crate) own_type: Option<&'a str>,
     /// Shape of one written piece; for `jax.Array` only.
     pub(crate) write_shape: Option<&'a Shape>,
     /// Shape of a chunk; for `jax.Array` only.
     pub(crate) chunk_shape: Option<&'a Shape>,
+}
+
+impl LeafEntry<'_> {
+    /// What its type is called.
+    fn type_name(&self) -> &str {
+        self.own_type.unwrap_or_else(|| self.value_type.name())
+    }
 }
 
 /// What to write, and how the arrays are stored.
@@ -307,8 +316,8 @@ fn write_tree_metadata<'a>(
                 other.keys().iter().for_each(|key| other_path.push(key_type(key), &key.text()));
                 shown = &other_path;
             }
-            let (value_type, shape) = (entry.value_type, entry.write_shape.map(Shape::dims));
-            shown.push_entry(&mut text, value_type.name(), value_type.is_empty(), shape);
+            let shape = entry.write_shape.map(Shape::dims);
+            shown.push_entry(&mut text, entry.type_name(), entry.value_type.is_empty(), shape);
         } else {
             let value_type = ValueType::of_empty(&node.kind, switches.rich_types);
             path.push_entry(&mut text, value_type.name(), value_type.is_empty(), None);
@@ -344,17 +353,21 @@ fn rich_tree<'a>(tree: &Tree<Leaf>, entry: &dyn Fn(usize) -> LeafEntry<'a>) -> R
             rich.open(&node.key, &node.kind, node.child_count)?;
             continue;
         }
-        let (value_type, write_shape) = if node.kind == NodeKind::Leaf {
+        let value = if node.kind == NodeKind::Leaf {
             let entry = entry(leaf);
             leaf += 1;
-            (entry.value_type, entry.write_shape.map(|shape| shape.dims().to_vec()))
+            ValueMetadata {
+                value_type: entry.type_name().to_owned(),
+                skip_deserialize: entry.value_type.is_empty(),
+                write_shape: entry.write_shape.map(|shape| shape.dims().to_vec()),
+            }
         } else {
-            (ValueType::of_empty(&node.kind, true), None)
-        };
-        let value = ValueMetadata {
-            value_type: value_type.name().to_owned(),
-            skip_deserialize: value_type.is_empty(),
-            write_shape,
+            let empty = ValueType::of_empty(&node.kind, true);
+            ValueMetadata {
+                value_type: empty.name().to_owned(),
+                skip_deserialize: empty.is_empty(),
+                write_shape: None,
+            }
         };
         rich.add(&node.key, RichNode::Leaf(value));
     }

@@ -10,7 +10,7 @@
 //! | array in shards | chunks of the shards that this process holds; one that all hold, by one of them |
 //! | bytes, `np.bool_`, zero-size array, dtypes that TensorStore lacks | refused |
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::chunking::{ChunkShapes, chunk_shapes};
@@ -46,6 +46,7 @@ pub(super) struct Plan<'a> {
 pub(super) struct PlannedEntry {
     name: Arc<str>,
     value_type: ValueType,
+    own_type: Option<Arc<str>>,
     write_shape: Option<Shape>,
     chunk_shape: Option<Shape>,
 }
@@ -63,6 +64,7 @@ impl<'a> Plan<'a> {
             name: entry.map_or("", |entry| &*entry.name),
             path: None,
             value_type: entry.map_or(ValueType::Placeholder, |entry| entry.value_type),
+            own_type: entry.and_then(|entry| entry.own_type.as_deref()),
             write_shape: entry.and_then(|entry| entry.write_shape.as_ref()),
             chunk_shape: entry.and_then(|entry| entry.chunk_shape.as_ref()),
         }
@@ -89,6 +91,7 @@ impl<'a> Plan<'a> {
             let mut entry = PlannedEntry {
                 name: name.clone(),
                 value_type: ValueType::of_leaf(&leaf.kind),
+                own_type: orbax.value_types.get(&*name).map(|own| own.as_str().into()),
                 write_shape: None,
                 chunk_shape: None,
             };
@@ -131,7 +134,23 @@ impl<'a> Plan<'a> {
             check_folders(arrays.map(|(path, name, _)| (path, name)), &mut refusals);
         }
         refusals.finish("cannot be written as Orbax writes them")?;
+        plan.check_own_types(orbax)?;
         Ok(plan)
+    }
+
+    /// Errs if a type is given for a leaf that is not there.
+    fn check_own_types(&self, orbax: &OrbaxOptions) -> Result<()> {
+        if orbax.value_types.is_empty() {
+            return Ok(());
+        }
+        let names: HashSet<&str> = self.names().collect();
+        match orbax.value_types.keys().find(|name| !names.contains(name.as_str())) {
+            Some(name) => {
+                Err(Error::invalid(format!("value_types has {name:?}, and no leaf is stored under it"))
+                    .help("give the keys on the way to the leaf, with dots between them"))
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ fn leaf_entry<'p>(plan: &'p Plan<'_>, at: usize, in_parts: bool) -> LeafEntry<'p
         name: plan.name(at),
         path: plan.orbax_path(at),
         value_type,
+        own_type: None,
         write_shape: array.map(written),
         chunk_shape: array.map(cut),
     }

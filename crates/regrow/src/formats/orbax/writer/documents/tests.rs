@@ -31,6 +31,7 @@ fn all_of(tree: &Tree<Leaf>, entries: &[OwnEntry], switches: Switches<'_>) -> Re
         name: &entries[leaf].name,
         path: None,
         value_type: entries[leaf].value_type,
+        own_type: None,
         write_shape: entries[leaf].write_shape.as_ref(),
         chunk_shape: entries[leaf].chunk_shape.as_ref(),
     };

@@ -1,0 +1,87 @@
+"""One reads for the others, as Orbax' callers ask for it: a replica arrays, process 0 what is small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .. import _job
+from .._coordination import Session
+from .._single_replica import SingleReplica
+from ._jax import jax
+from ._type_handlers import SingleReplicaArrayHandler
+from ._type_registry import array_handler
+
+
+def chosen(registry: Any, restore_args: Iterable[Any]) -> SingleReplica | None:
+    """Which replica reads: what the handler of JAX arrays says, or else the first args of a leaf that say something.
+
+    `None` if every process reads for itself: without that handler, without `SingleReplicaArrayRestoreArgs`, and where
+    there is one process.
+    """
+    handler = array_handler(registry)
+    if type(handler).__name__ != SingleReplicaArrayHandler.__name__ or jax.process_count() == 1:
+        return None
+    args = [each for each in restore_args if hasattr(each, "single_replica_sharding")]
+    if not args:
+        return None
+
+    def said(name: str, default: Any) -> Any:
+        given = (getattr(each, name, None) for each in args)
+        return next((value for value in given if value is not None), default)
+
+    axis = said("replica_axis_index", handler.replica_axis_index)
+    replica = said("primary_replica_id", handler.primary_replica_id)
+    return SingleReplica(axis or 0, replica or 0, handler.broadcast_memory_limit_bytes)
+
+
+def of_loading(loading: Any) -> SingleReplica | None:
+    """The same of the loading options of v1: ``use_load_and_broadcast``, and ``load_and_broadcast_options``."""
+    if not getattr(loading, "use_load_and_broadcast", False) or jax.process_count() == 1:
+        return None
+    options = loading.load_and_broadcast_options
+    said = (getattr(options, name, None) for name in ("replica_axis_index", "primary_replica_id"))
+    axis, replica = (value or 0 for value in said)
+    return SingleReplica(axis, replica, getattr(options, "broadcast_memory_limit_bytes", None))
+
+
+def from_process_0(path: Any, find: Callable[[], Any]) -> Any:
+    """What `find` gives on process 0, in all processes: what JSON can say. They all call it.
+
+    With ``single_host_load_and_broadcast`` a folder of steps is listed so: once, however many processes there are.
+
+    Raises:
+        What `find` raises; in the other processes an error that says so.
+    """
+    job = _job.chosen(None)
+    if job is None:
+        return find()
+    coordinator, (timeout, prefix) = job
+    with Session(coordinator, str(path), "restore", timeout=timeout, prefix=prefix) as session:
+        told = b""
+        if coordinator.rank == 0:
+            try:
+                told = json.dumps(find()).encode()
+            except BaseException as error:
+                session.agree("listed", error)
+                raise
+        return json.loads(session.broadcast("list", told))
+
+
+def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:
+    """The same, if there is an array that several replicas hold alike: else there is nothing to send."""
+    if replica is None:
+        return None
+    return replica if any(_is_alike(replica, like) for like in likes) else None
+
+
+def _is_alike(replica: SingleReplica, like: Any) -> bool:
+    sharding = getattr(like, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding) or not isinstance(replica.axis, int):
+        return False
+    names = sharding.mesh.axis_names
+    if replica.axis >= len(names) or sharding.mesh.devices.shape[replica.axis] == 1:
+        return False
+    cut = [name for entry in sharding.spec for name in (entry if isinstance(entry, tuple) else (entry,))]
+    return names[replica.axis] not in cut
