@@ -80,7 +80,11 @@ class Followed:
                 raise error
             task(*args)
 
-        self._last = self._executor.submit(work)
+        try:
+            self._last = self._executor.submit(work)
+        except RuntimeError:
+            # The program ends, and only waits for threads that it has begun: for the one of the save.
+            task(*args)
 
     def wait(self) -> None:
         """Waits for all of it, and raises what went wrong, once."""

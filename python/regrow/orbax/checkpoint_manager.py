@@ -397,7 +397,7 @@ class CheckpointManager:
         """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
         if self._folder.find(saved) is None:
             return
-        doomed = [step for step in _manager_policies.to_delete(self._listed(), self._options) if step != saved]
+        doomed = _manager_policies.to_delete(self._listed(), self._options)
         self._doomed.update(doomed)
         try:
             left = self._folder.delete(doomed)
