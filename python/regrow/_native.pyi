@@ -43,6 +43,18 @@ class Location:
     def local_path(self) -> str | None:
         """The path, if it is one of the local file system."""
 
+    def look(self) -> str | None:
+        """What is there: ``file``, ``folder`` or ``other``; `None` if nothing is."""
+
+    def entries(self) -> list[tuple[str, bool]]:
+        """The names in the folder, sorted, and whether each leads to a folder."""
+
+    def read(self, len_max_bytes: int) -> bytes | None:
+        """The bytes of a small file, at most so many; `None` if there is none."""
+
+    def write(self, data: bytes) -> None:
+        """Writes a small file, whatever is there: a reader sees the old one or the new."""
+
 @final
 class Cache:
     """A folder of a local disk that keeps what was read from buckets."""
@@ -377,7 +389,12 @@ class Steps:
     """A folder of steps. Forms of names are prefix and width, the one that is written first; those of the folder if
     `None`."""
 
-    def __new__(cls, root: _Place, forms: Sequence[tuple[str | None, int | None]] | None) -> Steps: ...
+    def __new__(
+        cls,
+        root: _Place,
+        forms: Sequence[tuple[str | None, int | None]] | None,
+        given: Sequence[tuple[int, str]] | None = None,
+    ) -> Steps: ...
     @property
     def root(self) -> Location: ...
     @property

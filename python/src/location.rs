@@ -1,14 +1,16 @@
 //! Paths and URLs as Python gives them.
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use regrow::Result;
 use regrow::location::{self, StorageOptions, ToLocation};
+use regrow::storage::Found;
 
 use crate::cache::Cache;
-use crate::error::OrRaise;
+use crate::error::{OrRaise, released};
 
 /// Where a checkpoint is: a storage with its options, and a path in it.
 #[pyclass(frozen, module = "regrow._native")]
@@ -44,6 +46,34 @@ impl Location {
     #[getter]
     fn local_path(&self) -> Option<OsString> {
         self.0.local_path().ok().map(|path| path.as_os_str().to_owned())
+    }
+
+    /// What is there: ``file``, ``folder`` or ``other``; `None` if nothing is.
+    fn look(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        let found = released(py, || self.0.look())?;
+        Ok(found.map(|found| match found {
+            Found::File { .. } => "file",
+            Found::Folder => "folder",
+            Found::Other(_) => "other",
+        }))
+    }
+
+    /// The names in the folder, sorted, and whether each leads to a folder.
+    fn entries(&self, py: Python<'_>) -> PyResult<Vec<(OsString, bool)>> {
+        let mut entries = released(py, || self.0.entries())?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries.into_iter().map(|entry| (entry.name.clone(), entry.is_folder())).collect())
+    }
+
+    /// The bytes of a small file, at most so many; `None` if there is none.
+    fn read(&self, py: Python<'_>, len_max_bytes: u64) -> PyResult<Option<Cow<'static, [u8]>>> {
+        Ok(released(py, || self.0.read_beginning(len_max_bytes))?.map(Cow::Owned))
+    }
+
+    /// Writes a small file, whatever is there: a reader sees the old one or the new.
+    fn write(&self, py: Python<'_>, data: Vec<u8>) -> PyResult<()> {
+        let name = self.0.name_text();
+        released(py, || self.0.parent().store().put(name.as_bytes(), data.into()))
     }
 
     fn __repr__(&self) -> String {

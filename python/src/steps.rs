@@ -29,14 +29,20 @@ pub struct Steps(manager::Steps);
 
 #[pymethods]
 impl Steps {
-    /// Of a folder; forms of names are prefix and width, the one that is written first.
+    /// Of a folder; forms of names are prefix and width, the one that is written first. Instead, the names themselves.
     #[new]
+    #[pyo3(signature = (root, forms, given=None))]
     fn new(
         py: Python<'_>,
         root: LocationIn,
         forms: Option<Vec<(Option<String>, Option<usize>)>>,
+        given: Option<Vec<(u64, String)>>,
     ) -> PyResult<Self> {
-        released(py, || manager::Steps::new(root.to_location()?, forms.map(names).transpose()?)).map(Self)
+        let names = || match given {
+            Some(given) => Ok(Some(StepNames::given(given))),
+            None => forms.map(names).transpose(),
+        };
+        released(py, || manager::Steps::new(root.to_location()?, names()?)).map(Self)
     }
 
     /// The folder.

@@ -1,103 +1,262 @@
-"""The folder of a manager: the steps that storage has committed, and what the folder says of itself."""
+"""The folder of a manager, on a disk or in a bucket: the steps that storage has committed, what is deleted of them, and
+what the folder says of itself.
+
+Steps are found, leased and deleted by the engine's own manager. On a disk it leaves nothing of its own in the folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import json
+import logging
+import math
 import os
-import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .. import _job, _native
+from .._copy import copy
+from .._errors import AlreadyExistsError, RegrowError, from_native
+from .._location import Location, place
+from .._manager_steps import Steps
 from . import _saving
+from ._bucket_path import BucketPath
+from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import TMP_DIR_SUFFIX, is_temporary
+from ._paths import TMP_DIR_SUFFIX, as_path
 from .checkpoint_managers import PolicyCheckpointInfo
-from .metadata import RootMetadata, read_step_metadata
+from .metadata import RootMetadata
+from .path import step as steps
 
 METRIC_ITEM_NAME = "metrics"
 METADATA_ITEM_NAME = "metadata"
 
+_log = logging.getLogger("regrow.orbax")
 
-def listed(directory: Any, name_format: Any) -> dict[int, PolicyCheckpointInfo]:
-    """The steps of a folder, by number."""
-    if not directory.exists():
-        return {}
-    found = sorted(name_format.find_all(directory), key=lambda found: found.step)
-    # An empty folder of that name is no step.
-    return {each.step: read_info(each.step, each.path) for each in found if any(each.path.iterdir())}
+_OWN = ".regrow"
+"""Where the engine's manager keeps leases, and who writes."""
 
-
-def read_info(step: int, path: Any) -> PolicyCheckpointInfo:
-    """A step, as policies see it."""
-    told = read_step_metadata(path)
-    committed = told.commit_timestamp_nsecs
-    seconds = path.stat().st_mtime if committed is None else committed / 1e9
-    when = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
-    return PolicyCheckpointInfo(step, when, _read_metrics(path) or told.metrics or None)
+_LOCK_TRIES = 20
+_LOCK_PACE_SECONDS = 0.05
 
 
-def _read_metrics(path: Any) -> Any:
-    try:
-        return json.loads((path / METRIC_ITEM_NAME / METRIC_ITEM_NAME).read_text())
-    except (OSError, ValueError):
+class Folder:
+    """The steps of a folder."""
+
+    def __init__(self, directory: Any, options: CheckpointManagerOptions) -> None:
+        """Of a folder, which need not be there."""
+        self.path = as_path(directory)
+        self.name_format = options.step_name_format or steps.standard_name_format(
+            step_prefix=options.step_prefix, step_format_fixed_length=options.step_format_fixed_length
+        )
+        self._options = options
+        self._bucket = self.path if isinstance(self.path, BucketPath) else None
+        self._location = Location(self.path) if self._bucket is None else self._bucket.location
+        self._forms = steps.forms_of(self.name_format)
+        job = _job.chosen(None) if options.single_host_load_and_broadcast else None
+        with as_orbax():
+            self._steps = Steps(self._location, self._forms, job)
+
+    @property
+    def _engine(self) -> _native.Steps:
+        """The engine's steps. Names of a form that it does not know are found by whoever made the form."""
+        if self._forms is not None:
+            return self._steps.native
+        found = self.name_format.find_all(self.path) if self.path.exists() else ()
+        given = [(each.step, each.path.name) for each in found]
+        return _native.Steps(place("directory", self._location), None, given)
+
+    # ---- what is there --------------------------------------------------------------------------------------------
+
+    def listed(self) -> dict[int, PolicyCheckpointInfo]:
+        """The steps that are there, by number: as process 0 sees them, where the options say so."""
+
+        def look() -> Any:
+            return [[number, seconds, metrics] for number, _, _, seconds, metrics, _ in self._engine.list()[0]]
+
+        return {found[0]: self._info(*found) for found in self._steps.of_rank_0("orbax-steps", look)}
+
+    def _info(self, number: int, seconds: float | None, metrics: str) -> PolicyCheckpointInfo:
+        when = datetime.datetime.fromtimestamp(seconds or 0, tz=datetime.UTC)
+        return PolicyCheckpointInfo(number, when, _with_numbers(json.loads(metrics)) or None)
+
+    def path_of(self, step: int) -> Any:
+        """Where a new step of this number goes."""
+        return steps.build_step_path(self.path, self.name_format, step)
+
+    def find(self, step: int) -> Any:
+        """The path of a step that is there; `None` if it is not."""
+        found = self._engine.find(step) if step >= 0 else None
+        return None if found is None else self.path / found[1]
+
+    @contextlib.contextmanager
+    def reading(self, step: int) -> Iterator[None]:
+        """Keeps a step from being deleted meanwhile, by this program or another, where the folder can be written to."""
+        lease = None
+        # Where it is gone the restore says so.
+        with contextlib.suppress(RegrowError):
+            lease = self._engine.lease(step)
+        try:
+            yield
+        finally:
+            if lease is not None:
+                lease.release()
+                self._leave_nothing()
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Makes the folder, in all processes before any of them goes on."""
+        if self._bucket is None and _saving.is_primary():
+            mode = getattr(self._options.file_options, "path_permission_mode", None)
+            is_new = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            if is_new and mode is not None:
+                os.chmod(self.path, mode)
+        _saving.barrier(f"{self.path}:created", 300)
+
+    def check_writer(self) -> None:
+        """Refuses to write beside a `regrow.Manager`, which writes alone.
+
+        Raises:
+            AlreadyExistsError: if one has this folder, in this program or another.
+        """
+        own = self.path / _OWN
+        if not _saving.is_primary() or not (own / ("writer.lock" if self._bucket is None else "writer.json")).exists():
+            return
+        for left in reversed(range(_LOCK_TRIES)):
+            try:
+                # Others of this package, who only ask as this does, have it for a moment.
+                self._steps.native.lock().release()
+                return
+            except AlreadyExistsError:
+                if left == 0:
+                    raise
+                time.sleep(_LOCK_PACE_SECONDS)
+
+    def point(self) -> None:
+        """Says which step is newest, where lists are long: in a bucket."""
+        if self._bucket is not None and _saving.is_primary():
+            self._engine.refresh()
+
+    def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
+        """Deletes steps, or moves them where the options say; those that are still there: somebody reads them, or why.
+
+        Process 0 deletes.
+        """
+        if not numbers or not _saving.is_primary():
+            return {}
+        native = self._engine
+        left: dict[int, RegrowError | None] = {}
+        if self._options.todelete_full_path is not None:
+            read = set(native.leased())
+            left = dict.fromkeys(number for number in numbers if number in read)
+            numbers = [number for number in numbers if number not in read]
+            for number in numbers:
+                self._copy_aside(native, number, self._options.todelete_full_path)
+        for number, *_, what, _, _, finding in native.delete(numbers, self._options.todelete_subdir, False):
+            if what in ("leased", "failed"):
+                left[number] = None if finding is None else from_native(*finding, None)
+        self._leave_nothing()
+        return left
+
+    def _copy_aside(self, native: _native.Steps, number: int, full_path: str) -> None:
+        """Copies a step to another place: below the folder, or of the bucket."""
+        found = native.find(number)
+        if found is None:
+            return
+        now = datetime.datetime.now(tz=datetime.UTC).strftime("%Y%m%d-%H%M%S-%f")
+        name = f"{found[1]}-{now}"
+        if self._bucket is None:
+            target: Any = self.path / full_path / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            scheme, _, rest = str(self._bucket).partition("://")
+            bucket = rest.partition("/")[0]
+            target = self._bucket / f"{scheme}://{bucket}/{full_path.strip('/')}/{name}"
+        copy(self.path / found[1], target)
+
+    def clean_up(self) -> None:
+        """Removes what broken saves have left, where the options say so; what is being written by regrow stays."""
+        if not self._options.cleanup_tmp_directories or not _saving.is_primary():
+            return
+        for name in self._engine.list()[1]:
+            path = self.path / name
+            at = place("path", self._location / name)
+            try:
+                _native.remove(at, True, False)
+            except AlreadyExistsError as error:
+                # Written to lately. Regrow's writers hold a lock; of others nobody knows, and their caller has asked.
+                if self._bucket is None and not _is_locked(path):
+                    _native.remove(at, True, True)
+                else:
+                    _log.warning("%s was not removed: %s", path, error)
+            except RegrowError as error:
+                _log.warning("%s was not removed: %s", path, error)
+
+    def _leave_nothing(self) -> None:
+        """Removes the folders of leases, where nobody has put anything into them."""
+        if self._bucket is not None:
+            return
+        for folder in (os.path.join(_OWN, "leases"), os.path.join(_OWN, "deleting"), _OWN):
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.path, folder))
+
+    # ---- what the folder says of itself ---------------------------------------------------------------------------
+
+    def write_root_metadata(self, given: Mapping[str, Any] | None) -> None:
+        """Writes the folder's own metadata, once."""
+        file = self.path / METADATA_ITEM_NAME / "_ROOT_METADATA"
+        is_wanted = given is not None and self._options.save_root_metadata and not self._options.read_only
+        if not is_wanted or not _saving.is_primary() or file.exists():
+            return
+        text = json.dumps({"internal_metadata": {}, "custom_metadata": dict(given or {})})
+        if self._bucket is not None:
+            file.write_text(text)
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        staged = file.parent / f"_ROOT_METADATA{TMP_DIR_SUFFIX}"
+        staged.write_text(text)
+        os.replace(staged, file)
+
+    def read_root_metadata(self) -> RootMetadata | None:
+        """The folder's own metadata; `None` where there is none."""
+        for name in ("_ROOT_METADATA", "metadata"):
+            try:
+                told = json.loads((self.path / METADATA_ITEM_NAME / name).read_text())
+            except (OSError, ValueError):
+                continue
+            known = told.get("custom_metadata")
+            unknown = {key: value for key, value in told.items() if key not in ("custom_metadata", "internal_metadata")}
+            return RootMetadata(told.get("internal_metadata") or {}, {**unknown, **(known or {})})
         return None
 
 
-def remove(directory: Any, path: Any, options: CheckpointManagerOptions) -> None:
-    """Deletes a step, or moves it to where the options say."""
-    if not _saving.is_primary():
-        return
-    kept = options.todelete_full_path or options.todelete_subdir
-    if kept is not None:
-        target = directory / kept
-        target.mkdir(parents=True, exist_ok=True)
-        os.rename(path, target / path.name)
-        return
-    # Under this name no list has it, however far the deletion comes.
-    doomed = directory / f"{path.name}{TMP_DIR_SUFFIX}-deleted"
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
+def _is_locked(folder: Any) -> bool:
+    """Whether a writer of regrow has this temporary folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
-def create(directory: Any, options: CheckpointManagerOptions) -> None:
-    """Makes the folder, in all processes before any of them goes on."""
-    if _saving.is_primary():
-        mode = getattr(options.file_options, "path_permission_mode", None)
-        directory.mkdir(parents=True, exist_ok=True)
-        if mode is not None:
-            os.chmod(directory, mode)
-    _saving.barrier(f"{directory}:created", 300)
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-def clean_up(directory: Any, options: CheckpointManagerOptions) -> None:
-    """Removes what broken saves have left, where the options say so."""
-    if options.cleanup_tmp_directories and _saving.is_primary() and directory.exists():
-        for child in directory.iterdir():
-            if child.is_dir() and is_temporary(child):
-                shutil.rmtree(child)
-
-
-def write_root_metadata(directory: Any, given: Mapping[str, Any] | None, options: CheckpointManagerOptions) -> None:
-    """Writes the folder's own metadata, once."""
-    file = directory / METADATA_ITEM_NAME / "_ROOT_METADATA"
-    is_wanted = given is not None and options.save_root_metadata and not options.read_only
-    if is_wanted and _saving.is_primary() and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        staged = file.parent / f"_ROOT_METADATA{TMP_DIR_SUFFIX}"
-        staged.write_text(json.dumps({"internal_metadata": {}, "custom_metadata": dict(given or {})}))
-        os.replace(staged, file)
-
-
-def read_root_metadata(directory: Any) -> RootMetadata:
-    """The folder's own metadata; empty where there is none."""
-    for name in ("_ROOT_METADATA", "metadata"):
-        try:
-            told = json.loads((directory / METADATA_ITEM_NAME / name).read_text())
-        except (OSError, ValueError):
-            continue
-        known = told.get("custom_metadata")
-        unknown = {key: value for key, value in told.items() if key not in ("custom_metadata", "internal_metadata")}
-        return RootMetadata(told.get("internal_metadata") or {}, {**unknown, **(known or {})})
-    return RootMetadata()
+def _with_numbers(metrics: Any) -> Any:
+    """Metrics with numbers where the engine has words for them."""
+    if isinstance(metrics, dict):
+        return {name: _with_numbers(value) for name, value in metrics.items()}
+    if isinstance(metrics, list):
+        return [_with_numbers(value) for value in metrics]
+    return _NOT_FINITE.get(metrics, metrics) if isinstance(metrics, str) else metrics

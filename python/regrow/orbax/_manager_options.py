@@ -40,13 +40,19 @@ class CheckpointManagerOptions:
         create: Make the folder.
         cleanup_tmp_directories: Remove at the start what broken saves have left.
         save_on_steps: Save these steps besides.
-        todelete_subdir, todelete_full_path: Move steps there instead of deleting them.
+        single_host_load_and_broadcast: Process 0 looks for steps, and tells the others.
+        todelete_subdir: Move steps into this folder below, instead of deleting them.
+        todelete_full_path: Move them there, from the root of the bucket on.
+        enable_background_delete: `wait_until_finished` does not wait for deletions; `close` does.
         read_only: Neither save nor delete.
         enable_async_checkpointing: Save in the background.
         async_options: See `AsyncOptions`.
         should_save_fn: Says instead whether to save, from the step and the last one saved.
         save_decision_policy: Says instead whether to save.
         preservation_policy: Says instead what is kept.
+        prevent_write_metrics: Metrics are used and not stored.
+        save_root_metadata: Write the metadata that the manager is given.
+        file_options: `path_permission_mode` of the folders that are made.
 
     All others are accepted and change nothing: the engine decides.
     """
@@ -94,6 +100,19 @@ class CheckpointManagerOptions:
             raise ValueError("Setting of `max_to_keep` must be None or non-negative.")
         if self.todelete_subdir is not None and self.todelete_full_path is not None:
             raise ValueError("`todelete_subdir` and `todelete_full_path` cannot both be set: steps go to one place.")
+        is_form_broadcast = getattr(self.step_name_format, "single_host_load_and_broadcast", False)
+        if is_form_broadcast and not self.single_host_load_and_broadcast:
+            raise ValueError(
+                "`step_name_format.single_host_load_and_broadcast=True` needs"
+                " `CheckpointManagerOptions.single_host_load_and_broadcast=True`."
+            )
+        if self.single_host_load_and_broadcast and self.step_name_format is not None and not is_form_broadcast:
+            raise ValueError(
+                "`CheckpointManagerOptions.single_host_load_and_broadcast=True` needs"
+                " `step_name_format.single_host_load_and_broadcast=True`."
+            )
+        if self.enable_per_process_directory_creation and self.multiprocessing_options.primary_host is not None:
+            raise ValueError("`enable_per_process_directory_creation` goes only with `primary_host=None`.")
         if self.read_only:
             self.save_interval_steps = 0
             for name, value in _WRITES.items():

@@ -8,16 +8,23 @@ import os
 import pathlib
 from typing import Any
 
+from ._bucket_path import BucketPath, bucket_path
+
 TMP_DIR_SUFFIX = ".orbax-checkpoint-tmp"
 COMMIT_SUCCESS_FILE = "commit_success.txt"
 
 
 def as_path(path: Any) -> Any:
-    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``."""
-    text = os.fspath(path)
+    """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``; of a bucket one that reads through the engine."""
+    found = bucket_path(path)
+    return path_class()(os.fspath(path)) if found is None else found
+
+
+def path_class() -> Any:
+    """The class of paths of the local file system."""
     with contextlib.suppress(ImportError):
-        return importlib.import_module("etils.epath").Path(text)
-    return pathlib.Path(text)
+        return importlib.import_module("etils.epath").Path
+    return pathlib.Path
 
 
 def absolute(path: Any) -> Any:
@@ -39,7 +46,7 @@ def is_temporary(path: Any) -> bool:
 
 
 def is_finalized(path: Any) -> bool:
-    """Whether a folder has been committed.
+    """Whether a folder has been committed: in a bucket by its marker, on a disk by its name.
 
     Raises:
         FileNotFoundError, NotADirectoryError: if it is no folder.
@@ -49,4 +56,6 @@ def is_finalized(path: Any) -> bool:
         raise FileNotFoundError(f"Checkpoint path {path} does not exist.")
     if not path.is_dir():
         raise NotADirectoryError(f"Checkpoint path {path} is not a directory.")
+    if isinstance(path, BucketPath) and not (path / COMMIT_SUCCESS_FILE).is_file():
+        return False
     return not is_temporary(path)

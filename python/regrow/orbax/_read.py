@@ -72,7 +72,7 @@ def open_pytree(path: Any, registry: Any = None) -> Stored:
             raise UncommittedError(
                 f"Found incomplete checkpoint at {path}.\n  help: restore one that was committed", file=str(path)
             )
-        checkpoint = open_checkpoint(str(path))
+        checkpoint = open_checkpoint(path)
         tree = checkpoint.tree
     flat, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_end)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]

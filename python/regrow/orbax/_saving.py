@@ -194,7 +194,7 @@ def _begin_items(
 ) -> Pending:
     """One publication of all items. What handlers of others write is written before this returns."""
     began = time.perf_counter()
-    save = ItemsSave(str(path), layout=_settings.layout(), overwrite=overwrite, metadata=about.custom_metadata)
+    save = ItemsSave(path, layout=_settings.layout(), overwrite=overwrite, metadata=about.custom_metadata)
     try:
         for name, args in items.items():
             _add_item(save, name, handler.handler_for_save(name, args), args, saver)

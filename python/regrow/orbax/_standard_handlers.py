@@ -57,9 +57,9 @@ class OwnHandler(AsyncCheckpointHandler):
         """Saves at a path what was planned; with a `saver` in the background, with a future of it."""
         tree, options = self.plan(args) if planned is None else planned
         if saver is None:
-            save_pytree(str(directory), tree, progress=False, overwrite=overwrite, **options)
+            save_pytree(directory, tree, progress=False, overwrite=overwrite, **options)
             return []
-        return [SaveFuture(saver.save(str(directory), tree, when_busy="queue", overwrite=overwrite, **options))]
+        return [SaveFuture(saver.save(directory, tree, when_busy="queue", overwrite=overwrite, **options))]
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves at a path, over an empty folder or what is there."""

@@ -1,12 +1,14 @@
 """A manager of steps, with the constructors and keywords that Orbax has had, the older ones too.
 
-The list of steps is what storage has committed: a save in progress, or one that failed, is in no list.
+The list of steps is what storage has committed: a save in progress, or one that failed, is in no list. Other managers
+may write to the folder at the same time: each deletes only steps that it has listed or saved itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
-import json
 import logging
 import os
 import time
@@ -15,30 +17,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from .._async import AsyncSaver
-from . import _retention, _saving
-from ._composite import CompositeArgs, CompositeCheckpointHandler
+from .._errors import InvalidArgumentError
+from . import _manager_policies, _saving
+from ._bucket_path import BucketPath
+from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError, as_orbax
-from ._manager_folder import (
-    METADATA_ITEM_NAME,
-    METRIC_ITEM_NAME,
-    clean_up,
-    create,
-    listed,
-    read_info,
-    read_root_metadata,
-    remove,
-    write_root_metadata,
-)
+from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
+from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions
-from ._manager_restore import DEFAULT_ITEM_NAME, Restorer, is_composite
-from ._paths import as_path, is_temporary
-from ._standard_handlers import PyTreeCheckpointHandler
+from ._manager_records import RestoreRecord, SaveRecord
+from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
+from ._manager_saves import Followed, Tracked
+from ._paths import is_finalized, is_temporary
 from .checkpoint_args import is_args
-from .checkpoint_managers import DecisionContext, PolicyCheckpointInfo
-from .checkpointers import Background, call_of
+from .checkpoint_managers import PolicyCheckpointInfo
+from .checkpointers import Background
+from .metadata import RootMetadata
 from .multihost import reached_preemption
 from .options import AsyncOptions
-from .path import step as steps
 
 __all__ = [
     "DEFAULT_ITEM_NAME",
@@ -86,38 +82,29 @@ class CheckpointManager:
         Raises:
             ValueError: for `checkpointers` with `item_names`, `item_handlers` or `handler_registry`.
         """
-        for name, other in (("item_names", item_names), ("item_handlers", item_handlers)):
-            if checkpointers is not None and other is not None:
-                raise ValueError(f"`{name}` and `checkpointers` are mutually exclusive - do not use together.")
-        if handler_registry is not None and (checkpointers is not None or item_handlers is not None):
-            raise ValueError("`handler_registry` excludes `checkpointers` and `item_handlers`: add to the registry.")
-        if options is not None and options.preservation_policy is not None and options.max_to_keep is not None:
-            raise ValueError("`preservation_policy` and `max_to_keep` are mutually exclusive - do not use together.")
-        self._directory = as_path(directory)
         self._options = options or CheckpointManagerOptions()
+        check_constructor(checkpointers, item_names, item_handlers, handler_registry, self._options)
         self._logger = logger
+        self._items = Items(checkpointers, item_handlers, handler_registry)
+        self._composite = self._items.composite
+        self._restorer = Restorer(self._composite, self._items.is_by_name)
+        self._is_async = self._items.is_async and self._options.enable_async_checkpointing
         self._saver = AsyncSaver()
         self._background = Background()
+        self._tracked: Tracked | None = None
+        self._followed = Followed()
+        self._last_save: float | None = None
         self._is_closed = False
-        self._saving_step: int | None = None
-        self._name_format = self._options.step_name_format or steps.standard_name_format(
-            step_prefix=self._options.step_prefix, step_format_fixed_length=self._options.step_format_fixed_length
-        )
-        given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
-        is_async = checkpointers is None or _any_async(checkpointers)
-        self._is_async = is_async and self._options.enable_async_checkpointing
-        """Whether saves go on in the background: with checkpointers, if one of them does that."""
-        self._is_by_name = isinstance(given, Mapping)
-        """Whether bare items are given by name."""
-        handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
-        self._composite = CompositeCheckpointHandler(handler_registry=handler_registry)
-        self._composite._handlers |= {name: handler for name, handler in handlers.items() if handler is not None}
-        self._restorer = Restorer(self._composite, self._is_by_name)
+        self._folder = Folder(directory, self._options)
+        self._directory = self._folder.path
         if self._options.create and not self._options.read_only:
-            create(self._directory, self._options)
-        clean_up(self._directory, self._options)
-        write_root_metadata(self._directory, metadata, self._options)
+            self._folder.create()
+        self._folder.clean_up()
+        self._given_metadata = dict(metadata or {})
+        self._folder.write_root_metadata(metadata)
         self._infos: dict[int, PolicyCheckpointInfo] = {}
+        self._doomed: set[int] = set()
+        """Steps that are being deleted."""
         self.reload()
 
     # ---- what is there ----------------------------------------------------------------------------------------
@@ -145,20 +132,16 @@ class CheckpointManager:
         """The best by `best_fn`, the latest of several; the latest step where nothing is measured."""
         if self._options.best_fn is None:
             return self.latest_step()
-        measured = [info for info in self._listed() if info.metrics is not None]
-        if not measured:
-            return None
-        sign = 1 if self._options.best_mode == "max" else -1
-        best = self._options.best_fn
-        return max(measured, key=lambda info: (sign * best(info.metrics), info.step)).step
+        return _manager_policies.best(self._listed(), self._options)
 
     def reload(self) -> None:
         """Looks for steps anew."""
-        self._infos = listed(self._directory, self._name_format)
+        with as_orbax():
+            self._infos = self._folder.listed()
 
     def _listed(self) -> list[PolicyCheckpointInfo]:
         """In the order in which they were saved: of those that were there, by number."""
-        return list(self._infos.values())
+        return [info for info in list(self._infos.values()) if info.step not in self._doomed]
 
     def metrics(self, step: int) -> Any:
         """The metrics of a step; `None` if it has none."""
@@ -172,7 +155,8 @@ class CheckpointManager:
             FileNotFoundError: if there is no such step.
         """
         if step is None:
-            return read_root_metadata(self._directory)
+            given = self._given_metadata if self._options.read_only else {}
+            return self._folder.read_root_metadata() or RootMetadata(custom_metadata=given)
         self._wait_for(step)
         found = self._composite.metadata(self._path_of_stored(step))
         found.item_metadata = self._unwrapped(found.item_metadata)
@@ -193,43 +177,27 @@ class CheckpointManager:
         return items.get(DEFAULT_ITEM_NAME, items)
 
     def _path_of_stored(self, step: int) -> Any:
-        found = steps.maybe_find_step_metadata(self._directory, self._name_format, step=step)
+        with as_orbax():
+            found = self._folder.find(step)
         if found is None:
-            path = steps.build_step_path(self._directory, self._name_format, step)
-            raise FileNotFoundError(f"Directory does not exist: {path}")
-        return found.path
+            raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
+        return found
 
     # ---- saving -----------------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save this step."""
-        options = self._options
-        if options.read_only:
+        if self._options.read_only:
             return False
-        last = self._last_step()
-        if last is not None and last >= step:
-            return False
-        preempted = self.reached_preemption(step)
-        listed = self._listed()
-        if options.save_decision_policy is not None:
-            context = DecisionContext(
-                is_saving_in_progress=self.is_saving_in_progress(),
-                reached_preemption=preempted,
-                multiprocessing_options=options.multiprocessing_options,
-            )
-            now = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC))
-            return bool(options.save_decision_policy.should_save(now, listed, context=context))
-        if preempted:
-            return True
-        if options.should_save_fn is not None:
-            return bool(options.should_save_fn(step, last))
-        is_due = options.save_interval_steps > 0 and step % options.save_interval_steps == 0
-        return last is None or is_due or step in (options.save_on_steps or ())
-
-    def _last_step(self) -> int | None:
-        """The last step that is there, or being saved."""
-        known = [*self._infos, *([] if self._saving_step is None else [self._saving_step])]
-        return max(known, default=None)
+        tracked = self._tracked
+        saving = [] if tracked is None or tracked.is_done else [tracked.info]
+        return _manager_policies.is_due(
+            step,
+            [*self._listed(), *saving],
+            self._options,
+            is_saving=self.is_saving_in_progress(),
+            preempted=self.reached_preemption(step),
+        )
 
     def reached_preemption(self, step: int) -> bool:
         """Whether JAX' preemption service wants a save; false where the service is off."""
@@ -276,78 +244,73 @@ class CheckpointManager:
             args, items = items, None
         if not force and not self.should_save(step):
             return False
-        self.wait_until_finished()
+        record = SaveRecord(step, directory=str(self._directory), synchronous=not self._is_async)
+        record.waits(self._last_save)
+        # For the write before, and not for the deletions that follow it.
+        self._wait_for_write()
+        if step in self._doomed:
+            self._followed.wait()
+        record.begins()
         if step in self._infos or (not force and not self.should_save(step)):
             if force:
                 raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
             return False
-        composite = self._composite_args(items, save_kwargs, args)
-        self._begin(step, composite, metrics, custom_metadata)
+        self._begin(step, self._items.of_save(items, save_kwargs, args), metrics, custom_metadata)
+        record.returns()
+        self._tell(record)
         return True
-
-    def _composite_args(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
-        """All items with their arguments, by name."""
-        if args is not None:
-            return dict(args.items()) if is_composite(args) else {DEFAULT_ITEM_NAME: args}
-        by_name = items if self._is_by_name else {DEFAULT_ITEM_NAME: items}
-        if not isinstance(by_name, Mapping):
-            raise ValueError(f"expected a dict of items by name, found {type(items).__name__}")
-        keywords = save_kwargs or {}
-        out = {}
-        for name, item in by_name.items():
-            own = (keywords.get(name) or {}) if self._is_by_name else keywords
-            handler = self._composite._handlers.get(name)
-            if handler is None:
-                handler = self._composite._handlers[name] = PyTreeCheckpointHandler()
-            call = call_of(handler, (item,), dict(own), for_save=True)
-            out[name] = item if call.args is None else call.args
-        return out
 
     def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
         path = self.path_of(step)
         mode = self._options.file_options.path_permission_mode if self._options.file_options else None
         timeout = self._options.async_options.timeout_secs if self._options.async_options else 1200
         about = _saving.About(custom, None if self._options.prevent_write_metrics else metrics, mode, timeout)
+        with as_orbax():
+            self._folder.check_writer()
         # What lies there is no step: an empty folder, or what a broken deletion has left.
         is_empty = path.exists() and not any(path.iterdir())
         call = _saving.Call(CompositeArgs(**items))
         saver = self._saver if self._is_async else None
         pending = _saving.begin(self._composite, path, call, overwrite=is_empty, saver=saver, about=about)
-        finish = self.keep_track(step, pending.finish)
-        if saver is None:
-            finish()
-        else:
-            self._background.run(finish)
+        tracked = self.keep_track(step, pending.finish, metrics)
+        if saver is not None:
+            self._background.run(tracked.finish)
+            return
+        try:
+            tracked()
+        except BaseException:
+            # Told now, and not once more.
+            self._tracked = None
+            raise
+        if not self._options.enable_background_delete:
+            self._followed.wait()
 
     def path_of(self, step: int) -> Any:
         """Where a step is, or would be."""
-        return steps.build_step_path(self._directory, self._name_format, step)
+        return self._folder.path_of(step)
 
-    def keep_track(self, step: int, finish: Callable[[], None]) -> Callable[[], bool]:
+    def keep_track(self, step: int, finish: Callable[[], None], metrics: Any = None) -> Tracked:
         """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones."""
-        began, path = time.time(), self.path_of(step)
-        self._saving_step = step
+        info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
-        def run() -> bool:
-            try:
-                finish()
-            finally:
-                self._saving_step = None
+        def work() -> None:
+            finish()
+            self._last_save = time.time()
             self._infos.pop(step, None)
-            self._infos[step] = read_info(step, path)
-            self._tell({"event_type": "save", "step": step, "directory": str(path), "seconds": time.time() - began})
-            self._prune()
+            self._infos[step] = info
             callback = getattr(self._options.async_options, "post_finalization_callback", None)
             if callback is not None:
                 callback()
-            return True
+            self._followed.add(self._tidy, step)
 
-        return run
+        self._tracked = tracked = Tracked(info, work)
+        return tracked
 
-    def _tell(self, record: dict[str, Any]) -> None:
-        _log.info("%s", json.dumps(record))
+    def _tell(self, record: SaveRecord | RestoreRecord) -> None:
+        entry = dataclasses.asdict(record)
+        _log.info("%s", entry)
         if self._logger is not None:
-            self._logger.log_entry(record)
+            self._logger.log_entry(entry)
 
     # ---- restoring --------------------------------------------------------------------------------------------
 
@@ -375,33 +338,37 @@ class CheckpointManager:
             FileNotFoundError: if there is no such step, or none at all.
             KeyError: for an item that is not there.
         """
-        path = self._path_to_restore(step, directory)
+        folder = self._folder if directory is None else Folder(directory, self._options)
+        path, number = self._path_to_restore(folder, step)
         if args is None and is_args(items):
             args, items = items, None
-        began = time.time()
-        with as_orbax():
+        record = RestoreRecord(number, directory=str(folder.path))
+        with as_orbax(), contextlib.nullcontext() if number is None else folder.reading(number):
             result = self._restorer.restore(path, items, restore_kwargs, args)
-        self._tell({"event_type": "restore", "step": step, "directory": str(path), "seconds": time.time() - began})
+        record.returns()
+        self._tell(record)
         return result
 
-    def _path_to_restore(self, step: Any, directory: Any) -> Any:
-        root = self._directory if directory is None else as_path(directory)
-        if directory is None:
+    def _path_to_restore(self, folder: Folder, step: Any) -> tuple[Any, int | None]:
+        """Where a step is, and its number, if that was given."""
+        is_own = folder is self._folder
+        if is_own:
             self._wait_for(step)
         if step is None:
-            step = self.latest_step() if directory is None else _latest(root, self._name_format)
+            step = self.latest_step() if is_own else max(folder.listed(), default=None)
             if step is None:
-                raise FileNotFoundError(f"No steps found in {root}.")
+                raise FileNotFoundError(f"No steps found in {folder.path}.")
+        number = None
         if isinstance(step, (str, os.PathLike)):
-            path = root / os.fspath(step)
+            path = folder.path / os.fspath(step)
         else:
-            found = steps.maybe_find_step_metadata(root, self._name_format, step=step) if root.exists() else None
-            path = steps.build_step_path(root, self._name_format, step) if found is None else found.path
+            number = step
+            path = folder.find(step) or folder.path_of(step)
         if not path.exists():
             raise FileNotFoundError(f"Checkpoint at {path} not found.")
-        if is_temporary(path):
+        if is_temporary(path) or (isinstance(path, BucketPath) and not is_finalized(path)):
             raise ValueError(f"Found incomplete checkpoint at {path}.")
-        return path
+        return path, number
 
     # ---- deleting ---------------------------------------------------------------------------------------------
 
@@ -417,45 +384,74 @@ class CheckpointManager:
         if step not in self._infos:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
         self._wait_for(step)
-        self._remove(step)
-
-    def _remove(self, step: int) -> None:
+        self._followed.wait()
+        with as_orbax():
+            left = self._folder.delete([step])
+        if step in left:
+            raise left[step] or InvalidArgumentError(f"step {step} is being read\n  help: wait for its reader")
         self._infos.pop(step, None)
-        found = steps.maybe_find_step_metadata(self._directory, self._name_format, step=step)
-        if found is not None:
-            remove(self._directory, found.path, self._options)
+        with as_orbax():
+            self._folder.point()
 
-    def _prune(self) -> None:
-        """Deletes what the options do not keep; never all of it."""
-        for step in _retention.to_delete(self._listed(), self._options):
-            self._remove(step)
+    def _tidy(self, saved: int) -> None:
+        """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
+        if self._folder.find(saved) is None:
+            return
+        doomed = _manager_policies.to_delete(self._listed(), self._options)
+        self._doomed.update(doomed)
+        try:
+            left = self._folder.delete(doomed)
+            for step in doomed:
+                if step not in left:
+                    self._infos.pop(step, None)
+            for step, error in left.items():
+                # The next save tries again.
+                _log.warning("step %d was not deleted: %s", step, error or "somebody reads it")
+        finally:
+            self._doomed.difference_update(doomed)
+        self._folder.point()
 
     # ---- waiting ----------------------------------------------------------------------------------------------
 
     def wait_until_finished(self) -> None:
-        """Waits for the save in the background, and raises what went wrong, once."""
+        """Waits for the save in the background and the deletions after it, and raises what went wrong.
+
+        Each thread is told once. With `enable_background_delete` only `close` waits for deletions.
+        """
+        self._wait_for_write()
+        if not self._options.enable_background_delete:
+            self._followed.wait()
+
+    def _wait_for_write(self) -> None:
         self._background.wait()
+        if self._tracked is not None:
+            self._tracked.wait()
 
     def _wait_for(self, step: Any) -> None:
         """Waits for the save of a step that is asked for, or of any if the latest is."""
-        if step is None or step == self._saving_step:
-            self.wait_until_finished()
+        tracked = self._tracked
+        if tracked is not None and (step is None or step == tracked.info.step):
+            self._wait_for_write()
 
     def check_for_errors(self) -> None:
         """Raises what went wrong with a save that has ended, once."""
-        self._background.check()
+        if self._tracked is not None:
+            self._tracked.check()
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is in progress."""
-        return self._background.is_busy()
+        return self._tracked is not None and not self._tracked.is_done
 
     def close(self) -> None:
-        """Waits for the save, and refuses any other."""
+        """Waits for the save and all deletions, and refuses any other save."""
         try:
-            self.wait_until_finished()
+            self._wait_for_write()
         finally:
             self._is_closed = True
-            self._composite.close()
+            try:
+                self._followed.close()
+            finally:
+                self._composite.close()
 
     def __enter__(self) -> Self:
         return self
@@ -464,23 +460,3 @@ class CheckpointManager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _handlers_of(checkpointers: Any) -> Any:
-    """The handlers of a checkpointer, or of several by name; of the original's too."""
-    if isinstance(checkpointers, Mapping):
-        return {name: _handlers_of(checkpointer) for name, checkpointer in checkpointers.items()}
-    handler = getattr(checkpointers, "handler", getattr(checkpointers, "_handler", None))
-    if handler is None:
-        raise ValueError(f"expected a checkpointer, or a dict of them, found {type(checkpointers).__name__}")
-    return handler
-
-
-def _any_async(checkpointers: Any) -> bool:
-    every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
-    return any(hasattr(checkpointer, "wait_until_finished") for checkpointer in every)
-
-
-def _latest(root: Any, name_format: Any) -> int | None:
-    found = steps.latest_step_metadata(root, name_format) if root.exists() else None
-    return None if found is None else found.step

@@ -226,10 +226,12 @@ class BestN(PreservationPolicy):
 
     def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
         """For each step whether it is kept."""
-        measured = [at for at, checkpoint in enumerate(checkpoints) if checkpoint.metrics]
+        if self.n is None or self.n == 0 or len(checkpoints) <= self.n:
+            return [self.n != 0] * len(checkpoints)
+        measured = [at for at, checkpoint in enumerate(checkpoints) if checkpoint.metrics is not None]
         measured.sort(key=lambda at: self.get_metric_fn(checkpoints[at].metrics), reverse=self.reverse)
-        best = set(measured if self.n is None else measured[max(0, len(measured) - self.n) :])
+        best = set(measured[max(0, len(measured) - self.n) :])
         return [
-            at in best or (self.keep_checkpoints_without_metrics and not checkpoint.metrics)
+            at in best or (self.keep_checkpoints_without_metrics and checkpoint.metrics is None)
             for at, checkpoint in enumerate(checkpoints)
         ]

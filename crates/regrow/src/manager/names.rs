@@ -90,6 +90,8 @@ pub struct StepNames {
     written: StepName,
     /// In the order in which they count; the one that is written is among them.
     read: Vec<StepName>,
+    /// Steps whose names have no form, by name.
+    given: BTreeMap<String, u64>,
 }
 
 impl Default for StepNames {
@@ -101,7 +103,7 @@ impl Default for StepNames {
 impl StepNames {
     /// One form, read and written.
     pub fn one(form: StepName) -> Self {
-        Self { written: form.clone(), read: vec![form] }
+        Self { written: form.clone(), read: vec![form], given: BTreeMap::new() }
     }
 
     /// One form to write, and others that are read beside it.
@@ -112,7 +114,13 @@ impl StepNames {
                 read.push(form);
             }
         }
-        Self { written, read }
+        Self { written, read, given: BTreeMap::new() }
+    }
+
+    /// These names and no others, of whatever form: who calls knows how they are made.
+    pub fn given(names: impl IntoIterator<Item = (u64, String)>) -> Self {
+        let given = names.into_iter().map(|(step, name)| (name, step)).collect();
+        Self { written: StepName::default(), read: Vec::new(), given }
     }
 
     /// The forms that the names in a folder have, the most frequent first, which is the one that is written; plain numbers
@@ -168,7 +176,14 @@ impl StepNames {
 
     /// The step of a name, and which of the forms it has.
     pub fn parse(&self, name: &str) -> Option<(u64, usize)> {
-        self.read.iter().enumerate().find_map(|(form, read)| Some((read.parse(name)?, form)))
+        let formed = self.read.iter().enumerate().find_map(|(form, read)| Some((read.parse(name)?, form)));
+        formed.or_else(|| Some((*self.given.get(name)?, 0)))
+    }
+
+    /// The names that a step may have, in the order in which they count.
+    pub fn names_of(&self, step: u64) -> impl Iterator<Item = String> + '_ {
+        let given = self.given.iter().filter(move |(_, number)| **number == step);
+        self.read.iter().map(move |form| form.format(step)).chain(given.map(|(name, _)| name.clone()))
     }
 }
 
@@ -243,6 +258,14 @@ mod tests {
         assert_eq!(names.parse("step_7"), Some((7, 0)));
         assert_eq!(names.parse("step_07"), None);
         assert_eq!(names.read().len(), 2);
+    }
+
+    #[test]
+    fn given_names_need_no_form() {
+        let names = StepNames::given([(7, "epoch-7".to_owned()), (12, "a dozen".to_owned())]);
+        assert_eq!(names.parse("a dozen"), Some((12, 0)));
+        assert_eq!(names.names_of(7).collect::<Vec<_>>(), ["epoch-7"]);
+        assert_eq!((names.parse("7"), names.names_of(8).count()), (None, 0));
     }
 
     proptest! {

@@ -201,8 +201,8 @@ impl Steps {
     /// # Errors
     /// What the storage says.
     pub fn find(&self, number: u64) -> Result<Option<Step>> {
-        for form in self.names.read() {
-            if let Looked::Committed(step) = self.look_at(number, &form.format(number))? {
+        for name in self.names.names_of(number) {
+            if let Looked::Committed(step) = self.look_at(number, &name)? {
                 return Ok(Some(*step));
             }
         }

@@ -108,7 +108,7 @@ class StandardNameFormat(NameFormat):
         """The committed steps of a folder."""
         for child in as_path(base_path).iterdir():
             step = self.parse(child.name)
-            if step is not None and child.is_dir():
+            if step is not None and child.is_dir() and is_finalized(child):
                 yield Metadata(step, child)
 
     def find_step(self, base_path: Any, step: int) -> Metadata:
@@ -118,7 +118,7 @@ class StandardNameFormat(NameFormat):
             ValueError: if it is not there.
         """
         path = as_path(base_path) / self.build_name(step)
-        if not path.exists():
+        if not path.exists() or not is_finalized(path):
             raise ValueError(f"No step path found with name={path.name}, step={step} in {base_path}")
         return Metadata(step, path)
 
@@ -161,6 +161,25 @@ def composite_name_format(write_name_format: NameFormat, read_name_formats: Sequ
     if write_name_format not in read_name_formats:
         raise ValueError(f"{read_name_formats} must include {write_name_format}.")
     return _CompositeNameFormat(write_name_format, tuple(read_name_formats))
+
+
+def forms_of(name_format: Any) -> list[tuple[str | None, int | None]] | None:
+    """Prefix and width of each name that is read, the one that is written first; `None` for names of another kind."""
+    if isinstance(name_format, _CompositeNameFormat):
+        several = [name_format.write, *(form for form in name_format.read if form != name_format.write)]
+    else:
+        several = [name_format]
+    forms = [_form_of(form) for form in several]
+    return None if None in forms else [form for form in forms if form is not None]
+
+
+def _form_of(form: Any) -> tuple[str | None, int | None] | None:
+    cls = type(form)
+    is_original = cls.__name__ == "_StandardNameFormat" and cls.__module__.split(".")[0] == "orbax"
+    # A subclass may name and find steps in its own way.
+    if (cls is not StandardNameFormat and not is_original) or form.step_prefix == "":
+        return None
+    return form.step_prefix, form.step_format_fixed_length or None
 
 
 def step_prefix_with_underscore(step_prefix: str | None) -> str:

@@ -105,7 +105,7 @@ def finish(handle: Any) -> None:
 
 def _open(path: Any, overwrite: bool, custom: Any, metrics: Any) -> ItemsSave:
     options = _checkpointables.options_of(current())
-    save = ItemsSave(str(absolute(path)), layout="orbax", orbax=options, overwrite=overwrite, metadata=custom)
+    save = ItemsSave(absolute(path), layout="orbax", orbax=options, overwrite=overwrite, metadata=custom)
     if metrics is not None:
         save.metrics(metrics)
     return save

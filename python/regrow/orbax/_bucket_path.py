@@ -1,0 +1,155 @@
+"""Paths of buckets, with what Orbax' callers and handlers ask of a path. They read through the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .. import _native
+from .._location import Location, is_url, local_path, place
+
+_LEN_MAX_BYTES = 64 << 20
+"""Longest document that is read whole."""
+
+
+def bucket_path(path: Any) -> BucketPath | None:
+    """The path, if it is one of a bucket; `None` for one of the local file system.
+
+    Raises:
+        UnsupportedError: for a URL that regrow has no storage for.
+    """
+    if isinstance(path, BucketPath):
+        return path
+    if not isinstance(path, Location):
+        if not is_url(str(path)):
+            return None
+        path = Location(path)
+    return BucketPath(path) if local_path(place("path", path)) is None else None
+
+
+class BucketPath(os.PathLike[str]):
+    """A path in a bucket: ``/``, ``exists``, ``iterdir`` and the like. There are no folders to make."""
+
+    def __init__(self, location: Location, is_folder: bool | None = None) -> None:
+        self.location = location
+        self._is_folder = is_folder
+
+    @property
+    def storage_options(self) -> Mapping[str, str]:
+        """How its storage is reached; they may be secrets."""
+        return self.location._options
+
+    @property
+    def _place(self) -> _native.Location:
+        found = place("path", self.location)
+        assert isinstance(found, _native.Location)
+        return found
+
+    def _look(self) -> str | None:
+        if self._is_folder is not None:
+            return "folder" if self._is_folder else "file"
+        return self._place.look()
+
+    # ---- names --------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.location.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> BucketPath:
+        """The path without its last part; the bucket is its own."""
+        scheme, _, rest = self.location.url.rstrip("/").partition("://")
+        above = rest.rpartition("/")[0]
+        return BucketPath(Location(f"{scheme}://{above}", **self.location._options)) if above else self
+
+    def __truediv__(self, name: Any) -> BucketPath:
+        text = os.fspath(name)
+        if is_url(text):
+            return BucketPath(Location(text, **self.location._options))
+        return BucketPath(self.location / text.strip("/"))
+
+    def joinpath(self, *names: Any) -> BucketPath:
+        """The path below this one."""
+        path = self
+        for name in names:
+            path = path / name
+        return path
+
+    def is_absolute(self) -> bool:
+        """Always."""
+        return True
+
+    def as_posix(self) -> str:
+        """The URL."""
+        return self.location.url
+
+    def __fspath__(self) -> str:
+        return self.location.url
+
+    def __str__(self) -> str:
+        return self.location.url
+
+    def __repr__(self) -> str:
+        return f"BucketPath({self.location.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BucketPath) and self.location == other.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    def __lt__(self, other: BucketPath) -> bool:
+        return self.location.url < other.location.url
+
+    # ---- what is there ------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        return self._look() is not None
+
+    def is_dir(self) -> bool:
+        """Whether there is anything below."""
+        return self._look() == "folder"
+
+    def is_file(self) -> bool:
+        """Whether an object is there."""
+        return self._look() == "file"
+
+    def iterdir(self) -> Iterator[BucketPath]:
+        """What is right below, by name.
+
+        Raises:
+            NotFoundError: (a `FileNotFoundError`) if nothing is.
+        """
+        for name, is_folder in self._place.entries():
+            yield BucketPath(self.location / name, is_folder)
+
+    def read_bytes(self) -> bytes:
+        """What an object holds.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        found = self._place.read(_LEN_MAX_BYTES)
+        if found is None:
+            raise FileNotFoundError(f"there is no object {self}")
+        return found
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """The same as text."""
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def write_bytes(self, data: bytes) -> int:
+        """Writes an object, whatever is there."""
+        self._place.write(data)
+        return len(data)
+
+    def write_text(self, text: str, encoding: str | None = None) -> int:
+        """The same of text."""
+        return self.write_bytes(text.encode(encoding or "utf-8"))
+
+    def mkdir(self, mode: int | None = None, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: a bucket has no folders."""

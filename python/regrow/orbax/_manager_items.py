@@ -1,0 +1,80 @@
+"""The items of a manager: what it was constructed with, and what a call gives it to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._composite import CompositeCheckpointHandler
+from ._manager_restore import DEFAULT_ITEM_NAME, is_composite
+from ._standard_handlers import PyTreeCheckpointHandler
+from .checkpointers import call_of
+
+
+def check_constructor(
+    checkpointers: Any, item_names: Any, item_handlers: Any, handler_registry: Any, options: Any
+) -> None:
+    """Refuses arguments of a manager that exclude each other.
+
+    Raises:
+        ValueError: for them.
+    """
+    given = {"checkpointers": checkpointers, "item_names": item_names, "item_handlers": item_handlers}
+    for name, other in given.items():
+        if checkpointers is not None and name != "checkpointers" and other:
+            raise ValueError(f"`{name}` and `checkpointers` are mutually exclusive - do not use together.")
+        if handler_registry is not None and other is not None:
+            raise ValueError(f"`{name}` and `handler_registry` are mutually exclusive: configure the registry.")
+    if item_names and item_handlers is not None and not isinstance(item_handlers, Mapping):
+        raise ValueError("`item_names` with one handler in `item_handlers`: a handler by name is needed, in a dict.")
+    if options.preservation_policy is not None:
+        for name in ("max_to_keep", "keep_time_interval", "keep_period"):
+            if getattr(options, name):
+                raise ValueError(f"`preservation_policy` and `{name}` are mutually exclusive - do not use together.")
+
+
+class Items:
+    """Which handler each item has, and whether bare items are given by name."""
+
+    def __init__(self, checkpointers: Any, item_handlers: Any, handler_registry: Any) -> None:
+        given = item_handlers if checkpointers is None else _handlers_of(checkpointers)
+        self.is_by_name = isinstance(given, Mapping)
+        """Whether bare items are given by name."""
+        self.is_async = checkpointers is None or _any_async(checkpointers)
+        """Whether saves go on in the background: with checkpointers, if one of them does that."""
+        handlers = dict(given) if isinstance(given, Mapping) else {} if given is None else {DEFAULT_ITEM_NAME: given}
+        self.composite = CompositeCheckpointHandler(handler_registry=handler_registry)
+        self.composite._handlers |= {name: handler for name, handler in handlers.items() if handler is not None}
+
+    def of_save(self, items: Any, save_kwargs: Any, args: Any) -> dict[str, Any]:
+        """All items of a save with their arguments, by name."""
+        if args is not None:
+            return dict(args.items()) if is_composite(args) else {DEFAULT_ITEM_NAME: args}
+        by_name = items if self.is_by_name else {DEFAULT_ITEM_NAME: items}
+        if not isinstance(by_name, Mapping):
+            raise ValueError(f"expected a dict of items by name, found {type(items).__name__}")
+        keywords = save_kwargs or {}
+        out = {}
+        for name, item in by_name.items():
+            own = (keywords.get(name) or {}) if self.is_by_name else keywords
+            handler = self.composite._handlers.get(name)
+            if handler is None:
+                handler = self.composite._handlers[name] = PyTreeCheckpointHandler()
+            call = call_of(handler, (item,), dict(own), for_save=True)
+            out[name] = item if call.args is None else call.args
+        return out
+
+
+def _handlers_of(checkpointers: Any) -> Any:
+    """The handlers of a checkpointer, or of several by name; of the original's too."""
+    if isinstance(checkpointers, Mapping):
+        return {name: _handlers_of(checkpointer) for name, checkpointer in checkpointers.items()}
+    handler = getattr(checkpointers, "handler", getattr(checkpointers, "_handler", None))
+    if handler is None:
+        raise ValueError(f"expected a checkpointer, or a dict of them, found {type(checkpointers).__name__}")
+    return handler
+
+
+def _any_async(checkpointers: Any) -> bool:
+    every = checkpointers.values() if isinstance(checkpointers, Mapping) else [checkpointers]
+    return any(hasattr(checkpointer, "wait_until_finished") for checkpointer in every)
