@@ -52,7 +52,7 @@ pub mod value;
 mod verify;
 
 pub use crate::options::{
-    BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
+    AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
     OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
@@ -68,7 +68,7 @@ pub use convert::{
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
 };
-pub use items::{ItemsOptions, ItemsSave};
+pub use items::{ItemsOptions, ItemsSave, WHOLE};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};
