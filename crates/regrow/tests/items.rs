@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::coordination::{Folder, Job};
-use regrow::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, Layout, WHOLE};
+use regrow::engine::{AsyncOptions, AsyncSaver, BeforeCommit, ItemsOptions, ItemsSave, Layout, WHOLE};
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, OpenOptions, Result, SaveOptions};
@@ -308,13 +308,31 @@ fn all_processes_of_a_job_write_their_shards() {
             save.tree("state", &tree, &SaveOptions::default()).unwrap();
             save.tree("orbax", &tree, &in_layout("orbax", json!(null))).unwrap();
             save.json("config", &json!({"a": 1})).unwrap();
-            save.commit().unwrap()
+            save.commit().unwrap();
+
+            // Checkpoints that are themselves one item: of a tree, and of files to which each process adds its own.
+            let service = Folder::new(Location::local(meet.path()), rank, 2).unwrap();
+            let job = Some(Job::new(Arc::new(service)));
+            let begin = |name: &str| {
+                ItemsSave::begin(place.join(name), ItemsOptions { job: job.clone(), ..Default::default() })
+            };
+            let save = begin("tree").unwrap();
+            save.tree(WHOLE, &tree, &SaveOptions::default()).unwrap();
+            save.commit().unwrap();
+            let save = begin("files").unwrap();
+            fs::write(save.folder(WHOLE).unwrap().join(format!("of_{rank}")), b"x").unwrap();
+            save.commit().unwrap();
         };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| on_rank(1));
             on_rank(0);
             other.join().unwrap();
         });
+        let whole: Tree<Leaf> = regrow::engine::load(place.join("tree")).unwrap();
+        assert_eq!(bytes_of(&whole)[0].1, cut().whole().to_c_order().unwrap());
+        assert!(regrow::verify(place.join("tree")).unwrap().is_ok());
+        let of_files = if place.is_folder() && !place.commits_by_marker() { 4 } else { 3 };
+        assert_eq!(names_in(&place.join("files")).len(), of_files, "{place}");
         for name in ["state", "orbax"] {
             let found = bytes_of(&load_item(&at, name));
             assert_eq!(found[0].1, cut().whole().to_c_order().unwrap(), "{name} in {at}");
@@ -521,4 +539,28 @@ fn folders_get_the_mode_that_is_asked_for() {
         save.commit().unwrap();
         assert_eq!((mode_of("x"), mode_of("x/config")), (mode, mode));
     }
+}
+
+#[test]
+fn the_commit_in_the_background_waits_for_what_others_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let saver = AsyncSaver::new();
+    let save = |name: &str, fails: bool| {
+        let items = begin(folder.path().join(name)).unwrap();
+        let (own, at) = (items.folder("own").unwrap(), folder.path().join(name));
+        let before_commit = BeforeCommit::new(move || {
+            assert!(!at.exists());
+            if fails {
+                return Err(regrow::Error::new(ErrorKind::Io, "it could not be written"));
+            }
+            fs::write(own.join("x"), b"late").map_err(|error| regrow::Error::io("cannot write", &own, error))
+        });
+        let options = AsyncOptions { before_commit: Some(before_commit), ..AsyncOptions::default() };
+        let trees = vec![("state".to_owned(), tree(1), SaveOptions::default())];
+        saver.save_items(items, trees, &options).unwrap().wait()
+    };
+    save("1", false).unwrap();
+    assert_eq!(fs::read(folder.path().join("1/own/x")).unwrap(), b"late");
+    assert_eq!(save("2", true).unwrap_err().kind(), ErrorKind::Io);
+    assert!(!folder.path().join("2").exists());
 }

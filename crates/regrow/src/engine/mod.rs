@@ -58,7 +58,7 @@ pub use crate::options::{
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
 pub use background::{
-    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
+    AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,
 };
 pub use convert::{
