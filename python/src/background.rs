@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use regrow::engine::{AsyncOptions, Blocked, CopyLeaves, OnEnd, WhenBusy};
+use regrow::engine::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, WhenBusy};
 use regrow::{Error, Result};
 
 use crate::checkpoint::{SaveOut, save_report};
@@ -69,6 +69,7 @@ impl AsyncSaver {
             when_busy: to_when_busy(when_busy).or_raise()?,
             copy: to_copy(copy).or_raise()?,
             check_source,
+            before_commit: None,
             on_end: Some(on_end),
             before: Blocked::default(),
         };
@@ -90,8 +91,10 @@ impl AsyncSaver {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Adds the trees that `items` keeps to it, as they are now, and commits it. `seconds` have gone by since the caller
-    /// began, `waited` of them for an earlier save.
+    /// Adds the trees that `items` keeps to it, as they are now, and commits it once `before_commit` has returned; what that
+    /// raises is for the caller to keep. `seconds` have gone by since the caller began, `waited` of them for an earlier save.
+    #[pyo3(signature = (items, copy, check_source, seconds, waited, before_commit=None))]
+    #[expect(clippy::too_many_arguments, reason = "they cross the border in one call")]
     fn save_items(
         &self,
         py: Python<'_>,
@@ -100,13 +103,21 @@ impl AsyncSaver {
         check_source: bool,
         seconds: f64,
         waited: f64,
+        before_commit: Option<Py<PyAny>>,
     ) -> PyResult<SaveHandle> {
+        let before_commit = before_commit.map(|call| {
+            BeforeCommit::new(move || {
+                let called = Python::attach(|py| call.call0(py).map(drop));
+                called.map_err(|raised| Error::invalid(format!("what was to be done before the commit raised: {raised}")))
+            })
+        });
         let on_end = OnEnd::new(|| {
             Python::try_attach(let_go);
         });
         let options = AsyncOptions {
             copy: to_copy(copy).or_raise()?,
             check_source,
+            before_commit,
             on_end: Some(on_end),
             before: Blocked { seconds, waited_seconds: waited, copied_bytes: 0 },
             ..AsyncOptions::default()

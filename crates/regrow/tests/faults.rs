@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::commit::{StagedFile, StagedFolder, StagedSiblings};
-use regrow::engine::{ItemsOptions, ItemsSave, Layout, load, verify};
+use regrow::engine::{ItemsOptions, ItemsSave, Layout, WHOLE, load, verify};
 use regrow::tree::{Key, Leaf, NodeKind, Tree, TreeBuilder};
 use regrow::{ErrorKind, SaveOptions, save_with};
 use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
@@ -29,6 +29,9 @@ const LAYOUTS: [&str; 4] = ["regrow", "safetensors", "pytree_data", ITEMS];
 /// No layout: several items in one checkpoint.
 const ITEMS: &str = "items";
 
+/// No layout: what a handler has written is the checkpoint.
+const FILES: &str = "files";
+
 /// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
 const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
 
@@ -42,10 +45,18 @@ fn options(layout: &str, overwrite: bool) -> SaveOptions {
 
 /// Saves a generation.
 fn save(target: &Path, layout: &str, generation: u8, overwrite: bool) -> regrow::Result<()> {
-    if layout != ITEMS {
+    if layout != ITEMS && layout != FILES {
         return save_with(target, &tree(generation), &options(layout, overwrite)).map(drop);
     }
     let items = ItemsSave::begin(target, ItemsOptions { overwrite, ..ItemsOptions::default() })?;
+    if layout == FILES {
+        let cannot_write = |error| regrow::Error::io("cannot write", target, error);
+        let folder = items.folder(WHOLE)?;
+        fs::write(folder.join("own"), [generation]).map_err(cannot_write)?;
+        fs::create_dir(folder.join("deep")).map_err(cannot_write)?;
+        fs::write(folder.join("deep/own"), [generation]).map_err(cannot_write)?;
+        return items.commit().map(drop);
+    }
     // Of one file: what the files of a folder need is tried without items.
     items.tree("a", &tree(generation), &options("flax", false))?;
     items.json("b", &serde_json::json!(generation))?;
@@ -74,6 +85,13 @@ fn generation(path: &Path) -> Option<u8> {
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         other => other.unwrap(),
     };
+    if path.join("own").is_file() {
+        let own = fs::read(path.join("own")).unwrap();
+        assert_eq!(own, fs::read(path.join("deep/own")).unwrap(), "a mixture of generations");
+        assert_eq!(fs::read_dir(path).unwrap().count(), 4);
+        assert!(found.is_empty() && verify(path).unwrap().findings.is_empty());
+        return Some(own[0]);
+    }
     let bytes: Vec<_> =
         found.leaves().iter().map(|leaf| leaf.as_array().unwrap().to_c_order().unwrap()).collect();
     let first = bytes[0][0];
@@ -139,7 +157,7 @@ impl Scene {
     fn sweep(&self) {
         let suffixes: Vec<String> = self.suffixes().iter().map(|&suffix| suffix.to_owned()).collect();
         match self.layout {
-            "regrow" | ITEMS => drop(StagedFolder::create(&self.target, true).unwrap()),
+            "regrow" | ITEMS | FILES => drop(StagedFolder::create(&self.target, true).unwrap()),
             "safetensors" => drop(StagedFile::create(&self.target, true).unwrap()),
             _ => drop(StagedSiblings::create(&self.target, &suffixes, true).unwrap()),
         }
@@ -173,26 +191,31 @@ fn saves_once_if_it_is_told_to() {
 fn a_save_that_is_killed_leaves_the_previous_or_the_new() {
     for layout in LAYOUTS {
         for overwrite in [false, true] {
-            let mut seen_new = false;
-            for at in 0.. {
-                let scene = Scene::new(layout, overwrite);
-                let Some(ended) = traced(&scene, writes, at, Fault::Kill) else { return };
-                let now = generation(&scene.target);
-                let context = format!("{layout}, overwrite {overwrite}, call {at}, {ended:?}");
-                assert!(now == Some(NEW) || now == scene.previous() && !seen_new, "{now:?}: {context}");
-                seen_new |= now == Some(NEW);
-                scene.sweep();
-                assert_eq!(generation(&scene.target), now, "the next save finds another: {context}");
-                assert_eq!(scene.strangers(), [""; 0], "{context}");
-                if ended.hit.is_none() {
-                    assert!(ended.stdout.contains("SAVED"), "{context}");
-                    assert!(at > 10, "{context}");
-                    break;
-                }
-            }
-            assert!(seen_new);
+            check_killed(layout, overwrite);
         }
     }
+}
+
+/// Checks saves that are killed before each of their calls that write.
+fn check_killed(layout: &'static str, overwrite: bool) {
+    let mut seen_new = false;
+    for at in 0.. {
+        let scene = Scene::new(layout, overwrite);
+        let Some(ended) = traced(&scene, writes, at, Fault::Kill) else { return };
+        let now = generation(&scene.target);
+        let context = format!("{layout}, overwrite {overwrite}, call {at}, {ended:?}");
+        assert!(now == Some(NEW) || now == scene.previous() && !seen_new, "{now:?}: {context}");
+        seen_new |= now == Some(NEW);
+        scene.sweep();
+        assert_eq!(generation(&scene.target), now, "the next save finds another: {context}");
+        assert_eq!(scene.strangers(), [""; 0], "{context}");
+        if ended.hit.is_none() {
+            assert!(ended.stdout.contains("SAVED"), "{context}");
+            assert!(at > 10, "{context}");
+            break;
+        }
+    }
+    assert!(seen_new);
 }
 
 /// How the child ended; `None` where nobody may trace, as in some containers: then there is nothing to be seen.
@@ -266,14 +289,24 @@ fn a_folder_of_whose_calls_one_fails_is_the_previous_or_the_new() {
 
 #[test]
 fn a_folder_of_items_of_whose_calls_one_fails_is_the_previous_or_the_new() {
-    // What all folders have in common is tried without items.
+    check_overwrite_failing(ITEMS);
+}
+
+/// What all folders have in common is tried without items: each call fails once.
+fn check_overwrite_failing(layout: &'static str) {
     for at in 0.. {
-        match check_failing(ITEMS, true, at, ERRORS[at % ERRORS.len()]) {
+        match check_failing(layout, true, at, ERRORS[at % ERRORS.len()]) {
             Some(true) => {}
             Some(false) => return assert!(at > 10),
             None => return,
         }
     }
+}
+
+#[test]
+fn files_of_a_handler_are_the_previous_or_the_new() {
+    check_killed(FILES, true);
+    check_overwrite_failing(FILES);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use regrow::array::{Array, Dtype, Shape};
 use regrow::coordination::{Folder, Job};
-use regrow::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, Layout};
+use regrow::engine::{AsyncOptions, AsyncSaver, BeforeCommit, ItemsOptions, ItemsSave, Layout, WHOLE};
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, OpenOptions, Result, SaveOptions};
@@ -183,7 +183,7 @@ fn a_name_is_given_once() {
     let save = begin();
     save.json("a/b", &json!({})).unwrap();
     save.json("a/c", &json!({})).unwrap();
-    for name in ["a", "a/b", "a/b/c"] {
+    for name in ["a", "a/b", "a/b/c", WHOLE] {
         assert_eq!(again(&save, name), ErrorKind::AlreadyExists, "{name}");
     }
     let save = begin();
@@ -191,7 +191,7 @@ fn a_name_is_given_once() {
     save.file("files", "y/z", b"").unwrap();
     assert_eq!(save.file("files", "x", b"").unwrap_err().kind(), ErrorKind::AlreadyExists);
     assert_eq!(again(&save, "files"), ErrorKind::AlreadyExists);
-    for name in ["../x", "", "_CHECKPOINT_METADATA", "x.orbax-checkpoint-tmp"] {
+    for name in ["../x", "/", "_CHECKPOINT_METADATA", "x.orbax-checkpoint-tmp"] {
         assert_eq!(again(&save, name), ErrorKind::InvalidArgument, "{name}");
     }
     assert_eq!(save.file("ok", "../../x", b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -308,13 +308,31 @@ fn all_processes_of_a_job_write_their_shards() {
             save.tree("state", &tree, &SaveOptions::default()).unwrap();
             save.tree("orbax", &tree, &in_layout("orbax", json!(null))).unwrap();
             save.json("config", &json!({"a": 1})).unwrap();
-            save.commit().unwrap()
+            save.commit().unwrap();
+
+            // Checkpoints that are themselves one item: of a tree, and of files to which each process adds its own.
+            let service = Folder::new(Location::local(meet.path()), rank, 2).unwrap();
+            let job = Some(Job::new(Arc::new(service)));
+            let begin = |name: &str| {
+                ItemsSave::begin(place.join(name), ItemsOptions { job: job.clone(), ..Default::default() })
+            };
+            let save = begin("tree").unwrap();
+            save.tree(WHOLE, &tree, &SaveOptions::default()).unwrap();
+            save.commit().unwrap();
+            let save = begin("files").unwrap();
+            fs::write(save.folder(WHOLE).unwrap().join(format!("of_{rank}")), b"x").unwrap();
+            save.commit().unwrap();
         };
         std::thread::scope(|scope| {
             let other = scope.spawn(|| on_rank(1));
             on_rank(0);
             other.join().unwrap();
         });
+        let whole: Tree<Leaf> = regrow::engine::load(place.join("tree")).unwrap();
+        assert_eq!(bytes_of(&whole)[0].1, cut().whole().to_c_order().unwrap());
+        assert!(regrow::verify(place.join("tree")).unwrap().is_ok());
+        let of_files = if place.is_folder() && !place.commits_by_marker() { 4 } else { 3 };
+        assert_eq!(names_in(&place.join("files")).len(), of_files, "{place}");
         for name in ["state", "orbax"] {
             let found = bytes_of(&load_item(&at, name));
             assert_eq!(found[0].1, cut().whole().to_c_order().unwrap(), "{name} in {at}");
@@ -392,4 +410,157 @@ fn whole_checkpoints_are_converted_and_copied() {
     assert_eq!(found.tree().len(), 6);
     found.find("ema/kernel").unwrap();
     assert!(regrow::engine::overview(&regrow::open(&path).unwrap()).contains("state/kernel"));
+}
+
+fn read(at: &Location, name: &str) -> Option<Vec<u8>> {
+    let file = at.join(name);
+    let found = file.parent().store().get(file.name_text().as_bytes(), regrow::store::ByteRange::Full);
+    found.unwrap().map(Into::into)
+}
+
+fn about(at: &Location) -> serde_json::Value {
+    serde_json::from_slice(&read(at, "_CHECKPOINT_METADATA").unwrap()).unwrap()
+}
+
+/// Files of a handler, as the checkpoint itself.
+fn save_files(at: &Location, files: &[(&str, &[u8])], options: ItemsOptions) -> Result<regrow::SaveReport> {
+    let save = ItemsSave::begin(at, options)?;
+    let folder = save.folder(WHOLE)?;
+    for (name, bytes) in files {
+        fs::create_dir_all(folder.join(name).parent().unwrap()).unwrap();
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+    save.handler(WHOLE, "my.module.Handler");
+    let report = save.commit()?;
+    assert!(!folder.exists());
+    Ok(report)
+}
+
+#[test]
+fn a_checkpoint_is_what_a_handler_has_written() {
+    let (_folder, places) = places("whole");
+    for place in places {
+        let at = place.join("x");
+        let custom = json!({"by": "me"}).as_object().unwrap().clone();
+        let options = ItemsOptions { custom_metadata: custom, ..ItemsOptions::default() };
+        // What a save within has written for itself is not that of the whole.
+        let files: [(&str, &[u8]); 4] =
+            [("own.txt", b"1"), ("deep/er/x", b"2"), ("_CHECKPOINT_METADATA", b"{}"), ("commit_success.txt", b"")];
+        save_files(&at, &files, options).unwrap();
+        assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "deep", "own.txt"]);
+        assert_eq!(read(&at, "deep/er/x").unwrap(), b"2");
+        assert_eq!(about(&at)["item_handlers"], "my.module.Handler");
+        assert_eq!(about(&at)["custom_metadata"], json!({"by": "me"}));
+        let opened = regrow::open(&at).unwrap();
+        assert!(opened.tree().is_empty() && opened.description().variant == "files");
+        let notes = opened.description().notes.join("\n");
+        assert!(notes.contains("my.module.Handler") && notes.contains("deep/, own.txt"), "{notes}");
+        assert!(regrow::verify(&at).unwrap().is_ok());
+        assert_eq!(save_files(&at, &[], ItemsOptions::default()).unwrap_err().kind(), ErrorKind::AlreadyExists);
+
+        // It knows its own files, wherever it was copied to, and no others.
+        let copied = place.join("copied");
+        regrow::copy(&at, &copied, &regrow::CopyOptions::default()).unwrap();
+        copied.store().put(b"notes.txt", "mine".into()).unwrap();
+        let error = save_files(&copied, &[("other", b"3")], overwriting()).unwrap_err();
+        assert!(error.to_string().contains("notes.txt") && !error.to_string().contains("own.txt"), "{error}");
+        assert_eq!(read(&copied, "notes.txt").unwrap(), b"mine");
+        save_files(&at, &[("other", b"3")], overwriting()).unwrap();
+        assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "other"]);
+        at.store().delete(b"other").unwrap();
+        assert_eq!(regrow::open(&at).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
+
+#[test]
+fn a_json_document_or_a_pytree_is_a_checkpoint_with_metadata_beside_it() {
+    let (_folder, places) = places("whole_tree");
+    for place in places {
+        let at = place.join("x");
+        let begin = || {
+            let custom_metadata = json!({"by": "me"}).as_object().unwrap().clone();
+            ItemsSave::begin(&at, ItemsOptions { custom_metadata, ..overwriting() }).unwrap()
+        };
+        for options in [in_layout("orbax", json!(null)), SaveOptions::default()] {
+            let save = begin();
+            save.handler(WHOLE, "x.StandardCheckpointHandler");
+            let own = SaveOptions { custom_metadata: Some(json!({"of": "the tree"})), ..options };
+            save.tree(WHOLE, &tree(3), &own).unwrap();
+            assert_eq!(save.json("beside", &json!({})).unwrap_err().kind(), ErrorKind::AlreadyExists);
+            drop(save);
+            let save = begin();
+            save.handler(WHOLE, "x.StandardCheckpointHandler");
+            save.tree(WHOLE, &tree(3), &own).unwrap();
+            assert_eq!(save.commit().unwrap().leaf_count, 3);
+            assert_eq!(about(&at)["item_handlers"], "x.StandardCheckpointHandler");
+            assert_eq!(about(&at)["custom_metadata"], json!({"by": "me"}));
+            let opened = regrow::open(&at).unwrap();
+            assert_eq!(opened.description().custom_metadata, Some(json!({"of": "the tree"})));
+            assert_eq!(bytes_of(&regrow::engine::load(&at).unwrap()), bytes_of(&tree(3)));
+            assert!(regrow::verify(&at).unwrap().is_ok());
+
+            let save = begin();
+            save.json(WHOLE, &json!({"width": 3})).unwrap();
+            save.commit().unwrap();
+            assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "metadata"]);
+            assert!(about(&at)["item_handlers"].as_str().unwrap().ends_with(".JsonCheckpointHandler"));
+            assert_eq!(regrow::open(&at).unwrap().tree().len(), 1);
+        }
+        let save = begin();
+        let refused = save.tree(WHOLE, &tree(3), &in_layout("flax", json!(null))).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        let v1 = ItemsSave::begin(&at, ItemsOptions { v1: true, ..overwriting() }).unwrap();
+        assert_eq!(v1.folder(WHOLE).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn json_that_orbax_has_written_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path().join("x"));
+    fs::create_dir(folder.path().join("x")).unwrap();
+    let about = json!({"item_handlers": "orbax.checkpoint._src.handlers.json_checkpoint_handler.JsonCheckpointHandler"});
+    at.store().put(b"_CHECKPOINT_METADATA", about.to_string().into()).unwrap();
+    at.store().put(b"commit_success.txt", "Checkpoint commit was successful to x".into()).unwrap();
+    at.store().put(b"metadata", "{}".into()).unwrap();
+    save_files(&at, &[("own", b"1")], overwriting()).unwrap();
+    assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "own"]);
+}
+
+#[test]
+fn folders_get_the_mode_that_is_asked_for() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let at = Location::local(folder.path().join("x"));
+    let mode_of = |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+    for mode in [0o750, 0o705] {
+        let save = ItemsSave::begin(&at, ItemsOptions { mode: Some(mode), ..overwriting() }).unwrap();
+        save.json("config", &json!({})).unwrap();
+        save.commit().unwrap();
+        assert_eq!((mode_of("x"), mode_of("x/config")), (mode, mode));
+    }
+}
+
+#[test]
+fn the_commit_in_the_background_waits_for_what_others_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let saver = AsyncSaver::new();
+    let save = |name: &str, fails: bool| {
+        let items = begin(folder.path().join(name)).unwrap();
+        let (own, at) = (items.folder("own").unwrap(), folder.path().join(name));
+        let before_commit = BeforeCommit::new(move || {
+            assert!(!at.exists());
+            if fails {
+                return Err(regrow::Error::new(ErrorKind::Io, "it could not be written"));
+            }
+            fs::write(own.join("x"), b"late").map_err(|error| regrow::Error::io("cannot write", &own, error))
+        });
+        let options = AsyncOptions { before_commit: Some(before_commit), ..AsyncOptions::default() };
+        let trees = vec![("state".to_owned(), tree(1), SaveOptions::default())];
+        saver.save_items(items, trees, &options).unwrap().wait()
+    };
+    save("1", false).unwrap();
+    assert_eq!(fs::read(folder.path().join("1/own/x")).unwrap(), b"late");
+    assert_eq!(save("2", true).unwrap_err().kind(), ErrorKind::Io);
+    assert!(!folder.path().join("2").exists());
 }

@@ -21,6 +21,19 @@ use crate::store::StoreExt;
 /// Files that Orbax, TensorStore and regrow write at the top of a checkpoint, besides the markers.
 const FILES: [&str; 4] = ["_sharding", "_strings.json", "commit_success.txt", "checkpoint"];
 
+/// In it a line says which names lie in a checkpoint whose files only a handler of its own knows.
+const MARKER: &str = "commit_success.txt";
+
+/// How that line begins; a list of names in JSON follows.
+const FILES_LINE: &str = "regrow files ";
+
+/// More than this is not noted: the marker stays a small file. Such a checkpoint is not overwritten.
+const FILES_LINE_LEN_MAX_BYTES: usize = 1 << 19;
+
+/// By what the name of the handler of a JSON document ends, and the file that Orbax' own has.
+const JSON_HANDLER: &str = ".JsonCheckpointHandler";
+const JSON_FILE: &str = "metadata";
+
 /// What says that npy files belong to the checkpoint.
 const NPY_MARKER: &str = "regrow-structure.json";
 
@@ -62,6 +75,9 @@ const DEPTH_MAX: usize = 8;
 /// Most of `_CHECKPOINT_METADATA` that is read to know the names of a checkpoint's items.
 const METADATA_LEN_MAX_BYTES: u64 = 1 << 20;
 
+/// The document that names the handlers.
+const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
+
 /// How many are named in an error.
 const SHOWN_MAX: usize = 5;
 
@@ -81,7 +97,7 @@ pub(crate) fn strangers_in(folder: &Location) -> Result<Vec<String>> {
 
 fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
     let mut strangers = Vec::new();
-    let mut items = None;
+    let (mut items, mut noted) = (None, None);
     let own = Own::of(folder);
     for entry in folder.entries()? {
         let name = entry.name.to_string_lossy().into_owned();
@@ -96,7 +112,7 @@ fn look_for_strangers(folder: &Location) -> Result<Vec<String>> {
             }
             false => own.has_file(&name),
         };
-        if !belongs {
+        if !belongs && !noted.get_or_insert_with(|| names_of_handler(folder)).contains(&name) {
             strangers.push(name);
         }
         if strangers.len() > SHOWN_MAX {
@@ -245,10 +261,42 @@ fn is_part(folder: &Location, has_npy: bool, depth: usize) -> Result<bool> {
     Ok(true)
 }
 
+/// The line of a commit marker that says which names belong to a checkpoint of files; nothing if they are too many.
+pub(crate) fn note_of_files(names: &[String]) -> String {
+    let list = serde_json::json!(names).to_string();
+    match list.len() > FILES_LINE_LEN_MAX_BYTES {
+        true => String::new(),
+        false => format!("\n{FILES_LINE}{list}\n"),
+    }
+}
+
+/// The names that the marker of a checkpoint notes; `None` if it notes none.
+pub(crate) fn noted_files(folder: &Location) -> Option<Vec<String>> {
+    let marker = read_short(&folder.join(MARKER), METADATA_LEN_MAX_BYTES)?;
+    let text = String::from_utf8(marker).ok()?;
+    text.lines().find_map(|line| serde_json::from_str(line.strip_prefix(FILES_LINE)?).ok())
+}
+
+/// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says so.
+fn names_of_handler(folder: &Location) -> Vec<String> {
+    let mut names = noted_files(folder).unwrap_or_default();
+    let is_json = |handler: &serde_json::Value| handler.as_str().is_some_and(|name| name.ends_with(JSON_HANDLER));
+    if handlers_in(folder).as_ref().is_some_and(is_json) {
+        names.push(JSON_FILE.to_owned());
+    }
+    names
+}
+
 /// The names of the items that the checkpoint itself lists.
 fn item_names(folder: &Location) -> Vec<String> {
-    let text = read_short(&folder.join("_CHECKPOINT_METADATA"), METADATA_LEN_MAX_BYTES);
-    let document = text.and_then(|text| serde_json::from_slice::<serde_json::Value>(&text).ok());
-    let handlers = document.as_ref().and_then(|document| document.get("item_handlers")?.as_object());
-    handlers.map(|items| items.keys().cloned().collect()).unwrap_or_default()
+    let handlers = handlers_in(folder);
+    let items = handlers.as_ref().and_then(serde_json::Value::as_object);
+    items.map(|items| items.keys().cloned().collect()).unwrap_or_default()
+}
+
+/// What the checkpoint says of its handlers.
+fn handlers_in(folder: &Location) -> Option<serde_json::Value> {
+    let text = read_short(&folder.join(CHECKPOINT_METADATA_FILE), METADATA_LEN_MAX_BYTES)?;
+    let mut document: serde_json::Value = serde_json::from_slice(&text).ok()?;
+    document.get_mut("item_handlers").map(serde_json::Value::take)
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -140,6 +141,13 @@ impl FolderFiles<'_> {
         fs::remove_file(&path).map_err(|error| Error::io("cannot remove", &path, error))?;
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner).retain(|unsynced| *unsynced != path);
         Ok(())
+    }
+
+    /// Gives a folder in it this mode.
+    pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
+        let path = self.folder.join(relative_path(below.as_bytes())?);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+            .map_err(|error| Error::io("cannot change the mode of", &path, error))
     }
 
     fn sync_later(self, path: PathBuf) {

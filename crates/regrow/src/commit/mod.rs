@@ -52,7 +52,7 @@ mod staging;
 mod target;
 mod transfer;
 
-pub(crate) use belongs::strangers_in;
+pub(crate) use belongs::{note_of_files, noted_files, strangers_in};
 pub(crate) use hold::hold;
 pub(crate) use joined_transfer::JoinedTransfer;
 pub(crate) use leftovers::{Begun, begun};

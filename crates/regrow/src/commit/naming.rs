@@ -75,6 +75,7 @@ pub(super) fn take_name(
         };
         kept.map_err(cannot_commit)?;
     }
+    staging.set_own_mode(source).map_err(cannot_commit)?;
     for _ in 0..TRIES {
         match rename_new(source, target) {
             Ok(()) => return Ok(None),
@@ -85,7 +86,7 @@ pub(super) fn take_name(
         }
         match keep_owner_and_mode(target, source) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot_commit(error)),
-            _ => {}
+            _ => staging.set_own_mode(source).map_err(cannot_commit)?,
         }
         match replace() {
             Ok(to_remove) => return Ok(to_remove),
@@ -98,6 +99,14 @@ pub(super) fn take_name(
 }
 
 impl Staging {
+    /// Gives what was written the mode that was asked for, if one was.
+    fn set_own_mode(&self, source: &Path) -> io::Result<()> {
+        match self.mode.get() {
+            Some(&mode) => fs::set_permissions(source, fs::Permissions::from_mode(mode)),
+            None => Ok(()),
+        }
+    }
+
     /// Syncs the folders, so that the names that the commit has given survive a power cut.
     fn sync_names(&self) -> Result<()> {
         let parent = self.absolute.parent().unwrap_or(&self.absolute);

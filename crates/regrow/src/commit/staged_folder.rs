@@ -199,6 +199,15 @@ impl Publication for StagedFolder {
         self.staging.stored_bytes()
     }
 
+    fn set_mode(&self, below: &str, mode: u32) -> Result<()> {
+        if below.is_empty() {
+            // Until it has its name, it can be looked into as little as what it replaces.
+            let _ = self.staging.mode.set(mode);
+            return Ok(());
+        }
+        self.files().set_mode(below, mode)
+    }
+
     fn local_folder(&self) -> Option<&Path> {
         Some(self.folder())
     }

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::leftovers::{OwnFolder, remove, sweep};
 use super::target::no_name;
@@ -88,6 +88,8 @@ pub(super) struct Staging {
     pub(super) overwrite: bool,
     /// The mode of what was to be replaced when this began.
     pub(super) found_mode: Option<u32>,
+    /// The mode that the checkpoint is to have, if that was said.
+    pub(super) mode: OnceLock<u32>,
     pub(super) durable: bool,
     pub(super) made_parents: Vec<PathBuf>,
     /// Files that are not synced yet.
@@ -127,6 +129,7 @@ impl Staging {
             absolute,
             overwrite: terms.overwrite,
             found_mode,
+            mode: OnceLock::new(),
             durable: terms.durable,
             made_parents,
             unsynced: Mutex::default(),

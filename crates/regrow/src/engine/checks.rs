@@ -2,7 +2,7 @@
 
 use super::patterns::check_patterns;
 use super::retry::Retries;
-use super::{Compression, Layout, SaveOptions, replace};
+use super::{AboutCheckpoint, Compression, Layout, SaveOptions, replace};
 use crate::error::{Error, Result};
 use crate::formats::Format;
 use crate::formats::refusals::Refusals;
@@ -82,6 +82,9 @@ pub(super) fn check_options(format: &dyn Format, options: &SaveOptions) -> Resul
         Layout::Regrow(_) => Ok(()),
         _ if options.base.is_some() => unused("base", "it belongs to the layout regrow"),
         Layout::Orbax(_) => Ok(()),
+        _ if options.about != AboutCheckpoint::default() => {
+            unused("metadata of the checkpoint beside the pytree's", "they belong to the layouts regrow and orbax")
+        }
         _ if options.strict_orbax => unused("strict_orbax", "it belongs to the layout regrow"),
         _ if is_compressed => {
             unused("compression of this kind", "the layouts regrow and orbax compress with zstd")

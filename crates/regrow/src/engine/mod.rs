@@ -52,13 +52,13 @@ pub mod value;
 mod verify;
 
 pub use crate::options::{
-    BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
+    AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
     OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
 pub use background::{
-    AsyncOptions, AsyncSaver, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
+    AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
     WhenBusy, save_async, save_async_with,
 };
 pub use convert::{
@@ -68,7 +68,7 @@ pub use convert::{
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
 };
-pub use items::{ItemsOptions, ItemsSave};
+pub use items::{ItemsOptions, ItemsSave, WHOLE};
 pub use list::{Listed, ListedState, list};
 pub use load::{Selected, load, load_with};
 pub use open::{Checkpoint, open, open_with};

@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::{LeafColumns, Structure};
 use crate::formats::{Format, ManyWriters, WriterRank};
 use crate::location::Location;
+use crate::monitor::Monitor;
 use crate::storage::{Publication, Target};
 use crate::text::counted;
 use crate::tree::{Leaf, LeafData, Tree};
@@ -58,26 +59,10 @@ pub(super) fn save_together(
     let publication = publish_together(&session, at, options)?;
     let written = many.write_share(tree, writer, &*publication, options).and_then(|()| may_commit());
     let reused_bytes = publication.reused_bytes();
-    let (stored_bytes, committed) = match writer.rank {
-        0 => {
-            session.agree("write", written)?;
-            commit(&session, many, tree, publication, options)?
-        }
-        _ => {
-            session.agree("write", written.and_then(|()| publication.finish_share()))?;
-            let committed = match session.agree("commit", Ok(())) {
-                // Who lost touch with rank 0 looks whether the checkpoint is there.
-                Err(error) if publication.is_published().unwrap_or(false) => {
-                    drop(error);
-                    Ok(())
-                }
-                committed => committed,
-            };
-            (publication.stored_bytes()?, committed)
-        }
+    let merge = |publication: &dyn Publication| {
+        many.merge(tree, &(0..writer.count).collect::<Vec<_>>(), publication, options)
     };
-    options.monitor.finish()?;
-    committed?;
+    let stored_bytes = commit_together(&session, publication, written, merge, &options.monitor)?;
     session.finish();
     Ok(SaveReport { reused_bytes, ..SaveReport::new(at.describe(), stored_bytes, tree.len(), data_bytes) })
 }
@@ -123,7 +108,8 @@ pub(super) fn write_together(
     whole: &dyn Publication,
 ) -> Result<u64> {
     let at = part.target();
-    let session = job.begin(at, "save", &options.monitor)?;
+    // Within the session of the whole, which may be of the same target.
+    let session = job.begin(at, "save-part", &options.monitor)?;
     let writer = writer_of(&session);
     // The place was looked at when the whole was begun.
     let elsewhere = WriterRank { rank: u32::MAX, ..writer };
@@ -144,18 +130,38 @@ pub(super) fn write_together(
     Ok(data_bytes)
 }
 
-/// Merges and commits, on rank 0. When the checkpoint has its name the save has succeeded, whoever hears of it.
-fn commit(
+/// Ends a save of which every process has `written` its part: rank 0 does the `rest`, and commits. Bytes of all files, on
+/// rank 0.
+///
+/// When the checkpoint has its name the save has succeeded, whoever hears of it.
+///
+/// # Errors
+/// The first of any process, in every process.
+pub(super) fn commit_together(
     session: &Session,
-    many: &dyn ManyWriters,
-    tree: &Tree<Leaf>,
     publication: Box<dyn Publication>,
-    options: &SaveOptions,
-) -> Result<(u64, Result<()>)> {
-    let writers: Vec<u32> = (0..session.size() as u32).collect();
-    let merged = many.merge(tree, &writers, &*publication, options);
-    let stored_bytes = merged.and_then(|()| publication.stored_bytes());
-    let committed = stored_bytes.and_then(|stored_bytes| {
+    written: Result<()>,
+    rest: impl FnOnce(&dyn Publication) -> Result<()>,
+    monitor: &Monitor,
+) -> Result<u64> {
+    if session.rank() > 0 {
+        session.agree("write", written.and_then(|()| publication.finish_share()))?;
+        let committed = match session.agree("commit", Ok(())) {
+            // Who lost touch with rank 0 looks whether the checkpoint is there.
+            Err(error) if publication.is_published().unwrap_or(false) => {
+                drop(error);
+                Ok(())
+            }
+            committed => committed,
+        };
+        let stored_bytes = publication.stored_bytes()?;
+        monitor.finish()?;
+        return committed.map(|()| stored_bytes);
+    }
+    session.agree("write", written)?;
+    let ended = rest(&*publication).and_then(|()| publication.stored_bytes());
+    let committed = ended.and_then(|stored_bytes| {
+        monitor.finish()?;
         publication.commit()?;
         Ok(stored_bytes)
     });
@@ -163,7 +169,7 @@ fn commit(
         Ok(stored_bytes) => {
             // Who does not hear of it finds it in the storage.
             let _ = session.agree("commit", Ok(()));
-            Ok((stored_bytes, Ok(())))
+            Ok(stored_bytes)
         }
         Err(error) => session.agree("commit", Err(error)),
     }

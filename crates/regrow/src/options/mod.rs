@@ -122,6 +122,8 @@ pub struct SaveOptions {
     pub compression: Option<Compression>,
     /// The user's own metadata: any JSON value.
     pub custom_metadata: Option<serde_json::Value>,
+    /// What is said of the checkpoint beside the pytree's own metadata (layouts regrow and orbax).
+    pub about: AboutCheckpoint,
     /// Refuse leaves that Orbax could not read back as they are, instead of escaping them (default layout only).
     pub strict_orbax: bool,
     /// An earlier checkpoint: data files in which nothing changed since are hard-linked instead of written, and
@@ -135,6 +137,15 @@ pub struct SaveOptions {
     /// The job whose processes save together, each the shards that it holds: all of them call the save, with the same
     /// tree and options. `None`: this process saves alone.
     pub job: Option<Job>,
+}
+
+/// What `_CHECKPOINT_METADATA` says of a checkpoint that is one pytree, where Orbax' readers look for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AboutCheckpoint {
+    /// By which handler Orbax reads it: the full name of a class; that of pytrees if `None`.
+    pub handler: Option<String>,
+    /// The checkpoint's own metadata; [`SaveOptions::custom_metadata`] is the pytree's.
+    pub custom_metadata: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The layouts that can be written.

@@ -3,12 +3,15 @@
 //!
 //! On a disk it is a folder of the checkpoint itself, under its temporary name. Elsewhere it lies among the temporary files
 //! of this machine, and is uploaded.
+//!
+//! What is written may be the checkpoint itself. Then the folder lies in that of the checkpoint, and what is in it moves up
+//! one floor at the end: whoever writes may replace it by another folder, as saves do.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::Publication;
+use super::{Publication, UNCOMMITTED_MARK, is_bookkeeping};
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::folders::{make_folders, random_name, sync_folder};
@@ -22,7 +25,7 @@ const DEPTH_MAX: usize = 32;
 /// A folder that was lent. Dropped, it leaves nothing outside of the checkpoint.
 #[derive(Debug)]
 pub(crate) struct Lent {
-    /// Its name in the checkpoint.
+    /// Its name in the checkpoint; empty for the checkpoint itself.
     below: String,
     path: PathBuf,
     /// Whether it is none of the checkpoint's.
@@ -32,12 +35,15 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
-    /// Makes the folder `below` of a checkpoint, or one that stands for it.
+    /// Makes the folder `below` of a checkpoint, or one that stands for it; with an empty name, for the checkpoint itself.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn new(publication: &dyn Publication, below: &str) -> Result<Self> {
         let path = match publication.local_folder() {
+            Some(folder) if below.is_empty() => {
+                folder.join(format!("{}{UNCOMMITTED_MARK}", publication.target().name_text()))
+            }
             Some(folder) => folder.join(below),
             None => std::env::temp_dir().join(temporary_name()?),
         };
@@ -61,15 +67,47 @@ impl Lent {
         self.path.join(name).exists()
     }
 
-    /// Takes over what was written: syncs it on a disk, uploads it elsewhere. What is written afterwards may be lost.
+    /// Takes over what was written, but for what is right in it and `left_out`: syncs it on a disk, uploads it elsewhere.
+    /// What is written afterwards may be lost.
     ///
     /// # Errors
     /// `InvalidArgument` for what is no file or folder; what the system or the storage says; `Cancelled`.
-    pub(crate) fn take(&self, publication: &dyn Publication) -> Result<()> {
-        self.take_folder(publication, &self.path, &self.below, 0)
+    pub(crate) fn take(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<()> {
+        self.take_folder(publication, &self.path, &self.below, 0, left_out)
     }
 
-    fn take_folder(&self, to: &dyn Publication, folder: &Path, name: &str, depth: usize) -> Result<()> {
+    /// Gives what every process has [taken](Self::take) its place in a checkpoint that is itself what was written. The names
+    /// that now lie right in it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that checkpoints have for themselves; what the system says.
+    pub(crate) fn settle(&self, publication: &dyn Publication, left_out: &[&str]) -> Result<Vec<String>> {
+        let cannot_list = |error| Error::io("cannot list", &self.path, error);
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(cannot_list)? {
+            names.extend(entry.map_err(cannot_list)?.file_name().into_string());
+        }
+        names.retain(|name| !left_out.contains(&name.as_str()));
+        names.sort();
+        if let Some(folder) = publication.local_folder() {
+            for name in &names {
+                let (from, to) = (self.path.join(name), folder.join(name));
+                fs::rename(&from, &to).map_err(|error| Error::io("cannot move", &from, error))?;
+            }
+            fs::remove_dir_all(&self.path)
+                .map_err(|error| Error::io("cannot remove the folder", &self.path, error))?;
+        }
+        Ok(names)
+    }
+
+    fn take_folder(
+        &self,
+        to: &dyn Publication,
+        folder: &Path,
+        name: &str,
+        depth: usize,
+        left_out: &[&str],
+    ) -> Result<()> {
         let cannot_list = |error| Error::io("cannot list", folder, error);
         if depth > DEPTH_MAX {
             return Err(Error::invalid("the folders of an item go too deep").in_file(folder));
@@ -81,9 +119,17 @@ impl Lent {
             let Some(file_name) = file_name.to_str() else {
                 return Err(Error::invalid("the name of a file of an item is no UTF-8").in_file(&path));
             };
-            let name = format!("{name}/{file_name}");
+            if depth == 0 && left_out.contains(&file_name) {
+                continue;
+            }
+            if name.is_empty() && is_bookkeeping(file_name) {
+                return Err(Error::invalid(format!("{file_name} is a name that checkpoints have for themselves"))
+                    .in_file(&path)
+                    .help("give the file another name"));
+            }
+            let name = if name.is_empty() { file_name.to_owned() } else { format!("{name}/{file_name}") };
             if kind.is_dir() {
-                self.take_folder(to, &path, &name, depth + 1)?;
+                self.take_folder(to, &path, &name, depth + 1, &[])?;
             } else if !kind.is_file() {
                 return Err(Error::invalid("an item has something in it that is no file and no folder")
                     .in_file(&path)
@@ -134,18 +180,23 @@ fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
     out.finish().map(drop)
 }
 
-/// Copies local files, or a folder of them, into a checkpoint.
+/// Copies a local file, or a folder of them but for what is right in it and `left_out`, into a checkpoint.
 ///
 /// # Errors
 /// As [`Lent::take`]; `NotFound` if nothing is at the path.
-pub(crate) fn copy_in(to: &dyn Publication, from: &Location, name: &str) -> Result<()> {
+pub(crate) fn copy_in(
+    to: &dyn Publication,
+    from: &Location,
+    name: &str,
+    left_out: &[&str],
+) -> Result<()> {
     let path = from.local_path()?;
     let kind = fs::metadata(path).map_err(|error| Error::io("cannot read", path, error))?;
     if !kind.is_dir() {
         return upload(to, path, name);
     }
     let lent = Lent { below: name.to_owned(), path: path.to_owned(), is_temporary: true, pid: 0 };
-    lent.take(to)
+    lent.take(to, left_out)
 }
 
 fn temporary_name() -> Result<String> {

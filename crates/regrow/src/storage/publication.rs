@@ -197,6 +197,15 @@ pub trait Publication: Debug + Send + Sync {
         Err(no_such_file("folder"))
     }
 
+    /// Gives the folder `below` (empty: the checkpoint's own) this mode, at the latest with the commit; nothing where folders
+    /// have none.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn set_mode(&self, _below: &str, _mode: u32) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes all of it durable, and gives it its name: a reader sees all of the checkpoint or none of it. An old one
     /// that it replaces is removed; whatever of that cannot be removed stays under a temporary name.
     ///

@@ -6,7 +6,7 @@
 //!   weights/model.safetensors  Within { below: "weights", file: "model.safetensors" }: the one file of a layout
 //! ```
 //!
-//! Names get the folder's in front, and go to the publication. What makes the folder a checkpoint of its own where markers
+//! With an empty name it is the checkpoint's own folder, in which nothing else lies then. Names get the folder's in front, and go to the publication. What makes the folder a checkpoint of its own where markers
 //! do so is a file like any other: it counts when the whole is committed.
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::store::{Blob, FileWriter};
 #[derive(Debug)]
 pub(crate) struct Within<'p> {
     whole: &'p dyn Publication,
-    /// The folder's name, perhaps of several parts.
+    /// The folder's name, perhaps of several parts; empty for the whole.
     below: String,
     /// The name of the one file, of a layout that is one.
     file: Option<&'static str>,
@@ -39,8 +39,11 @@ impl<'p> Within<'p> {
             below: below.to_owned(),
             file: None,
             left_out,
-            target: whole.target().join(below),
-            local_folder: whole.local_folder().map(|folder| folder.join(below)),
+            target: if below.is_empty() { whole.target().clone() } else { whole.target().join(below) },
+            local_folder: whole.local_folder().map(|folder| match below {
+                "" => folder.to_owned(),
+                below => folder.join(below),
+            }),
         }
     }
 
@@ -52,6 +55,7 @@ impl<'p> Within<'p> {
 
     fn name(&self, name: &str) -> Result<String> {
         match self.file {
+            None if self.below.is_empty() => Ok(name.to_owned()),
             None => Ok(format!("{}/{name}", self.below)),
             Some(_) => Err(no_such_file("folder")),
         }
@@ -97,6 +101,11 @@ impl Publication for Within<'_> {
 
     fn stored_bytes(&self) -> Result<u64> {
         self.whole.stored_bytes()
+    }
+
+    fn marker_line(&self) -> Option<String> {
+        // The marker of a part is a file like any other.
+        self.whole.marker_line().filter(|_| self.below.is_empty())
     }
 
     fn local_folder(&self) -> Option<&Path> {

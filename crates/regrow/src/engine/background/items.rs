@@ -32,7 +32,7 @@ impl AsyncSaver {
         }
         blocked.seconds = options.before.seconds + since.elapsed().as_secs_f64();
         let (location, monitor) = (items.location().clone(), items.monitor().clone());
-        let work = Work::Items(Box::new(items), works);
+        let work = Work::Items(Box::new(items), works, options.before_commit.clone());
         Ok(self.begin(Job::new(location, work, &monitor, options.on_end.clone(), blocked)))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use super::super::save::save_watched;
 use super::super::{ItemsSave, SaveOptions, SaveReport};
 use super::snapshot::check_unchanged;
-use super::{Blocked, OnEnd};
+use super::{BeforeCommit, Blocked, OnEnd};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::monitor::Monitor;
@@ -35,8 +35,8 @@ pub(super) struct Job {
 pub(super) enum Work {
     /// A checkpoint of one tree.
     Tree(Box<TreeWork>),
-    /// One of several items: it has begun, and lacks these trees.
-    Items(Box<ItemsSave>, Vec<(String, TreeWork)>),
+    /// One of several items: it has begun, and lacks these trees, and what this function waits for.
+    Items(Box<ItemsSave>, Vec<(String, TreeWork)>, Option<BeforeCommit>),
 }
 
 /// A tree as it was at the snapshot.
@@ -92,11 +92,12 @@ impl Job {
                 let tree = || Ok(Cow::Borrowed(&work.tree));
                 save_watched(&self.location, &work.options, tree, &|| work.check_unchanged())?
             }
-            Work::Items(items, trees) => {
+            Work::Items(items, trees, before_commit) => {
                 for (name, work) in &trees {
                     items.tree(name, &work.tree, &work.options)?;
                 }
                 trees.iter().try_for_each(|(_, work)| work.check_unchanged())?;
+                before_commit.map_or(Ok(()), |before_commit| (before_commit.0)())?;
                 items.commit()?
             }
         };

@@ -118,10 +118,30 @@ pub struct AsyncOptions {
     /// changed in between is an error that names it, and nothing is saved. Costs two passes over the data, one of
     /// them while the caller waits.
     pub check_source: bool,
+    /// Called on the saving thread when all is written, before the commit; after an error nothing is committed. It waits for
+    /// what others write into the checkpoint.
+    pub before_commit: Option<BeforeCommit>,
     /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
     pub on_end: Option<OnEnd>,
     /// What the caller has taken for this save before the call: it counts with the rest.
     pub before: Blocked,
+}
+
+/// A function to be called before a save is committed.
+#[derive(Clone)]
+pub struct BeforeCommit(Arc<dyn Fn() -> Result<()> + Send + Sync>);
+
+impl BeforeCommit {
+    /// Calls this one. It must not wait for the save.
+    pub fn new(call: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for BeforeCommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeforeCommit")
+    }
 }
 
 /// A function to be called when a save has ended.

@@ -14,6 +14,9 @@
 //! The items are what Orbax' `Composite` handler and its manager write, and both read them. [`OpenOptions::item`] and
 //! [`open`](crate::open) read them here.
 //!
+//! **A checkpoint that is itself one item** has it under the empty name, [`WHOLE`]: a pytree with metadata of the checkpoint
+//! beside its own, or the files of a handler, which lie right in the checkpoint's folder.
+//!
 //! Nothing is to be seen before [`commit`](ItemsSave::commit). A save that is dropped leaves nothing, and after an error in
 //! one item the rest is not committed. The items may be added by several threads.
 //!
@@ -22,6 +25,7 @@
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
+mod ending;
 mod files;
 mod names;
 mod trees;
@@ -29,28 +33,30 @@ mod trees;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use serde_json::{Map, Value};
 
-use self::names::{Taken, check_file, check_item};
+use self::ending::now_nsecs;
+use self::names::{Taken, check_file, check_item, path_in};
 use super::checks::{check_place, publish};
 use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::orbax::checkpoint_metadata::{
-    CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, JSON_HANDLER, V1_JSON_HANDLER,
-    V1_METRICS_HANDLER,
+    JSON_HANDLER, OF_THE_WHOLE, V1_JSON_HANDLER, V1_METRICS_HANDLER,
 };
 use crate::formats::orbax::json_text;
-use crate::formats::orbax::marker_files::{COMMIT_SUCCESS_FILE, V1_MARKER_FILE};
-use crate::formats::orbax::writer::documents::COMMIT_TEXT;
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Running};
 use crate::storage::lent::{Lent, copy_in};
 use crate::storage::{Publication, Target};
 use crate::tree::{Key, Pytree};
+
+/// The name of an item that is the checkpoint itself: then there is no other one.
+pub const WHOLE: &str = "";
 
 /// The item that metrics are kept in, and its file.
 const METRICS: &str = "metrics";
@@ -72,6 +78,8 @@ pub struct ItemsOptions {
     pub custom_metadata: Map<String, Value>,
     /// An earlier checkpoint of items: of each item in the default layout that it has too, [`SaveOptions::base`].
     pub base: Option<Location>,
+    /// The mode of the folders of the checkpoint and of its items, on a disk; what the system gives them if `None`.
+    pub mode: Option<u32>,
     /// Watches the save, and stops it.
     pub monitor: Monitor,
     /// The job whose processes save together.
@@ -100,6 +108,7 @@ pub struct ItemsSave {
     session: Option<Session>,
     at: Location,
     v1: bool,
+    mode: Option<u32>,
     base: Option<Location>,
     /// What holds of all items.
     options: SaveOptions,
@@ -118,6 +127,10 @@ struct State {
     /// Names that were given away, of items and of parts of items, and for what.
     taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
+    /// Of a checkpoint that is itself one item of files: the names right in it.
+    files: Vec<String>,
+    /// Whether the layout of a checkpoint that is itself a pytree has written all that is in it.
+    is_complete: bool,
     /// Items that have a marker of their own already.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
@@ -135,7 +148,7 @@ impl ItemsSave {
     /// there has changed.
     pub fn begin(path: impl ToLocation, options: ItemsOptions) -> Result<Self> {
         let at = path.to_location()?;
-        let ItemsOptions { overwrite, not_durable, v1, custom_metadata, base, monitor, job } = options;
+        let ItemsOptions { overwrite, not_durable, v1, custom_metadata, base, mode, monitor, job } = options;
         let options = SaveOptions { overwrite, not_durable, monitor, job, ..SaveOptions::default() };
         let running = options.monitor.begin()?;
         let (session, publication) = match options.job.as_ref().filter(|job| job.has_others()) {
@@ -157,6 +170,7 @@ impl ItemsSave {
             session,
             at,
             v1,
+            mode,
             base,
             options,
             state: Mutex::new(State { custom_metadata, ..State::default() }),
@@ -180,7 +194,8 @@ impl ItemsSave {
     /// Adds a pytree, in the layout of `options` and as they say. Whether something is overwritten or synced, who watches
     /// and who saves together is settled for the whole checkpoint.
     ///
-    /// `name` is that of the item, or a path below it (`rng/jax_random_key`).
+    /// `name` is that of the item, or a path below it (`rng/jax_random_key`). For the [`WHOLE`], what is to be known of the
+    /// checkpoint ([`handler`](Self::handler), [`metadata`](Self::metadata)) is said before.
     ///
     /// # Errors
     /// As a save; `Unsupported` for a layout that no item can have; `AlreadyExists` for a name that was added before.
@@ -246,14 +261,15 @@ impl ItemsSave {
     /// storage says.
     pub fn file(&self, name: &str, file: &str, bytes: &[u8]) -> Result<()> {
         self.guarded(|| {
-            check_item(name)?;
+            self.check_name(name)?;
             check_file(file)?;
             self.take_name(name, Taken::Files)?;
             self.note(name, None);
             if file == COMMIT_SUCCESS_FILE {
                 self.state().marked.push(name.to_owned());
             }
-            self.on_rank_0(|| self.publication.write(&format!("{name}/{file}"), bytes))
+            self.keep_name(name, file)?;
+            self.on_rank_0(|| self.publication.write(&path_in(name, file), bytes))
         })
     }
 
@@ -265,8 +281,19 @@ impl ItemsSave {
         let from = Location::local(from);
         self.add(name, Taken::Alone, || {
             self.note(name, None);
-            let to = if from.is_folder() { name.to_owned() } else { format!("{name}/{}", from.name_text()) };
-            self.on_rank_0(|| copy_in(&*self.publication, &from, &to))
+            if !from.is_folder() {
+                let file = from.name_text();
+                self.keep_name(name, &file)?;
+                return self.on_rank_0(|| copy_in(&*self.publication, &from, &path_in(name, &file), &[]));
+            }
+            let left_out = if name == WHOLE { OF_THE_WHOLE } else { &[] };
+            for entry in from.entries()?.into_iter().filter(|_| name == WHOLE) {
+                let file = entry.name.to_string_lossy().into_owned();
+                if !left_out.contains(&file.as_str()) {
+                    self.keep_name(name, &file)?;
+                }
+            }
+            self.on_rank_0(|| copy_in(&*self.publication, &from, name, left_out))
         })
     }
 
@@ -328,90 +355,43 @@ impl ItemsSave {
         monitor.conclude(saved)
     }
 
-    fn committed(self) -> Result<SaveReport> {
-        if self.has_failed.load(Ordering::Acquire) {
-            return Err(Error::invalid("an item of this checkpoint could not be saved, so none is")
-                .in_file(&self.at)
-                .help("begin again; the error of that item says what was wrong"));
-        }
-        if self.state().handlers.is_empty() {
-            return Err(Error::invalid("a checkpoint of items has at least one").in_file(&self.at));
-        }
-        let written = match self.session.as_ref().is_none_or(|session| session.rank() == 0) {
-            true => self.take_lent().and_then(|()| self.write_rest()),
-            // On a disk all have written into the same folders.
-            false if self.publication.local_folder().is_some() => self.take_lent(),
-            false => Ok(()),
-        };
-        let Self { publication, session, at, options, state, .. } = self;
-        let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let reused_bytes = publication.reused_bytes();
-        let stored_bytes = match &session {
-            None => {
-                written?;
-                let stored_bytes = publication.stored_bytes()?;
-                options.monitor.finish()?;
-                publication.commit()?;
-                stored_bytes
-            }
-            Some(session) => commit_together(session, publication, written, &options.monitor)?,
-        };
-        if let Some(session) = session {
-            session.finish();
-        }
-        let report = SaveReport::new(at.describe(), stored_bytes, state.leaf_count, state.data_bytes);
-        Ok(SaveReport { reused_bytes, ..report })
-    }
-
-    /// Takes what others have written into the folders that were lent.
-    fn take_lent(&self) -> Result<()> {
-        let all = std::mem::take(&mut self.state().lent);
-        for lent in all {
-            lent.take(&*self.publication)?;
-            if lent.has(COMMIT_SUCCESS_FILE) {
-                self.state().marked.push(lent.below().to_owned());
-            }
-        }
-        Ok(())
-    }
-
-    /// What stands beside the items, when they are all there.
-    fn write_rest(&self) -> Result<()> {
-        let state = self.state();
-        for (item, _) in state.handlers.iter().filter(|(item, _)| !state.marked.contains(item)) {
-            self.publication.write(&format!("{item}/{COMMIT_SUCCESS_FILE}"), COMMIT_TEXT.as_bytes())?;
-        }
-        if self.v1 {
-            self.publication.write(V1_MARKER_FILE, b"")?;
-        }
-        let about = CheckpointMetadata {
-            item_handlers: ItemHandlers::Many(state.handlers.clone()),
-            metrics: state.metrics.clone(),
-            init_timestamp_nsecs: self.began_nsecs,
-            commit_timestamp_nsecs: now_nsecs(),
-            custom_metadata: state.custom_metadata.clone(),
-            ..CheckpointMetadata::default()
-        };
-        self.publication.write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
-        self.publication.write(COMMIT_SUCCESS_FILE, COMMIT_TEXT.as_bytes())
-    }
-
     fn write_json(&self, name: &str, file: &str, handler: &str, text: &[u8]) -> Result<Value> {
         let value: Value = json_text::parse(text)
             .map_err(|error| Error::invalid(format!("the item {name} is no JSON: {}", error.what())))?;
         check_file(file)?;
+        self.keep_name(name, file)?;
         self.note(name, Some(handler));
-        self.on_rank_0(|| self.publication.write(&format!("{name}/{file}"), text))?;
+        self.on_rank_0(|| self.publication.write(&path_in(name, file), text))?;
         Ok(value)
     }
 
     /// Takes a name, and does what is to be done under it.
     fn add<T>(&self, name: &str, taken: Taken, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.guarded(|| {
-            check_item(name)?;
+            self.check_name(name)?;
             self.take_name(name, taken)?;
             work()
         })
+    }
+
+    fn check_name(&self, name: &str) -> Result<()> {
+        match name {
+            WHOLE if self.v1 => Err(Error::unsupported("a checkpoint of Orbax' v1 API has its items in folders")
+                .in_file(&self.at)
+                .help("give the item a name, or save in the form of the v0 API")),
+            WHOLE => Ok(()),
+            name => check_item(name),
+        }
+    }
+
+    /// Keeps in mind a name that lies right in a checkpoint that is itself an item.
+    fn keep_name(&self, name: &str, file: &str) -> Result<()> {
+        if name == WHOLE {
+            check_item(file)?;
+            let first = file.split('/').next().unwrap_or(file);
+            self.state().files.push(first.to_owned());
+        }
+        Ok(())
     }
 
     /// Takes a name.
@@ -419,7 +399,10 @@ impl ItemsSave {
         let mut state = self.state();
         let clash = |(taken, other): &&(String, Taken)| own.clashes(name, taken, *other);
         if let Some((taken, _)) = state.taken.iter().find(clash) {
-            let what = format!("the checkpoint has the item {taken} already");
+            let what = match taken.as_str() {
+                WHOLE => "the checkpoint is itself one item already".to_owned(),
+                taken => format!("the checkpoint has the item {taken} already"),
+            };
             return Err(Error::new(ErrorKind::AlreadyExists, what)
                 .in_file(self.at.join(name))
                 .help("give each item a name of its own"));
@@ -457,46 +440,4 @@ impl ItemsSave {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Commits on rank 0, when all have written. Bytes of all files.
-fn commit_together(
-    session: &Session,
-    publication: Box<dyn Publication>,
-    written: Result<()>,
-    monitor: &Monitor,
-) -> Result<u64> {
-    if session.rank() > 0 {
-        session.agree("write", written.and_then(|()| publication.finish_share()))?;
-        let committed = match session.agree("commit", Ok(())) {
-            // Who lost touch with rank 0 looks whether the checkpoint is there.
-            Err(error) if publication.is_published().unwrap_or(false) => {
-                drop(error);
-                Ok(())
-            }
-            committed => committed,
-        };
-        let stored_bytes = publication.stored_bytes()?;
-        monitor.finish()?;
-        return committed.map(|()| stored_bytes);
-    }
-    session.agree("write", written)?;
-    let committed = publication.stored_bytes().and_then(|stored_bytes| {
-        monitor.finish()?;
-        publication.commit()?;
-        Ok(stored_bytes)
-    });
-    match committed {
-        Ok(stored_bytes) => {
-            // Who does not hear of it finds it in the storage.
-            let _ = session.agree("commit", Ok(()));
-            Ok(stored_bytes)
-        }
-        Err(error) => session.agree("commit", Err(error)),
-    }
-}
-
-fn now_nsecs() -> Option<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    u64::try_from(now.as_nanos()).ok()
 }

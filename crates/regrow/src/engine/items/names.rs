@@ -63,6 +63,11 @@ pub(super) fn check_file(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// The name in the checkpoint of a file of an item.
+pub(super) fn path_in(item: &str, file: &str) -> String {
+    if item.is_empty() { file.to_owned() } else { format!("{item}/{file}") }
+}
+
 fn refused(name: &str, why: &str) -> Error {
     Error::invalid(format!("{name:?} cannot be the name of an item or of a file in one: {why}"))
         .help("give it a plain name, such as state")

@@ -1,24 +1,18 @@
 //! An item that is a pytree: any layout writes it, into a folder of the one publication.
 
-use super::ItemsSave;
+use super::{ItemsSave, WHOLE};
 use crate::engine::checks::{check_options, check_rules};
 use crate::engine::save::{as_written, data_len_bytes};
 use crate::engine::together::write_together;
-use crate::engine::{Layout, OrbaxOptions, SaveOptions};
+use crate::engine::{AboutCheckpoint, Layout, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::item_files;
-use crate::formats::orbax::checkpoint_metadata::{
-    CHECKPOINT_METADATA_FILE, PYTREE_HANDLER, V1_PYTREE_HANDLER,
-};
-use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
+use crate::formats::orbax::checkpoint_metadata::{OF_THE_WHOLE, PYTREE_HANDLER, V1_PYTREE_HANDLER};
 use crate::formats::regrow::manifest;
 use crate::location::Location;
 use crate::storage::Target;
 use crate::storage::within::Within;
 use crate::tree::{Leaf, Tree};
-
-/// What Orbax writes once for a checkpoint, and not in its items.
-const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
 
 impl ItemsSave {
     /// Writes the item, and notes what it is.
@@ -33,7 +27,16 @@ impl ItemsSave {
         self.note(name, handler);
         let format = own.layout.format();
         let whole = &*self.publication;
-        let part = match format.target(&self.at.join(name), &own) {
+        let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
+        let part = match format.target(&at, &own) {
+            Target::Folder if name == WHOLE => {
+                self.state().is_complete = true;
+                Within::folder(whole, name, &[])
+            }
+            _ if name == WHOLE => {
+                return Err(Error::unsupported(format!("a file of the layout {} has no items", format.name()))
+                    .help("save it by a save of its own"));
+            }
             Target::Folder => {
                 // What regrow.json has a checksum of stays.
                 let left_out = if matches!(own.layout, Layout::Orbax(_)) { OF_THE_WHOLE } else { &[] };
@@ -86,29 +89,43 @@ impl ItemsSave {
     /// The options of one tree, with what holds of the whole.
     fn own_options(&self, name: &str, options: &SaveOptions) -> SaveOptions {
         let layout = match &options.layout {
+            layout if name == WHOLE => layout.clone(),
             // The marker and the item are those of the whole.
             Layout::Orbax(orbax) => Layout::Orbax(OrbaxOptions { v1: false, ..orbax.clone() }),
             other => other.clone(),
         };
         let has_record = |at: &Location| at.join(manifest::FILE_NAME).is_file();
+        let in_base = |base: &Location| if name == WHOLE { base.clone() } else { base.join(name) };
         let base = match (&options.base, &self.base) {
             // The item of a checkpoint of items.
-            (Some(base), _) => Some(Some(base.join(name)).filter(has_record).unwrap_or_else(|| base.clone())),
+            (Some(base), _) => Some(Some(in_base(base)).filter(has_record).unwrap_or_else(|| base.clone())),
             (None, Some(base)) if matches!(layout, Layout::Regrow(_)) && options.compression.is_none() => {
-                Some(base.join(name)).filter(has_record)
+                Some(in_base(base)).filter(has_record)
             }
             (None, _) => None,
         };
+        let about = if name == WHOLE { self.about() } else { AboutCheckpoint::default() };
         let Self { options: whole, .. } = self;
         SaveOptions {
             layout,
             base,
+            about,
             overwrite: false,
             replace_any_file: false,
             not_durable: whole.not_durable,
             monitor: whole.monitor.clone(),
             job: whole.job.clone(),
             ..options.clone()
+        }
+    }
+
+    /// What was said so far of the checkpoint.
+    fn about(&self) -> AboutCheckpoint {
+        let state = self.state();
+        let handler = state.handlers.iter().find(|(item, _)| item == WHOLE);
+        AboutCheckpoint {
+            handler: handler.and_then(|(_, handler)| handler.clone()),
+            custom_metadata: state.custom_metadata.clone(),
         }
     }
 }

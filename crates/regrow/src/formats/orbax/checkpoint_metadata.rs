@@ -13,11 +13,15 @@ use serde::ser::{SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 use super::json_text;
+use super::marker_files::COMMIT_SUCCESS_FILE;
 use crate::error::{Error, Result};
 use crate::zarr::json::brief;
 
 /// Name of the file.
 pub const CHECKPOINT_METADATA_FILE: &str = "_CHECKPOINT_METADATA";
+
+/// What is written once for a checkpoint, by no handler.
+pub(crate) const OF_THE_WHOLE: &[&str] = &[CHECKPOINT_METADATA_FILE, COMMIT_SUCCESS_FILE];
 
 /// The handler of a plain pytree, as Orbax names it.
 pub const PYTREE_HANDLER: &str =

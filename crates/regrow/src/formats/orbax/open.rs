@@ -8,7 +8,7 @@
 //! ```
 
 use super::Orbax;
-use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers};
+use super::checkpoint_metadata::{CHECKPOINT_METADATA_FILE, CheckpointMetadata, ItemHandlers, OF_THE_WHOLE};
 use super::composite::Composite;
 use super::detect::{Found, detect, not_a_checkpoint};
 use super::files::{Listed, read_small, some_names};
@@ -18,6 +18,7 @@ use super::reader::OrbaxReader;
 use super::slot::{Slot, Source, graft};
 use super::steps::{self, Step, Steps, TMP_MARK};
 use super::{bare, json_text, legacy};
+use crate::commit::noted_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::item_files::Place;
 use crate::formats::regrow::{self, Regrow};
@@ -196,6 +197,10 @@ fn open_items(
             description.warnings.push(format!("the item {name} is listed but its folder is missing"));
         }
     }
+    let files = match &about.item_handlers {
+        ItemHandlers::Many(_) => None,
+        handlers => files_of_handler(at, listed, handlers, description)?,
+    };
     for (name, item) in &found {
         if let (Item::Metrics(file), None) = (item, &description.metrics) {
             description.metrics = Some(items::read_metrics(&at.join(name), file)?);
@@ -234,6 +239,7 @@ fn open_items(
             }
             ItemHandlers::Many(_) if !found.is_empty() => {}
             _ if has_metrics => {}
+            _ if files.is_some() => "files".clone_into(&mut description.variant),
             _ => return Err(not_a_checkpoint(at, listed)),
         }
         return Ok(Whole::Own(Parts { tree: dict_of(Vec::new())?, databases: Vec::new(), lost: Vec::new() }));
@@ -256,6 +262,39 @@ fn open_items(
     // Several items may each have metadata of the user's: then it stands under their names.
     description.custom_metadata = (!custom.is_empty()).then_some(custom.into());
     Ok(Whole::Own(Parts { tree: dict_of(trees)?, databases, lost }))
+}
+
+/// What the handler of a checkpoint that is itself one item has written right into its folder, and nobody else reads: said in a
+/// note. `None` if this is no such checkpoint.
+///
+/// # Errors
+/// `Corrupt` if all of its files are gone.
+fn files_of_handler(
+    at: &Location,
+    listed: &[Listed],
+    handlers: &ItemHandlers,
+    description: &mut Description,
+) -> Result<Option<()>> {
+    let noted = noted_files(at);
+    let handler = match (handlers, &noted) {
+        (ItemHandlers::One(handler), _) => handler.as_str(),
+        (_, Some(_)) => "a handler without a name",
+        _ => return Ok(None),
+    };
+    let is_own = |entry: &&Listed| !OF_THE_WHOLE.contains(&entry.name.as_str());
+    let own: Vec<Listed> = listed.iter().filter(is_own).cloned().collect();
+    if own.is_empty() && noted.as_ref().is_none_or(|noted| !noted.is_empty()) {
+        return Err(Error::corrupt("the files of this checkpoint are gone")
+            .in_file(at)
+            .expected(format_args!("what {handler} has written"), some_names(listed))
+            .help("copy the checkpoint again, all of it"));
+    }
+    let is_lost = |name: &&String| at.has_listings() && !own.iter().any(|entry| entry.name == **name);
+    for name in noted.iter().flatten().filter(is_lost) {
+        description.warnings.push(format!("{name} is listed but missing"));
+    }
+    description.notes.push(format!("files of {handler}, which reads them: {}", some_names(&own)));
+    Ok(Some(()))
 }
 
 /// Opens items of which some are in other layouts: each by its own reader.

@@ -29,6 +29,7 @@ use crate::formats::orbax::python_repr::tuple_repr;
 use crate::formats::orbax::rich::{RICH_DEPTH_MAX, RichNode};
 use crate::formats::orbax::sharding::{self, SHARDING_FILE};
 use crate::formats::orbax::strings::{STRINGS_FILE, Strings};
+use crate::options::AboutCheckpoint;
 use crate::tree::names::push_key;
 use crate::tree::{Key, KeyPath, Leaf, LeafData, LeafKind, NodeKind, Tree};
 
@@ -146,6 +147,7 @@ pub(crate) struct Switches<'a> {
     /// Whether `regrow.json` will lie beside it.
     pub(crate) beside_regrow_json: bool,
     pub(crate) custom_metadata: Option<&'a Value>,
+    pub(crate) about: &'a AboutCheckpoint,
 }
 
 impl Switches<'_> {
@@ -429,9 +431,10 @@ impl RichBuilder {
     }
 }
 
-/// The v1 API keeps the user's metadata here, v0 in `_METADATA`.
+/// The v1 API keeps the pytree's metadata here, v0 in `_METADATA`.
 fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
-    let custom_metadata = match switches.custom_metadata.filter(|_| switches.v1) {
+    let AboutCheckpoint { handler, custom_metadata: own } = switches.about;
+    let mut custom_metadata = match switches.custom_metadata.filter(|_| switches.v1) {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(members)) => members.clone(),
         Some(_) => {
@@ -445,8 +448,9 @@ fn checkpoint_metadata(switches: Switches<'_>) -> Result<CheckpointMetadata> {
     let item_handlers = if switches.v1 {
         ItemHandlers::Many(vec![(V1_ITEM.to_owned(), Some(V1_PYTREE_HANDLER.to_owned()))])
     } else {
-        ItemHandlers::One(PYTREE_HANDLER.to_owned())
+        ItemHandlers::One(handler.as_deref().unwrap_or(PYTREE_HANDLER).to_owned())
     };
+    custom_metadata.extend(own.clone());
     Ok(CheckpointMetadata {
         item_handlers,
         init_timestamp_nsecs: now,

@@ -193,5 +193,6 @@ fn switches<'o>(options: &'o SaveOptions, orbax: &OrbaxOptions) -> Switches<'o> 
         v1: orbax.v1,
         beside_regrow_json: false,
         custom_metadata: options.custom_metadata.as_ref(),
+        about: &options.about,
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn orbax_documents(
         v1: false,
         beside_regrow_json: true,
         custom_metadata: options.custom_metadata.as_ref(),
+        about: &options.about,
     };
     documents::documents(plan.tree, &|leaf| leaf_entry(plan, leaf, in_parts), switches, sink)
 }

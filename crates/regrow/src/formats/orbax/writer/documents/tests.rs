@@ -201,6 +201,7 @@ fn writes_the_bytes_that_orbax_wrote() {
                 v1: false,
                 beside_regrow_json: false,
                 custom_metadata: Some(&expect["custom_metadata"]),
+                about: &AboutCheckpoint::default(),
             };
             for (name, bytes) in all_of(&tree, &told.entries, switches).unwrap() {
                 if ["_CHECKPOINT_METADATA", "commit_success.txt"].contains(&name.as_str()) {
@@ -224,7 +225,7 @@ fn v1_has_a_marker_and_its_metadata_at_the_top() {
     let tree = Tree::single(Leaf::text("x"));
     let entry =
         OwnEntry { name: String::new(), value_type: ValueType::String, write_shape: None, chunk_shape: None };
-    let custom = serde_json::json!({"epoch": 1});
+    let (custom, about) = (serde_json::json!({"epoch": 1}), AboutCheckpoint::default());
     let mut switches = Switches {
         use_ocdbt: true,
         use_zarr3: true,
@@ -234,6 +235,7 @@ fn v1_has_a_marker_and_its_metadata_at_the_top() {
         v1: true,
         beside_regrow_json: false,
         custom_metadata: Some(&custom),
+        about: &about,
     };
     let documents_of = |switches| all_of(&tree, std::slice::from_ref(&entry), switches);
     let all = documents_of(switches).unwrap();
