@@ -14,10 +14,14 @@ COMMIT_SUCCESS_FILE = "commit_success.txt"
 
 def as_path(path: Any) -> Any:
     """A path with ``/``, ``exists``, ``iterdir`` and ``as_posix``."""
-    text = os.fspath(path)
+    return path_class()(os.fspath(path))
+
+
+def path_class() -> Any:
+    """The class of such paths."""
     with contextlib.suppress(ImportError):
-        return importlib.import_module("etils.epath").Path(text)
-    return pathlib.Path(text)
+        return importlib.import_module("etils.epath").Path
+    return pathlib.Path
 
 
 def absolute(path: Any) -> Any:
