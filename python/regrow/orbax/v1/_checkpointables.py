@@ -15,11 +15,9 @@ from ..metadata import read_step_metadata
 from . import _deletion, _handlers, _pytrees, _registration
 from ._context import Context
 from ._handler_types import typestr
+from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from .errors import InvalidLayoutError
-
-STATE = "state"
-RESERVED = frozenset({"AUTO", "metrics", _deletion.RECORD})
-"""Names that no checkpointable of a caller has."""
 
 
 class Directory:

@@ -122,3 +122,6 @@ _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("regro
 def current(default: Context | None = None) -> Context:
     """The context that is in force; `default`, or a new one, where none is."""
     return _current.get() or default or Context()
+
+
+get_context = current

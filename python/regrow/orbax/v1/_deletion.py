@@ -21,13 +21,14 @@ from urllib.parse import urlsplit
 from .. import _saving
 from .._paths import TMP_DIR_SUFFIX, as_path
 from ._context import Context, current
+from ._layout import CHECKPOINT_DELETION_KEY as RECORD
+from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
+from ._layout import ORBAX_CHECKPOINT_INDICATOR_FILE as INDICATOR
+from ._layout import PYTREE_METADATA_FILE, RESERVED_CHECKPOINTABLE_KEYS
 from ._responses import Response
 from .errors import DeletionInProgressError, DeletionRecoveryError, InvalidLayoutError
 
-RECORD = "_CHECKPOINT_DELETION"
-METADATA = "_CHECKPOINT_METADATA"
-INDICATOR = "orbax.checkpoint"
-_MARKS = (INDICATOR, METADATA, "_METADATA")
+_MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
 
 
 def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
@@ -96,7 +97,7 @@ def check_arguments(name: Any, missing_ok: Any) -> None:
         return
     if not isinstance(name, str):
         raise TypeError(f"checkpointable_name: expected text or None, found {name!r}")
-    is_reserved = name in ("", ".", "..", "metrics", "AUTO", RECORD, METADATA)
+    is_reserved = name in ("", ".", "..", METADATA, *RESERVED_CHECKPOINTABLE_KEYS)
     if is_reserved or any(mark in name for mark in ("/", "\\", "\0")):
         raise ValueError(f"checkpointable_name: expected the name of one checkpointable, found {name!r}")
 
@@ -141,7 +142,9 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
         if missing_ok and not (path / name).exists():
             return None
         raise FileNotFoundError(f"{path} has no checkpointable {name!r}; there are {sorted(handlers)}")
-    if not any((path / other).is_dir() for other in handlers if other not in (name, "metrics")):
+    if not any(
+        (path / other).is_dir() for other in handlers if other != name and other not in RESERVED_CHECKPOINTABLE_KEYS
+    ):
         raise ValueError(
             f"{name!r} is the only checkpointable in {path}\n  help: delete all of it: leave checkpointable_name out"
         )

@@ -15,13 +15,15 @@ from .._errors import as_orbax
 from .._paths import absolute, as_path, is_temporary
 from ..metadata import read_step_metadata
 from . import _checkpointables, _deletion, _pytrees
-from ._checkpointables import STATE
 from ._context import Context, current
+from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
+from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE, PYTREE_METADATA_FILE
+from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
 from ._responses import Response
 from .errors import InvalidLayoutError
 
-AUTO = "AUTO"
 check_state = _pytrees.check_leaves
 
 
@@ -250,7 +252,7 @@ def _pytree_of(path: Any, name: str | None) -> tuple[Any, str | None]:
         InvalidLayoutError: if there is none.
         ValueError: for a name that no pytree has.
     """
-    if name == "" or (name != AUTO and name in _checkpointables.RESERVED):
+    if name == "" or (name != AUTO and name in RESERVED):
         raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
     path = _checkpointables.refuse_incomplete(path)
     if not path.is_dir() or _pytrees.is_pytree(path):
@@ -292,7 +294,7 @@ def _composite(path: Any) -> Any:
     return path
 
 
-_MARKS = ("_CHECKPOINT_METADATA", "orbax.checkpoint")
+_MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------
@@ -338,7 +340,7 @@ def is_orbax_checkpoint(path: Any) -> bool:
     path = as_path(path)
     if not path.is_dir() or is_temporary(path) or any((path.parent / mark).exists() for mark in _MARKS):
         return False
-    return any((path / mark).exists() for mark in (*_MARKS, "_METADATA"))
+    return any((path / mark).exists() for mark in (*_MARKS, PYTREE_METADATA_FILE))
 
 
 # ---- old names ------------------------------------------------------------------------------------------------

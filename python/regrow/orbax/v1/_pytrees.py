@@ -14,6 +14,7 @@ from .._jax import jax
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
 from ..tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
 from ._context import Context
+from ._layout import PYTREE_METADATA_FILE
 from ._metadata import CheckpointMetadata
 from .arrays import ArrayMetadata, NumpyMetadata
 from .errors import InvalidLayoutError
@@ -190,7 +191,7 @@ def _as_array(leaf: Any) -> Any:
 
 def is_pytree(path: Any) -> bool:
     """Whether the folder is that of a pytree as Orbax or regrow writes it."""
-    return any((path / name).exists() for name in ("_METADATA", "regrow.json"))
+    return any((path / name).exists() for name in (PYTREE_METADATA_FILE, "regrow.json"))
 
 
 def metadata(path: Any) -> Any:

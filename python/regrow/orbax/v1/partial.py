@@ -32,8 +32,8 @@ from .._jax import jax
 from .._paths import absolute
 from ..tree import from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from . import _pytrees
-from ._checkpointables import STATE
 from ._context import current
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._responses import Response
 
 __all__ = ["finalize", "save", "save_async"]

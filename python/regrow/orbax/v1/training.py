@@ -14,8 +14,8 @@ from . import _deletion, _functions
 from . import _preservation_policies as preservation_policies
 from . import _save_decision_policies as save_decision_policies
 from . import _training_errors as errors
-from ._checkpointables import STATE
 from ._context import Context, current
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import RootMetadata
 from ._metadata import StepMetadata as CheckpointMetadata
 from ._responses import Response
@@ -134,6 +134,7 @@ class Checkpointer:
 
     def should_save(self, step: int) -> bool:
         """Whether a save of this step would not be passed over."""
+        self._let_go()
         with current(self._context):
             return self._manager.should_save(getattr(step, "step", step))
 
@@ -222,7 +223,7 @@ class Checkpointer:
         manager = self._manager
         if not overwrite and any(found.step == step for found in self.checkpoints):
             raise errors.StepAlreadyExistsError(f"Step {step} already exists.\n  help: give overwrite=True")
-        if not (force or overwrite) and not manager.should_save(step):
+        if not (force or overwrite) and not self.should_save(step):
             return None
         self.wait()
         with current(self._context), as_orbax():
@@ -336,7 +337,13 @@ class Checkpointer:
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is in progress."""
+        self._let_go()
         return self._manager.is_saving_in_progress()
+
+    def _let_go(self) -> None:
+        """Has the manager know that a save has ended: its own thread may not have seen that yet."""
+        if self._saving is not None and self._saving[2].done():
+            self._manager.wait_until_finished()
 
     def wait(self) -> None:
         """Waits for what goes on in the background, and raises what went wrong, if nobody was told yet."""
