@@ -18,6 +18,7 @@ from . import (
     checkpoint_managers,
     checkpoint_utils,
     checkpointers,
+    experimental,
     future,
     handlers,
     logging,
@@ -94,6 +95,7 @@ __all__ = [
     "checkpoint_managers",
     "checkpoint_utils",
     "checkpointers",
+    "experimental",
     "future",
     "handlers",
     "install",
@@ -132,7 +134,6 @@ _NOT_COVERED = {
     "arrays": "use jax",
     "pathways": "use the original with Pathways",
     "serialization": "use regrow.save and regrow.load",
-    "experimental": "use regrow.save_async, or the original for emergency checkpoints",
 }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import types
 
+from .v1 import _private as _private_v1
+
 SUB_MODULES = (
     "args",
     "checkpoint_args",
@@ -26,9 +28,6 @@ SUB_MODULES = (
     "tree",
     "type_handlers",
     "utils",
-    "v1",
-    "v1.errors",
-    "v1.training",
 )
 
 
@@ -37,6 +36,7 @@ def alias(package: str, name: str) -> None:
     sys.modules[name] = sys.modules[package]
     for sub in SUB_MODULES:
         sys.modules[f"{name}.{sub}"] = sys.modules[f"{package}.{sub}"]
+    _private_v1.alias(package, name)
 
 
 def install() -> None:

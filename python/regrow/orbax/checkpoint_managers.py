@@ -18,13 +18,16 @@ __all__ = [
     "DecisionContext",
     "EveryNSeconds",
     "EveryNSteps",
+    "EveryNStepsClosest",
     "FixedIntervalPolicy",
     "InitialSavePolicy",
+    "LatestDuration",
     "LatestN",
     "PolicyCheckpointInfo",
     "PreemptionCheckpointingPolicy",
     "PreservationContext",
     "PreservationPolicy",
+    "PreserveAll",
     "SaveDecisionPolicy",
     "SpecificStepsPolicy",
 ]
@@ -190,6 +193,56 @@ class EveryNSteps(PreservationPolicy):
             for at in due[: max(0, len(due) - self.max_to_keep)]:
                 kept[at] = False
         return kept
+
+
+@dataclasses.dataclass
+class EveryNStepsClosest(PreservationPolicy):
+    """For each multiple of `interval_steps` the step that is closest to it, and the last step."""
+
+    interval_steps: int
+    max_to_keep: int | None = None
+
+    def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
+        """For each step whether it is kept.
+
+        Raises:
+            ValueError: for an interval of 0.
+        """
+        if self.interval_steps == 0:
+            raise ValueError("interval_steps must not be 0.")
+        closest: dict[int, tuple[int, int]] = {}
+        for at, checkpoint in enumerate(checkpoints):
+            multiple = round(checkpoint.step / self.interval_steps)
+            distance = abs(checkpoint.step - multiple * self.interval_steps)
+            if multiple not in closest or distance <= closest[multiple][0]:
+                closest[multiple] = distance, at
+        kept = sorted({at for _, at in closest.values()} | ({len(checkpoints) - 1} if checkpoints else set()))
+        if self.max_to_keep is not None:
+            kept = kept[max(0, len(kept) - self.max_to_keep) :]
+        return [at in kept for at in range(len(checkpoints))]
+
+
+@dataclasses.dataclass
+class LatestDuration(PreservationPolicy):
+    """Steps that are not older than that, and all after the first of them."""
+
+    duration: datetime.timedelta
+
+    def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
+        """For each step whether it is kept."""
+        now = datetime.datetime.now(tz=datetime.UTC)
+        young = (at for at, checkpoint in enumerate(checkpoints) if now - checkpoint.time <= self.duration)
+        first = next(young, len(checkpoints))
+        return [at >= first for at in range(len(checkpoints))]
+
+
+@dataclasses.dataclass
+class PreserveAll(PreservationPolicy):
+    """All of them."""
+
+    def should_preserve(self, checkpoints: Previous, *, context: PreservationContext) -> Sequence[bool]:
+        """For each step whether it is kept."""
+        return [True] * len(checkpoints)
 
 
 @dataclasses.dataclass

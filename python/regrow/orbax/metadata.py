@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _errors
+from .. import _errors, _leaves
 from ._jax import jax
 from ._paths import as_path
 
@@ -28,6 +28,7 @@ __all__ = [
     "StorageMetadata",
     "StringMetadata",
     "TreeMetadata",
+    "from_jax_sharding",
     "get_step_metadata",
     "read_step_metadata",
     "sharding_from_json",
@@ -101,6 +102,12 @@ def sharding_from_json(told: Any) -> ShardingMetadata | None:
         spec = tuple(told["partition_spec"])
         return NamedShardingMetadata(np.array(told["shape"]), list(told["axis_names"]), spec, None, mesh)
     return None
+
+
+def from_jax_sharding(sharding: Any) -> ShardingMetadata | None:
+    """What would be stored of a sharding; `None` for kinds that are not stored."""
+    text = _leaves._sharding_text(sharding, {})
+    return None if text is None else sharding_from_json(json.loads(text))
 
 
 @dataclasses.dataclass

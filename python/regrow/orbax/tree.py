@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -44,10 +44,15 @@ def is_empty_node(value: Any) -> bool:
     return value is None or (_is_container(type(value)) and len(value) == 0)
 
 
-@lru_cache(maxsize=1024)
-def _is_container(cls: type) -> bool:
+def _is_container(cls: type[Any]) -> bool:
     # Asking whether something is a `Mapping` takes long, and a tree has few types.
-    return issubclass(cls, (Mapping, list, tuple))
+    known = _CONTAINERS.get(cls)
+    if known is None:
+        known = _CONTAINERS[cls] = issubclass(cls, (Mapping, list, tuple))
+    return known
+
+
+_CONTAINERS: WeakKeyDictionary[type[Any], bool] = WeakKeyDictionary()
 
 
 def is_empty_or_leaf(value: Any) -> bool:
@@ -64,7 +69,7 @@ def get_key_name(key: Any) -> int | str:
     raise ValueError(f"Unsupported key type: {type(key)}")
 
 
-_NAME_OF: dict[type, Callable[[Any], Any]] = {
+_NAME_OF: dict[Any, Callable[[Any], Any]] = {
     jax.tree_util.DictKey: attrgetter("key"),
     jax.tree_util.FlattenedIndexKey: attrgetter("key"),
     jax.tree_util.SequenceKey: attrgetter("idx"),
@@ -85,7 +90,11 @@ def is_dict_key(key: Any) -> bool:
 
 def tuple_path_from_keypath(keypath: tuple[Any, ...]) -> KeyPath:
     """The key path as strings."""
-    return tuple([str(_NAME_OF.get(type(key), get_key_name)(key)) for key in keypath])
+    names = []
+    for key in keypath:
+        name_of: Callable[[Any], Any] = _NAME_OF.get(type(key), get_key_name)
+        names.append(str(name_of(key)))
+    return tuple(names)
 
 
 str_keypath = tuple_path_from_keypath

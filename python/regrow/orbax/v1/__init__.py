@@ -8,19 +8,19 @@ state = ocp.load(path, state)
 
 from __future__ import annotations
 
-from .. import multihost, tree
 from .._leaf_args import PLACEHOLDER
-from . import errors, training
-from ._checkpointables import StatefulCheckpointable
-from ._context import CheckpointLayout, Context
+from . import arrays, errors, handlers, multihost, options, partial, path, training, tree
+from ._context import Context
+from ._deletion import delete, delete_async
 from ._functions import (
-    AsyncResponse,
     checkpointables_metadata,
     is_orbax_checkpoint,
     load,
     load_async,
     load_checkpointables,
+    load_checkpointables_async,
     load_pytree,
+    load_pytree_async,
     metadata,
     pytree_metadata,
     save,
@@ -30,24 +30,40 @@ from ._functions import (
     save_pytree,
     save_pytree_async,
 )
-from ._metadata import CheckpointMetadata
+from ._handler_types import AbstractCheckpointable, Checkpointable, CheckpointableHandler, StatefulCheckpointable
+from ._metadata import CheckpointMetadata, PyTreeMetadata
+from ._responses import AsyncResponse
+from .options import CheckpointLayout
 
 __all__ = [
     "PLACEHOLDER",
+    "AbstractCheckpointable",
     "AsyncResponse",
     "CheckpointLayout",
     "CheckpointMetadata",
+    "Checkpointable",
+    "CheckpointableHandler",
     "Context",
+    "PyTreeMetadata",
     "StatefulCheckpointable",
+    "arrays",
     "checkpointables_metadata",
+    "delete",
+    "delete_async",
     "errors",
+    "handlers",
     "is_orbax_checkpoint",
     "load",
     "load_async",
     "load_checkpointables",
+    "load_checkpointables_async",
     "load_pytree",
+    "load_pytree_async",
     "metadata",
     "multihost",
+    "options",
+    "partial",
+    "path",
     "pytree_metadata",
     "save",
     "save_async",

@@ -1,140 +1,167 @@
-"""Things that a checkpoint holds by name: pytrees, JSON, and objects that write files of their own."""
+"""Things that a checkpoint holds by name: each is saved and loaded by the handler that is in charge of it."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import numpy as np
-
+from ..._errors import RegrowError
 from ..._items import ItemsSave
-from ..._options import OrbaxOptions
-from .. import _interfaces, _read, _replicas
-from .._jax import jax
+from .. import _interfaces
+from .._composite import item_names
 from .._paths import as_path
-from ..checkpoint_utils import construct_restore_args
-from ..metadata import TreeMetadata
-from ..tree import is_empty_node
+from ..metadata import read_step_metadata
+from . import _deletion, _handlers, _pytrees, _registration
 from ._context import Context
-from ._metadata import CheckpointMetadata
-
-STATEFUL = (
-    "orbax.checkpoint.experimental.v1._src.handlers.stateful_checkpointable_handler.StatefulCheckpointableHandler"
-)
-
-
-@runtime_checkable
-class StatefulCheckpointable(Protocol):
-    """An object that saves itself: grain's iterators, adapters of your own."""
-
-    async def save(self, directory: Any) -> Any:
-        """Saves what must be saved now; gives the coroutine that saves the rest."""
-
-    async def load(self, directory: Any) -> Any:
-        """Loads what must be loaded now; gives the coroutine that loads the rest."""
+from ._handler_types import typestr
+from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
+from .errors import InvalidLayoutError
 
 
 class Directory:
-    """A folder, which Orbax' checkpointables wait for before they write into it: here it is there already."""
+    """A folder, which handlers wait for before they write into it: here it is there already."""
 
     def __init__(self, path: Any) -> None:
-        self.path = as_path(path)
+        self._path = path
+
+    @property
+    def path(self) -> Any:
+        """Where it is."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self._path.name)
 
     async def await_creation(self) -> Any:
         """The path."""
-        return self.path
+        return self._path
 
-    def __truediv__(self, name: str) -> Directory:
-        return Directory(self.path / name)
+    def __truediv__(self, other: Any) -> Directory:
+        return Directory(self._path / getattr(other, "path", other))
 
     def __fspath__(self) -> str:
-        return str(self.path)
+        return str(self._path)
 
 
-def options_of(context: Context) -> OrbaxOptions:
-    """The storage options that a context asks for."""
-    saving = context.array.saving
-    return OrbaxOptions(
-        v1=True,
-        use_ocdbt=saving.use_ocdbt,
-        use_zarr3=saving.use_zarr3,
-        ocdbt_target_data_file_size=saving.ocdbt_target_data_file_size,
-        chunk_byte_size=getattr(saving.storage_options, "chunk_byte_size", None),
-    )
+def check_names(checkpointables: Any, what: str) -> None:
+    """Refuses what is no dict of checkpointables by name.
+
+    Raises:
+        ValueError: for that, an empty name, and a name that the checkpoint uses itself.
+    """
+    if not isinstance(checkpointables, dict):
+        raise ValueError(f"`{what}` must be a dict by name, found {type(checkpointables)}")
+    if "" in checkpointables:
+        raise ValueError(f"`{what}` has an empty name\n  help: give each a name")
+    reserved = sorted(RESERVED & checkpointables.keys())
+    if reserved:
+        raise ValueError(f"Provided reserved checkpointable keys: {reserved}.\n  help: give them other names")
 
 
-def add(save: ItemsSave, name: str, value: Any, *, in_background: bool) -> None:
-    """Adds one of them. What writes files of its own has written them when this returns."""
-    if isinstance(value, StatefulCheckpointable):
-        folder = Directory(Path(save.folder(name)))
-        save.handler(name, STATEFUL)
-        _interfaces.run(_save_stateful(value, folder))
-    elif is_empty_node(value) or _is_json(value):
-        save.json(name, value)
-    else:
-        (save.later if in_background else save.tree)(name, value)
+# ---- saves ----------------------------------------------------------------------------------------------------
 
 
-async def _save_stateful(value: Any, folder: Directory) -> None:
-    rest = await value.save(folder)
-    if rest is not None:
-        await rest
+def add(
+    save: ItemsSave, name: str, value: Any, context: Context, *, in_background: bool
+) -> tuple[bool, Awaitable[Any] | None]:
+    """Adds one of them: whether it is kept for the saver in the background, and what is left for its handler to do."""
+    handler = _registration.resolve_handler_for_save(context.checkpointables.registry, value, name=name)
+    if isinstance(handler, _handlers.PyTreeHandler):
+        _pytrees.check_leaves(value)
+        tree, options = _pytrees.save_plan(value, context)
+        (save.later if in_background else save.tree)(name, tree, **options)
+        return in_background, None
+    save.handler(name, typestr(type(handler)))
+    folder = Directory(context.file.path_class(Path(save.folder(name))))
+    return False, _interfaces.run(_begun(handler.save(folder, value)))
 
 
-async def _load_stateful(value: Any, path: Any) -> None:
-    rest = await value.load(as_path(path))
-    if rest is not None:
-        await rest
+async def _begun(call: Awaitable[Any]) -> Any:
+    return await call
 
 
-def _is_json(value: Any) -> bool:
-    """Whether it is a dict or list of text alone, of which pytrees have no use."""
-    leaves = jax.tree_util.tree_leaves(value)
-    return bool(leaves) and all(isinstance(leaf, str) for leaf in leaves)
+def finish(rest: list[Awaitable[Any]]) -> None:
+    """Has the handlers do what they have left."""
+    for awaitable in rest:
+        _interfaces.run(_begun(awaitable))
 
 
-def load(path: Any, abstract: Any, context: Context) -> Any:
-    """Loads one of them, as `abstract` has it."""
-    if isinstance(abstract, StatefulCheckpointable) and not isinstance(abstract, type):
-        _interfaces.run(_load_stateful(abstract, path))
-        return abstract
-    for file in ("data.json", "metadata"):
-        if (as_path(path) / file).is_file():
-            from .._other_handlers import JsonCheckpointHandler
-
-            return JsonCheckpointHandler(file).restore(path)
-    return load_pytree(path, abstract, context)
+# ---- loads ----------------------------------------------------------------------------------------------------
 
 
-def load_pytree(path: Any, abstract: Any, context: Context) -> Any:
-    """Loads a pytree, as `abstract` has it: arrays, their descriptions, metadata, numbers."""
-    if isinstance(abstract, CheckpointMetadata):
-        abstract = abstract.metadata
-    if isinstance(abstract, TreeMetadata):
-        abstract = abstract.tree
-    if abstract is None:
-        return _read.restore(path)
-    strict = not getattr(context.array.loading, "enable_padding_and_truncation", False)
-    args = jax.tree.map(
-        lambda leaf: construct_restore_args(_described(leaf), strict=strict),
-        abstract,
-        is_leaf=lambda leaf: hasattr(leaf, "shape"),
-    )
-    loading, partial = context.array.loading, context.pytree.loading.partial_load
-    return _read.restore(path, abstract, args, partial=partial, replica=_replicas.of_loading(loading))
+def names_in(path: Any, *, requested: Any = ()) -> list[str]:
+    """The checkpointables of a checkpoint, those left out whose deletion has begun.
+
+    Raises:
+        DeletionInProgressError: if one of these is `requested`.
+    """
+    deleted = _deletion.pending(path, requested)
+    return [name for name in item_names(path) if name not in RESERVED and name != deleted]
 
 
-def _described(leaf: Any) -> Any:
-    """A leaf by which one may mean a type (`int`), a NumPy number, or one that has no sharding yet."""
-    if isinstance(leaf, type) and issubclass(leaf, (int, float)):
-        return leaf(0)
-    if isinstance(leaf, np.generic):
-        return np.asarray(leaf)
-    return leaf
+def saved_by(path: Any, name: str) -> str | None:
+    """The handler that has saved one of them, by its name."""
+    handlers = read_step_metadata(path).item_handlers
+    return handlers.get(name) if isinstance(handlers, dict) else None
 
 
-def described(path: Any) -> Any:
+def load(path: Any, name: str, abstract: Any, context: Context) -> Any:
+    """Loads one of a checkpoint, as `abstract` has it."""
+    folder = context.file.path_class(path) / name
+    handler = _for_load(path, name, abstract, context)
+    if isinstance(handler, _handlers.PyTreeHandler):
+        return _pytrees.load(folder, abstract, context)
+    return _interfaces.run(_loaded(handler, folder, abstract))
+
+
+async def _loaded(handler: Any, folder: Any, abstract: Any) -> Any:
+    return await (await handler.load(folder, abstract))
+
+
+def _for_load(path: Any, name: str, abstract: Any, context: Context) -> Any:
+    """Who loads one of them: by registration; else whoever knows the files."""
+    registry = context.checkpointables.registry
+    try:
+        handler = _registration.resolve_handler_for_load(
+            registry, abstract, name=name, handler_typestr=saved_by(path, name)
+        )
+    except _registration.NoEntryError:
+        if not registry.has(STATE):
+            raise
+        handler = _handlers.PyTreeHandler(context=context)
+    folder = as_path(path) / name
+    if isinstance(handler, _handlers.PyTreeHandler) and not _pytrees.is_pytree(folder):
+        json = _handlers.JsonHandler()
+        return handler if json.file_in(folder) is None else json
+    return handler
+
+
+def described(path: Any, name: str, context: Context) -> Any:
     """What is known of one of them; `None` where that is nothing."""
-    if (as_path(path) / "_METADATA").exists() or (as_path(path) / "regrow.json").exists():
-        return _read.pytree_metadata(path).tree
-    return None
+    handler = _for_load(path, name, None, context)
+    try:
+        return _interfaces.run(_begun(handler.metadata(context.file.path_class(path) / name)))
+    except (RegrowError, NotImplementedError, AttributeError, OSError, ValueError, KeyError):
+        return None
+
+
+def refuse_incomplete(path: Any) -> Any:
+    """The path of a checkpoint that is there.
+
+    Raises:
+        InvalidLayoutError: if there is none, or one that was never committed.
+    """
+    from .._paths import is_temporary
+
+    path = as_path(path)
+    if not path.exists():
+        raise InvalidLayoutError(f"Checkpoint at {path} not found.", file=str(path))
+    if is_temporary(path):
+        raise InvalidLayoutError(
+            f"Found incomplete checkpoint at {path}.\n  help: load one that was committed", file=str(path)
+        )
+    return path

@@ -4,88 +4,124 @@ from __future__ import annotations
 
 import contextvars
 import copy
-import enum
-from types import SimpleNamespace, TracebackType
+import dataclasses
+from types import TracebackType
 from typing import Any, Self
 
-
-class CheckpointLayout(enum.Enum):
-    """The layout that is loaded. Any layout that regrow knows is recognised by itself; saves are Orbax'."""
-
-    ORBAX = "Orbax"
-    SAFETENSORS = "SafeTensors"
-
-
-def _defaults() -> dict[str, Any]:
-    none = SimpleNamespace
-    return {
-        "array": none(
-            saving=none(
-                use_ocdbt=True,
-                use_zarr3=True,
-                ocdbt_target_data_file_size=None,
-                storage_options=none(chunk_byte_size=None, dtype=None, shard_axes=()),
-            ),
-            loading=none(
-                use_load_and_broadcast=False,
-                load_and_broadcast_options=none(),
-                enable_padding_and_truncation=False,
-            ),
-        ),
-        "pytree": none(saving=none(), loading=none(partial_load=False)),
-        "memory": none(write_concurrent_bytes=None, read_concurrent_bytes=None),
-        "asynchronous": none(timeout_secs=600, post_finalization_callback=None),
-        "multiprocessing": none(primary_host=0, active_processes=None, barrier_sync_key_prefix=None),
-        "file": none(path_permission_mode=None),
-        "deletion": none(gcs_deletion_options=none(todelete_full_path=None)),
-        "pathways": none(checkpointing_impl=None),
-        "checkpointables": none(registry=None),
-        "safetensors": none(),
-        "checkpoint_layout": CheckpointLayout.ORBAX,
-    }
+from . import options
+from .options import FROZEN, CheckpointLayout
 
 
 class Context:
-    """Settings, in groups: ``context.array.saving.use_zarr3 = False``.
+    """Options, in groups: ``context.array.saving.use_zarr3 = False``."""
 
-    Those that say how Orbax does its work are accepted and change nothing.
-    """
+    array: options.ArrayOptions
+    asynchronous: options.AsyncOptions
+    atomicity: options.AtomicityOptions
+    checkpoint_layout: CheckpointLayout
+    checkpointables: options.CheckpointablesOptions
+    deletion: options.DeletionOptions
+    file: options.FileOptions
+    memory: options.MemoryOptions
+    multiprocessing: options.MultiprocessingOptions
+    pathways: options.PathwaysOptions
+    pytree: options.PyTreeOptions
+    safetensors: options.SafetensorsOptions
 
-    def __init__(self, context: Context | None = None, **given: Any) -> None:
-        """The defaults, or a copy of another context, with settings of their own by name.
+    def __init__(
+        self,
+        context: Context | None = None,
+        *,
+        pytree_options: options.PyTreeOptions | None = None,
+        array_options: options.ArrayOptions | None = None,
+        async_options: options.AsyncOptions | None = None,
+        multiprocessing_options: options.MultiprocessingOptions | None = None,
+        file_options: options.FileOptions | None = None,
+        checkpointables_options: options.CheckpointablesOptions | None = None,
+        pathways_options: options.PathwaysOptions | None = None,
+        checkpoint_layout: CheckpointLayout | str | None = None,
+        deletion_options: options.DeletionOptions | None = None,
+        memory_options: options.MemoryOptions | None = None,
+        safetensors_options: options.SafetensorsOptions | None = None,
+        atomicity_options: options.AtomicityOptions | None = None,
+    ) -> None:
+        """The defaults, or a copy of another context; with groups of options of their own."""
+        given = locals()
+        for name, (argument, default) in _GROUPS.items():
+            group = given[argument]
+            if group is None and context is not None:
+                group = getattr(context, name)
+            self.__dict__[name] = default() if group is None else copy.deepcopy(group)
+        inherited = CheckpointLayout.ORBAX if context is None else context.checkpoint_layout
+        self.checkpoint_layout = CheckpointLayout(checkpoint_layout or inherited)
 
-        Raises:
-            TypeError: for a group that is not there.
-        """
-        self.__dict__.update(_defaults() if context is None else copy.deepcopy(_groups(context)))
-        self._tokens: list[contextvars.Token[Context | None]] = []
-        for name, value in given.items():
-            known = name.removesuffix("_options")
-            if known not in self.__dict__:
-                raise TypeError(f"Context() got an unexpected keyword argument {name!r}")
-            if value is not None:
-                setattr(self, known, value)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "checkpoint_layout":
+            raise AttributeError(f"{name} cannot be set\n  help: set options of a group, or give {name}_options=")
+        if id(self) in FROZEN.get():
+            raise RuntimeError(
+                "checkpoint_layout cannot be set in a context that is in force\n  help: set it before the `with` block"
+            )
+        self.__dict__[name] = CheckpointLayout(value)
+
+    def __getattr__(self, name: str) -> Any:
+        group = _GROUP_OF_ARGUMENT.get(name)
+        if group is None or group not in self.__dict__:
+            raise AttributeError(f"Context has no {name!r}")
+        return self.__dict__[group]
 
     def __enter__(self) -> Self:
-        self._tokens.append(_current.set(self))
+        _outer.set((*_outer.get(), (_current.get(), FROZEN.get())))
+        _current.set(self)
+        FROZEN.set(FROZEN.get() | {id(self)} | _ids([self.__dict__[name] for name in _GROUPS]))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _current.reset(self._tokens.pop())
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"Context has no {name!r}")
-
-
-def _groups(context: Context) -> dict[str, Any]:
-    return {name: value for name, value in context.__dict__.items() if not name.startswith("_")}
+        *others, (context, frozen) = _outer.get()
+        _outer.set(tuple(others))
+        _current.set(context)
+        FROZEN.set(frozen)
 
 
+_GROUPS: dict[str, tuple[str, Any]] = {
+    "pytree": ("pytree_options", options.PyTreeOptions),
+    "array": ("array_options", options.ArrayOptions),
+    "asynchronous": ("async_options", options.AsyncOptions),
+    "multiprocessing": ("multiprocessing_options", options.MultiprocessingOptions),
+    "file": ("file_options", options.FileOptions),
+    "checkpointables": ("checkpointables_options", options.CheckpointablesOptions),
+    "pathways": ("pathways_options", options.PathwaysOptions),
+    "deletion": ("deletion_options", options.DeletionOptions),
+    "memory": ("memory_options", options.MemoryOptions),
+    "safetensors": ("safetensors_options", options.SafetensorsOptions),
+    "atomicity": ("atomicity_options", options.AtomicityOptions),
+}
+_GROUP_OF_ARGUMENT = {argument: name for name, (argument, _) in _GROUPS.items()}
+
+
+def _ids(groups: list[Any]) -> set[int]:
+    """The groups and all groups in them."""
+    found: set[int] = set()
+    while groups:
+        group = groups.pop()
+        if isinstance(group, options.Options):
+            found.add(id(group))
+            groups.extend(getattr(group, field.name) for field in dataclasses.fields(group))  # type: ignore[arg-type]
+    return found
+
+
+_outer: contextvars.ContextVar[tuple[tuple[Context | None, frozenset[int]], ...]] = contextvars.ContextVar(
+    "regrow.orbax.v1.outer", default=()
+)
+"""What was in force around each context that is: of this thread, which may share a context with others."""
 _current: contextvars.ContextVar[Context | None] = contextvars.ContextVar("regrow.orbax.v1.context", default=None)
 
 
-def current() -> Context:
-    """The context that is in force."""
-    return _current.get() or Context()
+def current(default: Context | None = None) -> Context:
+    """The context that is in force; `default`, or a new one, where none is."""
+    return _current.get() or default or Context()
+
+
+get_context = current

@@ -2,113 +2,150 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import threading
-from collections.abc import Callable, Mapping
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
+from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
-from .. import _composite
 from .._errors import as_orbax
-from .._paths import absolute, as_path
+from .._paths import absolute, as_path, is_temporary
 from ..metadata import read_step_metadata
-from . import _checkpointables
+from . import _checkpointables, _deletion, _pytrees
 from ._context import Context, current
+from ._layout import AUTO_CHECKPOINTABLE_KEY as AUTO
+from ._layout import CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE, PYTREE_METADATA_FILE
+from ._layout import RESERVED_CHECKPOINTABLE_KEYS as RESERVED
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
+from ._responses import Response
 from .errors import InvalidLayoutError
 
-AUTO = "AUTO"
-STATE = "state"
+check_state = _pytrees.check_leaves
 
 
-class AsyncResponse:
-    """Something that goes on in the background."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        # Not a daemon: the program waits for it at its end.
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Waits for it.
-
-        Raises:
-            TimeoutError: if it has not ended after `timeout` seconds.
-            What went wrong.
-        """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise TimeoutError(f"it has not ended after {timeout} s")
-        if self._error is not None:
-            raise self._error
-        return self._value
+# ---- saves ----------------------------------------------------------------------------------------------------
 
 
 def save_checkpointables(
-    path: Any, checkpointables: Mapping[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
+    path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
 ) -> None:
-    """Saves pytrees, JSON and stateful objects by name: all of them or nothing."""
+    """Saves pytrees, JSON and objects with handlers by name: all of them or nothing.
+
+    Raises:
+        ValueError: if there is a checkpoint, without `overwrite`.
+        KeyError: for an object that nobody can save.
+    """
     with as_orbax():
-        publish(path, checkpointables, overwrite, custom_metadata, None).commit()
+        begun = publish(path, checkpointables, overwrite, custom_metadata, None, in_background=False)
+    finish(begun)
 
 
 def save_checkpointables_async(
-    path: Any, checkpointables: Mapping[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
-) -> AsyncResponse:
+    path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
+) -> Response[None]:
     """The same in the background: returns when the snapshot is taken."""
     with as_orbax():
-        handle = begin(path, checkpointables, overwrite, custom_metadata, None)
-    return AsyncResponse(functools.partial(finish, handle))
+        begun = begin(path, checkpointables, overwrite, custom_metadata, None)
+    return Response(lambda: finish(begun))
 
 
-def publish(path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any) -> ItemsSave:
+class Begun:
+    """A save that was begun: who waits for it does what is left of it."""
+
+    def __init__(
+        self,
+        path: Any,
+        commit: Callable[[], Any],
+        cancel: Callable[[], None],
+        discard: Callable[[], None],
+        context: Context,
+    ) -> None:
+        self._path = path
+        self._commit = commit
+        self.cancel = cancel
+        """Asks whoever is at work to stop."""
+        self._discard = discard
+        self._context = context
+        self.called_back = False
+
+    def wait(self) -> None:
+        """Waits for it, and commits.
+
+        Raises:
+            What went wrong; nothing is left of it then.
+        """
+        try:
+            self._commit()
+        except BaseException:
+            self._discard()
+            raise
+        mode = self._context.file.path_permission_mode
+        if mode is not None:
+            os.chmod(self._path, mode)
+        callback = self._context.asynchronous.post_finalization_callback
+        if self.called_back and callback is not None:
+            callback()
+
+
+def begin(path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any) -> Begun:
+    """Begins a save in the background: pytrees may change as soon as this has returned."""
+    return publish(path, checkpointables, overwrite, custom, metrics, in_background=True)
+
+
+def publish(
+    path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any, *, in_background: bool
+) -> Begun:
     """A checkpoint with all of them in it, which is left to commit."""
-    save = _open(path, overwrite, custom, metrics)
+    _checkpointables.check_names(checkpointables, "checkpointables")
+    if not checkpointables:
+        raise ValueError("`checkpointables` must be a dict with at least one, found none")
+    context = current()
+    path = absolute(path)
+    _deletion.refuse_pending(path)
+    orbax = _pytrees.save_plan(None, context)[1]["orbax"]
+    save = ItemsSave(path, layout="orbax", orbax=orbax, overwrite=overwrite, metadata=custom)
     try:
+        if metrics is not None:
+            save.metrics(metrics)
+        rest: list[Awaitable[Any]] = []
+        is_kept = False
         for name, value in checkpointables.items():
-            _checkpointables.add(save, name, value, in_background=False)
+            kept, left = _checkpointables.add(save, name, value, context, in_background=in_background)
+            is_kept |= kept
+            rest += [] if left is None else [left]
+        if is_kept:
+            # The saver commits by itself: what handlers have left is done before.
+            _checkpointables.finish(rest)
+            handle = _kept_by_saver(save)
+            begun = Begun(path, handle.wait, handle.cancel, save.drop, context)
+        else:
+            begun = Begun(path, lambda: _finish_here(save, rest), save.cancel, save.drop, context)
     except BaseException:
         save.drop()
         raise
-    return save
+    begun.called_back = in_background
+    return begun
 
 
-def begin(path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any) -> Any:
-    """The same in the background; what one waits for."""
+def _kept_by_saver(save: ItemsSave) -> Any:
     from ..._async import AsyncSave, saver_of_calls
 
-    save = _open(path, overwrite, custom, metrics)
-    try:
-        for name, value in checkpointables.items():
-            _checkpointables.add(save, name, value, in_background=True)
-        handle = saver_of_calls()._native.save_items(save._native, "mutable", False, 0.0, 0.0)
-    except BaseException:
-        save.drop()
-        raise
-    return AsyncSave(save.path, handle)
+    return AsyncSave(save.path, saver_of_calls()._native.save_items(save._native, "mutable", False, 0.0, 0.0))
 
 
-def finish(handle: Any) -> None:
-    """Waits for a save in the background."""
+def _finish_here(save: ItemsSave, rest: list[Awaitable[Any]]) -> None:
+    _checkpointables.finish(rest)
+    save.commit()
+
+
+def finish(begun: Begun) -> None:
+    """Waits for a save."""
     with as_orbax():
-        handle.wait()
-
-
-def _open(path: Any, overwrite: bool, custom: Any, metrics: Any) -> ItemsSave:
-    options = _checkpointables.options_of(current())
-    save = ItemsSave(absolute(path), layout="orbax", orbax=options, overwrite=overwrite, metadata=custom)
-    if metrics is not None:
-        save.metrics(metrics)
-    return save
+        begun.wait()
 
 
 def save(
@@ -119,7 +156,12 @@ def save(
     overwrite: bool = False,
     custom_metadata: Any = None,
 ) -> None:
-    """Saves a pytree."""
+    """Saves a pytree.
+
+    Raises:
+        ValueError: if there is a checkpoint, without `overwrite`; for leaves that cannot be saved.
+    """
+    check_state(state)
     save_checkpointables(path, {checkpointable_name: state}, overwrite=overwrite, custom_metadata=custom_metadata)
 
 
@@ -130,106 +172,194 @@ def save_async(
     checkpointable_name: str = STATE,
     overwrite: bool = False,
     custom_metadata: Any = None,
-) -> AsyncResponse:
+) -> Response[None]:
     """Saves a pytree in the background: returns when the snapshot is taken."""
+    check_state(state)
     return save_checkpointables_async(
         path, {checkpointable_name: state}, overwrite=overwrite, custom_metadata=custom_metadata
     )
+
+
+# ---- loads ----------------------------------------------------------------------------------------------------
 
 
 def load(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Any:
     """Loads a pytree as `abstract_state` has it; as it was saved if that is `None`.
 
     Raises:
-        FileNotFoundError: if there is none.
+        InvalidLayoutError: (a `FileNotFoundError` and a `ValueError`) if there is none.
         ValueError: if the target does not fit.
-        KeyError: for a name that is not there.
     """
-    with as_orbax():
-        return _checkpointables.load_pytree(pytree_path(path, checkpointable_name), abstract_state, current())
+    context = current()
+    path, name = _pytree_of(path, checkpointable_name)
+    with _as_layout():
+        if name is not None:
+            return _checkpointables.load(path, name, _unwrapped(abstract_state), context)
+        return _pytrees.load(path, abstract_state, context)
 
 
-def load_async(path: Any, abstract_state: Any = None) -> AsyncResponse:
+def load_async(path: Any, abstract_state: Any = None, *, checkpointable_name: str | None = AUTO) -> Response[Any]:
     """The same in the background."""
-    context = Context(current())
-    return AsyncResponse(lambda: _load_in(context, path, abstract_state))
-
-
-def _load_in(context: Context, path: Any, abstract_state: Any) -> Any:
-    with context:
-        return load(path, abstract_state)
-
-
-def pytree_path(path: Any, name: str | None) -> Any:
-    """Where the pytree of a checkpoint is: an item of this name, or with `AUTO` the usual one, or the folder itself."""
-    path = as_path(path)
-    if not path.exists():
-        raise InvalidLayoutError(f"Checkpoint at {path} not found.", file=str(path))
-    if name is None or not path.is_dir():
-        return path
-    names = _composite.item_names(path)
-    if name != AUTO:
-        if name not in names:
-            raise KeyError(f'Checkpointable "{name}" was not found in {path}. Available: {names}')
-        return path / name
-    found = next((usual for usual in (STATE, "pytree", "default") if usual in names), None)
-    is_pytree = (path / "_METADATA").exists() or (path / "regrow.json").exists()
-    return path if found is None or is_pytree else path / found
+    return Response(lambda: load(path, abstract_state, checkpointable_name=checkpointable_name))
 
 
 def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dict[str, Any]:
     """Loads those that are named, as they are given; all of them if `None`.
 
     Raises:
-        FileNotFoundError: if there is no checkpoint.
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single pytree.
         KeyError: for a name that is not there.
     """
-    if isinstance(abstract_checkpointables, CheckpointMetadata):
-        abstract_checkpointables = abstract_checkpointables.metadata
-    path = as_path(path)
-    names = _composite.item_names(path)
-    wanted = abstract_checkpointables or {name: None for name in names if name != "metrics"}
+    context = current()
+    abstract = _unwrapped(abstract_checkpointables)
+    if abstract is not None:
+        _checkpointables.check_names(abstract, "abstract_checkpointables")
+    path = _composite(path)
+    names = _checkpointables.names_in(path, requested=abstract or ())
+    wanted = abstract or dict.fromkeys(names)
     missing = next((name for name in wanted if name not in names), None)
     if missing is not None:
         raise KeyError(f'Checkpointable "{missing}" was not found in {path}. Available: {names}')
     with as_orbax():
-        return {name: _checkpointables.load(path / name, own, current()) for name, own in wanted.items()}
+        return {name: _checkpointables.load(path, name, own, context) for name, own in wanted.items()}
 
 
-def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata:
-    """What is known of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes."""
-    with as_orbax():
-        found = _checkpointables.described(at := pytree_path(path, checkpointable_name))
-        if found is None:
-            from .._read import pytree_metadata as read
+def load_checkpointables_async(path: Any, abstract_checkpointables: Any = None) -> Response[dict[str, Any]]:
+    """The same in the background."""
+    return Response(lambda: load_checkpointables(path, abstract_checkpointables))
 
-            found = read(at).tree
+
+def _unwrapped(abstract: Any) -> Any:
+    return abstract.metadata if isinstance(abstract, CheckpointMetadata) else abstract
+
+
+@contextlib.contextmanager
+def _as_layout() -> Iterator[None]:
+    """Raises that there is no checkpoint as v1 does."""
+    try:
+        with as_orbax():
+            yield
+    except InvalidLayoutError:
+        raise
+    except (NotACheckpointError, UncommittedError) as error:
+        raise InvalidLayoutError(error.message, file=error.file, leaf=error.leaf, help=error.help) from None
+
+
+def _pytree_of(path: Any, name: str | None) -> tuple[Any, str | None]:
+    """Where a pytree is: a checkpoint and one of its names; or with `None` the path itself.
+
+    Raises:
+        InvalidLayoutError: if there is none.
+        ValueError: for a name that no pytree has.
+    """
+    if name == "" or (name != AUTO and name in RESERVED):
+        raise ValueError(f"checkpointable_name: expected the name of a pytree, found {name!r}")
+    path = _checkpointables.refuse_incomplete(path)
+    if not path.is_dir() or _pytrees.is_pytree(path):
+        if name not in (AUTO, None):
+            raise InvalidLayoutError(
+                f"{path} is one pytree, and has no {name!r}\n  help: leave checkpointable_name out", file=str(path)
+            )
+        return path, None
+    requested = () if name in (AUTO, None) else (name,)
+    found = [one for one in _checkpointables.names_in(path, requested=requested) if _pytrees.is_pytree(path / one)]
+    if name == AUTO:
+        found.sort(key=lambda one: one != STATE)
+        return path, found[0] if found else None
+    if name is not None and name not in found:
+        handlers = read_step_metadata(path).item_handlers
+        if not isinstance(handlers, dict) or name not in handlers:
+            raise InvalidLayoutError(
+                f"{path} has no pytree {name!r}; it has {found}\n  help: give one of these names", file=str(path)
+            )
+    if name is None and found:
+        raise InvalidLayoutError(
+            f"{path} is no pytree; it has {found} by name\n  help: give one of these names, or none", file=str(path)
+        )
+    return path, name
+
+
+def _composite(path: Any) -> Any:
+    """The path of a checkpoint of checkpointables by name.
+
+    Raises:
+        InvalidLayoutError: for anything else.
+    """
+    path = _checkpointables.refuse_incomplete(path)
+    if not path.is_dir() or _pytrees.is_pytree(path):
+        raise InvalidLayoutError(f"{path} is one pytree\n  help: use load() or metadata()", file=str(path))
+    marked = any((path / mark).exists() for mark in _MARKS)
+    if not marked and any((child / mark).exists() for child in path.iterdir() for mark in _MARKS):
+        raise InvalidLayoutError(f"{path} is a folder of checkpoints\n  help: give the path of one", file=str(path))
+    return path
+
+
+_MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
+
+
+# ---- metadata -------------------------------------------------------------------------------------------------
+
+
+def metadata(path: Any, checkpointable_name: str | None = AUTO) -> CheckpointMetadata[Any]:
+    """What is known of a pytree: ``.metadata`` is a tree of shapes and dtypes that `load` takes.
+
+    Raises:
+        InvalidLayoutError: (a `FileNotFoundError`) if there is none.
+    """
+    at, name = _pytree_of(path, checkpointable_name)
+    with _as_layout():
+        found = _pytrees.metadata(at if name is None else at / name)
     return _of_checkpoint(path, found)
 
 
-def checkpointables_metadata(path: Any) -> CheckpointMetadata:
-    """What is known of all of them, by name."""
-    path = as_path(path)
-    names = [name for name in _composite.item_names(path) if name != "metrics"]
-    return _of_checkpoint(path, {name: _checkpointables.described(path / name) for name in names})
+def checkpointables_metadata(path: Any) -> CheckpointMetadata[dict[str, Any]]:
+    """What is known of all of them, by name.
+
+    Raises:
+        InvalidLayoutError: (a `FileNotFoundError`) if there is no checkpoint, or one of a single pytree.
+    """
+    context = current()
+    path = _composite(path)
+    found = {name: _checkpointables.described(path, name, context) for name in _checkpointables.names_in(path)}
+    return _of_checkpoint(path, found)
 
 
-def _of_checkpoint(path: Any, found: Any) -> CheckpointMetadata:
+def _of_checkpoint(path: Any, found: Any) -> CheckpointMetadata[Any]:
     told = read_step_metadata(path)
     return CheckpointMetadata(
+        as_path(path),
         metadata=found,
-        path=as_path(path),
-        metrics=told.metrics or None,
-        custom_metadata=told.custom_metadata or None,
+        custom_metadata=told.custom_metadata,
         init_timestamp_nsecs=told.init_timestamp_nsecs,
         commit_timestamp_nsecs=told.commit_timestamp_nsecs,
     )
 
 
 def is_orbax_checkpoint(path: Any) -> bool:
-    """Whether there is a checkpoint of Orbax."""
-    names = ("orbax.checkpoint", "_CHECKPOINT_METADATA", "_METADATA")
-    return any((as_path(path) / name).exists() for name in names)
+    """Whether there is a checkpoint of Orbax: not a part of one, and not a folder of several."""
+    path = as_path(path)
+    if not path.is_dir() or is_temporary(path) or any((path.parent / mark).exists() for mark in _MARKS):
+        return False
+    return any((path / mark).exists() for mark in (*_MARKS, PYTREE_METADATA_FILE))
 
 
-save_pytree, save_pytree_async, load_pytree, pytree_metadata = save, save_async, load, metadata
+# ---- old names ------------------------------------------------------------------------------------------------
+
+
+def deprecated(name: str, instead: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under its old name."""
+
+    @functools.wraps(function)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        warnings.warn(f"Use `{instead}` instead.", DeprecationWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    renamed.__name__ = renamed.__qualname__ = name
+    return renamed
+
+
+save_pytree = deprecated("save_pytree", "save", save)
+save_pytree_async = deprecated("save_pytree_async", "save_async", save_async)
+load_pytree = deprecated("load_pytree", "load", load)
+load_pytree_async = deprecated("load_pytree_async", "load_async", load_async)
+pytree_metadata = deprecated("pytree_metadata", "metadata", metadata)

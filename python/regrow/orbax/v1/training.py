@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
-from types import SimpleNamespace, TracebackType
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Any, Self
 
-from .. import checkpoint_managers
-from .._errors import StepAlreadyExistsError, as_orbax
+from .._errors import as_orbax, not_covered
 from .._manager_options import CheckpointManagerOptions
 from ..checkpoint_manager import CheckpointManager
-from . import _functions
+from . import _deletion, _functions
+from . import _preservation_policies as preservation_policies
+from . import _save_decision_policies as save_decision_policies
+from . import _training_errors as errors
 from ._context import Context, current
-from ._metadata import CheckpointMetadata
+from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
+from ._metadata import RootMetadata
+from ._metadata import StepMetadata as CheckpointMetadata
+from ._responses import Response
 
-__all__ = ["CheckpointMetadata", "Checkpointer", "errors", "preservation_policies", "save_decision_policies"]
+__all__ = [
+    "CheckpointMetadata",
+    "Checkpointer",
+    "RootMetadata",
+    "errors",
+    "preservation_policies",
+    "save_decision_policies",
+]
 
-save_decision_policies = preservation_policies = checkpoint_managers
-errors = SimpleNamespace(StepAlreadyExistsError=StepAlreadyExistsError)
+
+def __getattr__(name: str) -> object:
+    if name == "pathways":
+        raise not_covered("v1.training.pathways", "use the original with Pathways")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _default_policy() -> Any:
+    """As often as saves end, and when the machine is about to be taken away."""
+    policies = save_decision_policies
+    return policies.AnySavePolicy(
+        [
+            policies.InitialSavePolicy(),
+            policies.ContinuousCheckpointingPolicy(),
+            policies.PreemptionCheckpointingPolicy(),
+        ]
+    )
 
 
 class Checkpointer:
-    """Saves, lists and loads the steps of a folder."""
+    """Saves, lists, loads and deletes the steps of a folder."""
 
     def __init__(
         self,
@@ -32,20 +59,26 @@ class Checkpointer:
         save_decision_policy: Any = None,
         preservation_policy: Any = None,
         step_name_format: Any = None,
-        custom_metadata: Mapping[str, Any] | None = None,
+        custom_metadata: Any = None,
         cleanup_tmp_directories: bool = False,
         lightweight_initialize: bool = False,
         logger: Any = None,
     ) -> None:
-        """Of a folder, which is made. `context` is in force in all of its calls."""
+        """Of a folder, which is made. `context` is in force in all of its calls where no other is."""
         self._context = Context(context or current())
         options = CheckpointManagerOptions(
-            save_decision_policy=save_decision_policy,
+            save_decision_policy=save_decision_policy or _default_policy(),
             preservation_policy=preservation_policy,
             step_name_format=step_name_format,
             cleanup_tmp_directories=cleanup_tmp_directories,
+            lightweight_initialize=lightweight_initialize,
+            todelete_full_path=self._context.deletion.gcs_deletion_options.todelete_full_path,
         )
         self._manager = CheckpointManager(directory, options=options, metadata=custom_metadata, logger=logger)
+        self._saving: tuple[int, _functions.Begun, Response[bool]] | None = None
+        self._deleting: Response[bool] | None = None
+
+    # ---- what is there ----------------------------------------------------------------------------------------
 
     @property
     def directory(self) -> Any:
@@ -53,23 +86,85 @@ class Checkpointer:
         return self._manager.directory
 
     @property
-    def latest(self) -> CheckpointMetadata | None:
+    def latest(self) -> CheckpointMetadata[None] | None:
         """The highest step, as an object with ``.step``; `None` if there is none."""
-        return max(self.checkpoints, key=lambda found: found.step or 0, default=None)
+        return next(reversed(self.checkpoints), None)
 
     @property
-    def checkpoints(self) -> Sequence[CheckpointMetadata]:
-        """All steps that storage has committed."""
-        return [CheckpointMetadata(step=info.step, metrics=info.metrics) for info in self._manager._checkpoints]
+    def checkpoints(self) -> Sequence[CheckpointMetadata[None]]:
+        """All steps that storage has committed, by number: as they were known at the last look."""
+        return [
+            CheckpointMetadata(
+                info.step,
+                self._manager.path_of(info.step),
+                metadata=None,
+                commit_timestamp_nsecs=int(info.time.timestamp() * 1e9),
+                metrics=info.metrics,
+            )
+            for info in sorted(self._manager._checkpoints, key=lambda info: info.step)
+        ]
+
+    def reload(self) -> None:
+        """Looks for steps anew."""
+        self._wait_for_deletion()
+        self._manager.reload()
+
+    def root_metadata(self) -> RootMetadata:
+        """What the folder says of itself."""
+        return RootMetadata(directory=self.directory, custom_metadata=self._manager.metadata().custom_metadata)
+
+    def _found(self, step: Any) -> CheckpointMetadata[None]:
+        """A step that is there, the latest if `None`.
+
+        Raises:
+            StepNotFoundError: if there is none.
+        """
+        number = getattr(step, "step", step)
+        if self._saving is not None and number in (None, self._saving[0]):
+            self.wait()
+        there = self.checkpoints
+        found = next((one for one in reversed(there) if number in (None, one.step)), None)
+        if found is None:
+            which = "no step" if number is None else f"no step {number}"
+            known = [one.step for one in there]
+            raise errors.StepNotFoundError(f"there is {which} in {self.directory}\n  found the steps {known}")
+        return found
+
+    # ---- saves ------------------------------------------------------------------------------------------------
 
     def should_save(self, step: int) -> bool:
         """Whether a save of this step would not be passed over."""
-        return self._manager.should_save(step)
+        self._let_go()
+        with current(self._context):
+            return self._manager.should_save(getattr(step, "step", step))
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        *,
+        checkpointable_name: str = STATE,
+        force: bool = False,
+        overwrite: bool = False,
+        metrics: Any = None,
+        custom_metadata: Any = None,
+    ) -> bool:
+        """As `save_checkpointables`, of one pytree."""
+        begun = self.save_async(
+            step,
+            state,
+            checkpointable_name=checkpointable_name,
+            force=force,
+            overwrite=overwrite,
+            metrics=metrics,
+            custom_metadata=custom_metadata,
+        )
+        return begun is not None and bool(begun.result())
 
     def save_checkpointables(
         self,
         step: int,
-        checkpointables: Mapping[str, Any],
+        checkpointables: dict[str, Any],
         *,
         force: bool = False,
         overwrite: bool = False,
@@ -91,94 +186,186 @@ class Checkpointer:
         )
         return begun is not None and bool(begun.result())
 
+    def save_async(
+        self,
+        step: int,
+        state: Any,
+        *,
+        checkpointable_name: str = STATE,
+        force: bool = False,
+        overwrite: bool = False,
+        metrics: Any = None,
+        custom_metadata: Any = None,
+    ) -> Response[bool] | None:
+        """As `save_checkpointables_async`, of one pytree."""
+        _functions.check_state(state)
+        return self.save_checkpointables_async(
+            step,
+            {checkpointable_name: state},
+            force=force,
+            overwrite=overwrite,
+            metrics=metrics,
+            custom_metadata=custom_metadata,
+        )
+
     def save_checkpointables_async(
         self,
         step: int,
-        checkpointables: Mapping[str, Any],
+        checkpointables: dict[str, Any],
         *,
         force: bool = False,
         overwrite: bool = False,
         metrics: Any = None,
         custom_metadata: Any = None,
-    ) -> _functions.AsyncResponse | None:
+    ) -> Response[bool] | None:
         """The same in the background; `None` if the step is not due."""
+        self._wait_for_deletion()
         manager = self._manager
-        if not (force or overwrite) and not manager.should_save(step):
+        if not overwrite and any(found.step == step for found in self.checkpoints):
+            raise errors.StepAlreadyExistsError(f"Step {step} already exists.\n  help: give overwrite=True")
+        if not (force or overwrite) and not self.should_save(step):
             return None
-        manager.wait_until_finished()
-        if step in manager.all_steps() and not overwrite:
-            raise StepAlreadyExistsError(f"Checkpoint for step {step} already exists.")
-        with self._context, as_orbax():
-            path = manager.path_of(step)
-            handle = _functions.begin(path, checkpointables, overwrite, custom_metadata, metrics)
-        finish = functools.partial(_functions.finish, handle)
-        return _functions.AsyncResponse(manager.keep_track(step, finish))
+        self.wait()
+        with current(self._context), as_orbax():
+            begun = _functions.begin(manager.path_of(step), checkpointables, overwrite, custom_metadata, metrics)
+        finish = manager.keep_track(step, lambda: _functions.finish(begun))
+        response = Response(finish)
+        self._saving = step, begun, response
+        # The manager's own background is busy as long as this is.
+        manager._background.run(response.join)
+        return response
 
-    def save(self, step: int, state: Any, *, checkpointable_name: str = "state", **options: Any) -> bool:
-        """As `save_checkpointables`, of one pytree."""
-        return self.save_checkpointables(step, {checkpointable_name: state}, **options)
+    def cancel(self, step: Any = None) -> None:
+        """Gives up the save in the background, and deletes a step."""
+        self._wait_for_deletion()
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving[1].cancel()
+            saving[2].join()
+        number = getattr(step, "step", step)
+        if number is not None and any(found.step == number for found in self.checkpoints):
+            self.delete(number)
 
-    def save_async(self, step: int, state: Any, *, checkpointable_name: str = "state", **options: Any) -> Any:
-        """As `save_checkpointables_async`, of one pytree."""
-        return self.save_checkpointables_async(step, {checkpointable_name: state}, **options)
+    # ---- loads ------------------------------------------------------------------------------------------------
 
-    save_pytree, save_pytree_async = save, save_async
+    def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = STATE) -> Any:
+        """Loads a pytree of a step, the latest if `None`.
+
+        Raises:
+            StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
+            InvalidLayoutError: if the step has no pytree of that name.
+        """
+        path = self._found(step).path
+        with current(self._context):
+            return _functions.load(path, abstract_state, checkpointable_name=checkpointable_name)
+
+    def load_async(self, step: Any = None, abstract_state: Any = None) -> Response[Any]:
+        """The same in the background."""
+        found = self._found(step)
+        return Response(lambda: self.load(found, abstract_state))
 
     def load_checkpointables(self, step: Any = None, abstract_checkpointables: Any = None) -> dict[str, Any]:
-        """Loads a step, the latest if `None`."""
-        with self._context:
-            return _functions.load_checkpointables(self._path(step), abstract_checkpointables)
+        """Loads checkpointables of a step, the latest if `None`.
 
-    def load(self, step: Any = None, abstract_state: Any = None, *, checkpointable_name: str = "state") -> Any:
-        """Loads a pytree of a step, the latest if `None`."""
-        with self._context:
-            return _functions.load(self._path(step), abstract_state, checkpointable_name=checkpointable_name)
+        Raises:
+            StepNotFoundError: (a `FileNotFoundError`) if there is no such step.
+            KeyError: for a name that is not there.
+        """
+        path = self._found(step).path
+        with current(self._context):
+            return _functions.load_checkpointables(path, abstract_checkpointables)
 
-    load_pytree = load
+    def load_checkpointables_async(
+        self, step: Any = None, abstract_checkpointables: Any = None
+    ) -> Response[dict[str, Any]]:
+        """The same in the background."""
+        found = self._found(step)
+        return Response(lambda: self.load_checkpointables(found, abstract_checkpointables))
 
-    def checkpointables_metadata(self, step: Any = None) -> CheckpointMetadata:
-        """What is known of a step."""
-        found = _functions.checkpointables_metadata(self._path(step))
-        found.step = self._number(step)
-        return found
-
-    def metadata(self, step: Any = None) -> CheckpointMetadata:
+    def metadata(self, step: Any = None) -> CheckpointMetadata[Any]:
         """What is known of the pytree of a step."""
-        found = _functions.metadata(self._path(step))
-        found.step = self._number(step)
-        return found
+        found = self._found(step)
+        with current(self._context):
+            return _of_step(found, _functions.metadata(found.path))
 
-    pytree_metadata = metadata
+    def checkpointables_metadata(self, step: Any = None) -> CheckpointMetadata[dict[str, Any]]:
+        """What is known of a step."""
+        found = self._found(step)
+        with current(self._context):
+            return _of_step(found, _functions.checkpointables_metadata(found.path))
 
-    def root_metadata(self) -> Any:
-        """What the folder says of itself."""
-        return self._manager.metadata()
+    # ---- deletions --------------------------------------------------------------------------------------------
 
     def delete(self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
-        """Deletes a step."""
-        if checkpointable_name is not None:
-            raise NotImplementedError("regrow.orbax does not delete one checkpointable of a step: delete the step")
-        number = self._number(step)
-        if missing_ok and number not in self._manager.all_steps():
-            return False
-        self._manager.delete(number)
-        return True
+        """Deletes a step, or one checkpointable of it; whether there was something to delete.
 
-    def reload(self) -> None:
-        """Looks for steps anew."""
-        self._manager.reload()
+        Raises:
+            StepNotFoundError: (a `FileNotFoundError`) if there is no such step, without `missing_ok`.
+            As `v1.delete`.
+        """
+        response = self.delete_async(step, checkpointable_name=checkpointable_name, missing_ok=missing_ok)
+        self._wait_for_deletion()
+        return bool(response.result())
+
+    def delete_async(
+        self, step: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False
+    ) -> Response[bool]:
+        """The same in the background. A step is in no list from now on."""
+        number = getattr(step, "step", step)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise TypeError(f"step: expected a number, found {step!r}")
+        if number < 0:
+            raise ValueError(f"step: expected a number of 0 or more, found {number}")
+        _deletion.check_arguments(checkpointable_name, missing_ok)
+        self.wait()
+        path = self._manager.path_of(number)
+        if not path.exists() and not missing_ok:
+            raise errors.StepNotFoundError(f"there is no step {number} in {self.directory}")
+        with current(self._context) as context:
+            work = _deletion.plan(path, checkpointable_name, missing_ok, context, is_step=True)
+        if work is None:
+            response = Response(lambda: False)
+        elif checkpointable_name is None and any(found.step == number for found in self.checkpoints):
+            self._manager.delete(number)
+            response = Response(lambda: True)
+        else:
+            response = Response(work)
+        self._deleting = response
+        return response
+
+    # ---- waiting ----------------------------------------------------------------------------------------------
 
     def is_saving_in_progress(self) -> bool:
         """Whether a save is in progress."""
+        self._let_go()
         return self._manager.is_saving_in_progress()
 
+    def _let_go(self) -> None:
+        """Has the manager know that a save has ended: its own thread may not have seen that yet."""
+        if self._saving is not None and self._saving[2].done():
+            self._manager.wait_until_finished()
+
     def wait(self) -> None:
-        """Waits for the save in the background, and raises what went wrong."""
+        """Waits for what goes on in the background, and raises what went wrong, if nobody was told yet."""
+        self._wait_for_deletion()
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving[2].join()
+            if not saving[2].was_raised:
+                saving[2].result()
         self._manager.wait_until_finished()
 
+    def _wait_for_deletion(self) -> None:
+        deleting, self._deleting = self._deleting, None
+        if deleting is not None:
+            deleting.result()
+
     def close(self) -> None:
-        """Waits for the save, and refuses any other."""
-        self._manager.close()
+        """Waits for what goes on in the background, and refuses any other save."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -188,16 +375,42 @@ class Checkpointer:
     ) -> None:
         self.close()
 
-    def _number(self, step: Any) -> int:
-        number: int | None = self._manager.latest_step() if step is None else getattr(step, "step", step)
-        if number is None:
-            raise FileNotFoundError(f"No steps found in {self.directory}.")
-        return number
+    # ---- old names --------------------------------------------------------------------------------------------
 
-    def _path(self, step: Any) -> Any:
-        number = self._number(step)
-        self._manager._wait_for(number)
-        path = self._manager.path_of(number)
-        if not path.exists():
-            raise FileNotFoundError(f"Checkpoint at {path} not found.")
-        return path
+    def save_pytree(self, *args: Any, **kwargs: Any) -> bool:
+        """`save`."""
+        return bool(_renamed("save", self.save)(*args, **kwargs))
+
+    def save_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
+        """`save_async`."""
+        return _renamed("save_async", self.save_async)(*args, **kwargs)
+
+    def load_pytree(self, *args: Any, **kwargs: Any) -> Any:
+        """`load`."""
+        return _renamed("load", self.load)(*args, **kwargs)
+
+    def load_pytree_async(self, *args: Any, **kwargs: Any) -> Any:
+        """`load_async`."""
+        return _renamed("load_async", self.load_async)(*args, **kwargs)
+
+    def pytree_metadata(self, *args: Any, **kwargs: Any) -> CheckpointMetadata[Any]:
+        """`metadata`."""
+        found: CheckpointMetadata[Any] = _renamed("metadata", self.metadata)(*args, **kwargs)
+        return found
+
+
+def _renamed(name: str, method: Any) -> Any:
+    warnings.warn(f"Use `{name}` instead.", DeprecationWarning, stacklevel=3)
+    return method
+
+
+def _of_step(step: CheckpointMetadata[None], found: Any) -> CheckpointMetadata[Any]:
+    return CheckpointMetadata(
+        step.step,
+        found.path,
+        metadata=found.metadata,
+        init_timestamp_nsecs=found.init_timestamp_nsecs,
+        commit_timestamp_nsecs=found.commit_timestamp_nsecs,
+        custom_metadata=found.custom_metadata,
+        metrics=step.metrics,
+    )

@@ -1,0 +1,250 @@
+"""Deleting a checkpoint, or one checkpointable of several.
+
+Of a whole checkpoint all is left or nothing. One checkpointable goes in three steps: a record of what is to be done
+is put beside it, its files go, and the checkpoint's metadata and the record follow. Whoever finds a record knows that
+the checkpointable it names is gone; the same deletion, asked for again, finishes it. Orbax reads and writes the same
+record, in `_CHECKPOINT_DELETION`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from .. import _saving
+from .._paths import TMP_DIR_SUFFIX, as_path
+from ._context import Context, current
+from ._layout import CHECKPOINT_DELETION_KEY as RECORD
+from ._layout import CHECKPOINT_METADATA_FILENAME as METADATA
+from ._layout import ORBAX_CHECKPOINT_INDICATOR_FILE as INDICATOR
+from ._layout import PYTREE_METADATA_FILE, RESERVED_CHECKPOINTABLE_KEYS
+from ._responses import Response
+from .errors import DeletionInProgressError, DeletionRecoveryError, InvalidLayoutError
+
+_MARKS = (INDICATOR, METADATA, PYTREE_METADATA_FILE)
+
+
+def delete(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> bool:
+    """Deletes a checkpoint, or one checkpointable of several; whether there was something to delete.
+
+    Raises:
+        FileNotFoundError: if it is not there, without `missing_ok`.
+        InvalidLayoutError: for a path that is no checkpoint.
+        ValueError: for the only checkpointable of a checkpoint, and what is no name of one.
+        DeletionRecoveryError: if the deletion of another checkpointable was begun and has not ended.
+    """
+    return bool(delete_async(path, checkpointable_name=checkpointable_name, missing_ok=missing_ok).result())
+
+
+def delete_async(path: Any, *, checkpointable_name: str | None = None, missing_ok: bool = False) -> Response[bool]:
+    """The same in the background: what is wrong with the arguments is raised here."""
+    work = plan(path, checkpointable_name, missing_ok, current())
+    return Response(lambda: False) if work is None else Response(work)
+
+
+def plan(
+    path: Any, name: str | None, missing_ok: bool, context: Context, *, is_step: bool = False
+) -> Callable[[], bool] | None:
+    """What is left to do for a deletion; `None` if there is nothing to delete. A record of it is written here."""
+    check_arguments(name, missing_ok)
+    path = as_path(path)
+    if context.deletion.gcs_deletion_options.todelete_full_path is not None:
+        raise NotImplementedError(f"todelete_full_path is for buckets, and {path} is in none")
+    if os.path.islink(path) or not path.name:
+        raise ValueError(f"{path} is a link, or the root of a storage\n  help: give the path of a checkpoint")
+    if not path.exists():
+        if missing_ok:
+            return None
+        raise FileNotFoundError(f"Checkpoint at {path} not found.")
+    if not path.is_dir():
+        raise NotADirectoryError(f"{path} is no folder\n  help: give the path of a checkpoint")
+    if not is_step:
+        _check_root(path)
+    if name is None:
+        return lambda: _remove(path)
+    record = read_record(path)
+    if record is None:
+        record = _new_record(path, name, missing_ok)
+        if record is None:
+            return None
+        if _saving.is_primary():
+            _write_json(path / RECORD, record)
+    elif record["checkpointable_name"] != name:
+        raise DeletionRecoveryError(
+            f"the deletion of {record['checkpointable_name']!r} in {path} has not ended\n  help: delete that first"
+        )
+    told = record["updated_metadata"]
+    return lambda: _remove_item(path, name, told)
+
+
+def check_arguments(name: Any, missing_ok: Any) -> None:
+    """Refuses what is no name.
+
+    Raises:
+        TypeError: for what is no text, and a `missing_ok` that is no flag.
+        ValueError: for what is no name of one folder.
+    """
+    if not isinstance(missing_ok, bool):
+        raise TypeError(f"missing_ok: expected True or False, found {missing_ok!r}")
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"checkpointable_name: expected text or None, found {name!r}")
+    is_reserved = name in ("", ".", "..", METADATA, *RESERVED_CHECKPOINTABLE_KEYS)
+    if is_reserved or any(mark in name for mark in ("/", "\\", "\0")):
+        raise ValueError(f"checkpointable_name: expected the name of one checkpointable, found {name!r}")
+
+
+def _check_root(path: Any) -> None:
+    """Refuses what is no checkpoint: all in the folder would go."""
+    if any((path.parent / mark).exists() for mark in (INDICATOR, METADATA, RECORD)):
+        raise InvalidLayoutError(
+            f"{path} is a part of a checkpoint\n  help: give the path of the checkpoint, and checkpointable_name",
+            file=str(path),
+        )
+    if not any(path.iterdir()):
+        return
+    if not any((path / mark).is_file() for mark in _MARKS):
+        raise InvalidLayoutError(
+            f"{path} is no checkpoint of Orbax\n  help: give the path of one checkpoint; or regrow.remove()",
+            file=str(path),
+        )
+
+
+def _remove(path: Any) -> bool:
+    """Removes a folder, which has no name any more as soon as that begins."""
+    if _saving.is_primary():
+        aside = path.parent / f"{path.name}{TMP_DIR_SUFFIX}-deleted-{uuid.uuid4().hex}"
+        os.rename(path, aside)
+        _saving.sync_folder(path.parent)
+        shutil.rmtree(aside)
+    return True
+
+
+def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None:
+    told = _metadata(path)
+    handlers = told.get("item_handlers")
+    if not isinstance(handlers, dict):
+        raise InvalidLayoutError(
+            f"{path} has no checkpointables by name\n  help: delete all of it: leave checkpointable_name out",
+            file=str(path),
+        )
+    if os.path.islink(path / name):
+        raise ValueError(f"{path / name} is a link\n  help: delete the checkpoint")
+    if name not in handlers or not (path / name).is_dir():
+        if missing_ok and not (path / name).exists():
+            return None
+        raise FileNotFoundError(f"{path} has no checkpointable {name!r}; there are {sorted(handlers)}")
+    if not any(
+        (path / other).is_dir() for other in handlers if other != name and other not in RESERVED_CHECKPOINTABLE_KEYS
+    ):
+        raise ValueError(
+            f"{name!r} is the only checkpointable in {path}\n  help: delete all of it: leave checkpointable_name out"
+        )
+    return {
+        "operation_id": uuid.uuid4().hex,
+        "checkpointable_name": name,
+        "destination": None,
+        "original_metadata": told,
+        "updated_metadata": _without(told, name),
+    }
+
+
+def _without(told: dict[str, Any], name: str) -> dict[str, Any]:
+    return {**told, "item_handlers": {key: value for key, value in told["item_handlers"].items() if key != name}}
+
+
+def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
+    if _saving.is_primary():
+        shutil.rmtree(path / name, ignore_errors=not (path / name).exists())
+        _write_json(path / METADATA, told)
+        (path / RECORD).unlink()
+        _saving.sync_folder(path)
+    return True
+
+
+# ---- records --------------------------------------------------------------------------------------------------
+
+
+def read_record(path: Any) -> dict[str, Any] | None:
+    """The record of a deletion that was begun; `None` if there is none.
+
+    Raises:
+        DeletionRecoveryError: for one that does not fit the checkpoint.
+    """
+    file = as_path(path) / RECORD
+    if not file.exists():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(file.read_text())
+        check_arguments(record["checkpointable_name"], False)
+        is_sound = (
+            record["updated_metadata"] == _without(record["original_metadata"], record["checkpointable_name"])
+            and _metadata(path) in (record["original_metadata"], record["updated_metadata"])
+            and len(bytes.fromhex(record["operation_id"])) == 16
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DeletionRecoveryError(f"the record of a deletion cannot be read: {file}: {error}") from error
+    if not is_sound:
+        raise DeletionRecoveryError(f"the record of a deletion does not fit the checkpoint: {file}")
+    return record
+
+
+def pending(path: Any, requested: Collection[str]) -> str | None:
+    """The checkpointable whose deletion has begun.
+
+    Raises:
+        DeletionInProgressError: if it is one of those that are `requested`.
+    """
+    record = read_record(path)
+    if record is None:
+        return None
+    name: str = record["checkpointable_name"]
+    if name in requested:
+        raise DeletionInProgressError(
+            f"the deletion of {name!r} in {path} was begun and has not ended\n  help: delete it again"
+        )
+    return name
+
+
+def refuse_pending(path: Any) -> None:
+    """Refuses to replace a checkpoint in which a deletion was begun.
+
+    Raises:
+        DeletionInProgressError: for such a checkpoint.
+    """
+    if not urlsplit(str(path)).netloc and read_record(path) is not None:
+        raise DeletionInProgressError(
+            f"a deletion in {path} was begun and has not ended\n  help: delete the same again, then save"
+        )
+
+
+def _metadata(path: Any) -> dict[str, Any]:
+    told = json.loads((as_path(path) / METADATA).read_text())
+    if not isinstance(told, dict):
+        raise ValueError(f"{path / METADATA} is no JSON object")
+    return told
+
+
+def _write_json(file: Any, value: dict[str, Any]) -> None:
+    """All of the file or nothing, on the disk."""
+    target = Path(file)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(value, stream, sort_keys=True)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o644)
+        os.replace(name, target)
+        _saving.sync_folder(target.parent)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,273 @@
+"""The handlers that are there: pytrees, JSON, metrics, messages of protocol buffers, stateful objects."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Awaitable
+from typing import Any
+
+from ..._save import save as save_pytree
+from .._errors import as_orbax, not_covered
+from .._jax import jax
+from .._paths import as_path
+from ..multihost import is_primary_host
+from . import _pytrees, _registration
+from ._context import Context, current
+from ._handler_types import CheckpointableHandler, StatefulCheckpointable
+
+_PRIVATE = "orbax.checkpoint.experimental.v1._src.handlers"
+_V0 = ("orbax.checkpoint._src.handlers", "orbax.checkpoint.v0._src.handlers")
+
+
+async def _nothing() -> None:
+    pass
+
+
+class PyTreeHandler(CheckpointableHandler[Any, Any]):
+    """Pytrees of arrays, numbers and text."""
+
+    _TYPESTR = f"{_PRIVATE}.pytree_handler.PyTreeHandler"
+
+    def __init__(
+        self,
+        *,
+        context: Context | None = None,
+        array_metadata_validator: Any = None,
+        leaf_handler_registry: Any = None,
+        partial_save_mode: bool = False,
+    ) -> None:
+        if leaf_handler_registry is not None:
+            raise not_covered("PyTreeHandler(leaf_handler_registry=)", "make a pytree of arrays of such leaves first")
+        if partial_save_mode:
+            raise not_covered("PyTreeHandler(partial_save_mode=True)", "use partial.save and partial.finalize")
+        self._context = context or current()
+
+    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
+        """Writes all of it before it returns: what has the engine's saver in the background calls that itself."""
+        _pytrees.check_leaves(checkpointable)
+        tree, options = _pytrees.save_plan(checkpointable, self._context)
+        path = await directory.await_creation()
+        with as_orbax():
+            save_pytree(str(path), tree, layout="orbax", progress=False, overwrite=True, **options)
+        return _nothing()
+
+    async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
+        """Loads a pytree."""
+
+        async def read() -> Any:
+            return _pytrees.load(directory, abstract_checkpointable, self._context)
+
+        return read()
+
+    async def metadata(self, directory: Any) -> Any:
+        """A tree of what is known of the leaves."""
+        return _pytrees.metadata(directory)
+
+    def is_handleable(self, checkpointable: Any) -> bool:
+        """Whether all leaves are of types that are saved."""
+        return all(map(_pytrees.is_leaf, jax.tree_util.tree_leaves(checkpointable)))
+
+    def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
+        """Whether all leaves stand for something."""
+        try:
+            jax.tree.map(lambda leaf: _pytrees.restore_args(leaf, True), abstract_checkpointable)
+        except TypeError:
+            return False
+        return True
+
+
+class JsonHandler(CheckpointableHandler[Any, None]):
+    """What JSON can say."""
+
+    _TYPESTR = f"{_PRIVATE}.json_handler.JsonHandler"
+
+    def __init__(self, filename: str | None = None) -> None:
+        self.filename = filename or "data.json"
+
+    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
+        """Writes the file in the background."""
+        text = json.dumps(checkpointable)
+
+        async def write() -> None:
+            path = await directory.await_creation()
+            if is_primary_host():
+                (path / self.filename).write_text(text)
+
+        return write()
+
+    async def load(self, directory: Any, abstract_checkpointable: None = None) -> Awaitable[Any]:
+        """What was saved.
+
+        Raises:
+            FileNotFoundError: if there is no file of a name that is known.
+        """
+
+        async def read() -> Any:
+            file = self.file_in(directory)
+            if file is None:
+                raise FileNotFoundError(f"there is no JSON in {directory}: expected one of {self._names()}")
+            return json.loads(file.read_text())
+
+        return read()
+
+    async def metadata(self, directory: Any) -> None:
+        """Nothing."""
+        return None
+
+    def is_handleable(self, checkpointable: Any) -> bool:
+        """Whether JSON can say it."""
+        try:
+            json.dumps(checkpointable)
+        except (TypeError, ValueError, RecursionError):
+            return False
+        return True
+
+    def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
+        """JSON has no targets."""
+        return None
+
+    def file_in(self, directory: Any) -> Any:
+        """The file of an item; `None` if it has none."""
+        files = (as_path(directory) / name for name in self._names())
+        return next((file for file in files if file.is_file()), None)
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys((self.filename, "data.json", "metadata")))
+
+
+class MetricsHandler(JsonHandler):
+    """Metrics."""
+
+    _TYPESTR = f"{_PRIVATE}.json_handler.MetricsHandler"
+
+    def __init__(self) -> None:
+        super().__init__("metrics")
+
+
+class ProtoHandler(CheckpointableHandler[Any, Any]):
+    """Messages of protocol buffers, as text; the target is the class of the message."""
+
+    _TYPESTR = f"{_PRIVATE}.proto_handler.ProtoHandler"
+
+    def __init__(self, filename: str = "proto.pbtxt") -> None:
+        self._filename = filename
+
+    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
+        """Writes the file in the background."""
+        text_format = importlib.import_module("google.protobuf.text_format")
+        text = text_format.MessageToString(checkpointable)
+
+        async def write() -> None:
+            path = await directory.await_creation()
+            if is_primary_host():
+                (path / self._filename).write_text(text)
+
+        return write()
+
+    async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
+        """A message of the class that is given.
+
+        Raises:
+            ValueError: without a class.
+        """
+        if abstract_checkpointable is None:
+            raise ValueError(f"the message in {directory} has no class\n  help: give the class of the message")
+        text_format = importlib.import_module("google.protobuf.text_format")
+
+        async def read() -> Any:
+            return text_format.Parse((as_path(directory) / self._filename).read_text(), abstract_checkpointable())
+
+        return read()
+
+    async def metadata(self, directory: Any) -> Any:
+        """Is not known.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("a message of protocol buffers does not say of what class it is")
+
+    def is_handleable(self, checkpointable: Any) -> bool:
+        """Whether it is a message."""
+        message = sys.modules.get("google.protobuf.message")
+        return message is not None and isinstance(checkpointable, message.Message)
+
+    def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
+        """Whether it is a class of messages."""
+        message = sys.modules.get("google.protobuf.message")
+        is_class = message is not None and inspect.isclass(abstract_checkpointable)
+        return is_class and issubclass(abstract_checkpointable, message.Message)  # type: ignore[union-attr]
+
+
+class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
+    """Objects that save themselves."""
+
+    _TYPESTR = f"{_PRIVATE}.stateful_checkpointable_handler.StatefulCheckpointableHandler"
+
+    async def save(self, directory: Any, checkpointable: Any) -> Awaitable[None]:
+        """Has the object save itself."""
+        rest: Awaitable[None] | None = await checkpointable.save(directory)
+        return _nothing() if rest is None else rest
+
+    async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:
+        """Has the object that is given load itself.
+
+        Raises:
+            ValueError: without an object.
+        """
+        if abstract_checkpointable is None:
+            raise ValueError(f"what is in {directory} saves and loads itself\n  help: give an object of its class")
+        rest = await abstract_checkpointable.load(directory)
+
+        async def loaded() -> Any:
+            if rest is not None:
+                await rest
+            return abstract_checkpointable
+
+        return loaded()
+
+    async def metadata(self, directory: Any) -> Any:
+        """Is not known.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("objects that save themselves have no metadata")
+
+    def is_handleable(self, checkpointable: Any) -> bool:
+        """Whether it has `save` and `load`."""
+        return _is_stateful(checkpointable)
+
+    def is_abstract_handleable(self, abstract_checkpointable: Any) -> bool | None:
+        """Whether it is an object with `save` and `load`."""
+        return _is_stateful(abstract_checkpointable)
+
+
+def _is_stateful(value: Any) -> bool:
+    return isinstance(value, StatefulCheckpointable) and not isinstance(value, type)
+
+
+def _register() -> None:
+    """The later, the sooner chosen."""
+
+    def names(*of_v0: str) -> list[str]:
+        return [f"{package}.{name}" for name in of_v0 for package in _V0]
+
+    registry = _registration.global_registry()
+    registry.add(ProtoHandler, secondary_typestrs=names("proto_checkpoint_handler.ProtoCheckpointHandler"))
+    registry.add(JsonHandler, secondary_typestrs=names("json_checkpoint_handler.JsonCheckpointHandler"))
+    registry.add(StatefulCheckpointableHandler)
+    registry.add(MetricsHandler, checkpointable_name="metrics")
+    registry.add(
+        PyTreeHandler,
+        secondary_typestrs=names(
+            "pytree_checkpoint_handler.PyTreeCheckpointHandler", "standard_checkpoint_handler.StandardCheckpointHandler"
+        ),
+    )
+    registry.add(PyTreeHandler, checkpointable_name="state")
+
+
+_register()

@@ -1,0 +1,225 @@
+"""Pytrees: what a context says of their saves, and what targets ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..._options import OrbaxOptions
+from .. import _leaf_args, _read, _replicas, _standard_handlers
+from .._errors import as_orbax
+from .._jax import jax
+from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
+from ..tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
+from ._context import Context
+from ._layout import PYTREE_METADATA_FILE
+from ._metadata import CheckpointMetadata
+from .arrays import ArrayMetadata, NumpyMetadata
+from .errors import InvalidLayoutError
+
+LEAF_TYPES = (jax.Array, np.ndarray, np.generic, int, float, complex, bool, str, bytes)
+
+
+# ---- saves ----------------------------------------------------------------------------------------------------
+
+
+def check_leaves(tree: Any) -> None:
+    """Refuses what cannot be saved.
+
+    Raises:
+        ValueError: for leaves of another type, and trees without any.
+    """
+    if is_empty_node(tree):
+        raise ValueError("Found empty item.")
+    for leaf in jax.tree_util.tree_leaves(tree):
+        if not is_leaf(leaf):
+            raise ValueError(
+                f"Unsupported leaf type for saving: {type(leaf)}. Supported are: {LEAF_TYPES}\n"
+                "  help: save arrays, numbers and text; for objects of your own register a CheckpointableHandler"
+            )
+
+
+def is_leaf(leaf: Any) -> bool:
+    """Whether it can be saved as a leaf."""
+    return leaf is ... or isinstance(leaf, LEAF_TYPES) or type(leaf).__module__ == "torch"
+
+
+def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
+    """What is saved of a tree, and the keywords of the engine's save."""
+    saving = context.array.saving
+    storage = saving.storage_options
+    scoped = saving.scoped_storage_options_creator
+    rules: dict[str, Any] = {}
+    if storage.dtype is not None or scoped is not None:
+        save_args = jax.tree_util.tree_map_with_path(lambda keys, leaf: _save_args(keys, leaf, storage, scoped), tree)
+        rules = _standard_handlers._chunking(save_args)
+        tree = _standard_handlers._cast(tree, save_args)
+    options = OrbaxOptions(
+        v1=True,
+        use_ocdbt=saving.use_ocdbt,
+        use_zarr3=saving.use_zarr3,
+        ocdbt_target_data_file_size=saving.ocdbt_target_data_file_size or None,
+        chunk_byte_size=storage.chunk_byte_size,
+        shard_axes=storage.shard_axes or (),
+        rich_types=bool(getattr(context.pytree.saving.pytree_metadata_options, "support_rich_types", False)),
+        write_sharding=saving.enable_write_sharding_file,
+        write_array_metadatas=saving.array_metadata_store is not None,
+        per_leaf=rules,
+    )
+    keywords: dict[str, Any] = {"orbax": options}
+    if not saving.use_compression:
+        keywords["compression"] = "none"
+    if context.memory.write_concurrent_bytes is not None:
+        keywords["budget"] = context.memory.write_concurrent_bytes
+    if saving.use_replica_parallel:
+        keywords["replica_parallel"] = True
+    return tree, keywords
+
+
+def _save_args(keys: Any, leaf: Any, storage: Any, scoped: Callable[..., Any] | None) -> Any:
+    own = None if scoped is None else scoped(keys, leaf)
+
+    def chosen(name: str) -> Any:
+        found = getattr(own, name, None)
+        return getattr(storage, name) if found is None else found
+
+    return _leaf_args.SaveArgs(
+        dtype=chosen("dtype"), chunk_byte_size=chosen("chunk_byte_size"), shard_axes=chosen("shard_axes") or ()
+    )
+
+
+# ---- loads ----------------------------------------------------------------------------------------------------
+
+
+def load(path: Any, abstract: Any, context: Context) -> Any:
+    """Loads a pytree as `abstract` has it: arrays, their descriptions, metadata, numbers, types.
+
+    Raises:
+        TypeError: for leaves of the target that stand for nothing.
+        ValueError: for a target with other leaves or shapes.
+    """
+    if isinstance(abstract, CheckpointMetadata):
+        abstract = abstract.metadata
+    if isinstance(abstract, TreeMetadata):
+        abstract = abstract.tree
+    if abstract is None:
+        return _read.restore(path)
+    strict = not context.array.loading.enable_padding_and_truncation
+    abstract, left_out = _without_none(path, abstract)
+    args = jax.tree.map(lambda leaf: restore_args(leaf, strict), abstract)
+    arrays = jax.tree.map(_as_array, abstract)
+    if strict:
+        _standard_handlers._refuse_other_shapes(path, flatten_with_path(arrays)[0])
+    replica = _replicas.of_loading(context.array.loading)
+    restored = _read.restore(path, abstract, args, partial=context.pytree.loading.partial_load, replica=replica)
+    if not left_out:
+        return restored
+    return jax.tree_util.tree_map_with_path(lambda keys, leaf: None if _path(keys) in left_out else leaf, restored)
+
+
+_path = tuple_path_from_keypath
+
+
+def _without_none(path: Any, abstract: Any) -> tuple[Any, set[tuple[str, ...]]]:
+    """The target, with a placeholder for each `None` in the place of a stored leaf; where these are."""
+    flat, structure = flatten_with_path(abstract)
+    if all(leaf is not None for _, leaf in flat):
+        return abstract, set()
+    stored = _read.open_pytree(path).leaves
+    left_out = {_path(keys) for keys, leaf in flat if leaf is None and not is_empty_node(stored.get(_path(keys)))}
+    leaves = [... if _path(keys) in left_out else leaf for keys, leaf in flat]
+    return jax.tree_util.tree_unflatten(structure, leaves), left_out
+
+
+def restore_args(leaf: Any, strict: bool) -> Any:
+    """What a leaf of a target asks for.
+
+    Raises:
+        TypeError: for a leaf that stands for nothing.
+    """
+    if leaf is ...:
+        return _leaf_args.RestoreArgs(restore_type=type(...))
+    if isinstance(leaf, type):
+        return _of_type(leaf)
+    if isinstance(leaf, (bool, int, float, complex, str, bytes)) and not isinstance(leaf, np.generic):
+        return _leaf_args.RestoreArgs(restore_type=type(leaf))
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise TypeError(
+            f"Unsupported abstract leaf type for loading: {type(leaf)}\n"
+            "  help: give arrays, jax.ShapeDtypeStruct, numbers, text, or types of them"
+        )
+    if not hasattr(leaf, "sharding"):
+        return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)
+    is_key = leaf.dtype is not None and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return _leaf_args.ArrayRestoreArgs(
+        sharding=_sharding(leaf.sharding),
+        global_shape=None if is_key else leaf.shape,
+        dtype=None if is_key else leaf.dtype,
+        strict=strict,
+    )
+
+
+def _of_type(kind: type[Any]) -> Any:
+    if issubclass(kind, np.generic):
+        return _leaf_args.RestoreArgs(restore_type=np.ndarray, dtype=kind)
+    if issubclass(kind, (bool, int, float, complex, str, bytes, np.ndarray)):
+        return _leaf_args.RestoreArgs(restore_type=kind)
+    if hasattr(kind, "sharding") or "sharding" in getattr(kind, "__annotations__", {}):
+        return _leaf_args.ArrayRestoreArgs()
+    if hasattr(kind, "shape") or "shape" in getattr(kind, "__annotations__", {}):
+        return _leaf_args.RestoreArgs(restore_type=np.ndarray)
+    raise TypeError(f"Unsupported abstract leaf type for loading: {kind}")
+
+
+def _sharding(sharding: Any) -> Any:
+    """The sharding, on the mesh that is in force if it is on an abstract one."""
+    if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.AbstractMesh):
+        return jax.sharding.NamedSharding(jax.sharding.get_mesh(), sharding.spec)
+    return sharding
+
+
+def _as_array(leaf: Any) -> Any:
+    """A NumPy array in the place of what describes one, for a look at its shape."""
+    is_described = hasattr(leaf, "shape") and not hasattr(leaf, "sharding") and not isinstance(leaf, type)
+    if not is_described or leaf.shape is None or isinstance(leaf, np.ndarray):
+        return leaf
+    return np.broadcast_to(np.zeros(()), leaf.shape)
+
+
+# ---- metadata -------------------------------------------------------------------------------------------------
+
+
+def is_pytree(path: Any) -> bool:
+    """Whether the folder is that of a pytree as Orbax or regrow writes it."""
+    return any((path / name).exists() for name in (PYTREE_METADATA_FILE, "regrow.json"))
+
+
+def metadata(path: Any) -> Any:
+    """A tree of what is known of the leaves.
+
+    Raises:
+        InvalidLayoutError: if there is no pytree.
+    """
+    with as_orbax():
+        stored = _read.open_pytree(path)
+    if stored.checkpoint.step is not None:
+        raise InvalidLayoutError(f"{path} is a folder of steps\n  help: give the path of a step", file=str(path))
+    leaves = [_of_leaf(stored.leaves[at]) for at in stored.order]
+    return jax.tree_util.tree_unflatten(stored.structure, leaves)
+
+
+def _of_leaf(leaf: Any) -> Any:
+    if is_empty_node(leaf):
+        return leaf
+    if leaf.kind == "str":
+        return "string"
+    if leaf.kind == "scalar":
+        return _read._number_like(leaf.dtype)
+    if leaf.kind in ("placeholder", "unknown"):
+        return ...
+    storage = StorageMetadata(leaf.chunk_shape, leaf.write_shape)
+    if leaf.kind in ("jax_array", "prng_key"):
+        return ArrayMetadata(leaf.shape, leaf.dtype, sharding_from_json(leaf.sharding), storage)
+    return NumpyMetadata(leaf.shape, leaf.dtype, storage)

@@ -1,0 +1,290 @@
+"""Who is in charge of a checkpointable: registries of handlers, and who is found in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from ._handler_types import CheckpointableHandler, StatefulCheckpointable, typestr
+
+HandlerType = type[CheckpointableHandler[Any, Any]]
+Entry = tuple[HandlerType, str | None]
+C = TypeVar("C", bound=type[Any])
+
+
+class AlreadyExistsError(ValueError):
+    """There is an entry already."""
+
+
+class NoEntryError(KeyError):
+    """Nobody is in charge."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NotHandleableError(ValueError):
+    """A handler that was chosen by name cannot do what is asked."""
+
+
+class CheckpointableHandlerRegistry(Protocol):
+    """Handlers, each for all checkpointables or for those of one name. The last that fits is chosen."""
+
+    def add(
+        self,
+        handler_type: HandlerType,
+        *,
+        checkpointable_name: str | None = None,
+        secondary_typestrs: Sequence[str] | None = None,
+    ) -> CheckpointableHandlerRegistry:
+        """Adds a handler; other names, under which checkpoints know it, are its `secondary_typestrs`."""
+        ...
+
+    def get(self, checkpointable_name: str) -> HandlerType:
+        """Who is in charge of that name."""
+        ...
+
+    def has(self, checkpointable_name: str) -> bool:
+        """Whether somebody is in charge of that name."""
+        ...
+
+    def get_all_entries(self) -> Sequence[Entry]:
+        """All that was added, with the name that it was added for."""
+        ...
+
+    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
+        """Other names of a handler."""
+        ...
+
+
+class Registry(CheckpointableHandlerRegistry):
+    """The usual one."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._secondary: dict[HandlerType, Sequence[str]] = {}
+
+    def add(
+        self,
+        handler_type: HandlerType,
+        *,
+        checkpointable_name: str | None = None,
+        secondary_typestrs: Sequence[str] | None = None,
+    ) -> CheckpointableHandlerRegistry:
+        """Adds a handler.
+
+        Raises:
+            AlreadyExistsError: for a name that has one, and a class that is there for all names.
+            ValueError: for what is no class.
+        """
+        if not isinstance(handler_type, type):
+            raise ValueError(f"handler_type: expected a class, found {handler_type!r}")
+        if checkpointable_name and self.has(checkpointable_name):
+            raise AlreadyExistsError(f"the registry has a handler for the name {checkpointable_name!r} already")
+        if not checkpointable_name and any(known is handler_type for known, _ in self._entries):
+            raise AlreadyExistsError(f"the registry has the handler {handler_type} already")
+        self._entries.append((handler_type, checkpointable_name))
+        if secondary_typestrs is not None:
+            self._secondary[handler_type] = secondary_typestrs
+        return self
+
+    def get(self, checkpointable_name: str) -> HandlerType:
+        """Who is in charge of that name.
+
+        Raises:
+            NoEntryError: if nobody is.
+        """
+        for handler_type, name in self._entries:
+            if name == checkpointable_name:
+                return handler_type
+        raise NoEntryError(f"the registry has no handler for the name {checkpointable_name!r}")
+
+    def has(self, checkpointable_name: str) -> bool:
+        """Whether somebody is in charge of that name."""
+        return any(name == checkpointable_name for _, name in self._entries)
+
+    def get_all_entries(self) -> Sequence[Entry]:
+        """All that was added."""
+        return self._entries
+
+    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
+        """Other names of a handler."""
+        return self._secondary.get(handler_type, [])
+
+    def __repr__(self) -> str:
+        return f"Registry({self._entries})"
+
+
+class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
+    """A registry to which nothing is added."""
+
+    def __init__(self, registry: CheckpointableHandlerRegistry) -> None:
+        self._registry = registry
+
+    def add(
+        self,
+        handler_type: HandlerType,
+        *,
+        checkpointable_name: str | None = None,
+        secondary_typestrs: Sequence[str] | None = None,
+    ) -> CheckpointableHandlerRegistry:
+        """Refuses.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "nothing can be added to the registry that contexts begin with\n"
+            "  help: add to handlers.local_registry(), and set context.checkpointables.registry"
+        )
+
+    def get(self, checkpointable_name: str) -> HandlerType:
+        """Who is in charge of that name."""
+        return self._registry.get(checkpointable_name)
+
+    def has(self, checkpointable_name: str) -> bool:
+        """Whether somebody is in charge of that name."""
+        return self._registry.has(checkpointable_name)
+
+    def get_all_entries(self) -> Sequence[Entry]:
+        """All that was added."""
+        return self._registry.get_all_entries()
+
+    def get_secondary_typestrs(self, handler_type: HandlerType) -> Sequence[str]:
+        """Other names of a handler."""
+        return self._registry.get_secondary_typestrs(handler_type)
+
+    def __repr__(self) -> str:
+        return f"ReadOnly{self._registry!r}"
+
+
+_GLOBAL = Registry()
+
+
+def global_registry() -> CheckpointableHandlerRegistry:
+    """The registry that all contexts begin with."""
+    return _GLOBAL
+
+
+def local_registry(
+    other_registry: CheckpointableHandlerRegistry | None = None, *, include_global_registry: bool = True
+) -> CheckpointableHandlerRegistry:
+    """A registry of one's own, with the entries of the global one and of another."""
+    registry = Registry()
+    if include_global_registry:
+        add_all(registry, _GLOBAL)
+    if other_registry is not None:
+        add_all(registry, other_registry)
+    return registry
+
+
+def add_all(
+    registry: CheckpointableHandlerRegistry, other_registry: CheckpointableHandlerRegistry
+) -> CheckpointableHandlerRegistry:
+    """Adds all entries of another registry."""
+    for handler_type, name in other_registry.get_all_entries():
+        registry.add(
+            handler_type,
+            checkpointable_name=name,
+            secondary_typestrs=other_registry.get_secondary_typestrs(handler_type),
+        )
+    return registry
+
+
+def register_handler(
+    cls: C, *, checkpointable_name: str | None = None, secondary_typestrs: Sequence[str] | None = None
+) -> C:
+    """Adds a handler to the global registry. Also a decorator of the class."""
+    _GLOBAL.add(cls, checkpointable_name=checkpointable_name, secondary_typestrs=secondary_typestrs)
+    return cls
+
+
+# ---- who is found ---------------------------------------------------------------------------------------------
+
+
+def _made(handler_type: HandlerType) -> Any:
+    try:
+        return handler_type()
+    except TypeError as error:
+        raise ValueError(
+            f"the handler {handler_type} cannot be made without arguments: {error}\n"
+            "  help: give its arguments defaults, or register a subclass that has them"
+        ) from None
+
+
+def _fitting(registry: CheckpointableHandlerRegistry, fits: Callable[[Any], Any]) -> Any:
+    """The last handler for all names that fits; `None` if none does."""
+    found = None
+    for handler_type, name in registry.get_all_entries():
+        if name is None and fits(handler := _made(handler_type)):
+            found = handler
+    return found
+
+
+def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpointable: Any, *, name: str) -> Any:
+    """Who saves an object: a stateful one itself; else whoever is there for its name; else the last that can.
+
+    Raises:
+        ValueError: for `None`.
+        NoEntryError: if nobody can.
+    """
+    if checkpointable is None:
+        raise ValueError(f"the checkpointable {name!r} is None\n  help: leave it out of what is saved")
+    found = _fitting(registry, lambda handler: handler.is_handleable(checkpointable))
+    if found is not None and isinstance(checkpointable, StatefulCheckpointable):
+        return found
+    if registry.has(name):
+        return _made(registry.get(name))
+    if found is not None:
+        return found
+    raise NoEntryError(
+        f"no handler can save the checkpointable {name!r}, a {type(checkpointable)}\n"
+        f"  found handlers: {[known for known, _ in registry.get_all_entries()]}\n"
+        "  help: register one whose is_handleable() is true of it: handlers.register_handler, or"
+        " context.checkpointables.registry"
+    )
+
+
+def resolve_handler_for_load(
+    registry: CheckpointableHandlerRegistry, abstract_checkpointable: Any, *, name: str, handler_typestr: str | None
+) -> Any:
+    """Who loads an object: whoever is there for its name; else who has saved it; else the last that can.
+
+    Each of them only if it can load what the target asks for.
+
+    Raises:
+        NoEntryError: if nobody can.
+    """
+    for_name = _made(registry.get(name)) if registry.has(name) else None
+    saver = _by_typestr(registry, handler_typestr)
+
+    def can(handler: Any) -> bool:
+        return handler is not None and (
+            abstract_checkpointable is None or bool(handler.is_abstract_handleable(abstract_checkpointable))
+        )
+
+    is_stateful = isinstance(abstract_checkpointable, StatefulCheckpointable)
+    for handler in (saver, for_name) if is_stateful else (for_name, saver):
+        if can(handler):
+            return handler
+    if abstract_checkpointable is not None:
+        found = _fitting(registry, lambda handler: handler.is_abstract_handleable(abstract_checkpointable))
+        if found is not None:
+            return found
+    if for_name is not None:
+        return for_name
+    raise NoEntryError(
+        f"no handler can load the checkpointable {name!r}, saved by {handler_typestr}, as"
+        f" {type(abstract_checkpointable)}\n"
+        f"  found handlers: {[known for known, _ in registry.get_all_entries()]}\n"
+        "  help: register the handler that has saved it: handlers.register_handler, or context.checkpointables.registry"
+    )
+
+
+def _by_typestr(registry: CheckpointableHandlerRegistry, wanted: str | None) -> Any:
+    if wanted is None:
+        return None
+    for handler_type, _ in reversed(registry.get_all_entries()):
+        if wanted == typestr(handler_type) or wanted in registry.get_secondary_typestrs(handler_type):
+            return _made(handler_type)
+    return None

@@ -1,0 +1,55 @@
+"""The processes of a job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from .. import multihost as _all
+from .._jax import jax
+from ..multihost import process_count, process_index
+
+__all__ = ["is_pathways_backend", "is_primary_host", "process_count", "process_index", "sync_global_processes"]
+
+
+def is_pathways_backend() -> bool:
+    """Whether JAX runs on Pathways."""
+    client = jax.devices()[0].client
+    return hasattr(client, "pathways") or getattr(client, "runtime_type", "") in ("pathways", "proxy/pathways")
+
+
+def is_primary_host(primary_host: int | None) -> bool:
+    """Whether this process is the one of that number; with `None` every one is."""
+    return _all.is_primary_host(primary_host)
+
+
+async def sync_global_processes(
+    key: str,
+    *,
+    operation_id: str,
+    timeout: int | None = None,
+    processes: Collection[int] | None = None,
+    record_event_name: str = "",
+) -> None:
+    """Waits for all processes at a barrier of this name.
+
+    Raises:
+        ValueError: for a time-out that is no positive number of seconds.
+    """
+    if timeout is not None and timeout <= 0:
+        raise ValueError(f"timeout: expected a positive number of seconds, found {timeout}")
+    await asyncio.to_thread(_all.sync_global_processes, f"{operation_id}:{key}", timeout=timeout)
+
+
+def unique_barrier_key(key: str, *, prefix: str | None = None, suffix: str | None = None) -> str:
+    """The name of a barrier, with what keeps it apart from others."""
+    key = key if prefix is None else f"{prefix}_{key}"
+    return key if suffix is None else f"{key}.{suffix}"
+
+
+def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+    """The tree of one process, in all of them."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(in_tree, is_source=is_source)

@@ -1,0 +1,244 @@
+"""The groups of options of a context.
+
+Those that the guide does not name say how Orbax does its work: they are taken and change nothing.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dataclasses
+import enum
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, Protocol
+
+from ..options import AtomicityMode
+from . import _registration
+from .path import Path
+
+__all__ = [
+    "ArrayOptions",
+    "AsyncOptions",
+    "AtomicityMode",
+    "AtomicityOptions",
+    "CheckpointLayout",
+    "CheckpointablesOptions",
+    "DeletionOptions",
+    "FileOptions",
+    "MemoryOptions",
+    "MultiprocessingOptions",
+    "PathwaysOptions",
+    "PyTreeOptions",
+    "SafetensorsOptions",
+]
+
+FROZEN: contextvars.ContextVar[frozenset[int]] = contextvars.ContextVar("regrow.orbax.v1.frozen", default=frozenset())
+"""The options, by `id`, of contexts that are in force."""
+
+
+class Options:
+    """A group of options; nothing is set in it while its context is in force."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if id(self) in FROZEN.get():
+            raise RuntimeError(
+                f"the option {name} cannot be set in a context that is in force\n"
+                "  help: set it before the `with` block, or in Context(context), a copy of it"
+            )
+        object.__setattr__(self, name, value)
+
+
+class CheckpointLayout(enum.Enum):
+    """The layout that is loaded. Any layout that regrow knows is recognised by itself; saves are Orbax'."""
+
+    ORBAX = "orbax"
+    SAFETENSORS = "safetensors"
+    AUTO = "auto"
+
+
+@dataclasses.dataclass(kw_only=True)
+class AsyncOptions(Options):
+    """Saves in the background: `post_finalization_callback` is called after the commit of one."""
+
+    timeout_secs: int = 1200
+    post_finalization_callback: Callable[[], None] | None = None
+    create_directories_asynchronously: bool = True
+
+
+@dataclasses.dataclass(kw_only=True)
+class AtomicityOptions(Options):
+    """Accepted; the engine decides by the storage."""
+
+    mode: AtomicityMode = AtomicityMode.AUTO
+    allow_legacy_atomic_rename: bool = False
+
+
+@dataclasses.dataclass(kw_only=True)
+class MultiprocessingOptions(Options):
+    """Accepted: all processes of the job take part, and process 0 commits."""
+
+    primary_host: int | None = 0
+    active_processes: set[int] | None = None
+    barrier_sync_key_prefix: str | None = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class FileOptions(Options):
+    """Files: permissions of a checkpoint's folder, and the class of the paths that handlers get."""
+
+    path_permission_mode: int | None = None
+    path_class: Any = Path
+    skip_sync_file_validations: bool = False
+
+
+@dataclasses.dataclass
+class PyTreeMetadataOptions:
+    """What is kept of a tree's structure: tuples and named tuples with `support_rich_types`."""
+
+    support_rich_types: bool = False
+
+
+@dataclasses.dataclass(kw_only=True)
+class PyTreeOptions(Options):
+    """Pytrees."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class Saving(Options):
+        """Saves."""
+
+        pytree_metadata_options: Any = field(default_factory=PyTreeMetadataOptions)
+
+    @dataclasses.dataclass(kw_only=True)
+    class Loading(Options):
+        """Loads: with `partial_load` a target may lack leaves that are stored."""
+
+        partial_load: bool = False
+
+    saving: Saving = field(default_factory=Saving)
+    loading: Loading = field(default_factory=Loading)
+
+
+@dataclasses.dataclass(kw_only=True)
+class ArrayOptions(Options):
+    """Arrays."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class Saving(Options):
+        """Saves."""
+
+        class ScopedStorageOptionsCreator(Protocol):
+            """Says how one leaf is stored; `None`: as all."""
+
+            def __call__(self, key: Any, value: Any) -> ArrayOptions.Saving.StorageOptions | None:
+                """For a key path and its leaf."""
+
+        @dataclasses.dataclass(kw_only=True)
+        class StorageOptions(Options):
+            """The dtype of what is stored, at most how many bytes a chunk has, and which axes are cut first."""
+
+            dtype: Any = None
+            chunk_byte_size: int | None = None
+            shard_axes: tuple[int, ...] | None = None
+
+        storage_options: StorageOptions = field(default_factory=StorageOptions)
+        use_ocdbt: bool = True
+        use_zarr3: bool = True
+        use_compression: bool = True
+        ocdbt_target_data_file_size: int | None = None
+        enable_pinned_host_transfer: bool | None = None
+        enable_post_merge_validation: bool = True
+        use_replica_parallel: bool | None = None
+        min_slice_bytes_for_replica_parallel: int | None = None
+        max_replicas_for_replica_parallel: int | None = None
+        enable_replica_parallel_separate_folder: bool = False
+        enable_write_sharding_file: bool = True
+        array_metadata_store: Any = True
+        scoped_storage_options_creator: ScopedStorageOptionsCreator | None = None
+
+    @dataclasses.dataclass(kw_only=True)
+    class Loading(Options):
+        """Loads."""
+
+        @dataclasses.dataclass(kw_only=True)
+        class LoadAndBroadcastOptions(Options):
+            """Which replica reads for the others."""
+
+            replica_axis_index: int | None = 0
+            primary_replica_id: int | None = 0
+            broadcast_memory_limit_bytes: int | None = None
+            broadcast_memory_scaling_factor: float | None = 0.75
+
+        enable_padding_and_truncation: bool = False
+        raise_array_data_missing_error: bool = True
+        use_load_and_broadcast: bool = False
+        load_and_broadcast_options: LoadAndBroadcastOptions = field(default_factory=LoadAndBroadcastOptions)
+
+    saving: Saving = field(default_factory=Saving)
+    loading: Loading = field(default_factory=Loading)
+
+
+@dataclasses.dataclass(kw_only=True)
+class CheckpointablesOptions(Options):
+    """Who is in charge of checkpointables: a registry of handlers; by default those that are registered globally."""
+
+    registry: _registration.CheckpointableHandlerRegistry = field(
+        default_factory=lambda: _registration.ReadOnlyCheckpointableHandlerRegistry(_registration.local_registry())
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class PathwaysOptions(Options):
+    """Accepted and not used."""
+
+    checkpointing_impl: Any = None
+
+
+@dataclasses.dataclass(kw_only=True)
+class DeletionOptions(Options):
+    """Deletions."""
+
+    @dataclasses.dataclass(kw_only=True)
+    class GcsDeletionOptions(Options):
+        """Where buckets keep what is deleted, for somebody else to remove."""
+
+        todelete_full_path: str | None = None
+
+    gcs_deletion_options: GcsDeletionOptions = field(default_factory=GcsDeletionOptions)
+
+
+@dataclasses.dataclass(kw_only=True)
+class MemoryOptions(Options):
+    """Memory: `write_concurrent_bytes` is the budget of a save beside what it saves."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class RegulatorOptions:
+        """Accepted and not used: the engine keeps to its budget."""
+
+        max_memory_limit_gib: float
+        profiler: Any
+        target_ratio: float = 0.80
+        min_memory_limit_gib: float = 10.0
+        kp: float = 0.4
+        ki: float = 0.05
+        kd: float = 0.1
+
+        def __post_init__(self) -> None:
+            if self.profiler is None:
+                raise ValueError("profiler: expected a profiler of memory, found None")
+
+    write_concurrent_bytes: int | None = None
+    read_concurrent_bytes: int | None = None
+    transfer_concurrent_bytes: int | None = None
+    regulator_options: RegulatorOptions | None = None
+    expected_surge_bytes: int | float | None = None
+    is_prioritized_key_fn: Callable[[Any], bool] | None = None
+    serialization_status_callback: Any = None
+    deepcopy_host_arrays: bool = True
+
+
+@dataclasses.dataclass(kw_only=True)
+class SafetensorsOptions(Options):
+    """Accepted and not used: the engine plans its reads."""
+
+    max_over_read_ratio: float | None = None
+    read_chunk_bytes: int | None = None

@@ -1,0 +1,34 @@
+"""Pytrees: their types, and one made of several."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from .._jax import jax
+from ..tree import merge_trees as merge
+from .arrays import AbstractArray, AbstractScalar, AbstractShardedArray, Scalar
+
+__all__ = ["AbstractLeaf", "JsonType", "Leaf", "PyTree", "PyTreeKey", "PyTreeKeyPath", "PyTreeOf", "merge"]
+
+T = TypeVar("T")
+
+
+class PyTreeOf(Generic[T]):
+    """A pytree with leaves of one type, for annotations."""
+
+
+class PyTree:
+    """Any pytree, for annotations."""
+
+
+PyTreeKey: TypeAlias = (
+    jax.tree_util.SequenceKey | jax.tree_util.DictKey | jax.tree_util.GetAttrKey | jax.tree_util.FlattenedIndexKey
+)
+PyTreeKeyPath: TypeAlias = tuple[PyTreeKey, ...]
+JsonType: TypeAlias = list[Any] | dict[str, Any]
+Leaf = jax.Array | np.ndarray | Scalar | str
+"""What may be a leaf of a tree that is saved."""
+AbstractLeaf = AbstractArray | AbstractShardedArray | AbstractScalar | str
+"""What may be a leaf of a target."""
