@@ -1,8 +1,8 @@
 """A plugin of pytest: the tests of v1 within Orbax, with `regrow.orbax` in the place of what they test.
 
 The original is imported first, writes the checkpoints that some tests read, and is taken out of `sys.modules`. What a
-test imports is of three kinds then: public modules, and private ones that have a place here, come from `regrow.orbax`; tests
-and their helpers are run anew from the original's source; all other private modules are the original's.
+test imports is of three kinds then: public modules, and private ones that have a place here, come from `regrow.orbax`;
+tests and their helpers are run anew from the original's source; all other private modules are the original's.
 """
 
 from __future__ import annotations
