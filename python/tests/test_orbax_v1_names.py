@@ -87,6 +87,8 @@ def test_each_name_is_there(path: str) -> None:
 def check_arguments(name: str, our: Any, their: Any) -> None:
     """All arguments are there, given in the same way; those that may be left out there may be left out here."""
     ours_told, theirs_told = arguments(our) or {}, arguments(their) or {}
+    if not theirs_told:
+        return
     kinds = {argument: kind for argument, (kind, _) in ours_told.items() if argument in theirs_told}
     assert kinds == {argument: kind for argument, (kind, _) in theirs_told.items()}, name
     needed = {argument for argument, (_, is_needed) in ours_told.items() if is_needed}
