@@ -16,6 +16,10 @@ class IncompleteError(_errors.UncommittedError, ValueError):
     """The checkpoint was never committed."""
 
 
+class UnsupportedValueError(_errors.UnsupportedError, ValueError):
+    """Something that Orbax' files cannot hold."""
+
+
 class NoStructureError(_errors.NotACheckpointError, FileNotFoundError):
     """The folder holds no checkpoint."""
 
@@ -36,6 +40,7 @@ _ALSO: dict[type[_errors.RegrowError], type[_errors.RegrowError]] = {
     _errors.AlreadyExistsError: DestinationExistsError,
     _errors.UncommittedError: IncompleteError,
     _errors.NotACheckpointError: NoStructureError,
+    _errors.UnsupportedError: UnsupportedValueError,
 }
 
 

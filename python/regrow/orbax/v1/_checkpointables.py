@@ -55,8 +55,10 @@ def check_names(checkpointables: Any, what: str) -> None:
     """
     if not isinstance(checkpointables, dict):
         raise ValueError(f"`{what}` must be a dict by name, found {type(checkpointables)}")
-    if "" in checkpointables:
-        raise ValueError(f"`{what}` has an empty name\n  help: give each a name")
+    if any(not isinstance(name, str) or not name or "/" in name for name in checkpointables):
+        raise ValueError(
+            f"`{what}` has a name that is empty or no name of a folder: {sorted(map(str, checkpointables))}"
+        )
     reserved = sorted(RESERVED & checkpointables.keys())
     if reserved:
         raise ValueError(f"Provided reserved checkpointable keys: {reserved}.\n  help: give them other names")

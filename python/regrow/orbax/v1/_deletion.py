@@ -58,7 +58,7 @@ def plan(
     if context.deletion.gcs_deletion_options.todelete_full_path is not None:
         raise NotImplementedError(f"todelete_full_path is for buckets, and {path} is in none")
     if os.path.islink(path) or not path.name:
-        raise ValueError(f"{path} is a link, or the root of a storage\n  help: give the path of a checkpoint")
+        raise ValueError(f"{path} is a symlink, or the root of a storage\n  help: give the path of a checkpoint")
     if not path.exists():
         if missing_ok:
             return None
@@ -75,7 +75,7 @@ def plan(
         if record is None:
             return None
         if _saving.is_primary():
-            _write_json(path / RECORD, record)
+            _write_json(path / RECORD, record, context.file.path_permission_mode)
     elif record["checkpointable_name"] != name:
         raise DeletionRecoveryError(
             f"the deletion of {record['checkpointable_name']!r} in {path} has not ended\n  help: delete that first"
@@ -137,7 +137,7 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
             file=str(path),
         )
     if os.path.islink(path / name):
-        raise ValueError(f"{path / name} is a link\n  help: delete the checkpoint")
+        raise ValueError(f"{path / name} is a symlink\n  help: delete the checkpoint")
     if name not in handlers or not (path / name).is_dir():
         if missing_ok and not (path / name).exists():
             return None
@@ -146,7 +146,7 @@ def _new_record(path: Any, name: str, missing_ok: bool) -> dict[str, Any] | None
         (path / other).is_dir() for other in handlers if other != name and other not in RESERVED_CHECKPOINTABLE_KEYS
     ):
         raise ValueError(
-            f"{name!r} is the only checkpointable in {path}\n  help: delete all of it: leave checkpointable_name out"
+            f"{name!r} is the final checkpointable in {path}\n  help: delete all of it: leave checkpointable_name out"
         )
     return {
         "operation_id": uuid.uuid4().hex,
@@ -233,7 +233,7 @@ def _metadata(path: Any) -> dict[str, Any]:
     return told
 
 
-def _write_json(file: Any, value: dict[str, Any]) -> None:
+def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> None:
     """All of the file or nothing, on the disk."""
     target = Path(file)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}")
@@ -242,7 +242,7 @@ def _write_json(file: Any, value: dict[str, Any]) -> None:
             json.dump(value, stream, sort_keys=True)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o644)
+        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else mode or 0o644)
         os.replace(name, target)
         _saving.sync_folder(target.parent)
     except BaseException:

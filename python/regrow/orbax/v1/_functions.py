@@ -11,7 +11,8 @@ from typing import Any
 
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
-from .._errors import as_orbax
+from .._composite import item_names
+from .._errors import as_orbax, not_covered
 from .._paths import absolute, as_path, is_temporary
 from ..metadata import read_step_metadata
 from . import _checkpointables, _deletion, _pytrees
@@ -23,6 +24,7 @@ from ._layout import STATE_CHECKPOINTABLE_KEY as STATE
 from ._metadata import CheckpointMetadata
 from ._responses import Response
 from .errors import InvalidLayoutError
+from .options import CheckpointLayout
 
 check_state = _pytrees.check_leaves
 
@@ -104,6 +106,10 @@ def publish(
     if not checkpointables:
         raise ValueError("`checkpointables` must be a dict with at least one, found none")
     context = current()
+    if context.checkpoint_layout is CheckpointLayout.SAFETENSORS:
+        raise not_covered(
+            "saves of v1 with the layout safetensors", 'use regrow.save(path, tree, layout="safetensors")'
+        )
     path = absolute(path)
     _deletion.refuse_pending(path)
     orbax = _pytrees.save_plan(None, context)[1]["orbax"]
@@ -219,7 +225,7 @@ def load_checkpointables(path: Any, abstract_checkpointables: Any = None) -> dic
     wanted = abstract or dict.fromkeys(names)
     missing = next((name for name in wanted if name not in names), None)
     if missing is not None:
-        raise KeyError(f'Checkpointable "{missing}" was not found in {path}. Available: {names}')
+        raise KeyError(f'Checkpointable "{missing}" was not found in the checkpoint {path}. Available: {names}')
     with as_orbax():
         return {name: _checkpointables.load(path, name, own, context) for name, own in wanted.items()}
 
@@ -265,6 +271,10 @@ def _pytree_of(path: Any, name: str | None) -> tuple[Any, str | None]:
     found = [one for one in _checkpointables.names_in(path, requested=requested) if _pytrees.is_pytree(path / one)]
     if name == AUTO:
         found.sort(key=lambda one: one != STATE)
+        if not found and isinstance(read_step_metadata(path).item_handlers, dict):
+            raise InvalidLayoutError(
+                f"{path} has no pytree among its checkpointables\n  help: use load_checkpointables()", file=str(path)
+            )
         return path, found[0] if found else None
     if name is not None and name not in found:
         handlers = read_step_metadata(path).item_handlers
@@ -291,6 +301,8 @@ def _composite(path: Any) -> Any:
     marked = any((path / mark).exists() for mark in _MARKS)
     if not marked and any((child / mark).exists() for child in path.iterdir() for mark in _MARKS):
         raise InvalidLayoutError(f"{path} is a folder of checkpoints\n  help: give the path of one", file=str(path))
+    if not marked and not item_names(path):
+        raise InvalidLayoutError(f"{path} has no checkpointables by name\n  help: use load()", file=str(path))
     return path
 
 

@@ -219,7 +219,10 @@ class StatefulCheckpointableHandler(CheckpointableHandler[Any, Any]):
             ValueError: without an object.
         """
         if abstract_checkpointable is None:
-            raise ValueError(f"what is in {directory} saves and loads itself\n  help: give an object of its class")
+            raise ValueError(
+                "To restore a `StatefulCheckpointable`, you must pass an instance of the object."
+                f"\n  in {directory}\n  help: give an object of the class that was saved"
+            )
         rest = await abstract_checkpointable.load(directory)
 
         async def loaded() -> Any:

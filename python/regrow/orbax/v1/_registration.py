@@ -158,12 +158,12 @@ class ReadOnlyCheckpointableHandlerRegistry(CheckpointableHandlerRegistry):
         return f"ReadOnly{self._registry!r}"
 
 
-_GLOBAL = Registry()
+_GLOBAL_REGISTRY = Registry()
 
 
 def global_registry() -> CheckpointableHandlerRegistry:
     """The registry that all contexts begin with."""
-    return _GLOBAL
+    return _GLOBAL_REGISTRY
 
 
 def local_registry(
@@ -172,7 +172,7 @@ def local_registry(
     """A registry of one's own, with the entries of the global one and of another."""
     registry = Registry()
     if include_global_registry:
-        add_all(registry, _GLOBAL)
+        add_all(registry, _GLOBAL_REGISTRY)
     if other_registry is not None:
         add_all(registry, other_registry)
     return registry
@@ -195,7 +195,7 @@ def register_handler(
     cls: C, *, checkpointable_name: str | None = None, secondary_typestrs: Sequence[str] | None = None
 ) -> C:
     """Adds a handler to the global registry. Also a decorator of the class."""
-    _GLOBAL.add(cls, checkpointable_name=checkpointable_name, secondary_typestrs=secondary_typestrs)
+    _GLOBAL_REGISTRY.add(cls, checkpointable_name=checkpointable_name, secondary_typestrs=secondary_typestrs)
     return cls
 
 
@@ -238,7 +238,7 @@ def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpoint
     if found is not None:
         return found
     raise NoEntryError(
-        f"no handler can save the checkpointable {name!r}, a {type(checkpointable)}\n"
+        f'Could not identify a valid handler for the checkpointable: "{name}", a {type(checkpointable)}\n'
         f"  found handlers: {[known for known, _ in registry.get_all_entries()]}\n"
         "  help: register one whose is_handleable() is true of it: handlers.register_handler, or"
         " context.checkpointables.registry"
@@ -246,7 +246,11 @@ def resolve_handler_for_save(registry: CheckpointableHandlerRegistry, checkpoint
 
 
 def resolve_handler_for_load(
-    registry: CheckpointableHandlerRegistry, abstract_checkpointable: Any, *, name: str, handler_typestr: str | None
+    registry: CheckpointableHandlerRegistry,
+    abstract_checkpointable: Any,
+    *,
+    name: str,
+    handler_typestr: str | None = None,
 ) -> Any:
     """Who loads an object: whoever is there for its name; else who has saved it; else the last that can.
 
