@@ -432,7 +432,7 @@ class Steps:
         """What follows the save of a step: verifies it, writes the pointer, deletes what the policy does not keep."""
 
     def refresh(self) -> None:
-        """Brings the pointer in line with the list."""
+        """Brings the pointer in line with the list, and removes what killed saves and deletions have left."""
 
 @final
 class StepLease:
@@ -443,6 +443,9 @@ class StepLease:
 @final
 class WriterLock:
     """The right to write to a folder of steps."""
+
+    def check(self) -> None:
+        """Raises if another writer has taken the folder over."""
 
     def release(self) -> None: ...
 
@@ -459,8 +462,8 @@ def wants_step(
 
 def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
     """The steps that may go. The policy is JSON: ``"all"``, ``{"latest": 3}``, ``{"every_steps": 1000}``,
-    ``{"every_seconds": 60}``, ``{"latest_seconds": 60}``, ``{"steps": [1, 2]}``, ``{"any": [...]}``,
-    ``{"best": {"metric": "loss", "mode": "min", "count": 1, "without_metric": true}}``."""
+    ``{"closest_steps": 1000}``, ``{"every_seconds": 60}``, ``{"latest_seconds": 60}``, ``{"steps": [1, 2]}``,
+    ``{"any": [...]}``, ``{"best": {"metric": "loss", "mode": "min", "count": 1, "without_metric": true}}``."""
 
 def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
     """The best step by a metric; the newest of equals."""

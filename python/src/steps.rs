@@ -104,10 +104,7 @@ impl Steps {
     /// Whether an error of restoring a step, of a kind, is that step's own fault.
     fn is_at_fault(&self, py: Python<'_>, step: u64, kind: &str) -> PyResult<bool> {
         let Some(kind) = regrow::ErrorKind::from_name(kind) else { return Ok(false) };
-        released(py, || match self.0.find(step)? {
-            Some(found) => self.0.is_at_fault(&found, &Error::new(kind, "")),
-            None => Ok(true),
-        })
+        released(py, || self.0.is_fault_of(step, &Error::new(kind, "")))
     }
 
     /// Steps that somebody reads.
@@ -176,6 +173,12 @@ pub struct WriterLock(Mutex<Option<manager::WriterLock>>);
 
 #[pymethods]
 impl WriterLock {
+    /// Raises if another writer has taken the folder over.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        released(py, || lock.as_ref().map_or(Ok(()), manager::WriterLock::check))
+    }
+
     /// Gives it up.
     fn release(&self, py: Python<'_>) {
         let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -235,7 +238,7 @@ fn step_out(step: manager::Step) -> PyResult<StepOut> {
 }
 
 fn deletions_out(deletions: Vec<Deletion>) -> Vec<DeletionOut> {
-    let out = |Deletion { step, outcome }: Deletion| match outcome {
+    let out = |Deletion { step, outcome, .. }: Deletion| match outcome {
         Ok(Deleted::Removed { bytes }) => (step, "removed", bytes, None, None),
         Ok(Deleted::Moved { to }) => (step, "moved", 0, Some(to.into_os_string()), None),
         Ok(Deleted::Leased) => (step, "leased", 0, None, None),

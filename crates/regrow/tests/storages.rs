@@ -22,35 +22,8 @@ fn storages(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
         (Location::local(folder.path()), Some(folder)),
         (format!("memory://{test}/runs").to_location().unwrap(), None),
     ];
-    storages.extend(buckets(test).into_iter().map(|bucket| (bucket, None)));
+    storages.extend(common::buckets::buckets(test).into_iter().map(|bucket| (bucket, None)));
     storages
-}
-
-/// A bucket of the test kit's server, which lives as long as the process.
-#[cfg(feature = "cloud")]
-fn buckets(test: &str) -> Vec<Location> {
-    use std::sync::LazyLock;
-
-    use regrow::location::StorageOptions;
-    use regrow_testkit::object_server::ObjectServer;
-
-    static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| ObjectServer::start().unwrap());
-    SERVER.create_bucket(test);
-    let s3 = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest");
-    let gcs = StorageOptions::new().with("endpoint_url", SERVER.endpoint()).with("anon", "true");
-    vec![
-        Location::with_options(Path::new(&format!("s3://{test}/runs")), &s3).unwrap(),
-        Location::with_options(Path::new(&format!("gs://{test}/gcs")), &gcs).unwrap(),
-    ]
-}
-
-#[cfg(not(feature = "cloud"))]
-fn buckets(_test: &str) -> Vec<Location> {
-    Vec::new()
 }
 
 fn assert_sound(path: &Location) {

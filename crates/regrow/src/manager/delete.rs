@@ -21,6 +21,8 @@ pub struct DeleteOptions {
 pub struct Deletion {
     /// Its number.
     pub step: u64,
+    /// Its name in the folder.
+    pub name: String,
     /// What became of it; an error if it is there as before.
     pub outcome: Result<Deleted>,
 }
@@ -75,19 +77,26 @@ impl Steps {
             return Err(Error::invalid("the folder for deleted steps has the name of a step")
                 .expected("another name", aside));
         }
-        let deletion = |&step: &u64| Deletion { step, outcome: self.delete_one(step, options) };
+        let deletion = |&step: &u64| {
+            let found = self.find(step);
+            let name = found.as_ref().ok().and_then(|found| Some(found.as_ref()?.name.clone()));
+            let outcome = found.and_then(|found| match found {
+                Some(found) => self.delete_one(&found, options),
+                None => Ok(Deleted::Gone),
+            });
+            Deletion { step, name: name.unwrap_or_else(|| self.names().format(step)), outcome }
+        };
         Ok(numbers.iter().map(deletion).collect())
     }
 
-    fn delete_one(&self, number: u64, options: &DeleteOptions) -> Result<Deleted> {
-        let Some(step) = self.find(number)? else { return Ok(Deleted::Gone) };
+    fn delete_one(&self, step: &Step, options: &DeleteOptions) -> Result<Deleted> {
         let _announced = Announced::new(self.root(), &step.name)?;
         // From here on a new reader sees the announcement; one that came before has a lease.
-        if !options.also_leased && self.leased()?.contains(&number) {
+        if !options.also_leased && self.leased()?.contains(&step.number) {
             return Ok(Deleted::Leased);
         }
         match &options.aside {
-            Some(aside) => self.move_aside(&step, aside),
+            Some(aside) => self.move_aside(step, aside),
             None => match remove(&step.location, &RemoveOptions::default()) {
                 Ok(report) => Ok(Deleted::Removed { bytes: report.bytes }),
                 Err(error) if error.kind() == ErrorKind::NotFound => Ok(Deleted::Gone),

@@ -7,7 +7,7 @@
 //!
 //! What is left is left again: a second look at it removes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -29,6 +29,8 @@ pub enum Keep {
     Best(Best),
     /// Steps that this divides.
     EverySteps(u64),
+    /// Of the steps around each multiple of this, the one that is nearest; the newest of equals.
+    ClosestSteps(u64),
     /// The first step, and each that was saved at least so many seconds after the last one that is kept.
     EverySeconds(f64),
     /// Steps that were saved in so many seconds before the newest.
@@ -158,6 +160,15 @@ fn rank(steps: &mut Vec<&StepFacts>, metric: &str, mode: BestMode) {
     });
 }
 
+/// Which multiple of an interval a step is nearest to, and how far it is from that. In the middle the even one counts, as
+/// for Orbax' `EveryNStepsClosest`.
+fn nearest_multiple(step: u64, interval: u64) -> (u64, u64) {
+    let (below, rest) = (step / interval, step % interval);
+    let to_next = interval - rest;
+    let is_below = rest < to_next || rest == to_next && below.is_multiple_of(2);
+    if is_below { (below, rest) } else { (below + 1, to_next) }
+}
+
 impl Keep {
     /// The numbers of the steps, sorted by number, that the policy itself keeps.
     fn kept(&self, steps: &[&StepFacts]) -> BTreeSet<u64> {
@@ -178,6 +189,18 @@ impl Keep {
                 kept
             }
             Self::EverySteps(interval) => those(&|step| step.number.is_multiple_of(*interval)),
+            Self::ClosestSteps(interval) => {
+                // The steps are sorted: of equals the last one stays in the map.
+                let mut nearest: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+                for step in steps {
+                    let (multiple, distance) = nearest_multiple(step.number, *interval);
+                    let found = nearest.entry(multiple).or_insert((distance, step.number));
+                    if distance <= found.0 {
+                        *found = (distance, step.number);
+                    }
+                }
+                nearest.into_values().map(|(_, number)| number).collect()
+            }
             Self::EverySeconds(interval) => {
                 let mut last: Option<f64> = None;
                 let mut keeps = |step: &StepFacts| {
@@ -218,7 +241,7 @@ impl Keep {
                 Err(Error::invalid("none of the best steps would be kept")
                     .expected("a number of at least 1", 0))
             }
-            Self::EverySteps(0) => {
+            Self::EverySteps(0) | Self::ClosestSteps(0) => {
                 Err(Error::invalid("steps cannot be kept every 0 steps")
                     .expected("an interval of at least 1", 0))
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::records;
+use super::records::{self, Holder};
 use super::steps::{Step, Steps};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -30,15 +30,23 @@ struct Record {
     step: u64,
     /// Seconds since 1970.
     until: f64,
-    /// For a person.
-    holder: String,
+    #[serde(flatten)]
+    holder: Holder,
 }
 
 /// What a deletion says.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     since: f64,
-    holder: String,
+    #[serde(flatten)]
+    holder: Holder,
+}
+
+impl Announcement {
+    /// Whether somebody may still be at it.
+    fn counts(&self) -> bool {
+        self.since + ANNOUNCED_FOR_SECONDS > records::now() && !self.holder.is_dead()
+    }
 }
 
 /// Keeps a step from being deleted until it is dropped.
@@ -123,17 +131,17 @@ impl Drop for Lease {
 
 fn renew(root: &Location, name: &str, step: u64) -> Result<()> {
     let until = records::now() + HOLDS.as_secs_f64();
-    records::write(root, name, &Record { step, until, holder: records::own_name() })
+    records::write(root, name, &Record { step, until, holder: Holder::own() })
 }
 
-/// The numbers of the steps with a lease that holds at this time. Leases that held long ago are removed.
+/// The numbers of the steps with a lease that holds at this time. Those of readers that have ended are removed.
 fn leased(root: &Location, now: f64) -> Result<Vec<u64>> {
     let mut leased = Vec::new();
     for name in records::names(root, LEASES)? {
         match records::read::<Record>(root, &name)? {
-            Some(record) if record.until >= now => leased.push(record.step),
+            Some(record) if record.until >= now && !record.holder.is_dead() => leased.push(record.step),
             // Of a clock that differs by less nobody loses a lease.
-            Some(record) if record.until + HOLDS.as_secs_f64() < now => {
+            Some(record) if record.until + HOLDS.as_secs_f64() < now || record.holder.is_dead() => {
                 let _ = records::remove(root, &name);
             }
             _ => {}
@@ -158,7 +166,7 @@ impl<'a> Announced<'a> {
     /// What the storage says.
     pub(super) fn new(root: &'a Location, step: &str) -> Result<Self> {
         let name = format!("{DELETIONS}{step}");
-        let announcement = Announcement { since: records::now(), holder: records::own_name() };
+        let announcement = Announcement { since: records::now(), holder: Holder::own() };
         records::write(root, &name, &announcement)?;
         Ok(Self { root, name })
     }
@@ -170,7 +178,20 @@ impl Drop for Announced<'_> {
     }
 }
 
+/// Removes the announcements of deletions that nobody is at any more.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn sweep_announcements(root: &Location) -> Result<()> {
+    for name in records::names(root, DELETIONS)? {
+        if !records::read::<Announcement>(root, &name)?.is_some_and(|found| found.counts()) {
+            records::remove(root, &name)?;
+        }
+    }
+    Ok(())
+}
+
 fn is_announced(root: &Location, step: &str) -> Result<bool> {
     let found = records::read::<Announcement>(root, &format!("{DELETIONS}{step}"))?;
-    Ok(found.is_some_and(|found| found.since + ANNOUNCED_FOR_SECONDS > records::now()))
+    Ok(found.is_some_and(|found| found.counts()))
 }

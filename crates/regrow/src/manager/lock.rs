@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::records;
+use super::records::{self, Holder};
 use super::steps::Steps;
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -36,17 +36,29 @@ enum Held {
     System {
         _lock: Box<dyn Send + Sync>,
     },
-    Lease {
-        _lease: WriterLease,
-    },
+    Lease(WriterLease),
 }
 
 impl fmt::Debug for WriterLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.held {
             Held::System { .. } => "WriterLock(system)",
-            Held::Lease { .. } => "WriterLock(lease)",
+            Held::Lease(_) => "WriterLock(lease)",
         })
+    }
+}
+
+impl WriterLock {
+    /// Errs if another writer has taken the folder over: one whose lease nobody has renewed in time, as of a process that
+    /// was stopped, has lost its right. Costs a read in a bucket.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; what the storage says.
+    pub fn check(&self) -> Result<()> {
+        match &self.held {
+            Held::System { .. } => Ok(()),
+            Held::Lease(lease) => lease.check(),
+        }
     }
 }
 
@@ -64,7 +76,7 @@ impl Steps {
         })?;
         let held = match taken {
             Some(lock) => Held::System { _lock: lock },
-            None => Held::Lease { _lease: WriterLease::take(root)? },
+            None => Held::Lease(WriterLease::take(root)?),
         };
         Ok(WriterLock { held })
     }
@@ -72,13 +84,13 @@ impl Steps {
 
 fn refused(root: &Location, holder: Option<&str>) -> Error {
     let error = Error::new(ErrorKind::AlreadyExists, "another writer has this folder of steps").in_file(root);
-    let error = match holder {
-        Some(holder) => error.expected("no other writer", holder),
-        None => error,
-    };
-    error.help(
-        "close it, in this program or in another one, or open the folder for reading only (`read_only`)",
-    )
+    let help =
+        "close it, in this program or in another one, or open the folder for reading only (`read_only`)";
+    let Some(holder) = holder else { return error.help(help) };
+    let lease = root.join(records::FOLDER).join(LEASE);
+    error
+        .expected("no other writer", holder)
+        .help(format!("{help}; if that process is dead for sure, wait two minutes, or remove {lease}"))
 }
 
 /// What the lease says.
@@ -87,31 +99,20 @@ struct Record {
     nonce: String,
     /// Seconds since 1970.
     until: f64,
-    /// Machine and process.
-    holder: String,
+    #[serde(flatten)]
+    holder: Holder,
 }
 
 impl Record {
     fn new(nonce: &str) -> Self {
         let until = records::now() + HOLDS.as_secs_f64();
-        Self { nonce: nonce.to_owned(), until, holder: records::own_name() }
+        Self { nonce: nonce.to_owned(), until, holder: Holder::own() }
     }
 
     /// Whether whoever wrote it may still write: not after its time, and not a process of this machine that has ended.
     fn may_live(&self) -> bool {
-        self.until >= records::now() && !is_dead(&self.holder)
+        self.until >= records::now() && !self.holder.is_dead()
     }
-}
-
-/// Whether this is a process of this machine, and ended.
-fn is_dead(holder: &str) -> bool {
-    let own = records::own_name();
-    let Some(((own_host, own_pid), (host, pid))) = own.rsplit_once(':').zip(holder.rsplit_once(':')) else {
-        return false;
-    };
-    let pid = pid.parse().ok().filter(|_| host == own_host && pid != own_pid);
-    pid.and_then(rustix::process::Pid::from_raw)
-        .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 /// A lease that a thread renews until it is dropped.
@@ -127,7 +128,7 @@ impl WriterLease {
         let nonce = random_name()?;
         if !records::create(root, LEASE, &Record::new(&nonce))? {
             match records::read::<Record>(root, LEASE)? {
-                Some(found) if found.may_live() => return Err(refused(root, Some(&found.holder))),
+                Some(found) if found.may_live() => return Err(refused(root, Some(&found.holder.holder))),
                 _ => {}
             }
             records::remove(root, LEASE)?;
@@ -137,12 +138,24 @@ impl WriterLease {
             // Another one may have found the same dead lease, and removed this one for it.
             let found = records::read::<Record>(root, LEASE)?;
             if found.as_ref().is_none_or(|found| found.nonce != nonce) {
-                return Err(refused(root, found.as_ref().map(|found| found.holder.as_str())));
+                return Err(refused(root, found.as_ref().map(|found| found.holder.holder.as_str())));
             }
         }
         let lease = Self { root: root.clone(), nonce, is_over: Arc::default(), pid: std::process::id() };
         lease.renew_in_background();
         Ok(lease)
+    }
+
+    fn check(&self) -> Result<()> {
+        match records::read::<Record>(&self.root, LEASE)? {
+            Some(found) if found.nonce == self.nonce => Ok(()),
+            Some(found) => Err(refused(&self.root, Some(&found.holder.holder))),
+            // Somebody has removed it, and nobody has it.
+            None => match records::create(&self.root, LEASE, &Record::new(&self.nonce))? {
+                true => Ok(()),
+                false => Err(refused(&self.root, None)),
+            },
+        }
     }
 
     fn renew_in_background(&self) {

@@ -25,8 +25,13 @@
 //! | `delete` | removes steps, or moves them aside |
 //! | `newest` | the newest step that is good, and why others were passed over |
 //! | `wait` | waits for a new step |
-//! | `saving` | [`Manager`]: saves a loop's state in the background by the policies, restores it |
-//! | `tidy` | what follows a save: verify, point, choose, delete |
+//! | `saving` | [`Manager`]: saves a loop's state in the background by the policies |
+//! | `restoring` | the same one restores it |
+//! | `follow` | the thread on which everything follows a save |
+//! | `together` | what the processes of a job decide together |
+//! | `preemption` | whether the program is asked to end |
+//! | `event_log` | one record of each save, restore and deletion |
+//! | `tidy` | what follows a save: verify, point, choose, delete; and what a writer does that begins |
 //! | `records` | the small files in `.regrow` |
 //!
 //! A deletion and a reader cannot miss each other: the one announces itself before it looks for leases, the other puts its
@@ -35,25 +40,32 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod delete;
+mod event_log;
+mod follow;
 mod keep;
 mod lease;
 mod lock;
 mod names;
 mod newest;
 mod pointer;
+mod preemption;
 mod records;
+mod restoring;
 mod saving;
 mod steps;
 mod tidy;
+mod together;
 mod wait;
 mod when;
 
 pub use delete::{DeleteOptions, Deleted, Deletion};
+pub use event_log::TARGET as LOG_TARGET;
 pub use keep::{Best, BestMode, Keep, KeepIf, StepFacts, best, to_delete};
 pub use lease::Lease;
 pub use lock::WriterLock;
 pub use names::{StepName, StepNames};
 pub use newest::{PassedOver, Restored};
+pub use preemption::Preemption;
 pub use saving::{DEFAULT_ITEM, Manager, ManagerOptions, SaveStep};
 pub use steps::{Step, StepList, Steps};
 pub use tidy::{Tidied, TidyOptions};

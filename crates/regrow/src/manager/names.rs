@@ -14,6 +14,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::formats::orbax::steps::split_name;
 use crate::storage::UNCOMMITTED_MARK;
@@ -22,7 +24,7 @@ use crate::storage::UNCOMMITTED_MARK;
 const WIDTH_MAX: usize = 20;
 
 /// One form of names: `[prefix_]number`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StepName {
     /// Empty if there is none.
     prefix: String,
@@ -85,7 +87,7 @@ impl fmt::Display for StepName {
 }
 
 /// The forms of a folder of steps: one that is written, and all that are read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepNames {
     written: StepName,
     /// In the order in which they count; the one that is written is among them.

@@ -32,22 +32,42 @@ impl Steps {
     /// `NotFound` if there are no steps; `Corrupt` if none is good, with all reasons; any error of `restore` that another
     /// step would not be spared: a mismatch, a lack of memory.
     pub fn restore_newest<T>(&self, mut restore: impl FnMut(&Step) -> Result<T>) -> Result<Restored<T>> {
-        let list = self.list()?;
+        let steps = self.list()?.steps;
+        let numbers: Vec<u64> = steps.iter().map(|step| step.number).collect();
+        let mut newest_first = steps.into_iter().rev();
+        self.newest_of(&numbers, |_| {
+            let step = newest_first.next().ok_or_else(|| Error::invalid("the list has ended"))?;
+            match restore(&step) {
+                Ok(value) => Ok(Ok((step, value))),
+                Err(error) if self.is_at_fault(&step, &error)? => Ok(Err(error)),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// What `attempt` makes of the newest of these steps, which are sorted. Its inner error is one for which an older step
+    /// may be taken.
+    ///
+    /// # Errors
+    /// As [`restore_newest`](Self::restore_newest).
+    pub(super) fn newest_of<T>(
+        &self,
+        numbers: &[u64],
+        mut attempt: impl FnMut(u64) -> Result<Result<(Step, T)>>,
+    ) -> Result<Restored<T>> {
         let mut passed_over: Vec<PassedOver> = Vec::new();
-        for step in list.steps.iter().rev() {
-            match restore(step) {
-                Ok(value) => return Ok(Restored { step: step.clone(), value, passed_over }),
-                Err(error) if self.is_at_fault(step, &error)? => {
-                    passed_over.push(PassedOver { step: step.number, error })
-                }
-                Err(error) => return Err(error),
+        for &number in numbers.iter().rev() {
+            match attempt(number)? {
+                Ok((step, value)) => return Ok(Restored { step, value, passed_over }),
+                Err(error) => passed_over.push(PassedOver { step: number, error }),
             }
         }
         if passed_over.is_empty() {
             let error = Error::new(ErrorKind::NotFound, "there is no step to restore").in_file(self.root());
-            return Err(match list.unfinished.is_empty() {
+            let unfinished = self.list()?.unfinished;
+            return Err(match unfinished.is_empty() {
                 true => error.help(said(&[])),
-                false => error.help(format!("saves that never ended: {}", list.unfinished.join(", "))),
+                false => error.help(format!("saves that never ended: {}", unfinished.join(", "))),
             });
         }
         let numbers: Vec<String> = passed_over.iter().map(|passed| passed.step.to_string()).collect();
@@ -58,6 +78,17 @@ impl Steps {
         Err(Error::corrupt(format!("no step is good: {}", numbers.join(", ")))
             .in_file(self.root())
             .help(reasons.join("; ")))
+    }
+
+    /// [`is_at_fault`](Self::is_at_fault) of a step that may be gone meanwhile, which is its own fault.
+    ///
+    /// # Errors
+    /// What the storage says.
+    pub fn is_fault_of(&self, number: u64, error: &Error) -> Result<bool> {
+        match self.find(number)? {
+            Some(step) => self.is_at_fault(&step, error),
+            None => Ok(true),
+        }
     }
 
     /// Whether an error is the step's own fault, so that an older one may do: it is damaged, or went away meanwhile. Of

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
@@ -74,9 +74,44 @@ pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Who this is, for a person who reads the file.
-pub(super) fn own_name() -> String {
-    format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
+/// Who has written a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Holder {
+    /// Host and process, for a person.
+    pub holder: String,
+    /// The kernel and its processes that the process is one of; empty if nobody knows.
+    #[serde(default)]
+    machine: String,
+}
+
+impl Holder {
+    /// This process.
+    pub(super) fn own() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }
+    }
+
+    /// Whether it is a process of this machine, and has ended. Hosts may have the same name, and containers the same
+    /// numbers of processes: what is not known for sure lives.
+    pub(super) fn is_dead(&self) -> bool {
+        if self.machine.is_empty() || self.machine != own_machine() {
+            return false;
+        }
+        let pid = self.holder.rsplit_once(':').and_then(|(_, pid)| pid.parse().ok());
+        pid.and_then(rustix::process::Pid::from_raw)
+            .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+    }
+}
+
+/// This start of the kernel, and the processes that this one sees.
+#[expect(clippy::disallowed_methods, reason = "what the kernel says is no file of a checkpoint")]
+fn own_machine() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let processes = std::fs::read_link("/proc/self/ns/pid");
+    match (boot, processes) {
+        (Ok(boot), Ok(processes)) => format!("{} {}", boot.trim(), processes.display()),
+        _ => String::new(),
+    }
 }
 
 fn text_of(value: &impl Serialize) -> Result<Vec<u8>> {

@@ -1,28 +1,32 @@
 //! A manager for a training loop: asks the policy, saves in the background, and does what follows.
 //!
 //! ```text
-//! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete]
+//! save ── the policy ── snapshot ── [background: write, commit] ── [a thread of its own: verify, point, delete, record]
 //! ```
 //! Whoever saves next waits for the write before, and not for what follows it. A failure of either is the next call's to
 //! say.
+//!
+//! In a job every process has a manager and calls the same. Rank 0 looks at the storage, has the lock, decides and deletes;
+//! of an earlier failure all hear at the same point, before the next save begins.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
+use super::event_log::EventLog;
+use super::follow::{Begun, Follower, log_deletions};
 use super::lock::WriterLock;
 use super::names::StepNames;
-use super::newest::Restored;
-use super::steps::{Step, Steps};
+use super::preemption::Preemption;
+use super::steps::Steps;
 use super::tidy::{Tidied, TidyOptions};
+use super::together::Together;
 use super::when::{Moment, SaveWhen};
-use crate::engine::{
-    AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, LoadOptions, SaveHandle, SaveOptions, WhenBusy,
-    open_with, value,
-};
+use crate::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, SaveOptions, WhenBusy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
 use crate::tree::Pytree;
@@ -42,12 +46,20 @@ pub struct ManagerOptions {
     pub save_when: SaveWhen,
     /// What to keep, and what else follows a save.
     pub tidy: TidyOptions,
-    /// How to save. Overwriting, the base and metadata are for each save to say.
+    /// How to save, and with whom: every process of [`SaveOptions::job`] makes the manager and calls the same. Overwriting,
+    /// the base and metadata are for each save to say.
     pub save: SaveOptions,
     /// Hard-link data files that did not change since the step before.
     pub reuse: bool,
     /// Only read: no lock is taken.
     pub read_only: bool,
+    /// When it is set, in any process, the next step is saved whatever the policy says, and
+    /// [`save`](Manager::save) returns when it is there.
+    pub preemption: Option<Preemption>,
+    /// How long that save may take before it is an error.
+    pub grace: Duration,
+    /// A local file to which each save, restore and deletion adds a line of JSON.
+    pub log: Option<PathBuf>,
 }
 
 impl Default for ManagerOptions {
@@ -59,6 +71,9 @@ impl Default for ManagerOptions {
             save: SaveOptions::default(),
             reuse: false,
             read_only: false,
+            preemption: None,
+            grace: Duration::from_secs(30),
+            log: None,
         }
     }
 }
@@ -78,8 +93,7 @@ pub struct SaveStep {
     pub overwrite: bool,
 }
 
-/// Saves and restores the steps in one folder, which it alone writes to. Of one process: in a job of several, each has to come
-/// to the same decisions.
+/// Saves and restores the steps in one folder, which it alone writes to.
 ///
 /// ```
 /// use regrow::manager::{Keep, Manager, ManagerOptions, SaveStep, SaveWhen, TidyOptions};
@@ -101,14 +115,15 @@ pub struct SaveStep {
 /// ```
 #[derive(Debug)]
 pub struct Manager {
-    steps: Steps,
-    options: ManagerOptions,
+    pub(super) steps: Steps,
+    pub(super) options: ManagerOptions,
+    pub(super) together: Together,
+    pub(super) log: EventLog,
     state: Mutex<State>,
+    // Before the saver: it has a failure to tell, and each is told once.
+    pub(super) follower: Follower,
     saver: AsyncSaver,
-    followed: Arc<Followed>,
-    /// Ends the thread that follows saves when it is dropped.
-    follow: Mutex<Option<Sender<(u64, SaveHandle)>>>,
-    _lock: Option<WriterLock>,
+    lock: Option<Arc<WriterLock>>,
 }
 
 #[derive(Debug, Default)]
@@ -118,32 +133,15 @@ struct State {
     /// Steps that are there, of another history.
     other: BTreeSet<u64>,
     last_save: Option<Instant>,
+    /// Whether a step was saved since the program was asked to end.
+    has_saved_preempted: bool,
 }
 
-/// What the thread that follows saves tells.
-#[derive(Debug, Default)]
-struct Followed {
-    state: Mutex<FollowedState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct FollowedState {
-    pending: usize,
-    failures: Vec<Error>,
-    failed: Vec<u64>,
-    tidied: Vec<(u64, Tidied)>,
-}
-
-impl Followed {
-    fn lock(&self) -> MutexGuard<'_, FollowedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wait(&self) -> MutexGuard<'_, FollowedState> {
-        let waited = self.changed.wait_while(self.lock(), |state| state.pending > 0);
-        waited.unwrap_or_else(PoisonError::into_inner)
-    }
+/// What is to be done with a step, as all processes hear it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Asked {
+    wants: bool,
+    is_preempted: bool,
 }
 
 impl Manager {
@@ -156,28 +154,30 @@ impl Manager {
         options.save_when.check()?;
         options.tidy.keep.check()?;
         options.tidy.delete.check()?;
-        if options.save.job.as_ref().is_some_and(|job| job.has_others()) {
-            return Err(Error::unsupported("this manager is of one process")
-                .help("decide on one rank, and save the step with `ItemsSave` on all of them"));
-        }
-        let steps = Steps::new(root, options.names.clone())?;
-        let lock = match options.read_only {
-            true => None,
-            false => {
-                let lock = steps.lock()?;
+        let root = root.to_location()?;
+        let together = Together::new(options.save.job.as_ref(), &root);
+        let steps = together.agree("manager-open", Steps::new(&root, options.names.clone()))?;
+        let mut lock = None;
+        let (names, known) = together.of_rank_0("manager-begin", || {
+            if !options.read_only {
+                lock = Some(Arc::new(steps.lock()?));
                 steps.refresh()?;
-                Some(lock)
             }
-        };
-        let known = steps.numbers()?.into_iter().collect();
+            Ok((steps.names().clone(), steps.numbers()?.into_iter().collect()))
+        })?;
+        // All name steps as rank 0 does.
+        let steps = Steps::new(&root, Some(names))?;
+        let log = EventLog::new(options.log.clone());
+        let follower = Follower::new(steps.clone(), options.tidy.clone(), lock.clone(), log.clone());
         Ok(Self {
             steps,
             options,
+            together,
+            log,
             state: Mutex::new(State { known, ..State::default() }),
+            follower,
             saver: AsyncSaver::new(),
-            followed: Arc::default(),
-            follow: Mutex::new(None),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -186,9 +186,29 @@ impl Manager {
         &self.steps
     }
 
-    /// Whether [`save`](Self::save) would save this step. Looks at nothing but memory.
-    pub fn should_save(&self, step: u64, is_preempted: bool) -> bool {
-        self.wants(&self.state(), step, is_preempted)
+    /// Whether [`save`](Self::save) would save this step. Looks at nothing but memory; in a job whose processes might come
+    /// to different answers (a clock, a function, a signal) rank 0 decides, and all have to ask.
+    ///
+    /// # Errors
+    /// In a job, that another process has gone.
+    pub fn should_save(&self, step: u64, is_preempted: bool) -> Result<bool> {
+        Ok(self.ask(&self.state(), step, is_preempted)?.wants)
+    }
+
+    fn ask(&self, state: &State, step: u64, is_preempted: bool) -> Result<Asked> {
+        let flag = self.options.preemption.as_ref();
+        let own = is_preempted || flag.is_some_and(Preemption::is_set);
+        let decide = |is_preempted| Asked { wants: self.wants(state, step, is_preempted), is_preempted };
+        let is_alike = self.options.save_when.is_regular() && flag.is_none();
+        if !self.together.has_others() || is_alike {
+            return Ok(decide(own));
+        }
+        let asked: Asked =
+            self.together.decide("manager-ask", own, |all| Ok(decide(all.into_iter().any(|own| own))))?;
+        if let Some(flag) = flag.filter(|_| asked.is_preempted) {
+            flag.set();
+        }
+        Ok(asked)
     }
 
     fn wants(&self, state: &State, step: u64, is_preempted: bool) -> bool {
@@ -199,37 +219,42 @@ impl Manager {
             is_preempted,
             is_saving: self.saver.is_busy(),
         };
-        !state.known.contains(&step) && self.options.save_when.wants(&moment)
+        let is_last = self.options.preemption.is_some() && is_preempted && !state.has_saved_preempted;
+        !state.known.contains(&step) && (is_last || self.options.save_when.wants(&moment))
     }
 
     /// Saves a step in the background if the policy says so; whether it does. Waits for an earlier save.
     ///
     /// # Errors
     /// Why an earlier save, or what followed it, has failed: then nothing is saved now. `AlreadyExists` with
-    /// [`force`](SaveStep::force) for a step that is there. `InvalidArgument` for a manager that only reads. What
-    /// [`save`](crate::save()) refuses before it begins.
+    /// [`force`](SaveStep::force) for a step that is there, and if another writer has taken the folder over. `TimedOut` for
+    /// the save of a program that is asked to end, if it takes longer than [`grace`](ManagerOptions::grace): it goes on.
+    /// `InvalidArgument` for a manager that only reads. What [`save`](crate::save()) refuses before it begins.
     pub fn save<P: Pytree>(&self, step: u64, value: &P, about: &SaveStep) -> Result<bool> {
-        if self.options.read_only {
-            return Err(Error::invalid("this manager only reads").in_file(self.steps.root()));
+        self.check_may_write()?;
+        if !self.together.has_others() {
+            self.raise()?;
         }
-        self.raise()?;
         let mut state = self.state();
-        let is_there = state.known.contains(&step);
-        if !(about.force || about.overwrite && is_there || self.wants(&state, step, about.is_preempted)) {
+        let asked = self.ask(&state, step, about.is_preempted)?;
+        let may_replace = about.overwrite && state.known.contains(&step);
+        if !(about.force || may_replace || asked.wants) {
             return Ok(false);
         }
+        self.settle(&mut state)?;
+        let is_there = state.known.contains(&step);
         if is_there && !about.overwrite {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("step {step} is there already"))
                 .in_file(self.steps.root())
                 .help("overwrite it on purpose, or save another"));
         }
         while !self.saver.wait_for_room(WhenBusy::Wait, LOOK_EVERY)? {}
-        let overwrite = is_there || state.other.contains(&step);
         let items = ItemsOptions {
-            overwrite,
+            overwrite: is_there || state.other.contains(&step),
             not_durable: self.options.save.not_durable,
             custom_metadata: about.metadata.clone(),
             monitor: self.options.save.monitor.clone(),
+            job: self.options.save.job.clone(),
             ..ItemsOptions::default()
         };
         let items = ItemsSave::begin(self.steps.place(step), items)?;
@@ -242,31 +267,15 @@ impl Manager {
         state.known.insert(step);
         state.other.remove(&step);
         state.last_save = Some(Instant::now());
+        state.has_saved_preempted |= asked.is_preempted;
         drop(state);
-        self.follow(step, handle);
+        let (metrics, is_preempted) = (about.metrics.clone(), asked.is_preempted);
+        self.follower.add(Begun { step, handle, metrics, is_preempted });
+        match self.options.preemption.as_ref().filter(|_| is_preempted) {
+            Some(flag) => self.wait_for_grace(step, flag)?,
+            None => {}
+        }
         Ok(true)
-    }
-
-    /// Loads the newest step that is good.
-    ///
-    /// # Errors
-    /// As [`Steps::restore_newest`].
-    pub fn restore<P: Pytree>(&self, options: &LoadOptions) -> Result<Restored<P>> {
-        drop(self.followed.wait());
-        let restored = self.steps.restore_newest(|step| load(step, options))?;
-        self.turn_to(restored.step.number);
-        Ok(restored)
-    }
-
-    /// Loads a step. Newer ones are of another history from now on, and may be saved again.
-    ///
-    /// # Errors
-    /// As [`Steps::step`] and [`load`](crate::load()).
-    pub fn restore_step<P: Pytree>(&self, step: u64, options: &LoadOptions) -> Result<P> {
-        drop(self.followed.wait());
-        let value = load(&self.steps.step(step)?, options)?;
-        self.turn_to(step);
-        Ok(value)
     }
 
     /// Waits until all saves are done, and what follows them.
@@ -274,36 +283,125 @@ impl Manager {
     /// # Errors
     /// Why one of them has failed; call again for more.
     pub fn wait(&self) -> Result<()> {
-        drop(self.followed.wait());
+        self.follower.wait();
         self.raise()
     }
 
-    /// What was done after saves since the last call.
+    /// What was done after saves since the last call. In a job, on rank 0.
     pub fn tidied(&self) -> Vec<(u64, Tidied)> {
-        std::mem::take(&mut self.followed.lock().tidied)
+        self.follower.tidied()
     }
 
-    /// The first failure that nobody was told of.
-    fn raise(&self) -> Result<()> {
-        let mut followed = self.followed.lock();
-        let failed = std::mem::take(&mut followed.failed);
-        let failure = (!followed.failures.is_empty()).then(|| followed.failures.remove(0));
-        drop(followed);
+    /// Deletes a step, or moves it aside as the options say, when all saves are done.
+    ///
+    /// # Errors
+    /// `NotFound` if it is not there. `InvalidArgument` if it is the last one or somebody reads it, without `force`, or if
+    /// something lies in it that is no part of a checkpoint: it is there as before then.
+    pub fn delete(&self, step: u64, force: bool) -> Result<()> {
+        self.check_may_write()?;
         let mut state = self.state();
-        // A save that has failed is no step.
-        state.known.retain(|known| !failed.contains(known));
-        match failure {
-            Some(failure) => Err(failure),
-            None => Ok(()),
+        self.follower.wait();
+        self.settle(&mut state)?;
+        self.together.of_rank_0("manager-delete", || {
+            self.steps.step(step)?;
+            if !force && self.steps.numbers()? == [step] {
+                return Err(Error::invalid(format!("step {step} is the last one"))
+                    .in_file(self.steps.root())
+                    .help("say so (`force`) if it is to go"));
+            }
+            self.delete_now(step, force)
+        })?;
+        state.known.remove(&step);
+        state.other.remove(&step);
+        Ok(())
+    }
+
+    /// Deletes all steps that are newer than this one, the newest first: another history follows.
+    ///
+    /// # Errors
+    /// `NotFound` if the step is not there; why a newer one could not be deleted: those that are newer than that are gone.
+    pub fn roll_back(&self, step: u64) -> Result<()> {
+        self.check_may_write()?;
+        let mut state = self.state();
+        self.follower.wait();
+        self.settle(&mut state)?;
+        self.together.of_rank_0("manager-roll-back", || {
+            self.steps.step(step)?;
+            let newer = self.steps.numbers()?.into_iter().rev().filter(|number| *number > step);
+            newer.into_iter().try_for_each(|number| self.delete_now(number, false))
+        })?;
+        state.known.retain(|known| *known <= step);
+        state.other.clear();
+        Ok(())
+    }
+
+    fn delete_now(&self, step: u64, also_leased: bool) -> Result<()> {
+        let options = super::DeleteOptions { also_leased, ..self.options.tidy.delete.clone() };
+        let deletions = self.steps.delete(&[step], &options)?;
+        log_deletions(&self.log, &self.steps, &deletions)?;
+        for deletion in deletions {
+            if deletion.outcome? == super::Deleted::Leased {
+                return Err(Error::invalid(format!("step {step} is being read"))
+                    .in_file(self.steps.root())
+                    .help("wait for its reader, or say so (`force`)"));
+            }
         }
+        self.steps.refresh()
     }
 
-    fn turn_to(&self, step: u64) {
+    /// From now on newer steps are of another history.
+    pub(super) fn turn_to(&self, step: u64) {
         let mut state = self.state();
+        self.forget_failed(&mut state);
         if let Some(after) = step.checked_add(1) {
             let newer = state.known.split_off(&after);
             state.other.extend(newer);
         }
+    }
+
+    fn check_may_write(&self) -> Result<()> {
+        match self.options.read_only {
+            true => Err(Error::invalid("this manager only reads").in_file(self.steps.root())),
+            false => Ok(()),
+        }
+    }
+
+    /// Before something is written: errs if an earlier save has failed, or another writer has the folder. In a job all hear
+    /// of it here, whichever of them has waited for it longer.
+    fn settle(&self, state: &mut State) -> Result<()> {
+        if self.together.has_others() {
+            self.follower.wait();
+        }
+        self.forget_failed(state);
+        let failure = self.follower.failure();
+        let checked = failure.and_then(|()| self.lock.as_ref().map_or(Ok(()), |lock| lock.check()));
+        self.together.agree("manager-settle", checked)
+    }
+
+    /// The first failure that nobody was told of.
+    fn raise(&self) -> Result<()> {
+        if !self.together.has_others() {
+            self.forget_failed(&mut self.state());
+        }
+        self.follower.failure()
+    }
+
+    /// A save that has failed is no step.
+    fn forget_failed(&self, state: &mut State) {
+        let failed = self.follower.failed();
+        state.known.retain(|known| !failed.contains(known));
+    }
+
+    fn wait_for_grace(&self, step: u64, flag: &Preemption) -> Result<()> {
+        if self.follower.wait_for(flag.left_of(self.options.grace)) {
+            return self.raise();
+        }
+        let (grace, path) = (self.options.grace.as_secs_f64(), self.steps.place(step).describe());
+        self.log.add("late", step, &path, true, json!({ "grace_seconds": grace }))?;
+        Err(Error::new(ErrorKind::TimedOut, format!("step {step} was not saved in the time that was given"))
+            .in_file(path)
+            .expected(format_args!("at most {grace} s after the program was asked to end"), "more")
+            .help("it is still being saved: wait for it, if the system lets you"))
     }
 
     /// The item of the step before, whose files are linked where they are the same.
@@ -316,68 +414,7 @@ impl Manager {
         Ok(base.exists().then_some(base))
     }
 
-    /// Hands a save to the thread that follows them, which lives as long as the manager.
-    fn follow(&self, step: u64, handle: SaveHandle) {
-        self.followed.lock().pending += 1;
-        let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
-        let follow = follow.get_or_insert_with(|| {
-            let (sender, receiver) = crossbeam_channel::unbounded::<(u64, SaveHandle)>();
-            let (steps, tidy, followed) =
-                (self.steps.clone(), self.options.tidy.clone(), Arc::clone(&self.followed));
-            let run = move || {
-                receiver.iter().for_each(|(step, handle)| ended(&steps, &tidy, &followed, step, &handle))
-            };
-            // Where the system has no thread to give, the receiver is gone, and the caller does it below.
-            let _ = std::thread::Builder::new().name("regrow-manager".to_owned()).spawn(run);
-            sender
-        });
-        if let Err(refused) = follow.send((step, handle)) {
-            let (step, handle) = refused.into_inner();
-            ended(&self.steps, &self.options.tidy, &self.followed, step, &handle);
-        }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Drop for Manager {
-    /// Waits for all saves, before others may write.
-    fn drop(&mut self) {
-        self.follow.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let failures = std::mem::take(&mut self.followed.wait().failures);
-        for failure in failures {
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("regrow: {failure}\n"));
-        }
-    }
-}
-
-/// What follows a save, when it has ended.
-fn ended(steps: &Steps, tidy: &TidyOptions, followed: &Followed, step: u64, handle: &SaveHandle) {
-    let saved = handle.wait();
-    let has_failed = saved.is_err();
-    let outcome = saved.and_then(|_| steps.tidy(step, tidy));
-    let mut state = followed.lock();
-    if has_failed {
-        state.failed.push(step);
-    }
-    match outcome {
-        Ok(tidied) => state.tidied.push((step, tidied)),
-        Err(error) => state.failures.push(error),
-    }
-    state.pending -= 1;
-    followed.changed.notify_all();
-}
-
-/// Loads the state of a step, whether it is an item of several or all there is.
-fn load<P: Pytree>(step: &Step, options: &LoadOptions) -> Result<P> {
-    let checkpoint = open_with(&step.location, &options.open)?;
-    let has_default = checkpoint.description().items.iter().any(|(name, _)| name == DEFAULT_ITEM);
-    if options.open.item.is_none() && has_default {
-        let mut own = options.clone();
-        own.open.item = Some(DEFAULT_ITEM.to_owned());
-        return value::load_with(&step.location, &own);
-    }
-    checkpoint.load_value(options)
 }

@@ -3,9 +3,13 @@
 
 use super::delete::{DeleteOptions, Deletion};
 use super::keep::{Keep, to_delete};
+use super::lease::sweep_announcements;
 use super::steps::Steps;
-use crate::engine::verify;
+use crate::engine::{RemoveOptions, remove, verify};
 use crate::error::{Error, ErrorKind, Result};
+
+/// How the name of what an interrupted copy has left ends.
+const COPY_MARK: &str = "-copy";
 
 /// What to do after a save.
 #[derive(Debug, Clone, Default)]
@@ -56,14 +60,42 @@ impl Steps {
             true => Vec::new(),
             false => self.delete(&gone, &options.delete)?,
         };
+        // What an earlier deletion has left that failed half-way; what cannot be removed is in nobody's way.
+        list.unfinished.iter().for_each(|name| drop(self.sweep(name)));
         Ok(Tidied { deletions, is_verified: options.verify })
     }
 
-    /// Brings the pointer in line with the list, as a writer does that begins.
+    /// Brings what stands beside the steps in line with them, as a writer does that begins: the pointer, announcements of
+    /// deletions that nobody is at any more, and what killed saves and deletions have left. What somebody may still be
+    /// writing stays, and so does what an interrupted copy can go on with.
     ///
     /// # Errors
     /// What the storage says.
     pub fn refresh(&self) -> Result<()> {
-        self.point(&self.list()?.steps)
+        let list = self.list()?;
+        let has_named = list
+            .unfinished
+            .iter()
+            .try_fold(false, |has_named, name| Ok::<_, Error>(self.sweep(name)? || has_named))?;
+        sweep_announcements(self.root())?;
+        // A step that was caught between two names is in the list now.
+        self.point(&if has_named { self.list()? } else { list }.steps)
+    }
+
+    /// Removes what a save or a deletion has left; true if that was the step itself, which has its name again.
+    fn sweep(&self, unfinished: &str) -> Result<bool> {
+        if unfinished.ends_with(COPY_MARK) {
+            return Ok(false);
+        }
+        let options = RemoveOptions { unfinished: true, ..RemoveOptions::default() };
+        match remove(self.root().join(unfinished), &options) {
+            Ok(_) => Ok(false),
+            Err(error) => match error.kind() {
+                ErrorKind::InvalidArgument => Ok(true),
+                // Its writer lives, or is gone with it; what cannot be removed is in nobody's way.
+                ErrorKind::AlreadyExists | ErrorKind::NotFound | ErrorKind::PermissionDenied => Ok(false),
+                _ => Err(error),
+            },
+        }
     }
 }

@@ -84,6 +84,15 @@ impl SaveWhen {
         }
     }
 
+    /// Whether all processes of a job come to the same answer by themselves: no clock, no signal and no function decides.
+    pub fn is_regular(&self) -> bool {
+        match self {
+            Self::Always | Self::Every(_) | Self::Steps(_) | Self::First => true,
+            Self::AfterSeconds(_) | Self::Preempted | Self::If(_) => false,
+            Self::Any(inner) | Self::All(inner) => inner.iter().all(Self::is_regular),
+        }
+    }
+
     /// Errs for a condition that makes no sense.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests")]
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod buckets;
 pub mod cuts;
 pub mod ranks;
 

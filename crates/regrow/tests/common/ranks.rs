@@ -17,31 +17,10 @@ pub fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
         (Location::local(folder.path().join("meet")), Some(folder)),
         (format!("memory://{test}/meet").to_location().unwrap(), None),
     ];
-    places.extend(buckets(test).into_iter().map(|bucket| (bucket, None)));
+    // One kind of bucket is as slow as the other, and a rank asks no more of it.
     places
-}
-
-/// A bucket of the test kit's server, which lives as long as the process.
-#[cfg(feature = "cloud")]
-fn buckets(test: &str) -> Vec<Location> {
-    use std::sync::LazyLock;
-
-    use regrow::location::StorageOptions;
-    use regrow_testkit::object_server::ObjectServer;
-
-    static SERVER: LazyLock<ObjectServer> = LazyLock::new(|| ObjectServer::start().unwrap());
-    SERVER.create_bucket(test);
-    let s3 = StorageOptions::new()
-        .with("endpoint_url", SERVER.endpoint())
-        .with("region", "us-east-1")
-        .with("key", "test")
-        .with("secret", "testtest");
-    vec![Location::with_options(std::path::Path::new(&format!("s3://{test}/meet")), &s3).unwrap()]
-}
-
-#[cfg(not(feature = "cloud"))]
-fn buckets(_test: &str) -> Vec<Location> {
-    Vec::new()
+        .extend(super::buckets::buckets(test).into_iter().take(1).map(|bucket| (bucket.join("meet"), None)));
+    places
 }
 
 pub fn target() -> Location {

@@ -4,8 +4,11 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod faults;
 mod looping;
 mod readers_and_writers;
+mod records;
+mod together;
 
 use std::fs;
 
@@ -45,10 +48,14 @@ fn numbers(steps: &Steps) -> Vec<u64> {
 
 fn places(test: &str) -> Vec<(Location, Option<tempfile::TempDir>)> {
     let folder = tempfile::tempdir().unwrap();
-    vec![
+    let mut places = vec![
         (Location::local(folder.path().join("run")), Some(folder)),
         (format!("memory://manager-{test}/run").to_location().unwrap(), None),
-    ]
+    ];
+    // One kind of bucket: what differs between them is tried of the lock, and of whole checkpoints elsewhere.
+    places
+        .extend(common::buckets::buckets(test).into_iter().take(1).map(|bucket| (bucket.join("run"), None)));
+    places
 }
 
 fn keep_latest(count: usize) -> TidyOptions {
@@ -209,7 +216,8 @@ fn the_newest_good_step_is_restored_and_the_others_are_named() {
 
 #[test]
 fn a_step_that_shares_bytes_with_a_deleted_one_is_whole() {
-    for (root, _folder) in places("base") {
+    // Links on a disk; copies in memory as in every bucket.
+    for (root, _folder) in places("base").into_iter().take(2) {
         let steps = Steps::new(&root, None).unwrap();
         save_with(steps.place(1), &common::tree(1), &options("regrow")).unwrap();
         let again = SaveOptions { base: Some(steps.place(1)), ..options("regrow") };
@@ -291,6 +299,29 @@ fn the_pointer_spares_a_long_list_and_is_not_believed_otherwise() {
         steps.delete(&[1, 2], &DeleteOptions::default()).unwrap();
         steps.refresh().unwrap();
         assert!(root.store().get(b".regrow/latest.json", regrow::store::ByteRange::Full).unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_writer_that_begins_removes_what_dead_ones_have_left() {
+    for (root, _folder) in places("begin") {
+        let steps = Steps::new(&root, None).unwrap();
+        save(&steps, 1);
+        let store = root.store();
+        let left = |name: &str| store.len_bytes(name.as_bytes()).unwrap().is_some();
+        // Somebody else's, of which nobody knows whether he lives; what a copy goes on with; deletions.
+        store.put(b"2.orbax-checkpoint-tmp-1/x", "x".into()).unwrap();
+        store.put(b"3.orbax-checkpoint-tmp-copy/journal", "x".into()).unwrap();
+        store.put(b".regrow/deleting/1", r#"{"since": 4e9, "holder": "x:1"}"#.into()).unwrap();
+        store.put(b".regrow/deleting/2", r#"{"since": 1, "holder": "x:1"}"#.into()).unwrap();
+        if !root.commits_by_marker() {
+            store.put(b"4.orbax-checkpoint-tmp-1-0123456789abcdef/x", "x".into()).unwrap();
+        }
+        steps.refresh().unwrap();
+        assert!(left("2.orbax-checkpoint-tmp-1/x") && left("3.orbax-checkpoint-tmp-copy/journal"), "{root}");
+        assert!(left(".regrow/deleting/1") && !left(".regrow/deleting/2"), "{root}");
+        assert!(!left("4.orbax-checkpoint-tmp-1-0123456789abcdef/x"), "{root}");
+        assert_eq!(numbers(&steps), [1]);
     }
 }
 

@@ -1,13 +1,14 @@
 //! Leases of readers, the lock of the writer, and waiting for new steps.
 
-use std::fs;
 use std::time::Duration;
 
 use regrow::ErrorKind;
-use regrow::location::ToLocation;
-use regrow::manager::{DeleteOptions, Deleted, Steps};
+use regrow::location::{Location, ToLocation};
+use regrow::manager::{DeleteOptions, Deleted, Manager, ManagerOptions, SaveStep, Steps};
+use serde_json::json;
 
-use crate::{keep_latest, places, save};
+use crate::common::buckets::buckets;
+use crate::{keep_latest, options, places, save, tree};
 
 #[test]
 fn a_lease_keeps_a_step_and_ends_with_its_reader() {
@@ -58,26 +59,66 @@ fn a_second_writer_is_refused_and_a_dead_one_gives_way() {
     // In a bucket: a lease that holds, one of a process of this machine that has ended, and one that nobody renewed.
     let root = "memory://manager-leases/run".to_location().unwrap();
     let steps = Steps::new(&root, None).unwrap();
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    let host = host.trim();
+    // What a process of this machine writes.
+    let own = || root.store().get(b".regrow/writer.json", regrow::store::ByteRange::Full).unwrap().unwrap();
+    let lock = steps.lock().unwrap();
+    let own: serde_json::Value = serde_json::from_slice(&own()).unwrap();
+    drop(lock);
+    let machine = own["machine"].as_str().unwrap();
+    assert!(machine.len() > 36, "the start of the kernel is in it: {machine}");
     let dead = {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         child.id()
     };
-    for (until, holder, is_free) in [
-        (4e9, "elsewhere:1".to_owned(), false),
-        (4e9, format!("{host}:{dead}"), true),
-        (1.0, "elsewhere:1".to_owned(), true),
+    // Another machine may have the same name, and the same numbers of processes.
+    for (until, holder, machine, is_free) in [
+        (4e9, "elsewhere:1".to_owned(), "", false),
+        (4e9, format!("here:{dead}"), "another start", false),
+        (4e9, format!("here:{dead}"), machine, true),
+        (1.0, "elsewhere:1".to_owned(), "", true),
     ] {
-        let record = format!(r#"{{"nonce": "n", "until": {until}, "holder": "{holder}"}}"#);
-        root.store().put(b".regrow/writer.json", record.into()).unwrap();
+        let record = json!({ "nonce": "n", "until": until, "holder": holder, "machine": machine });
+        root.store().put(b".regrow/writer.json", record.to_string().into()).unwrap();
         let taken = steps.lock();
         assert_eq!(taken.is_ok(), is_free, "{holder} {until} {taken:?}");
         if let Err(error) = taken {
-            assert!(error.to_string().contains("elsewhere:1"), "{error}");
+            assert!(error.to_string().contains(&holder), "{error}");
         }
     }
+}
+
+#[test]
+fn a_writer_that_has_lost_its_lease_writes_no_more() {
+    for root in storages_with_leases("lost") {
+        let options = ManagerOptions { save: options("regrow"), ..ManagerOptions::default() };
+        let manager = Manager::new(&root, options).unwrap();
+        let save = |step| manager.save(step, &tree(1), &SaveStep::default());
+        assert!(save(1).unwrap());
+        manager.wait().unwrap();
+        // Somebody has removed it: it is there again.
+        let (store, lease) = (root.store(), b".regrow/writer.json");
+        store.delete(lease).unwrap();
+        assert!(save(2).unwrap(), "{root}");
+        manager.wait().unwrap();
+        assert!(store.len_bytes(lease).unwrap().is_some());
+        // Another one has taken the place of a process that was stopped for long.
+        let other = json!({ "nonce": "other", "until": 4e9, "holder": "elsewhere:7" });
+        store.put(lease, other.to_string().into()).unwrap();
+        let error = save(3).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{root}");
+        assert!(error.to_string().contains("elsewhere:7"), "{error}");
+        assert_eq!(manager.delete(1, false).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        drop(manager);
+        assert_eq!(Steps::new(&root, None).unwrap().numbers().unwrap(), [1, 2], "{root}");
+        assert!(store.len_bytes(lease).unwrap().is_some(), "the other one's lease stays");
+    }
+}
+
+/// Places where the writer has a lease, and no lock of the system.
+fn storages_with_leases(test: &str) -> Vec<Location> {
+    let memory = format!("memory://manager-{test}/run").to_location().unwrap();
+    std::iter::once(memory).chain(buckets(test).into_iter().map(|bucket| bucket.join("run"))).collect()
 }
 
 #[test]

@@ -25,163 +25,31 @@
 //!
 //! [`Bytes`]: bytes::Bytes
 
+mod handle;
 mod items;
 mod job;
+mod options;
 mod snapshot;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use self::handle::SaveHandle;
 use self::job::{Job, TreeWork, Work};
+pub use self::options::{AsyncOptions, BeforeCommit, Blocked, CopyLeaves, OnEnd, REFER_FROM_BYTES, WhenBusy};
 use self::snapshot::Pool;
+use super::SaveOptions;
 use super::checks::check_rules;
-use super::{SaveOptions, SaveReport};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::ToLocation;
-use crate::monitor::{Progress, Stage, StageReport};
-use crate::tree::{Leaf, LeafData, LeafKind, Pytree, Tree};
+use crate::monitor::Progress;
+use crate::tree::{Leaf, Pytree, Tree};
 
 /// Saves that wait in the queue at most; beyond that a save waits, whatever [`WhenBusy`] says.
 pub const QUEUE_LEN_MAX: usize = 8;
-
-/// What to do when an earlier save is still running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhenBusy {
-    /// Wait for it, then take the snapshot: at most one snapshot is held.
-    #[default]
-    Wait,
-    /// Do not save.
-    Skip,
-    /// Take the snapshot now and save when its turn comes; a snapshot is held for each.
-    Queue,
-}
-
-impl WhenBusy {
-    /// Whether a save need not wait.
-    fn has_room(self, state: &State) -> bool {
-        match self {
-            Self::Wait => !state.is_busy(),
-            Self::Skip => true,
-            Self::Queue => state.queue.len() < QUEUE_LEN_MAX,
-        }
-    }
-}
-
-/// Which leaves the snapshot copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CopyLeaves {
-    /// None: nobody changes them until the save is done. True of all memory that Rust shares.
-    #[default]
-    Nothing,
-    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones below
-    /// [`REFER_FROM_BYTES`].
-    Mutable,
-    /// All of them.
-    All,
-}
-
-/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot give it to the
-/// result of a computation (donation), and a copy of so little costs less than the reference.
-pub const REFER_FROM_BYTES: u64 = 4 << 10;
-
-impl CopyLeaves {
-    fn chooses(self, leaf: &Leaf) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::All => true,
-            Self::Mutable => {
-                let is_immutable = leaf.kind == LeafKind::JaxArray;
-                let len_bytes = match &leaf.data {
-                    LeafData::Array(array) => array.len_bytes(),
-                    _ => 0,
-                };
-                !is_immutable || len_bytes < REFER_FROM_BYTES
-            }
-        }
-    }
-}
-
-/// How to save in the background.
-#[derive(Debug, Clone, Default)]
-pub struct AsyncOptions {
-    /// How to save. [`SaveOptions::monitor`] watches it.
-    pub save: SaveOptions,
-    /// What to do when an earlier save is still running.
-    pub when_busy: WhenBusy,
-    /// Which leaves to copy.
-    pub copy: CopyLeaves,
-    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a leaf that was
-    /// changed in between is an error that names it, and nothing is saved. Costs two passes over the data, one of
-    /// them while the caller waits.
-    pub check_source: bool,
-    /// Called on the saving thread when all is written, before the commit; after an error nothing is committed. It waits for
-    /// what others write into the checkpoint.
-    pub before_commit: Option<BeforeCommit>,
-    /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
-    pub on_end: Option<OnEnd>,
-    /// What the caller has taken for this save before the call: it counts with the rest.
-    pub before: Blocked,
-}
-
-/// A function to be called before a save is committed.
-#[derive(Clone)]
-pub struct BeforeCommit(Arc<dyn Fn() -> Result<()> + Send + Sync>);
-
-impl BeforeCommit {
-    /// Calls this one. It must not wait for the save.
-    pub fn new(call: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(call))
-    }
-}
-
-impl fmt::Debug for BeforeCommit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BeforeCommit")
-    }
-}
-
-/// A function to be called when a save has ended.
-#[derive(Clone)]
-pub struct OnEnd(Arc<dyn Fn() + Send + Sync>);
-
-impl OnEnd {
-    /// Calls this one. It must not wait for the save.
-    pub fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(call))
-    }
-}
-
-impl fmt::Debug for OnEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnEnd")
-    }
-}
-
-/// What the call that started a save has taken.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Blocked {
-    /// From the call to its return, with all that follows.
-    pub seconds: f64,
-    /// Of these, waiting for an earlier save.
-    pub waited_seconds: f64,
-    /// Bytes that were copied.
-    pub copied_bytes: u64,
-}
-
-impl Blocked {
-    /// As stages of the save, before all others.
-    fn stages(&self) -> impl Iterator<Item = StageReport> {
-        let &Self { seconds, waited_seconds, copied_bytes } = self;
-        let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };
-        let snapshot =
-            StageReport { stage: Stage::Snapshot, seconds: seconds - waited_seconds, bytes: copied_bytes };
-        [wait, snapshot].into_iter()
-    }
-}
 
 /// Saves a value at `path` in the background, with a saver of its own.
 ///
@@ -489,68 +357,6 @@ fn check_process(pid: u32, path: &Path) -> Result<()> {
     Err(Error::invalid("this background save belongs to the process that this one was forked from")
         .in_file(path)
         .help("wait for it there; what saves here is a saver made here"))
-}
-
-/// A save in the background. Dropping it neither ends nor waits for the save.
-#[derive(Debug)]
-#[must_use = "whether the save succeeded is known only to who waits for it"]
-pub struct SaveHandle {
-    job: Arc<Job>,
-    shared: Arc<Shared>,
-    pid: u32,
-    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the handle.
-    own_saver: Option<Arc<AsyncSaver>>,
-}
-
-impl SaveHandle {
-    /// Where the checkpoint will be.
-    pub fn path(&self) -> &Path {
-        &self.job.path
-    }
-
-    /// What the call that started it has taken.
-    pub fn blocked(&self) -> Blocked {
-        self.job.blocked
-    }
-
-    /// How far it is.
-    pub fn progress(&self) -> Progress {
-        self.job.monitor.progress()
-    }
-
-    /// Whether it has ended, one way or another.
-    pub fn is_done(&self) -> bool {
-        check_process(self.pid, self.path()).is_ok() && self.job.is_done()
-    }
-
-    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody but who waits is
-    /// told of it.
-    pub fn cancel(&self) {
-        self.job.cancel();
-    }
-
-    /// Waits until it has ended.
-    ///
-    /// # Errors
-    /// As [`save_with`](super::save_with); `Cancelled`; `SourceChanged`.
-    pub fn wait(&self) -> Result<SaveReport> {
-        loop {
-            if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {
-                return outcome;
-            }
-        }
-    }
-
-    /// Waits, but not longer than that; `None` if it has not ended.
-    pub fn wait_for(&self, timeout: Duration) -> Option<Result<SaveReport>> {
-        if let Err(error) = check_process(self.pid, self.path()) {
-            return Some(Err(error));
-        }
-        let state = self.shared.lock();
-        let waited = self.shared.changed.wait_timeout_while(state, timeout, |_| !self.job.is_done());
-        drop(waited);
-        self.job.outcome()
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::array::{Array, ArraySource, Dtype, Region, Shape};
 use crate::monitor::Monitor;
-use crate::tree::{Key, NodeKind, TreeBuilder};
+use crate::tree::{Key, LeafData, LeafKind, NodeKind, TreeBuilder};
 
 fn tree_of(arrays: Vec<(LeafKind, Array)>) -> Tree<Leaf> {
     let mut build = TreeBuilder::new();

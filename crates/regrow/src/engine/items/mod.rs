@@ -376,9 +376,11 @@ impl ItemsSave {
 
     fn check_name(&self, name: &str) -> Result<()> {
         match name {
-            WHOLE if self.v1 => Err(Error::unsupported("a checkpoint of Orbax' v1 API has its items in folders")
-                .in_file(&self.at)
-                .help("give the item a name, or save in the form of the v0 API")),
+            WHOLE if self.v1 => {
+                Err(Error::unsupported("a checkpoint of Orbax' v1 API has its items in folders")
+                    .in_file(&self.at)
+                    .help("give the item a name, or save in the form of the v0 API"))
+            }
             WHOLE => Ok(()),
             name => check_item(name),
         }

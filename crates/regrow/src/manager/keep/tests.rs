@@ -34,6 +34,10 @@ fn each_policy_by_itself() {
     assert_eq!(left(&Keep::All).len(), 10);
     assert_eq!(left(&Keep::Latest(3)), [80, 90, 100]);
     assert_eq!(left(&Keep::EverySteps(40)), [40, 80, 100]);
+    // Nearest to 0, 30, 60, 90 and 120; to 0, 40, 80 and 120, where 20, 60 and 100 lie in the middle.
+    assert_eq!(left(&Keep::ClosestSteps(30)), [10, 30, 60, 90, 100]);
+    assert_eq!(left(&Keep::ClosestSteps(40)), [10, 40, 80, 100]);
+    assert_eq!(left(&Keep::ClosestSteps(7)).len(), 10);
     assert_eq!(left(&Keep::EverySeconds(150.0)), [10, 40, 70, 100]);
     assert_eq!(left(&Keep::LatestSeconds(120.0)), [80, 90, 100]);
     assert_eq!(left(&Keep::Steps([20, 55].into())), [20, 100]);
@@ -77,6 +81,7 @@ fn policies_are_said_in_json() {
     for text in [
         r#"{"latest": 0}"#,
         r#"{"every_steps": 0}"#,
+        r#"{"closest_steps": 0}"#,
         r#"{"any": [{"every_seconds": -1}]}"#,
         r#"{"best": {"metric": "", "mode": "min"}}"#,
         r#"{"best": {"metric": "x", "mode": "least"}}"#,
@@ -111,6 +116,8 @@ fn any_policy() -> impl Strategy<Value = Keep> {
             best_of("eval/loss", if is_min { BestMode::Min } else { BestMode::Max }, count, without)
         }),
         (1_u64..20).prop_map(Keep::EverySteps),
+        (1_u64..20).prop_map(Keep::ClosestSteps),
+        (1_u64..5).prop_map(|rest| Keep::If(KeepIf::new(move |step| step.number % 5 == rest))),
         (0.0..300.0).prop_map(Keep::EverySeconds),
         (0.0..300.0).prop_map(Keep::LatestSeconds),
         proptest::collection::btree_set(0_u64..60, 0..5).prop_map(Keep::Steps),
@@ -138,6 +145,13 @@ proptest! {
         prop_assert!(!steps.iter().filter(is_gone).any(|step| step.is_leased));
         // Nothing goes that is not there, and each goes once.
         prop_assert!(gone.is_sorted() && gone.iter().all(|number| steps.iter().any(|step| step.number == *number)));
+        // What a policy keeps by itself, several together keep.
+        if let Keep::Any(several) = &keep {
+            for one in several {
+                let alone = to_delete(&steps, one);
+                prop_assert!(gone.iter().all(|number| alone.contains(number)), "{one:?}");
+            }
+        }
         // What is left is left again.
         let left: Vec<StepFacts> = steps.iter().filter(|step| !is_gone(step)).cloned().collect();
         prop_assert_eq!(to_delete(&left, &keep), Vec::<u64>::new());

@@ -1,0 +1,74 @@
+//! What the caller of a save in the background holds on to.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::job::Job;
+use super::options::Blocked;
+use super::{AsyncSaver, Shared, check_process};
+use crate::engine::SaveReport;
+use crate::error::Result;
+use crate::monitor::Progress;
+
+/// A save in the background. Dropping it neither ends nor waits for the save.
+#[derive(Debug)]
+#[must_use = "whether the save succeeded is known only to who waits for it"]
+pub struct SaveHandle {
+    pub(super) job: Arc<Job>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pid: u32,
+    /// Of [`save_async`], whose saver nobody else holds: it is dropped, and so waited for, with the handle.
+    pub(super) own_saver: Option<Arc<AsyncSaver>>,
+}
+
+impl SaveHandle {
+    /// Where the checkpoint will be.
+    pub fn path(&self) -> &Path {
+        &self.job.path
+    }
+
+    /// What the call that started it has taken.
+    pub fn blocked(&self) -> Blocked {
+        self.job.blocked
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.job.monitor.progress()
+    }
+
+    /// Whether it has ended, one way or another.
+    pub fn is_done(&self) -> bool {
+        check_process(self.pid, self.path()).is_ok() && self.job.is_done()
+    }
+
+    /// Asks it to stop: at its next buffer, with `Cancelled`, and nothing is left behind. Nobody but who waits is
+    /// told of it.
+    pub fn cancel(&self) {
+        self.job.cancel();
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// As [`save_with`](super::save_with); `Cancelled`; `SourceChanged`.
+    pub fn wait(&self) -> Result<SaveReport> {
+        loop {
+            if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Waits, but not longer than that; `None` if it has not ended.
+    pub fn wait_for(&self, timeout: Duration) -> Option<Result<SaveReport>> {
+        if let Err(error) = check_process(self.pid, self.path()) {
+            return Some(Err(error));
+        }
+        let state = self.shared.lock();
+        let waited = self.shared.changed.wait_timeout_while(state, timeout, |_| !self.job.is_done());
+        drop(waited);
+        self.job.outcome()
+    }
+}

@@ -1,0 +1,145 @@
+//! How to save in the background, and what the call has taken that started a save.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{QUEUE_LEN_MAX, State};
+use crate::engine::SaveOptions;
+use crate::error::Result;
+use crate::monitor::{Stage, StageReport};
+use crate::tree::{Leaf, LeafData, LeafKind};
+
+/// What to do when an earlier save is still running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhenBusy {
+    /// Wait for it, then take the snapshot: at most one snapshot is held.
+    #[default]
+    Wait,
+    /// Do not save.
+    Skip,
+    /// Take the snapshot now and save when its turn comes; a snapshot is held for each.
+    Queue,
+}
+
+impl WhenBusy {
+    /// Whether a save need not wait.
+    pub(super) fn has_room(self, state: &State) -> bool {
+        match self {
+            Self::Wait => !state.is_busy(),
+            Self::Skip => true,
+            Self::Queue => state.queue.len() < QUEUE_LEN_MAX,
+        }
+    }
+}
+
+/// Which leaves the snapshot copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CopyLeaves {
+    /// None: nobody changes them until the save is done. True of all memory that Rust shares.
+    #[default]
+    Nothing,
+    /// Those that are not immutable arrays: all but [`LeafKind::JaxArray`], and of these the ones below
+    /// [`REFER_FROM_BYTES`].
+    Mutable,
+    /// All of them.
+    All,
+}
+
+/// A JAX array below this size is copied too: as long as somebody refers to its memory, JAX cannot give it to the
+/// result of a computation (donation), and a copy of so little costs less than the reference.
+pub const REFER_FROM_BYTES: u64 = 4 << 10;
+
+impl CopyLeaves {
+    pub(super) fn chooses(self, leaf: &Leaf) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::All => true,
+            Self::Mutable => {
+                let is_immutable = leaf.kind == LeafKind::JaxArray;
+                let len_bytes = match &leaf.data {
+                    LeafData::Array(array) => array.len_bytes(),
+                    _ => 0,
+                };
+                !is_immutable || len_bytes < REFER_FROM_BYTES
+            }
+        }
+    }
+}
+
+/// How to save in the background.
+#[derive(Debug, Clone, Default)]
+pub struct AsyncOptions {
+    /// How to save. [`SaveOptions::monitor`] watches it.
+    pub save: SaveOptions,
+    /// What to do when an earlier save is still running.
+    pub when_busy: WhenBusy,
+    /// Which leaves to copy.
+    pub copy: CopyLeaves,
+    /// For finding a bug: hash what is referred to at the snapshot, and again before the commit; a leaf that was
+    /// changed in between is an error that names it, and nothing is saved. Costs two passes over the data, one of
+    /// them while the caller waits.
+    pub check_source: bool,
+    /// Called on the saving thread when all is written, before the commit; after an error nothing is committed. It waits for
+    /// what others write into the checkpoint.
+    pub before_commit: Option<BeforeCommit>,
+    /// Called on the saving thread when the save has ended, one way or another, and has let go of the data.
+    pub on_end: Option<OnEnd>,
+    /// What the caller has taken for this save before the call: it counts with the rest.
+    pub before: Blocked,
+}
+
+/// A function to be called before a save is committed.
+#[derive(Clone)]
+pub struct BeforeCommit(pub(super) Arc<dyn Fn() -> Result<()> + Send + Sync>);
+
+impl BeforeCommit {
+    /// Calls this one. It must not wait for the save.
+    pub fn new(call: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for BeforeCommit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BeforeCommit")
+    }
+}
+
+/// A function to be called when a save has ended.
+#[derive(Clone)]
+pub struct OnEnd(pub(super) Arc<dyn Fn() + Send + Sync>);
+
+impl OnEnd {
+    /// Calls this one. It must not wait for the save.
+    pub fn new(call: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+}
+
+impl fmt::Debug for OnEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnEnd")
+    }
+}
+
+/// What the call that started a save has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Blocked {
+    /// From the call to its return, with all that follows.
+    pub seconds: f64,
+    /// Of these, waiting for an earlier save.
+    pub waited_seconds: f64,
+    /// Bytes that were copied.
+    pub copied_bytes: u64,
+}
+
+impl Blocked {
+    /// As stages of the save, before all others.
+    pub(super) fn stages(&self) -> impl Iterator<Item = StageReport> {
+        let &Self { seconds, waited_seconds, copied_bytes } = self;
+        let wait = StageReport { stage: Stage::WaitForSave, seconds: waited_seconds, bytes: 0 };
+        let snapshot =
+            StageReport { stage: Stage::Snapshot, seconds: seconds - waited_seconds, bytes: copied_bytes };
+        [wait, snapshot].into_iter()
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether the program is asked to end: a flag that can be set and looked at anywhere, by SIGTERM or by whoever knows.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGTERM;
+use signal_hook::flag;
+
+use crate::error::{Error, Result};
+
+/// Set when the program is asked to end, and never unset. Clones are the same flag.
+#[derive(Debug, Clone, Default)]
+pub struct Preemption(Arc<Flag>);
+
+#[derive(Debug, Default)]
+struct Flag {
+    is_set: Arc<AtomicBool>,
+    /// When it was first seen to be set.
+    since: OnceLock<Instant>,
+}
+
+impl Preemption {
+    /// A flag that nobody has set: the program's own handlers may.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One that SIGTERM sets, from now on and as long as the program runs. A second SIGTERM ends the program, as one would
+    /// without this.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn on_sigterm() -> Result<Self> {
+        let flag = Self::new();
+        let cannot = |error| Error::io("cannot take SIGTERM", "SIGTERM", error);
+        // The first to be registered is asked first: of the first signal it sees a flag that is not set yet.
+        flag::register_conditional_default(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
+        flag::register(SIGTERM, Arc::clone(&flag.0.is_set)).map_err(cannot)?;
+        Ok(flag)
+    }
+
+    /// Sets it.
+    pub fn set(&self) {
+        self.0.is_set.store(true, Ordering::Release);
+        self.is_set();
+    }
+
+    /// Whether it is set.
+    pub fn is_set(&self) -> bool {
+        let is_set = self.0.is_set.load(Ordering::Acquire);
+        if is_set {
+            self.0.since.get_or_init(Instant::now);
+        }
+        is_set
+    }
+
+    /// What is left of a time that began when the flag was first seen to be set.
+    pub(super) fn left_of(&self, grace: Duration) -> Duration {
+        self.0.since.get().map_or(grace, |since| grace.saturating_sub(since.elapsed()))
+    }
+}

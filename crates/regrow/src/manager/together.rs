@@ -1,0 +1,93 @@
+//! What the processes of a job decide together: rank 0 looks at the storage and decides, and all go by its word.
+//!
+//! Every process calls the same in the same order. An error of one is an error of all, so that none of them waits for one
+//! that has given up.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::coordination::{Job, Session};
+use crate::error::{Error, ErrorKind, Result};
+use crate::location::Location;
+use crate::monitor::Monitor;
+
+/// The job of a manager; one process alone asks nobody.
+#[derive(Debug)]
+pub(super) struct Together {
+    job: Option<Job>,
+    root: Location,
+}
+
+impl Together {
+    /// Those who share a folder of steps.
+    pub(super) fn new(job: Option<&Job>, root: &Location) -> Self {
+        Self { job: job.filter(|job| job.has_others()).cloned(), root: root.clone() }
+    }
+
+    /// Whether there are other processes.
+    pub(super) fn has_others(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Waits until all have come here. `purpose` is a word.
+    ///
+    /// # Errors
+    /// That of any process.
+    pub(super) fn agree<T>(&self, purpose: &str, own: Result<T>) -> Result<T> {
+        let Some(job) = &self.job else { return own };
+        let session = self.begin(job, purpose)?;
+        let own = session.agree("agreed", own)?;
+        session.finish();
+        Ok(own)
+    }
+
+    /// What `look` finds on rank 0, in every process.
+    ///
+    /// # Errors
+    /// What `look` says, in every process.
+    pub(super) fn of_rank_0<T: Serialize + DeserializeOwned>(
+        &self,
+        purpose: &str,
+        look: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.decide(purpose, (), |_| look())
+    }
+
+    /// What `decide` makes on rank 0 of what each process gives, in every process.
+    ///
+    /// # Errors
+    /// What `decide` says, in every process.
+    pub(super) fn decide<G: Serialize + DeserializeOwned, T: Serialize + DeserializeOwned>(
+        &self,
+        purpose: &str,
+        own: G,
+        decide: impl FnOnce(Vec<G>) -> Result<T>,
+    ) -> Result<T> {
+        let Some(job) = &self.job else { return decide(vec![own]) };
+        let session = self.begin(job, purpose)?;
+        let given = session.gather("given", to_bytes(&own)?)?;
+        let decided = session.broadcast("decided", || {
+            let all = given.unwrap_or_default();
+            to_bytes(&decide(all.iter().map(from_bytes).collect::<Result<_>>()?)?)
+        })?;
+        session.finish();
+        from_bytes(&decided)
+    }
+
+    fn begin(&self, job: &Job, purpose: &str) -> Result<Session> {
+        job.begin(&self.root, purpose, &Monitor::new())
+    }
+}
+
+fn to_bytes(value: &impl Serialize) -> Result<Bytes> {
+    let text = serde_json::to_vec(value);
+    text.map(Bytes::from).map_err(|error| Error::new(ErrorKind::Internal, format!("no JSON: {error}")))
+}
+
+fn from_bytes<T: DeserializeOwned>(bytes: &Bytes) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Error::invalid(format!("another process has said what this one does not understand: {error}"))
+            .help("run one version of regrow in all processes")
+    })
+}

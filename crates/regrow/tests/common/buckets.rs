@@ -1,0 +1,32 @@
+//! Buckets of the test kit's server, which lives as long as the process.
+
+use regrow::location::Location;
+
+/// A folder in a bucket of S3, and one of GCS; none without the feature `cloud`.
+#[cfg(feature = "cloud")]
+pub fn buckets(test: &str) -> Vec<Location> {
+    use std::path::Path;
+
+    use regrow::location::StorageOptions;
+
+    SERVER.create_bucket(test);
+    let s3 = StorageOptions::new()
+        .with("endpoint_url", SERVER.endpoint())
+        .with("region", "us-east-1")
+        .with("key", "test")
+        .with("secret", "testtest");
+    let gcs = StorageOptions::new().with("endpoint_url", SERVER.endpoint()).with("anon", "true");
+    vec![
+        Location::with_options(Path::new(&format!("s3://{test}/s3")), &s3).unwrap(),
+        Location::with_options(Path::new(&format!("gs://{test}/gcs")), &gcs).unwrap(),
+    ]
+}
+
+#[cfg(feature = "cloud")]
+static SERVER: std::sync::LazyLock<regrow_testkit::object_server::ObjectServer> =
+    std::sync::LazyLock::new(|| regrow_testkit::object_server::ObjectServer::start().unwrap());
+
+#[cfg(not(feature = "cloud"))]
+pub fn buckets(_test: &str) -> Vec<Location> {
+    Vec::new()
+}
