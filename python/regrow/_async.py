@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, Unpack, get_args
 
@@ -283,16 +283,16 @@ def _at_exit() -> None:
     failures: list[BaseException] = [failure for follower in list(_following) for failure in follower.drain()]
     failures += [failure for saver in list(_savers) if saver._pid == os.getpid() for failure in _drain(saver)]
     if failures:
-        end_badly(failures, _at_exit)
+        _end_badly(failures)
 
 
-def end_badly(failures: Sequence[BaseException], handler: Callable[[], None]) -> NoReturn:
-    """Ends the program with status 1, for failures that nobody knows of; called by a handler of `atexit`."""
+def _end_badly(failures: Sequence[BaseException]) -> NoReturn:
+    """Ends the program with status 1, for failures that nobody knows of."""
     for failure in failures:
         print(printable(f"regrow: {failure}"), file=sys.stderr)
     # An exception raised here would not change the exit status, and a job whose last checkpoint is missing must not
     # look well. The other handlers have their turn first.
-    atexit.unregister(handler)
+    atexit.unregister(_at_exit)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):

@@ -9,7 +9,6 @@ One save is copied at a time and one written, in memory that the next one uses a
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -110,39 +109,48 @@ def async_save(path: StrPath, obj: Any, **options: Unpack[SaveOptions]) -> Async
         RegrowError: why an earlier save failed, if nobody was told; then nothing is saved now.
         LeafTypeError: for what cannot be written without pickle. Other failures are for the handle to say.
     """
-    global _last
     encoded = checked("async_save", path, [], options, lambda: encode(obj))
     told = with_record(options, encoded)
     at = places(options.get("storage_options"), path=path)["path"]
-    with _lock:
-        if _last is not None:
-            # One copy at a time.
-            _last._staged.exception()
-            _last._raise_untold()
-        saver, workers = _workers()
-        _last = AsyncSave(shown(at), workers.submit(saver.save, path, encoded.tree, **told))
-        return _last
+    return _of_this_process().save(shown(at), path, encoded.tree, told)
 
 
-_lock = threading.Lock()
-_last: AsyncSave | None = None
-_made: tuple[int, _async.AsyncSaver, ThreadPoolExecutor] | None = None
+class _Staging:
+    """The saver and the thread that copies: those of one process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._saver = _async.AsyncSaver()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="regrow-staging")
+        self._lock = threading.Lock()
+        self._last: AsyncSave | None = None
+        _async.end_with_program(self)
+
+    def save(self, name: str, path: StrPath, tree: Any, options: SaveOptions) -> AsyncSave:
+        """Begins a save when the one before it is copied."""
+        with self._lock:
+            if self._last is not None:
+                self._last._staged.exception()
+                self._last._raise_untold()
+            self._last = AsyncSave(name, self._worker.submit(self._saver.save, path, tree, **options))
+            return self._last
+
+    def drain(self) -> list[BaseException]:
+        """Waits for the last copy; why it failed, if nobody was told. What fails later, the saver tells."""
+        # In a child the worker is the parent's, which tells.
+        if self._last is None or self._last._is_told or self.pid != os.getpid():
+            return []
+        error = self._last._staged.exception()
+        return [] if error is None else [error]
 
 
-def _workers() -> tuple[_async.AsyncSaver, ThreadPoolExecutor]:
-    """The saver and the thread that copies: those of this process, not of its parent."""
-    global _made
-    if _made is None or _made[0] != os.getpid():
-        executor = ThreadPoolExecutor(1, thread_name_prefix="regrow-staging")
-        _made = os.getpid(), _async.AsyncSaver(), executor
-        atexit.register(_tell_at_exit)
-    return _made[1:]
+_staging: _Staging | None = None
+_making = threading.Lock()
 
 
-def _tell_at_exit() -> None:
-    """A copy that failed unseen is told; what failed later, the saver tells."""
-    if _last is None or _last._is_told or not _last._staged.done():
-        return
-    error = _last._staged.exception()
-    if error is not None:
-        _async.end_badly([error], _tell_at_exit)
+def _of_this_process() -> _Staging:
+    global _staging
+    with _making:
+        if _staging is None or _staging.pid != os.getpid():
+            _staging = _Staging()
+        return _staging
