@@ -1,7 +1,7 @@
 """What two processes of JAX do with `regrow.orbax`, case after case: `run` in each of them, of the same arguments.
 
-A case is a function of its folder. Both processes run all of them in the same order; one that raises is told of, and the
-next one begins. What a case returns is compared by the test.
+A case is a function of its folder. Both processes run all of them in the same order; one that raises is told of, and
+the next one begins. What a case returns is compared by the test.
 """
 
 from __future__ import annotations
