@@ -81,6 +81,7 @@ class LayoutOptions(TypedDict, total=False):
     write_array_metadatas: bool
     v1: bool
     per_leaf: Mapping[str, Mapping[str, Any]]
+    value_types: Mapping[str, str]
     data_format: Literal["np", "pt", "tf", "flax", "mlx"]
 
     sort_keys: bool

@@ -402,10 +402,12 @@ def of_the_original(_: Path, arguments: dict[str, str]) -> dict[str, list[int]]:
         args = jax.tree.map(spread, known.tree, is_leaf=lambda leaf: hasattr(leaf, "directory"))
         restored = ocp.PyTreeCheckpointer().restore(path, restore_args=args)
         plain = regrow.load(path)
+        wanted = jax.tree.leaves(args, is_leaf=lambda leaf: hasattr(leaf, "restore_type"))
         arrays = 0
-        for leaf, whole in zip(jax.tree.leaves(restored), jax.tree.leaves(plain), strict=True):
+        for leaf, whole, own in zip(jax.tree.leaves(restored), jax.tree.leaves(plain), wanted, strict=True):
             if isinstance(leaf, jax.Array) and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 arrays += 1
+                assert leaf.sharding == own.sharding
                 for shard in leaf.addressable_shards:
                     assert np.asarray(shard.data).tobytes() == np.asarray(whole)[shard.index].tobytes()
         found[name] = [arrays, len(jax.tree.leaves(plain))]

@@ -98,7 +98,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
 
 OPTIONS = {
     "orbax": ["use_ocdbt", "use_zarr3", "chunk_byte_size", "shard_axes", "write_chunk_shape", "read_chunk_shape",
-              "ocdbt_target_data_file_size", "rich_types", "write_sharding", "write_array_metadatas", "v1", "per_leaf"],
+              "ocdbt_target_data_file_size", "rich_types", "write_sharding", "write_array_metadatas", "v1", "per_leaf",
+              "value_types"],
     "regrow": ["chunk_byte_size", "shard_axes", "write_chunk_shape", "per_leaf", "data_format"],
     "safetensors": ["max_shard_size", "align"],
     "equinox": ["trailer"],

@@ -1,4 +1,4 @@
-"""Type handlers of the caller's own, under `regrow.orbax` and the original: each restores what the other saved."""
+"""Type handlers of the caller's own, under `regrow.orbax` and the original: each restores what the other saves."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class PyTreeCheckpointHandler(OwnHandler):
             "replica_parallel": of_arrays.get("replica_parallel", False),
         }
         if options["layout"] == "orbax":
-            options["orbax"] = TypedOptions(
+            options["orbax"] = OrbaxOptions(
                 use_ocdbt=self._use_ocdbt,
                 use_zarr3=self._use_zarr3,
                 ocdbt_target_data_file_size=getattr(args, "ocdbt_target_data_file_size", None) or None,
@@ -233,14 +233,6 @@ def _cast(tree: Any, save_args: Any) -> Any:
         return np.asarray(leaf).astype(dtype)[()]
 
     return jax.tree_util.tree_map_with_path(cast, tree)
-
-
-@dataclasses.dataclass(frozen=True)
-class TypedOptions(OrbaxOptions):
-    """Orbax' storage options, and what types of leaves are called."""
-
-    value_types: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Names for ``_METADATA`` by the names that leaves are stored under."""
 
 
 def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:

@@ -120,6 +120,40 @@ fn with(orbax: OrbaxOptions) -> SaveOptions {
 }
 
 #[test]
+fn types_of_the_users_own_have_their_names_and_arrays_stay_arrays() {
+    let tree = dict(vec![
+        (Key::dict("files"), Leaf { kind: LeafKind::Placeholder, ..Leaf::text("") }),
+        (Key::dict("halved"), Leaf::array(array(Dtype::Float16, &[3]))),
+        (Key::dict("plain"), Leaf::array(array(Dtype::Int8, &[2]))),
+    ]);
+    let mut tree = tree;
+    tree.leaves_mut()[0].data = LeafData::Absent;
+    for (use_ocdbt, rich_types) in [(true, true), (false, false)] {
+        let own = |names: &[(&str, &str)]| {
+            let value_types = names.iter().map(|(leaf, own)| ((*leaf).to_owned(), (*own).to_owned()));
+            with(OrbaxOptions {
+                use_ocdbt,
+                rich_types,
+                value_types: value_types.collect(),
+                ..OrbaxOptions::default()
+            })
+        };
+        let (_folder, path) = write(&tree, &own(&[("files", "Config"), ("halved", "Halved")])).unwrap();
+        let reader = open(&path);
+        let leaves = reader.tree().leaves();
+        assert_eq!(leaves[0].kind, LeafKind::Unknown("Config".into()));
+        assert_eq!((&leaves[1].kind, leaves[1].dtype), (&LeafKind::NumpyArray, Dtype::Float16));
+        assert!(read(&*reader, 1) == array(Dtype::Float16, &[3]).to_c_order().unwrap());
+        let document = std::fs::read_to_string(path.join("_METADATA")).unwrap();
+        assert!(document.contains(r#"{"value_type": "Halved", "skip_deserialize": false"#), "{document}");
+
+        let error = write(&tree, &own(&[("nobody", "Config")])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert!(error.to_string().contains("nobody"), "{error}");
+    }
+}
+
+#[test]
 fn every_form_reads_back() {
     let tree = sample();
     let by_hand = LeafChunking {
