@@ -187,6 +187,32 @@ def test_saves_do_not_wait_for_deletions(tmp_path: Path, background: bool) -> No
     assert failing.all_steps() == [3, 4]
 
 
+def test_nothing_is_deleted_for_a_step_that_is_damaged(tmp_path: Path) -> None:
+    damaged: list[int] = []
+
+    def damage() -> None:
+        for file in damaged and (tmp_path / "m" / str(damaged.pop()) / "default" / "d").iterdir():
+            data = file.read_bytes()
+            file.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+
+    ocp.check_saves()
+    try:
+        callback = ocp.AsyncOptions(post_finalization_callback=damage)
+        with manager(tmp_path / "m", max_to_keep=1, async_options=callback) as steps:
+            for step in range(2):
+                steps.save(step, args=SAVE)
+            steps.wait_until_finished()
+            assert steps.all_steps() == [1]
+            damaged.append(2)
+            steps.save(2, args=SAVE)
+            with pytest.raises(regrow.CorruptError, match="step 2 is not what was saved"):
+                steps.wait_until_finished()
+            assert steps.all_steps() == [1, 2]
+            assert_same(steps.restore(1), STATE)
+    finally:
+        ocp.check_saves(False)
+
+
 def test_a_step_with_files_of_yours_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with manager(tmp_path / "m", max_to_keep=1) as steps:
         steps.save(0, args=SAVE)

@@ -19,10 +19,11 @@ from typing import Any
 
 from .. import _job, _native
 from .._copy import copy
-from .._errors import AlreadyExistsError, RegrowError, from_native
+from .._errors import AlreadyExistsError, CorruptError, RegrowError, from_native
 from .._location import Location, place
 from .._manager_steps import Steps
-from . import _saving
+from .._open import verify
+from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
@@ -91,6 +92,26 @@ class Folder:
         """The path of a step that is there; `None` if it is not."""
         found = self._engine.find(step) if step >= 0 else None
         return None if found is None else self.path / found[1]
+
+    def is_good(self, step: int) -> bool:
+        """Whether a step is committed; where the switch says so it is read for that, all of it.
+
+        Raises:
+            CorruptError: if it is not what was saved.
+        """
+        path = self.find(step)
+        if path is None or not _settings.checks_saves() or not _saving.is_primary():
+            return path is not None
+        try:
+            wrong = [finding.message for finding in verify(path, progress=False).findings]
+        except CorruptError as error:
+            wrong = [error.message]
+        if wrong:
+            help = f"nothing was deleted; {wrong[0]}"
+            raise CorruptError(
+                f"step {step} is not what was saved\n  in {path}\n  help: {help}", file=str(path), help=help
+            )
+        return True
 
     @contextlib.contextmanager
     def reading(self, step: int) -> Iterator[None]:

@@ -395,7 +395,7 @@ class CheckpointManager:
 
     def _tidy(self, saved: int) -> None:
         """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
-        if self._folder.find(saved) is None:
+        if not self._folder.is_good(saved):
             return
         doomed = _manager_policies.to_delete(self._listed(), self._options)
         self._doomed.update(doomed)
