@@ -311,8 +311,11 @@ def test_regrows_manager_writes_alone_and_orbax_ones_do_not(tmp_path: Path) -> N
         assert list(original.all_steps()) == [0, 1, 2]
 
 
-def test_v1_waits_for_its_saves(tmp_path: Path) -> None:
-    with v1.training.Checkpointer(tmp_path / "m") as steps:
-        steps.save_checkpointables_async(4, {"state": STATE})
-        steps.wait()
-        assert steps.latest.step == 4 and not steps.is_saving_in_progress()
+def test_v1_waits_for_its_saves_and_keeps_the_best(tmp_path: Path) -> None:
+    best = policies.BestN(get_metric_fn=lambda metrics: metrics["loss"], reverse=True, n=1)
+    with v1.training.Checkpointer(tmp_path / "m", preservation_policy=best) as steps:
+        for step, loss in enumerate([3, 1, 2]):
+            steps.save_checkpointables_async(step, {"state": STATE}, metrics={"loss": loss})
+            steps.wait()
+            assert not steps.is_saving_in_progress()
+        assert [(found.step, found.metrics) for found in steps.checkpoints] == [(1, {"loss": 1})]

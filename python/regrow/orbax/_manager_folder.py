@@ -27,7 +27,7 @@ from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import TMP_DIR_SUFFIX, as_path
+from ._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .path import step as steps
@@ -92,6 +92,30 @@ class Folder:
         """The path of a step that is there; `None` if it is not."""
         found = self._engine.find(step) if step >= 0 else None
         return None if found is None else self.path / found[1]
+
+    def metrics(self, step: int) -> Any:
+        """The metrics that are stored with a step; `None` if it has none."""
+        found = self._engine.find(step)
+        return None if found is None else _with_numbers(json.loads(found[4])) or None
+
+    def to_restore(self, step: Any) -> tuple[Any, int | None]:
+        """Where a step is, the latest if `None`, and its number; of a path, which is taken as it is, there is none.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it was never committed.
+        """
+        if step is None:
+            step = max(self.listed(), default=None)
+            if step is None:
+                raise FileNotFoundError(f"No steps found in {self.path}.")
+        is_path = isinstance(step, (str, os.PathLike))
+        path = self.path / os.fspath(step) if is_path else self.find(step) or self.path_of(step)
+        if not path.exists():
+            raise FileNotFoundError(f"Checkpoint at {path} not found.")
+        if is_temporary(path) or (self._bucket is not None and not is_finalized(path)):
+            raise ValueError(f"Found incomplete checkpoint at {path}.")
+        return path, None if is_path else step
 
     def is_good(self, step: int) -> bool:
         """Whether a step is committed; where the switch says so it is read for that, all of it.
