@@ -244,7 +244,8 @@ def test_permissions(ocp: Any, tmp_path: Path, mode: int) -> None:
         )
         with ocp.CheckpointManager(tmp_path / "m", options=options) as manager:
             run(manager, ocp, [0])
-        assert (tmp_path / "m").stat().st_mode & 0o777 == mode
+        for folder in ("m", "m/0", "m/0/default"):
+            assert (tmp_path / folder).stat().st_mode & 0o777 == mode
     finally:
         os.umask(before)
 

@@ -157,7 +157,8 @@ class Held(policies.PreservationPolicy):
         self.fails = False
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        self.may.wait(30)
+        if not self.may.wait(30):
+            raise TimeoutError("somebody waits for deletions who should not")
         if self.fails:
             raise ZeroDivisionError("a policy")
         return [at == len(checkpoints) - 1 for at in range(len(checkpoints))]

@@ -163,6 +163,15 @@ class Folder:
                 os.chmod(self.path, mode)
         _saving.barrier(f"{self.path}:created", 300)
 
+    def set_permissions(self, step: int) -> None:
+        """Gives the folders of a step that was saved the permissions that the options say."""
+        mode = getattr(self._options.file_options, "path_permission_mode", None)
+        if mode is None or self._bucket is not None or not _saving.is_primary():
+            return
+        path = self.path_of(step)
+        for folder in (path, *(child for child in path.iterdir() if child.is_dir())):
+            os.chmod(folder, mode)
+
     def check_writer(self) -> None:
         """Refuses to write beside a `regrow.Manager`, which writes alone.
 

@@ -286,6 +286,7 @@ class CheckpointManager:
 
         def work() -> None:
             finish()
+            self._folder.set_permissions(step)
             self._last_save = time.time()
             if info.metrics is None:
                 info.metrics = self._folder.metrics(step)
