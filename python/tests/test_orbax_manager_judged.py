@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -86,6 +87,18 @@ def test_a_manager_goes_on_with_the_best_of_another(ocp: Any, tmp_path: Path) ->
     trash = tmp_path / "m" / "ttl=1h"
     assert sorted(int(path.name) for path in trash.iterdir()) == [0, 2, 3, 4, 6, 7, 8]
     first.close()
+
+
+def test_one_step_of_each_interval_stays(ocp: Any, tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path / "m") as manager:
+        run(manager, ocp, [0, 1, 3, 4])
+    options = ocp.CheckpointManagerOptions(max_to_keep=1, keep_time_interval=datetime.timedelta(hours=3))
+    with ocp.CheckpointManager(tmp_path / "m", options=options) as manager:
+        for found in manager._checkpoints:
+            found.time = datetime.datetime.now(tz=datetime.UTC) - datetime.timedelta(hours=9 - found.step)
+        run(manager, ocp, [9, 10])
+        manager.wait_until_finished()
+        assert sorted(manager.all_steps()) == [0, 3, 9, 10]
 
 
 def test_policies_say_what_is_saved_and_kept(ocp: Any, tmp_path: Path) -> None:
@@ -231,7 +244,8 @@ def test_permissions(ocp: Any, tmp_path: Path, mode: int) -> None:
         )
         with ocp.CheckpointManager(tmp_path / "m", options=options) as manager:
             run(manager, ocp, [0])
-        assert (tmp_path / "m").stat().st_mode & 0o777 == mode
+        for folder in ("m", "m/0", "m/0/default"):
+            assert (tmp_path / folder).stat().st_mode & 0o777 == mode
     finally:
         os.umask(before)
 

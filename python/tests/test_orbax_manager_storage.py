@@ -157,7 +157,8 @@ class Held(policies.PreservationPolicy):
         self.fails = False
 
     def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        self.may.wait(30)
+        if not self.may.wait(30):
+            raise TimeoutError("somebody waits for deletions who should not")
         if self.fails:
             raise ZeroDivisionError("a policy")
         return [at == len(checkpoints) - 1 for at in range(len(checkpoints))]
@@ -185,6 +186,32 @@ def test_saves_do_not_wait_for_deletions(tmp_path: Path, background: bool) -> No
         failing.wait_until_finished()
     failing.close()
     assert failing.all_steps() == [3, 4]
+
+
+def test_nothing_is_deleted_for_a_step_that_is_damaged(tmp_path: Path) -> None:
+    damaged: list[int] = []
+
+    def damage() -> None:
+        for file in damaged and (tmp_path / "m" / str(damaged.pop()) / "default" / "d").iterdir():
+            data = file.read_bytes()
+            file.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+
+    ocp.check_saves()
+    try:
+        callback = ocp.AsyncOptions(post_finalization_callback=damage)
+        with manager(tmp_path / "m", max_to_keep=1, async_options=callback) as steps:
+            for step in range(2):
+                steps.save(step, args=SAVE)
+            steps.wait_until_finished()
+            assert steps.all_steps() == [1]
+            damaged.append(2)
+            steps.save(2, args=SAVE)
+            with pytest.raises(regrow.CorruptError, match="step 2 is not what was saved"):
+                steps.wait_until_finished()
+            assert steps.all_steps() == [1, 2]
+            assert_same(steps.restore(1), STATE)
+    finally:
+        ocp.check_saves(False)
 
 
 def test_a_step_with_files_of_yours_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -285,8 +312,11 @@ def test_regrows_manager_writes_alone_and_orbax_ones_do_not(tmp_path: Path) -> N
         assert list(original.all_steps()) == [0, 1, 2]
 
 
-def test_v1_waits_for_its_saves(tmp_path: Path) -> None:
-    with v1.training.Checkpointer(tmp_path / "m") as steps:
-        steps.save_checkpointables_async(4, {"state": STATE})
-        steps.wait()
-        assert steps.latest.step == 4 and not steps.is_saving_in_progress()
+def test_v1_waits_for_its_saves_and_keeps_the_best(tmp_path: Path) -> None:
+    best = policies.BestN(get_metric_fn=lambda metrics: metrics["loss"], reverse=True, n=1)
+    with v1.training.Checkpointer(tmp_path / "m", preservation_policy=best) as steps:
+        for step, loss in enumerate([3, 1, 2]):
+            steps.save_checkpointables_async(step, {"state": STATE}, metrics={"loss": loss})
+            steps.wait()
+            assert not steps.is_saving_in_progress()
+        assert [(found.step, found.metrics) for found in steps.checkpoints] == [(1, {"loss": 1})]

@@ -39,7 +39,7 @@ from ._install import alias as _alias
 from ._install import install
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler, Future
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
-from ._settings import use_layout
+from ._settings import check_saves, use_layout
 from .checkpoint_manager import AsyncOptions, CheckpointManager, CheckpointManagerOptions
 from .checkpointers import (
     AbstractCheckpointer,
@@ -90,6 +90,7 @@ __all__ = [
     "Transform",
     "apply_transformations",
     "args",
+    "check_saves",
     "checkpoint_args",
     "checkpoint_manager",
     "checkpoint_managers",

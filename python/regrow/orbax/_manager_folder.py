@@ -19,14 +19,15 @@ from typing import Any
 
 from .. import _job, _native
 from .._copy import copy
-from .._errors import AlreadyExistsError, RegrowError, from_native
+from .._errors import AlreadyExistsError, CorruptError, RegrowError, from_native
 from .._location import Location, place
 from .._manager_steps import Steps
-from . import _saving
+from .._open import verify
+from . import _saving, _settings
 from ._bucket_path import BucketPath
 from ._errors import as_orbax
 from ._manager_options import CheckpointManagerOptions
-from ._paths import TMP_DIR_SUFFIX, as_path
+from ._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .path import step as steps
@@ -92,6 +93,50 @@ class Folder:
         found = self._engine.find(step) if step >= 0 else None
         return None if found is None else self.path / found[1]
 
+    def metrics(self, step: int) -> Any:
+        """The metrics that are stored with a step; `None` if it has none."""
+        found = self._engine.find(step)
+        return None if found is None else _with_numbers(json.loads(found[4])) or None
+
+    def to_restore(self, step: Any) -> tuple[Any, int | None]:
+        """Where a step is, the latest if `None`, and its number; of a path, which is taken as it is, there is none.
+
+        Raises:
+            FileNotFoundError: if it is not there.
+            ValueError: if it was never committed.
+        """
+        if step is None:
+            step = max(self.listed(), default=None)
+            if step is None:
+                raise FileNotFoundError(f"No steps found in {self.path}.")
+        is_path = isinstance(step, (str, os.PathLike))
+        path = self.path / os.fspath(step) if is_path else self.find(step) or self.path_of(step)
+        if not path.exists():
+            raise FileNotFoundError(f"Checkpoint at {path} not found.")
+        if is_temporary(path) or (self._bucket is not None and not is_finalized(path)):
+            raise ValueError(f"Found incomplete checkpoint at {path}.")
+        return path, None if is_path else step
+
+    def is_good(self, step: int) -> bool:
+        """Whether a step is committed; where the switch says so it is read for that, all of it.
+
+        Raises:
+            CorruptError: if it is not what was saved.
+        """
+        path = self.find(step)
+        if path is None or not _settings.checks_saves() or not _saving.is_primary():
+            return path is not None
+        try:
+            wrong = [finding.message for finding in verify(path, progress=False).findings]
+        except CorruptError as error:
+            wrong = [error.message]
+        if wrong:
+            help = f"nothing was deleted; {wrong[0]}"
+            raise CorruptError(
+                f"step {step} is not what was saved\n  in {path}\n  help: {help}", file=str(path), help=help
+            )
+        return True
+
     @contextlib.contextmanager
     def reading(self, step: int) -> Iterator[None]:
         """Keeps a step from being deleted meanwhile, by this program or another, where the folder can be written to."""
@@ -117,6 +162,15 @@ class Folder:
             if is_new and mode is not None:
                 os.chmod(self.path, mode)
         _saving.barrier(f"{self.path}:created", 300)
+
+    def set_permissions(self, step: int) -> None:
+        """Gives the folders of a step that was saved the permissions that the options say."""
+        mode = getattr(self._options.file_options, "path_permission_mode", None)
+        if mode is None or self._bucket is not None or not _saving.is_primary():
+            return
+        path = self.path_of(step)
+        for folder in (path, *(child for child in path.iterdir() if child.is_dir())):
+            os.chmod(folder, mode)
 
     def check_writer(self) -> None:
         """Refuses to write beside a `regrow.Manager`, which writes alone.

@@ -1,4 +1,4 @@
-"""The one switch: in which layout this front saves."""
+"""The switches: in which layout this front saves, and whether managers read a new step again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 Layout = Literal["orbax", "regrow"]
 
 _layout: Layout = "orbax"
+_is_checked = False
 
 
 def use_layout(layout: Layout) -> None:
@@ -24,3 +25,18 @@ def use_layout(layout: Layout) -> None:
 def layout() -> Any:
     """The layout of saves."""
     return _layout
+
+
+def check_saves(is_checked: bool = True) -> None:
+    """From now on managers read each new step again, all of it, before they delete others.
+
+    A step that is not what was saved is told as a `CorruptError` by `wait_until_finished` or the next call, and nothing
+    is deleted for it. Files in Orbax' layout have checksums of some of what they hold, those of regrow's of all.
+    """
+    global _is_checked
+    _is_checked = bool(is_checked)
+
+
+def checks_saves() -> bool:
+    """Whether they do."""
+    return _is_checked

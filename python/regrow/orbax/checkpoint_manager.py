@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import datetime
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -19,7 +18,6 @@ from typing import Any, Self
 from .._async import AsyncSaver
 from .._errors import InvalidArgumentError
 from . import _manager_policies, _saving
-from ._bucket_path import BucketPath
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError, as_orbax
 from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
@@ -28,7 +26,6 @@ from ._manager_options import CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
 from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
 from ._manager_saves import Followed, Tracked
-from ._paths import is_finalized, is_temporary
 from .checkpoint_args import is_args
 from .checkpoint_managers import PolicyCheckpointInfo
 from .checkpointers import Background
@@ -158,8 +155,13 @@ class CheckpointManager:
             given = self._given_metadata if self._options.read_only else {}
             return self._folder.read_root_metadata() or RootMetadata(custom_metadata=given)
         self._wait_for(step)
-        found = self._composite.metadata(self._path_of_stored(step))
-        found.item_metadata = self._unwrapped(found.item_metadata)
+        with as_orbax():
+            path = self._folder.find(step)
+        if path is None:
+            raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
+        found = self._composite.metadata(path)
+        found.item_metadata.pop(METRIC_ITEM_NAME, None)
+        found.item_metadata = found.item_metadata.get(DEFAULT_ITEM_NAME, found.item_metadata)
         if not found.metrics:
             found.metrics = self.metrics(step) or {}
         return found
@@ -171,17 +173,6 @@ class CheckpointManager:
             FileNotFoundError: if there is no such step.
         """
         return self.metadata(step).item_metadata
-
-    def _unwrapped(self, items: Any) -> Any:
-        items.pop(METRIC_ITEM_NAME, None)
-        return items.get(DEFAULT_ITEM_NAME, items)
-
-    def _path_of_stored(self, step: int) -> Any:
-        with as_orbax():
-            found = self._folder.find(step)
-        if found is None:
-            raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
-        return found
 
     # ---- saving -----------------------------------------------------------------------------------------------
 
@@ -295,7 +286,10 @@ class CheckpointManager:
 
         def work() -> None:
             finish()
+            self._folder.set_permissions(step)
             self._last_save = time.time()
+            if info.metrics is None:
+                info.metrics = self._folder.metrics(step)
             self._infos.pop(step, None)
             self._infos[step] = info
             callback = getattr(self._options.async_options, "post_finalization_callback", None)
@@ -339,7 +333,10 @@ class CheckpointManager:
             KeyError: for an item that is not there.
         """
         folder = self._folder if directory is None else Folder(directory, self._options)
-        path, number = self._path_to_restore(folder, step)
+        if folder is self._folder:
+            self._wait_for(step)
+            step = self.latest_step() if step is None else step
+        path, number = folder.to_restore(step)
         if args is None and is_args(items):
             args, items = items, None
         record = RestoreRecord(number, directory=str(folder.path))
@@ -348,27 +345,6 @@ class CheckpointManager:
         record.returns()
         self._tell(record)
         return result
-
-    def _path_to_restore(self, folder: Folder, step: Any) -> tuple[Any, int | None]:
-        """Where a step is, and its number, if that was given."""
-        is_own = folder is self._folder
-        if is_own:
-            self._wait_for(step)
-        if step is None:
-            step = self.latest_step() if is_own else max(folder.listed(), default=None)
-            if step is None:
-                raise FileNotFoundError(f"No steps found in {folder.path}.")
-        number = None
-        if isinstance(step, (str, os.PathLike)):
-            path = folder.path / os.fspath(step)
-        else:
-            number = step
-            path = folder.find(step) or folder.path_of(step)
-        if not path.exists():
-            raise FileNotFoundError(f"Checkpoint at {path} not found.")
-        if is_temporary(path) or (isinstance(path, BucketPath) and not is_finalized(path)):
-            raise ValueError(f"Found incomplete checkpoint at {path}.")
-        return path, number
 
     # ---- deleting ---------------------------------------------------------------------------------------------
 
@@ -395,7 +371,7 @@ class CheckpointManager:
 
     def _tidy(self, saved: int) -> None:
         """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
-        if self._folder.find(saved) is None:
+        if not self._folder.is_good(saved):
             return
         doomed = _manager_policies.to_delete(self._listed(), self._options)
         self._doomed.update(doomed)

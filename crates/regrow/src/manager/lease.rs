@@ -71,7 +71,8 @@ impl Steps {
         let step = self.step(number)?;
         let name = format!("{LEASES}{}~{nonce}", step.name);
         let root = self.root().clone();
-        renew(&root, &name, number)?;
+        // The name is nobody else's; and of a lease nothing need survive a power cut: it is not waited for.
+        records::create(&root, &name, &held(number))?;
         let lease = Lease { root, name, step, is_over: Arc::default(), pid: std::process::id() };
         // Now a deletion sees the lease, or has announced itself before.
         if is_announced(&lease.root, &lease.step.name)? || self.find(number)?.is_none() {
@@ -130,8 +131,11 @@ impl Drop for Lease {
 }
 
 fn renew(root: &Location, name: &str, step: u64) -> Result<()> {
-    let until = records::now() + HOLDS.as_secs_f64();
-    records::write(root, name, &Record { step, until, holder: Holder::own() })
+    records::write(root, name, &held(step))
+}
+
+fn held(step: u64) -> Record {
+    Record { step, until: records::now() + HOLDS.as_secs_f64(), holder: Holder::own() }
 }
 
 /// The numbers of the steps with a lease that holds at this time. Those of readers that have ended are removed.
