@@ -469,6 +469,8 @@ fn a_checkpoint_is_what_a_handler_has_written() {
         assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "other"]);
         at.store().delete(b"other").unwrap();
         assert_eq!(regrow::open(&at).unwrap_err().kind(), ErrorKind::Corrupt);
+        save_files(&at, &[], overwriting()).unwrap();
+        assert!(regrow::open(&at).unwrap().tree().is_empty());
     }
 }
 
