@@ -108,7 +108,9 @@ impl AsyncSaver {
         let before_commit = before_commit.map(|call| {
             BeforeCommit::new(move || {
                 let called = Python::attach(|py| call.call0(py).map(drop));
-                called.map_err(|raised| Error::invalid(format!("what was to be done before the commit raised: {raised}")))
+                called.map_err(|raised| {
+                    Error::invalid(format!("what was to be done before the commit raised: {raised}"))
+                })
             })
         });
         let on_end = OnEnd::new(|| {

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from .._async import AsyncSaver
 from . import _retention, _saving
+from ._background import Background
 from ._composite import CompositeArgs, CompositeCheckpointHandler
 from ._errors import StepAlreadyExistsError, as_orbax
 from ._manager_folder import (
@@ -35,7 +36,7 @@ from ._paths import as_path, is_temporary
 from ._standard_handlers import PyTreeCheckpointHandler
 from .checkpoint_args import is_args
 from .checkpoint_managers import DecisionContext, PolicyCheckpointInfo
-from .checkpointers import Background, call_of
+from .checkpointers import call_of
 from .multihost import reached_preemption
 from .options import AsyncOptions
 from .path import step as steps

@@ -280,7 +280,8 @@ pub(crate) fn noted_files(folder: &Location) -> Option<Vec<String>> {
 /// The names of what the handler of the whole checkpoint has written, as far as the checkpoint says so.
 fn names_of_handler(folder: &Location) -> Vec<String> {
     let mut names = noted_files(folder).unwrap_or_default();
-    let is_json = |handler: &serde_json::Value| handler.as_str().is_some_and(|name| name.ends_with(JSON_HANDLER));
+    let is_json =
+        |handler: &serde_json::Value| handler.as_str().is_some_and(|name| name.ends_with(JSON_HANDLER));
     if handlers_in(folder).as_ref().is_some_and(is_json) {
         names.push(JSON_FILE.to_owned());
     }

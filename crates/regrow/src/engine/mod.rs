@@ -52,14 +52,15 @@ pub mod value;
 mod verify;
 
 pub use crate::options::{
-    AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking, LoadOptions, OpenOptions,
-    OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf, VerifyOptions,
+    AboutCheckpoint, BUDGET_DEFAULT_BYTES, ByteSize, Compression, DataFormat, Layout, LeafChunking,
+    LoadOptions, OpenOptions, OrbaxOptions, RegionOptions, RegrowOptions, SaveOptions, TemplateLeaf,
+    VerifyOptions,
 };
 pub use crate::report::{Finding, SaveReport, VerifyReport};
 pub use crate::text::format_bytes;
 pub use background::{
-    AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES, SaveHandle,
-    WhenBusy, save_async, save_async_with,
+    AsyncOptions, AsyncSaver, BeforeCommit, Blocked, CopyLeaves, OnEnd, QUEUE_LEN_MAX, REFER_FROM_BYTES,
+    SaveHandle, WhenBusy, save_async, save_async_with,
 };
 pub use convert::{
     ConvertOptions, ConvertPlan, ConvertReport, ConvertShare, ConvertedShare, PlannedLeaf, Rename,

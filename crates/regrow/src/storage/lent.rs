@@ -128,9 +128,11 @@ impl Lent {
                 continue;
             }
             if name.is_empty() && is_bookkeeping(file_name) {
-                return Err(Error::invalid(format!("{file_name} is a name that checkpoints have for themselves"))
-                    .in_file(&path)
-                    .help("give the file another name"));
+                return Err(Error::invalid(format!(
+                    "{file_name} is a name that checkpoints have for themselves"
+                ))
+                .in_file(&path)
+                .help("give the file another name"));
             }
             let name = if name.is_empty() { file_name.to_owned() } else { format!("{name}/{file_name}") };
             if kind.is_dir() {
@@ -189,12 +191,7 @@ fn upload(to: &dyn Publication, path: &Path, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`Lent::take`]; `NotFound` if nothing is at the path.
-pub(crate) fn copy_in(
-    to: &dyn Publication,
-    from: &Location,
-    name: &str,
-    left_out: &[&str],
-) -> Result<()> {
+pub(crate) fn copy_in(to: &dyn Publication, from: &Location, name: &str, left_out: &[&str]) -> Result<()> {
     let path = from.local_path()?;
     let kind = fs::metadata(path).map_err(|error| Error::io("cannot read", path, error))?;
     if !kind.is_dir() {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..._items import ItemsSave
 from .. import _composite
+from .._background import Task
 from .._errors import as_orbax
 from .._paths import absolute, as_path
 from ..metadata import read_step_metadata
@@ -21,36 +21,8 @@ AUTO = "AUTO"
 STATE = "state"
 
 
-class AsyncResponse:
-    """Something that goes on in the background."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        # Not a daemon: the program waits for it at its end.
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Waits for it.
-
-        Raises:
-            TimeoutError: if it has not ended after `timeout` seconds.
-            What went wrong.
-        """
-        self._thread.join(timeout)
-        if self._thread.is_alive():
-            raise TimeoutError(f"it has not ended after {timeout} s")
-        if self._error is not None:
-            raise self._error
-        return self._value
+AsyncResponse = Task
+"""Something that goes on in the background."""
 
 
 def save_checkpointables(

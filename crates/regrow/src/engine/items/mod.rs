@@ -375,9 +375,11 @@ impl ItemsSave {
 
     fn check_name(&self, name: &str) -> Result<()> {
         match name {
-            WHOLE if self.v1 => Err(Error::unsupported("a checkpoint of Orbax' v1 API has its items in folders")
-                .in_file(&self.at)
-                .help("give the item a name, or save in the form of the v0 API")),
+            WHOLE if self.v1 => {
+                Err(Error::unsupported("a checkpoint of Orbax' v1 API has its items in folders")
+                    .in_file(&self.at)
+                    .help("give the item a name, or save in the form of the v0 API"))
+            }
             WHOLE => Ok(()),
             name => check_item(name),
         }
@@ -396,9 +398,8 @@ impl ItemsSave {
     /// Takes a name: for one of several files, of which others may have the same, or for something of its own.
     fn take_name(&self, name: &str, is_of_files: bool) -> Result<()> {
         let mut state = self.state();
-        let is_below = |a: &str, b: &str| {
-            b == WHOLE || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'))
-        };
+        let is_below =
+            |a: &str, b: &str| b == WHOLE || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
         let is_same = |a: &str, b: &str| a == b || is_below(a, b) || is_below(b, a);
         let clash = |(taken, of_files): &&(String, bool)| is_same(taken, name) && !(is_of_files && *of_files);
         if let Some((taken, _)) = state.taken.iter().find(clash) {

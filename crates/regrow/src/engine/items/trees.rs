@@ -37,8 +37,11 @@ impl ItemsSave {
                 Within::folder(whole, name, if has_checksums { &[] } else { &[COMMIT_SUCCESS_FILE] })
             }
             _ if name == WHOLE => {
-                return Err(Error::unsupported(format!("a file of the layout {} has no items", format.name()))
-                    .help("save it by a save of its own"));
+                return Err(Error::unsupported(format!(
+                    "a file of the layout {} has no items",
+                    format.name()
+                ))
+                .help("save it by a save of its own"));
             }
             Target::Folder => {
                 // What regrow.json has a checksum of stays.
