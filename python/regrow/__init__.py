@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from ._executors import Executor as Executor
     from ._executors import ray_executor
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
-    from ._items import Files, Json, load_items, save_items, save_items_async
+    from ._item_kinds import Files, Json
+    from ._items import load_items, save_items, save_items_async
     from ._job import Job
     from ._keywords import ConvertOptions, LoadOptions, SaveOptions
     from ._list import Listed, list_checkpoints
@@ -171,7 +172,8 @@ _HOMES = {
     "_checkpoint": ("Checkpoint", "Finding", "Item", "Leaf", "VerifyReport"),
     "_convert": ("ConvertPlan", "ConvertReport", "LeafForm", "Loss", "PlannedLeaf", "convert"),
     "_coordination": ("Coordinator", "Folder", "coordinator"),
-    "_items": ("Files", "Json", "load_items", "save_items", "save_items_async"),
+    "_item_kinds": ("Files", "Json"),
+    "_items": ("load_items", "save_items", "save_items_async"),
     "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
     "_executors": ("Executor", "ray_executor"),

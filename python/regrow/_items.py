@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from . import _arguments, _job, _native, _options, _progress
 from ._async import AsyncSave, CopyLeaves, WhenBusy, saver_of_calls
 from ._cache import Cache, through
 from ._errors import InvalidArgumentError, NotFoundError, RegrowError
+from ._item_kinds import Files, Json, as_bytes, json_object, json_text
 from ._keywords import LOAD, SAVE, LoadOptions, SaveOptions
 from ._leaves import to_native
 from ._location import StrPath, place, places, shown
@@ -22,59 +22,11 @@ from ._progress import Progress, Watch
 from ._report import SaveReport
 from ._tree import flatten
 
+WHOLE = ""
+"""The name of an item that is the checkpoint itself: then there is no other one."""
+
 _OF_THE_WHOLE = frozenset({"overwrite", "durable", "storage_options", "job"})
 """Keywords that no item has for itself."""
-
-
-class Json:
-    """An item that is a JSON document, as Orbax' ``JsonCheckpointHandler`` keeps it: what `json.dumps` takes."""
-
-    def __init__(self, value: Any, *, file: str | None = None) -> None:
-        """Of a value; `file` is the name of the item's file, if it is not to be the usual one.
-
-        Raises:
-            InvalidArgumentError: for what JSON cannot say.
-        """
-        self.value = value
-        self.file = file
-        self.text = _text("an item", value)
-
-    def __repr__(self) -> str:
-        return f"regrow.Json({self.value!r})"
-
-
-class Files:
-    """An item of files in a form of its own: the state of a data iterator, what another library writes."""
-
-    def __init__(
-        self,
-        source: Mapping[str, bytes | str] | StrPath | Callable[[Path], object],
-        *,
-        handler: str | None = None,
-    ) -> None:
-        """Of contents by name, of a local file or folder that is copied, or of a function that writes them.
-
-        Args:
-            source: ``{"process_0.json": b"..."}``; a path; or a function that is called with an empty local folder
-                and writes files into it. The function is called by the save itself, not in the background. In a job
-                every process calls it; on a disk that they share the folder is one and the same.
-            handler: The full name of the class by which Orbax is to read the item.
-        """
-        is_path = isinstance(source, (str, os.PathLike))
-        if not (is_path or callable(source) or isinstance(source, Mapping)):
-            raise _arguments.wrong("source", source, "contents by name, a path, or a function of a folder")
-        self.source = source
-        self.handler = _arguments.text("handler", handler)
-
-    def __getitem__(self, name: str) -> bytes:
-        """The contents of a file, of those that were given or loaded by name."""
-        if not isinstance(self.source, Mapping):
-            raise TypeError("these files are not given by name")
-        return _bytes(self.source[name])
-
-    def __repr__(self) -> str:
-        names = sorted(self.source) if isinstance(self.source, Mapping) else self.source
-        return f"regrow.Files({names!r})"
 
 
 class ItemsSave:
@@ -91,16 +43,22 @@ class ItemsSave:
 
     @SAVE.documented
     def __init__(
-        self, path: StrPath, *, progress: Callable[[int, int], object] | None = None, **options: Unpack[SaveOptions]
+        self,
+        path: StrPath,
+        *,
+        progress: Callable[[int, int], object] | None = None,
+        mode: int | None = None,
+        **options: Unpack[SaveOptions],
     ) -> None:
         """Begins a checkpoint.
 
         Args:
             path: As for `regrow.save_items`.
             progress: Is called with the bytes done and the bytes in all, on whichever thread is at work.
+            mode: Of the folders of the checkpoint and of its items, as `os.chmod` takes it; on a disk.
             **options: The keywords of `SaveOptions`.
         """
-        self._given = SAVE.chosen("ItemsSave", options, ["progress"])
+        self._given = SAVE.chosen("ItemsSave", options, ["progress", "mode"])
         at = places(self._given["storage_options"], path=path, base=self._given["base"])
         own = _options.of_write(_of_item(self._given, {}), None)
         job = _options.job_of(own)
@@ -113,9 +71,10 @@ class ItemsSave:
                 _arguments.flag("overwrite", self._given["overwrite"]),
                 _arguments.flag("durable", self._given["durable"]),
                 _is_v1(self._given),
-                None if metadata is None else _object("metadata", metadata),
+                None if metadata is None else json_object("metadata", metadata),
                 at.get("base"),
                 job,
+                _arguments.count("mode", mode),
             ),
             _progress.unwatched()[0],
             None if progress is None else self._tell,
@@ -129,7 +88,8 @@ class ItemsSave:
     def tree(self, name: str, tree: Any, **options: Any) -> None:
         """Adds a pytree: `options` are keywords of `SaveOptions` in which it differs from the others.
 
-        `name` may lead below an item: ``"rng/jax_random_key"``.
+        `name` may lead below an item: ``"rng/jax_random_key"``. It may be `WHOLE`, as in all of these calls: then what
+        is to be known of the checkpoint (`handler`, `metadata`) is said before.
         """
         flat, leaves, native_options = self._tree(name, tree, options)
         self._run(lambda signals: self._native.tree(name, flat.structure, leaves, native_options, signals))
@@ -141,15 +101,15 @@ class ItemsSave:
 
     def json(self, name: str, value: Any, *, file: str | None = None) -> None:
         """Adds a JSON document."""
-        self._native.json(name, _text(name, value), file)
+        self._native.json(name, json_text(name, value), file)
 
     def metrics(self, metrics: Mapping[str, Any]) -> None:
         """Adds metrics, where Orbax' manager looks for them."""
-        self._native.metrics(_object("metrics", metrics))
+        self._native.metrics(json_object("metrics", metrics))
 
     def file(self, name: str, file: str, data: bytes | str) -> None:
         """Adds one file of an item; several calls make an item of several."""
-        self._native.file(name, file, _bytes(data))
+        self._native.file(name, file, as_bytes(data))
 
     def copy_of(self, name: str, source: StrPath) -> None:
         """Adds a copy of a local file or folder."""
@@ -165,7 +125,7 @@ class ItemsSave:
 
     def metadata(self, members: Mapping[str, Any]) -> None:
         """Adds members to the checkpoint's own metadata."""
-        self._native.metadata(_object("metadata", members))
+        self._native.metadata(json_object("metadata", members))
 
     def add(self, name: str, item: Any, **options: Any) -> None:
         """Adds an item: `Json`, `Files`, or else a pytree."""
@@ -447,24 +407,3 @@ def _likes(items: Any, kinds: Mapping[str, str]) -> dict[str, Any]:
     if not all(isinstance(name, str) for name in likes):
         raise _arguments.wrong("items", items, "names of items, or templates by name")
     return likes
-
-
-def _text(name: str, value: Any) -> str:
-    try:
-        return json.dumps(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{name} cannot be said in JSON: {error}") from None
-
-
-def _object(name: str, value: Any) -> str:
-    if not isinstance(value, Mapping):
-        raise _arguments.wrong(name, value, "a dict that JSON can say")
-    return _text(name, dict(value))
-
-
-def _bytes(data: Any) -> bytes:
-    if isinstance(data, str):
-        return data.encode()
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise _arguments.wrong("a file", data, "bytes or text")
-    return bytes(data)

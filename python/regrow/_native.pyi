@@ -210,8 +210,16 @@ class AsyncSaver:
     def wait_for_room(self, when_busy: str) -> float:
         """Waits until a save need not wait for an earlier one; seconds."""
 
-    def save_items(self, items: ItemsSave, copy: str, check_source: bool, seconds: float, waited: float) -> SaveHandle:
-        """Adds the trees that `items` keeps to it, as they are now, and commits it."""
+    def save_items(
+        self,
+        items: ItemsSave,
+        copy: str,
+        check_source: bool,
+        seconds: float,
+        waited: float,
+        before_commit: Callable[[], object] | None = None,
+    ) -> SaveHandle:
+        """Adds the trees that `items` keeps to it, as they are now, and commits it once `before_commit` is done."""
 
 @final
 class ItemsSave:

@@ -5,6 +5,7 @@
 #[cfg(test)]
 mod common;
 
+use ::regrow::engine::{ItemsOptions, ItemsSave, WHOLE};
 use common::{orbax, regrow, saved, text};
 
 #[test]
@@ -163,4 +164,19 @@ fn json_takes_no_more_memory_than_the_table() {
     let (json, printed) = peak_and_output(&["ls", "--json", text(&path)]);
     assert!(lines > 30 * LEAVES && printed > 300 * LEAVES, "{lines} {printed}");
     assert!(json < table + (8 << 20), "{} MiB for JSON, {} MiB for a table", json >> 20, table >> 20);
+}
+
+#[test]
+fn files_that_a_handler_has_written_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let save = ItemsSave::begin(&path, ItemsOptions::default()).unwrap();
+    std::fs::write(save.folder(WHOLE).unwrap().join("own.txt"), b"1").unwrap();
+    save.handler(WHOLE, "my.Handler");
+    save.commit().unwrap();
+    for (command, says) in [("ls", "0 leaves"), ("verify", "sound: 0 leaves")] {
+        let run = regrow([command, text(&path)]);
+        assert!(run.code == 0 && run.stdout.contains(says), "{run:?}");
+        assert!(run.stderr.contains("files of my.Handler, which reads them: own.txt"), "{run:?}");
+    }
 }

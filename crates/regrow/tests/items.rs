@@ -459,7 +459,8 @@ fn a_checkpoint_is_what_a_handler_has_written() {
         assert!(opened.tree().is_empty() && opened.description().variant == "files");
         let notes = opened.description().notes.join("\n");
         assert!(notes.contains("my.module.Handler") && notes.contains("deep/, own.txt"), "{notes}");
-        assert!(regrow::verify(&at).unwrap().is_ok());
+        let report = regrow::verify(&at).unwrap();
+        assert!(report.is_ok() && report.notes.iter().any(|note| note.contains("own.txt")), "{report:?}");
         assert_eq!(
             save_files(&at, &[], ItemsOptions::default()).unwrap_err().kind(),
             ErrorKind::AlreadyExists
@@ -476,6 +477,8 @@ fn a_checkpoint_is_what_a_handler_has_written() {
         assert_eq!(names_in(&at), ["_CHECKPOINT_METADATA", "commit_success.txt", "other"]);
         at.store().delete(b"other").unwrap();
         assert_eq!(regrow::open(&at).unwrap_err().kind(), ErrorKind::Corrupt);
+        save_files(&at, &[], overwriting()).unwrap();
+        assert!(regrow::open(&at).unwrap().tree().is_empty());
     }
 }
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .._async import AsyncSaver
 from .._options import OrbaxOptions
 from .._save import save as save_pytree
 from . import _leaf_args, _read, _settings
@@ -45,26 +44,11 @@ class OwnHandler(AsyncCheckpointHandler):
         """As `plan`, when those leaves have been written: with placeholders in their places."""
         raise NotImplementedError
 
-    def begin(
-        self,
-        directory: Any,
-        args: Any,
-        *,
-        overwrite: bool,
-        saver: AsyncSaver | None,
-        planned: tuple[Any, dict[str, Any]] | None = None,
-    ) -> list[Any]:
-        """Saves at a path what was planned; with a `saver` in the background, with a future of it."""
-        tree, options = self.plan(args) if planned is None else planned
-        if saver is None:
-            save_pytree(directory, tree, progress=False, overwrite=overwrite, **options)
-            return []
-        return [SaveFuture(saver.save(directory, tree, when_busy="queue", overwrite=overwrite, **options))]
-
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves at a path, over an empty folder or what is there."""
+        tree, options = self.plan(self.save_arguments(*args, **kwargs))
         with as_orbax():
-            self.begin(directory, self.save_arguments(*args, **kwargs), overwrite=True, saver=None)
+            save_pytree(directory, tree, progress=False, overwrite=True, **options)
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Saves, with nothing left to do afterwards."""
@@ -185,18 +169,6 @@ class PyTreeCheckpointHandler(OwnHandler):
     def typestr(cls) -> str:
         """The original's, for its readers."""
         return f"{HANDLERS}.pytree_checkpoint_handler.PyTreeCheckpointHandler"
-
-
-class SaveFuture:
-    """A save of the engine in the background."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def result(self, timeout: float | None = None) -> None:
-        """Waits for it, and raises what went wrong."""
-        with as_orbax():
-            self._handle.wait(timeout)
 
 
 def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:

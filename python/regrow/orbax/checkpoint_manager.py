@@ -18,6 +18,7 @@ from typing import Any, Self
 from .._async import AsyncSaver
 from .._errors import InvalidArgumentError
 from . import _manager_policies, _saving
+from ._background import Background
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError, as_orbax
 from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
@@ -28,7 +29,6 @@ from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
 from ._manager_saves import Followed, Tracked
 from .checkpoint_args import is_args
 from .checkpoint_managers import PolicyCheckpointInfo
-from .checkpointers import Background
 from .metadata import RootMetadata
 from .multihost import reached_preemption
 from .options import AsyncOptions

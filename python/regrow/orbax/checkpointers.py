@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
 from typing import Any, Self
 
 from .._async import AsyncSaver
 from . import _composite, _saving, metadata
+from ._background import Background
 from ._errors import DestinationExistsError, as_orbax
 from ._paths import absolute, as_path, is_temporary
 from ._standard_handlers import (
@@ -214,51 +214,6 @@ class AsyncCheckpointer(Checkpointer):
             self.wait_until_finished()
         finally:
             super().close()
-
-
-class Background:
-    """One task in a thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def run(self, task: Any, then: Any = None) -> None:
-        """Begins a task; the one before has been waited for."""
-
-        def work() -> None:
-            try:
-                task()
-                if then is not None:
-                    then()
-            except BaseException as error:
-                self._error = error
-
-        # Not a daemon: the program waits for it at its end.
-        self._thread = threading.Thread(target=work, name="regrow.orbax save")
-        self._thread.start()
-
-    def is_busy(self) -> bool:
-        """Whether it is running."""
-        thread = self._thread
-        return thread is not None and thread.is_alive()
-
-    def wait(self) -> None:
-        """Waits for it, and raises what went wrong, once."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
-        self.check()
-
-    def check(self) -> None:
-        """Raises what went wrong, once."""
-        if self.is_busy():
-            return
-        with self._lock:
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
 
 
 class PyTreeCheckpointer(Checkpointer):

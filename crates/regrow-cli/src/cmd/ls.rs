@@ -76,6 +76,10 @@ impl Ls {
         } else {
             print(out, leaves(), self.long)?;
         }
+        if checkpoint.tree().is_empty() {
+            // What there is instead of leaves.
+            checkpoint.description().notes.iter().for_each(|note| out::warn(&format!("note: {note}")));
+        }
         // The process ends here, and with it goes the memory, at once instead of leaf by leaf.
         std::mem::forget(checkpoint);
         Ok(Exit::Fine)

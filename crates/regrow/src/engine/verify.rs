@@ -202,6 +202,10 @@ impl Checkpoint {
         let is_found = |what: &String| findings.iter().any(|finding| finding.error.what() == what);
         let warnings = if has_rest { self.description().warnings.as_slice() } else { &[] };
         notes.extend(warnings.iter().filter(|warning| !is_found(warning)).cloned());
+        if has_rest && self.tree().is_empty() {
+            // What there is instead of leaves, and was not looked at.
+            notes.extend(self.description().notes.iter().cloned());
+        }
         Ok(VerifyReport {
             findings,
             leaf_count: self.tree().len(),

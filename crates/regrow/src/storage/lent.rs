@@ -12,7 +12,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::{Publication, UNCOMMITTED_MARK, is_bookkeeping};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::{make_folders, random_name, sync_folder};
 
@@ -92,6 +92,11 @@ impl Lent {
         if let Some(folder) = publication.local_folder() {
             for name in &names {
                 let (from, to) = (self.path.join(name), folder.join(name));
+                if fs::symlink_metadata(&to).is_ok() {
+                    return Err(Error::new(ErrorKind::AlreadyExists, "the same file is written twice")
+                        .in_file(from)
+                        .help("the checkpoint has a file of this name: give this one another name"));
+                }
                 fs::rename(&from, &to).map_err(|error| Error::io("cannot move", &from, error))?;
             }
             fs::remove_dir_all(&self.path)

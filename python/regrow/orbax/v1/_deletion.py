@@ -118,12 +118,21 @@ def _check_root(path: Any) -> None:
         )
 
 
+def _sync_folder(path: Any) -> None:
+    """Waits until what a folder lists is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _remove(path: Any) -> bool:
     """Removes a folder, which has no name any more as soon as that begins."""
     if _saving.is_primary():
         aside = path.parent / f"{path.name}{TMP_DIR_SUFFIX}-deleted-{uuid.uuid4().hex}"
         os.rename(path, aside)
-        _saving.sync_folder(path.parent)
+        _sync_folder(path.parent)
         shutil.rmtree(aside)
     return True
 
@@ -166,7 +175,7 @@ def _remove_item(path: Any, name: str, told: dict[str, Any]) -> bool:
         shutil.rmtree(path / name, ignore_errors=not (path / name).exists())
         _write_json(path / METADATA, told)
         (path / RECORD).unlink()
-        _saving.sync_folder(path)
+        _sync_folder(path)
     return True
 
 
@@ -244,7 +253,7 @@ def _write_json(file: Any, value: dict[str, Any], mode: int | None = None) -> No
             os.fsync(stream.fileno())
         os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else mode or 0o644)
         os.replace(name, target)
-        _saving.sync_folder(target.parent)
+        _sync_folder(target.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

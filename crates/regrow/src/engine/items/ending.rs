@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{ItemsSave, State, WHOLE};
+use super::{ItemsSave, Rest, State, WHOLE};
 use crate::commit::note_of_files;
 use crate::engine::SaveReport;
 use crate::engine::together::commit_together;
@@ -89,7 +89,7 @@ impl ItemsSave {
 /// Puts the files of a checkpoint that is itself an item where they belong, when every process has written its own.
 fn settle(state: &mut State, publication: &dyn Publication) -> Result<()> {
     for lent in std::mem::take(&mut state.lent) {
-        state.files = lent.settle(publication, OF_THE_WHOLE)?;
+        state.files = Some(lent.settle(publication, OF_THE_WHOLE)?);
     }
     Ok(())
 }
@@ -101,8 +101,11 @@ fn write_rest(
     began_nsecs: Option<u64>,
     publication: &dyn Publication,
 ) -> Result<()> {
-    if state.is_complete {
-        return Ok(());
+    let marker = format!("{COMMIT_TEXT}{}", state.files.as_deref().map(note_of_files).unwrap_or_default());
+    match state.rest {
+        Rest::Nothing => return Ok(()),
+        Rest::Marker => return publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes()),
+        Rest::All => {}
     }
     let is_item = |item: &str| item != WHOLE && !state.marked.iter().any(|marked| marked == item);
     for (item, _) in state.handlers.iter().filter(|(item, _)| is_item(item)) {
@@ -111,12 +114,9 @@ fn write_rest(
     if v1 {
         publication.write(V1_MARKER_FILE, b"")?;
     }
-    let (item_handlers, note) = match state.handlers.as_slice() {
-        [(item, handler)] if item == WHOLE => {
-            let handler = handler.clone().map_or(ItemHandlers::None, ItemHandlers::One);
-            (handler, note_of_files(&state.files))
-        }
-        many => (ItemHandlers::Many(many.to_vec()), String::new()),
+    let item_handlers = match state.handlers.as_slice() {
+        [(item, handler)] if item == WHOLE => handler.clone().map_or(ItemHandlers::None, ItemHandlers::One),
+        many => ItemHandlers::Many(many.to_vec()),
     };
     let about = CheckpointMetadata {
         item_handlers,
@@ -127,7 +127,7 @@ fn write_rest(
         ..CheckpointMetadata::default()
     };
     publication.write(CHECKPOINT_METADATA_FILE, &about.to_json()?)?;
-    publication.write(COMMIT_SUCCESS_FILE, format!("{COMMIT_TEXT}{note}").as_bytes())
+    publication.write(COMMIT_SUCCESS_FILE, marker.as_bytes())
 }
 
 /// As Orbax: of the checkpoint's folder, and of those of its items.

@@ -127,10 +127,10 @@ struct State {
     /// Names that were given away, of items and of parts of items, and for what.
     taken: Vec<(String, Taken)>,
     lent: Vec<Lent>,
-    /// Of a checkpoint that is itself one item of files: the names right in it.
-    files: Vec<String>,
-    /// Whether the layout of a checkpoint that is itself a pytree has written all that is in it.
-    is_complete: bool,
+    /// Of a checkpoint that has files which no layout knows: the names right in it.
+    files: Option<Vec<String>>,
+    /// What the layout of a checkpoint that is itself a pytree has left to write.
+    rest: Rest,
     /// Items that have a marker of their own already.
     marked: Vec<String>,
     custom_metadata: Map<String, Value>,
@@ -138,6 +138,17 @@ struct State {
     tree_count: usize,
     leaf_count: usize,
     data_bytes: u64,
+}
+
+/// What is left to write when all items are there.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Rest {
+    /// The documents of the whole.
+    #[default]
+    All,
+    /// Its marker.
+    Marker,
+    Nothing,
 }
 
 impl ItemsSave {
@@ -391,7 +402,7 @@ impl ItemsSave {
         if name == WHOLE {
             check_item(file)?;
             let first = file.split('/').next().unwrap_or(file);
-            self.state().files.push(first.to_owned());
+            self.state().files.get_or_insert_default().push(first.to_owned());
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! An item that is a pytree: any layout writes it, into a folder of the one publication.
 
-use super::{ItemsSave, WHOLE};
+use super::{ItemsSave, Rest, WHOLE};
 use crate::engine::checks::{check_options, check_rules};
 use crate::engine::save::{as_written, data_len_bytes};
 use crate::engine::together::write_together;
@@ -8,6 +8,7 @@ use crate::engine::{AboutCheckpoint, Layout, OrbaxOptions, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::item_files;
 use crate::formats::orbax::checkpoint_metadata::{OF_THE_WHOLE, PYTREE_HANDLER, V1_PYTREE_HANDLER};
+use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::formats::regrow::manifest;
 use crate::location::Location;
 use crate::storage::Target;
@@ -30,8 +31,10 @@ impl ItemsSave {
         let at = if name == WHOLE { self.at.clone() } else { self.at.join(name) };
         let part = match format.target(&at, &own) {
             Target::Folder if name == WHOLE => {
-                self.state().is_complete = true;
-                Within::folder(whole, name, &[])
+                // What regrow.json has a checksum of is the layout's to write.
+                let has_checksums = matches!(own.layout, Layout::Regrow(_));
+                self.state().rest = if has_checksums { Rest::Nothing } else { Rest::Marker };
+                Within::folder(whole, name, if has_checksums { &[] } else { &[COMMIT_SUCCESS_FILE] })
             }
             _ if name == WHOLE => {
                 return Err(Error::unsupported(format!(
