@@ -124,6 +124,29 @@ def test_options_that_change_what_is_done_here(tmp_path: Path) -> None:
         ours.save(tmp_path / "z", {"w": jnp.zeros(2)})
 
 
+def test_the_layout_of_regrow(tmp_path: Path) -> None:
+    """The one switch holds for v1, too; the original loads what is written then."""
+    tree = {"w": jnp.arange(8.0), "n": np.arange(3)}
+    context = ours.Context()
+    context.array.saving.storage_options.chunk_byte_size = 16
+    regrow.orbax.use_layout("regrow")
+    try:
+        with context:
+            ours.save(tmp_path / "x", tree, custom_metadata={"by": "me"})
+            ours.partial.save(tmp_path / "y", tree)
+        ours.save_checkpointables_async(tmp_path / "z", {"a": tree, "b": {"c": 1}}).result()
+        ours.partial.finalize(tmp_path / "y")
+    finally:
+        regrow.orbax.use_layout("orbax")
+    assert all((tmp_path / name / "state" / "model.safetensors").exists() for name in "xy")
+    assert ours.delete(tmp_path / "z", checkpointable_name="b")
+    for v1 in MODULES.values():
+        assert_same(v1.load(tmp_path / "x"), tree)
+        assert_same(v1.load(tmp_path / "y", tree), tree)
+        assert_same(v1.load_checkpointables(tmp_path / "z")["a"], tree)
+        assert v1.metadata(tmp_path / "x").metadata["w"].storage_metadata.chunk_shape == (4,)
+
+
 # ---- targets and layouts --------------------------------------------------------------------------------------
 
 

@@ -112,8 +112,9 @@ def publish(
         )
     path = absolute(path)
     _deletion.refuse_pending(path)
-    orbax = _pytrees.save_plan(None, context)[1]["orbax"]
-    save = ItemsSave(str(path), layout="orbax", orbax=orbax, overwrite=overwrite, metadata=custom)
+    keywords = _pytrees.save_plan(None, context)[1]
+    form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
+    save = ItemsSave(str(path), overwrite=overwrite, metadata=custom, **form)
     try:
         if metrics is not None:
             save.metrics(metrics)
