@@ -72,6 +72,10 @@ class LettersHandler(WordsHandler):
     kind = Letters
 
 
+class LoudHandler(WordsHandler):
+    """Another one for `Words`."""
+
+
 class Counter:
     """An object that saves itself."""
 
@@ -124,7 +128,7 @@ def test_handlers_of_ones_own(tmp_path: Path, writer: str, reader: str) -> None:
         assert counter.at == 4
         with pytest.raises(ValueError, match="StatefulCheckpointable"):
             other.load_checkpointables(tmp_path / "x")
-    with context(other, a=LettersHandler):
+    with context(other, WordsHandler, a=LettersHandler):
         assert other.load_checkpointables(tmp_path / "x", {"a": None})["a"] == Letters("hi")
 
 
@@ -149,6 +153,10 @@ def test_registries(tmp_path: Path, v1: Any) -> None:
         with pytest.raises(ValueError):
             v1.save_checkpointables(tmp_path / "x", {name: TREE})
     assert not list(tmp_path.iterdir())
+    with context(v1, WordsHandler, LoudHandler, a=WordsHandler):
+        v1.save_checkpointables(tmp_path / "x", {"a": Words("by name"), "b": Words("by the last that can")})
+    handlers = json.loads((tmp_path / "x" / "_CHECKPOINT_METADATA").read_text())["item_handlers"]
+    assert handlers["a"].endswith(".WordsHandler") and handlers["b"].endswith(".LoudHandler")
 
 
 def test_a_handler_that_is_registered_globally(tmp_path: Path) -> None:
@@ -170,6 +178,18 @@ def test_a_handler_that_fails_leaves_nothing(tmp_path: Path, tree: dict[str, Any
     with context(ours, WordsHandler), pytest.raises(OSError, match="background has failed"):
         ours.save_checkpointables_async(tmp_path / "x", {"a": Words("broken"), **tree}).result()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_step_that_fails_is_told_once(tmp_path: Path) -> None:
+    with context(ours, WordsHandler), ours.training.Checkpointer(tmp_path / "run") as checkpointer:
+        checkpointer.save_checkpointables_async(1, {"a": Words("broken")})
+        with pytest.raises(OSError, match="background has failed"):
+            checkpointer.wait()
+        begun = checkpointer.save_checkpointables_async(1, {"a": Words("broken")})
+        with pytest.raises(OSError, match="background has failed"):
+            begun.result()
+        assert checkpointer.save_checkpointables(1, {"a": Words("well")})
+        assert [found.step for found in checkpointer.checkpoints] == [1]
 
 
 def test_messages_of_protocol_buffers(tmp_path: Path) -> None:

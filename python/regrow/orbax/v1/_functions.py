@@ -112,8 +112,9 @@ def publish(
         )
     path = absolute(path)
     _deletion.refuse_pending(path)
-    orbax = _pytrees.save_plan(None, context)[1]["orbax"]
-    save = ItemsSave(path, layout="orbax", orbax=orbax, overwrite=overwrite, metadata=custom)
+    keywords = _pytrees.save_plan(None, context)[1]
+    form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
+    save = ItemsSave(path, overwrite=overwrite, metadata=custom, **form)
     try:
         if metrics is not None:
             save.metrics(metrics)
@@ -271,6 +272,8 @@ def _pytree_of(path: Any, name: str | None) -> tuple[Any, str | None]:
     found = [one for one in _checkpointables.names_in(path, requested=requested) if _pytrees.is_pytree(path / one)]
     if name == AUTO:
         found.sort(key=lambda one: one != STATE)
+        if not found and not _is_marked(path):
+            _refuse_several(path)
         if not found and isinstance(read_step_metadata(path).item_handlers, dict):
             raise InvalidLayoutError(
                 f"{path} has no pytree among its checkpointables\n  help: use load_checkpointables()", file=str(path)
@@ -298,12 +301,25 @@ def _composite(path: Any) -> Any:
     path = _checkpointables.refuse_incomplete(path)
     if not path.is_dir() or _pytrees.is_pytree(path):
         raise InvalidLayoutError(f"{path} is one pytree\n  help: use load() or metadata()", file=str(path))
-    marked = any((path / mark).exists() for mark in _MARKS)
-    if not marked and any((child / mark).exists() for child in path.iterdir() for mark in _MARKS):
-        raise InvalidLayoutError(f"{path} is a folder of checkpoints\n  help: give the path of one", file=str(path))
-    if not marked and not item_names(path):
-        raise InvalidLayoutError(f"{path} has no checkpointables by name\n  help: use load()", file=str(path))
+    if not _is_marked(path):
+        _refuse_several(path)
+        if not item_names(path):
+            raise InvalidLayoutError(f"{path} has no checkpointables by name\n  help: use load()", file=str(path))
     return path
+
+
+def _is_marked(path: Any) -> bool:
+    return any((path / mark).exists() for mark in _MARKS)
+
+
+def _refuse_several(path: Any) -> None:
+    """Refuses a folder of checkpoints.
+
+    Raises:
+        InvalidLayoutError: for such a folder.
+    """
+    if any(_is_marked(child) for child in path.iterdir()):
+        raise InvalidLayoutError(f"{path} is a folder of checkpoints\n  help: give the path of one", file=str(path))
 
 
 _MARKS = (CHECKPOINT_METADATA_FILENAME, ORBAX_CHECKPOINT_INDICATOR_FILE)
@@ -350,7 +366,7 @@ def _of_checkpoint(path: Any, found: Any) -> CheckpointMetadata[Any]:
 def is_orbax_checkpoint(path: Any) -> bool:
     """Whether there is a checkpoint of Orbax: not a part of one, and not a folder of several."""
     path = as_path(path)
-    if not path.is_dir() or is_temporary(path) or any((path.parent / mark).exists() for mark in _MARKS):
+    if not path.is_dir() or is_temporary(path) or _is_marked(path.parent):
         return False
     return any((path / mark).exists() for mark in (*_MARKS, PYTREE_METADATA_FILE))
 

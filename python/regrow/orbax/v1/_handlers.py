@@ -51,7 +51,7 @@ class PyTreeHandler(CheckpointableHandler[Any, Any]):
         tree, options = _pytrees.save_plan(checkpointable, self._context)
         path = await directory.await_creation()
         with as_orbax():
-            save_pytree(str(path), tree, layout="orbax", progress=False, overwrite=True, **options)
+            save_pytree(str(path), tree, progress=False, overwrite=True, **options)
         return _nothing()
 
     async def load(self, directory: Any, abstract_checkpointable: Any = None) -> Awaitable[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..._options import OrbaxOptions
-from .. import _leaf_args, _read, _replicas, _standard_handlers
+from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
 from .._jax import jax
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
@@ -56,19 +56,25 @@ def save_plan(tree: Any, context: Context) -> tuple[Any, dict[str, Any]]:
         save_args = jax.tree_util.tree_map_with_path(lambda keys, leaf: _save_args(keys, leaf, storage, scoped), tree)
         rules = _standard_handlers._chunking(save_args)
         tree = _standard_handlers._cast(tree, save_args)
-    options = OrbaxOptions(
-        v1=True,
-        use_ocdbt=saving.use_ocdbt,
-        use_zarr3=saving.use_zarr3,
-        ocdbt_target_data_file_size=saving.ocdbt_target_data_file_size or None,
-        chunk_byte_size=storage.chunk_byte_size,
-        shard_axes=storage.shard_axes or (),
-        rich_types=bool(getattr(context.pytree.saving.pytree_metadata_options, "support_rich_types", False)),
-        write_sharding=saving.enable_write_sharding_file,
-        write_array_metadatas=saving.array_metadata_store is not None,
-        per_leaf=rules,
-    )
-    keywords: dict[str, Any] = {"orbax": options}
+    chunks: dict[str, Any] = {
+        "chunk_byte_size": storage.chunk_byte_size,
+        "shard_axes": storage.shard_axes or (),
+        "per_leaf": rules,
+    }
+    keywords: dict[str, Any] = {"layout": _settings.layout()}
+    if keywords["layout"] == "orbax":
+        keywords["orbax"] = OrbaxOptions(
+            v1=True,
+            use_ocdbt=saving.use_ocdbt,
+            use_zarr3=saving.use_zarr3,
+            ocdbt_target_data_file_size=saving.ocdbt_target_data_file_size or None,
+            rich_types=bool(getattr(context.pytree.saving.pytree_metadata_options, "support_rich_types", False)),
+            write_sharding=saving.enable_write_sharding_file,
+            write_array_metadatas=saving.array_metadata_store is not None,
+            **chunks,
+        )
+    else:
+        keywords |= {name: value for name, value in chunks.items() if value}
     if not saving.use_compression:
         keywords["compression"] = "none"
     if context.memory.write_concurrent_bytes is not None:

@@ -66,10 +66,9 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
     _pytrees.check_leaves(state)
     _refuse_saved(session, state)
     tree, keywords = _pytrees.save_plan(state, current())
-    told = {"custom_metadata": custom_metadata or {}, "orbax": dataclasses.asdict(keywords.pop("orbax"))}
+    told = {"custom_metadata": custom_metadata or {}, "whole": _form(keywords)}
     # Sorted by name, parts are in the order of their saves.
     part = session / f"{time.time_ns():020}-{uuid.uuid4().hex}"
-    told["compression"] = keywords.pop("compression", None)
     with as_orbax():
         saving = saver_of_calls().save(str(part), tree, layout="regrow", metadata=told, when_busy="queue", **keywords)
 
@@ -99,6 +98,14 @@ def finalize(path: Any) -> None:
             _publish(final, session)
         shutil.rmtree(session)
     _saving.barrier(f"{final}:finalized", _saving.About.timeout_secs)
+
+
+def _form(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Of the keywords of a save those that say how the whole is written, taken out of them, as JSON has them."""
+    form = {name: keywords.pop(name) for name in list(keywords) if name not in ("budget", "replica_parallel")}
+    if "orbax" in form:
+        form["orbax"] = dataclasses.asdict(form["orbax"])
+    return form
 
 
 def _places(path: Any) -> tuple[Any, Any]:
@@ -157,11 +164,12 @@ def _publish(final: Any, session: Any) -> None:
             leaves[at] = keys, value
             if isinstance(leaf, Leaf) and leaf.kind == "jax_array":
                 shardings[id(value)] = leaf.sharding
-    options: dict[str, Any] = {} if told.get("compression") is None else {"compression": told["compression"]}
+    options: dict[str, Any] = dict(told["whole"] if told else _form(_pytrees.save_plan(None, current())[1]))
+    if "orbax" in options:
+        options["orbax"] = OrbaxOptions(**options["orbax"])
     if jax.process_count() > 1:
         options["job"] = _job.Job.alone()
-    orbax = OrbaxOptions(**told["orbax"]) if told else OrbaxOptions(v1=True, use_zarr3=True)
-    with ItemsSave(str(final), layout="orbax", orbax=orbax, metadata=custom or None, **options) as whole:
+    with ItemsSave(str(final), metadata=custom or None, **options) as whole:
         if leaves:
             _add(whole, from_flattened_with_keypath(list(leaves.values())), shardings)
         whole.commit()
