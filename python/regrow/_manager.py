@@ -52,6 +52,7 @@ class Manager(Reading):
         best: str | None = None,
         keep_best: int | None = None,
         keep_every: int | None = None,
+        keep_closest: int | None = None,
         keep_seconds: float | None = None,
         keep_steps: Iterable[int] = (),
         keep_if: Callable[[Step], bool] | None = None,
@@ -81,6 +82,7 @@ class Manager(Reading):
                 is kept too.
             keep_best: Keep so many of the best.
             keep_every: Keep steps that this divides.
+            keep_closest: Of the steps around each multiple of this, keep the nearest.
             keep_seconds: Keep a step if so many seconds are between it and the last that is kept for this reason.
             keep_steps: Keep these.
             keep_if: Keep the steps of which this function says so.
@@ -98,7 +100,7 @@ class Manager(Reading):
                 done whatever its step. A second SIGTERM ends the program.
             grace: How many seconds that save may take before it is reported as late.
             read_only: Only read: no lock is taken, nothing is deleted, `save` is refused.
-            log: A local file to which each save and restore adds a line of JSON.
+            log: A local file to which each save, restore and deletion adds a line of JSON.
             **options: The keywords of `SaveOptions`, for every save; `overwrite`, `base` and `metadata` are `save`'s
                 own.
 
@@ -116,8 +118,8 @@ class Manager(Reading):
         keep_if = _arguments.function("keep_if", keep_if)
         self._save_if = _arguments.function("save_if", save_if)
         policies = _manager_policies.keep(
-            keep=keep, best=self._metric, keep_best=keep_best, keep_every=keep_every, keep_seconds=keep_seconds,
-            keep_steps=keep_steps, has_keep_if=keep_if is not None,
+            keep=keep, best=self._metric, keep_best=keep_best, keep_every=keep_every, keep_closest=keep_closest,
+            keep_seconds=keep_seconds, keep_steps=keep_steps, has_keep_if=keep_if is not None,
         )  # fmt: skip
         self._when, is_regular = _manager_policies.when(
             every=every, save_steps=save_steps, min_seconds=min_seconds, save_first=save_first
@@ -154,7 +156,7 @@ class Manager(Reading):
     def _begin(self) -> list[int]:
         """Takes the folder, on rank 0; the steps in it."""
         if not self._read_only:
-            self._lock = self._steps.native.lock()
+            self._lock = self._follower.lock = self._steps.native.lock()
             self._steps.native.refresh()
         return [step.number for step in self._steps.all()]
 
@@ -164,24 +166,32 @@ class Manager(Reading):
         """Whether `save` would save this step: for those who would have to prepare something for it.
 
         In a job every process asks for the same steps. With `min_seconds`, `save_if` or `sigterm` rank 0 decides, and
-        the others wait for its word.
+        the others wait for its word; of a signal at any process all hear then.
         """
         number = number_of(step)
-        self._forget_failed()
-        if self._read_only or self._is_closed or number in self._known:
-            return False
+        return not self._read_only and not self._is_closed and self._wants(number)
+
+    def _wants(self, number: int) -> bool:
+        if not self._steps.is_shared:
+            self._forget_failed()
         if self.reached_preemption(number):
             self._flag.set()
 
-        def wants() -> bool:
+        def decide(preempted: list[bool]) -> list[bool]:
+            is_preempted = any(preempted)
+            if number in self._known:
+                return [False, is_preempted]
             since = None if self._last_save is None else time.monotonic() - self._last_save
             latest = max(self._known, default=None)
-            is_preempted = self.preempted and not self._has_saved_preempted
-            if _native.wants_step(self._when, number, latest, since, is_preempted, self.is_saving):
-                return True
-            return self._save_if is not None and bool(self._save_if(number))
+            ends = is_preempted and not self._has_saved_preempted
+            wants = _native.wants_step(self._when, number, latest, since, ends, self.is_saving)
+            return [wants or (self._save_if is not None and bool(self._save_if(number))), is_preempted]
 
-        return bool(self._steps.of_rank_0("should_save", wants)) if self._must_ask else wants()
+        own = self.preempted
+        wants, is_preempted = self._steps.of_all("ask", own, decide) if self._must_ask else decide([own])
+        if is_preempted:
+            self._flag.set()
+        return bool(wants)
 
     def save(
         self,
@@ -222,13 +232,10 @@ class Manager(Reading):
         self._check_may_write()
         if not self._steps.is_shared:
             self._raise_failure()
-        self._forget_failed()
-        if not (is_forced or (replaces and number in self._known) or self.should_save(number)):
+        wants = self._wants(number)
+        if not (is_forced or (replaces and number in self._known) or wants):
             return False
-        if self._steps.is_shared:
-            # Of an earlier save all processes hear at the same point, whichever of them has waited for it longer.
-            self._follower.wait()
-            self._raise_failure()
+        self._check_all_is_well()
         if number in self._known and not replaces:
             help = "say overwrite=True to replace it"
             raise AlreadyExistsError(f"step {number} is there already, in {self.directory}\n  help: {help}", help=help)
@@ -286,14 +293,15 @@ class Manager(Reading):
         """
         number, is_forced = number_of(step), _arguments.flag("force", force)
         self._check_may_write()
-        self.wait()
+        self._follower.wait()
+        self._check_all_is_well()
 
         def delete() -> None:
             self._steps.native.step(number)
             if not is_forced and [step.number for step in self._steps.all()] == [number]:
                 help = "say force=True if it is to go"
                 raise InvalidArgumentError(f"step {number} is the last one\n  help: {help}", help=help)
-            self._steps.delete([number], self._todelete, force=is_forced)
+            self._steps.delete([number], self._todelete, force=is_forced, records=self._records)
 
         self._steps.of_rank_0("delete", delete)
         self._known.discard(number)
@@ -308,13 +316,14 @@ class Manager(Reading):
         """
         number = number_of(step)
         self._check_may_write()
-        self.wait()
+        self._follower.wait()
+        self._check_all_is_well()
 
         def delete() -> None:
             self._steps.native.step(number)
             newer = sorted((step.number for step in self._steps.all() if step.number > number), reverse=True)
             for each in newer:
-                self._steps.delete([each], self._todelete, force=False)
+                self._steps.delete([each], self._todelete, force=False, records=self._records)
 
         self._steps.of_rank_0("roll_back", delete)
         self._known = {known for known in self._known if known <= number}
@@ -392,6 +401,28 @@ class Manager(Reading):
             raise InvalidArgumentError(f"the manager of {self.directory} was closed: make another one")
         if self._read_only:
             raise InvalidArgumentError(f"the manager of {self.directory} only reads: read_only=True was given")
+        if self._follower.is_forked:
+            help = "save in the process that made it"
+            raise InvalidArgumentError(
+                f"the manager of {self.directory} belongs to the process that this one was forked from\n  help: {help}",
+                help=help,
+            )
+
+    def _check_all_is_well(self) -> None:
+        """Raises if an earlier save has failed, or another writer has taken the folder over.
+
+        In a job all processes hear of it here, whichever of them has waited for the save longer.
+        """
+        if self._steps.is_shared:
+            self._follower.wait()
+        self._forget_failed()
+        failure = self._follower.failure()
+        if failure is None and self._lock is not None:
+            try:
+                self._lock.check()
+            except RegrowError as error:
+                failure = error
+        self._steps.agree("settle", failure)
 
     def _raise_failure(self) -> None:
         failure = self._follower.failure()

@@ -10,9 +10,10 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from . import _native
 from ._async import AsyncSave, end_with_program, ended
 from ._errors import RegrowError
 from ._manager_policies import kept
@@ -52,12 +53,19 @@ class Follower:
         self._failed: set[int] = set()
         self._pending = 0
         self._thread: threading.Thread | None = None
+        self.lock: _native.WriterLock | None = None
+        """Of who writes."""
         self._pid = os.getpid()
 
     @property
     def is_busy(self) -> bool:
         """Whether there is something to follow."""
         return self._pending > 0
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process whose it is: it has neither the thread nor the lock."""
+        return self._pid != os.getpid()
 
     def add(self, saved: Saved) -> None:
         """Follows a save."""
@@ -72,7 +80,7 @@ class Follower:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until all is done; whether it is."""
-        if self._pid != os.getpid():
+        if self.is_forked:
             return True
         with self._changed:
             return self._changed.wait_for(lambda: self._pending == 0, timeout)
@@ -91,7 +99,7 @@ class Follower:
     def end(self) -> None:
         """Ends the thread, which has nothing to do any more."""
         thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None and not self.is_forked:
             self._queue.put(None)
             thread.join()
             ended(self)
@@ -130,23 +138,32 @@ class Follower:
             self._records.add("save", saved.step, path, is_bad=True, error=str(error), preempted=preempted)
             raise
         since = time.perf_counter()
-        deleted, left = self._tidy(saved) if self._steps.is_first else ([], [])
+        done: Sequence[Any] = []
+        failure: Exception | None = None
+        try:
+            done = self._tidy(saved) if self._steps.is_first else []
+        except Exception as error:
+            failure = error
+        deleted = [step for step, what, *_ in done if what in ("removed", "moved", "gone")]
+        left = [f"step {step}: {finding[1]}" for step, what, _, _, finding in done if what == "failed" and finding]
         self._records.add(
-            "save", saved.step, path, is_bad=bool(left),
+            "save", saved.step, path, is_bad=bool(left) or failure is not None,
             seconds=report.seconds if report else None, blocked_seconds=saved.blocked_seconds,
             stored_bytes=report.stored_bytes if report else None, data_bytes=report.data_bytes if report else None,
             reused_bytes=(report.reused_bytes or None) if report else None, metrics=saved.metrics or None,
             tidy_seconds=time.perf_counter() - since, checked=self._tidying.check or None, deleted=deleted or None,
-            left=left or None, preempted=preempted,
+            left=left or None, preempted=preempted, error=None if failure is None else str(failure),
         )  # fmt: skip
+        self._steps.record(done, self._records)
+        if failure is not None:
+            raise failure
 
-    def _tidy(self, saved: Saved) -> tuple[list[int], list[str]]:
-        """Steps that were deleted, and why others were left."""
+    def _tidy(self, saved: Saved) -> Sequence[Any]:
+        """What was done with steps that no policy keeps."""
+        if self.lock is not None:
+            self.lock.check()
         keep_if, chosen = self._tidying.keep_if, None
         if keep_if is not None:
             chosen = [step.number for step in self._steps.all() if keep_if(step)]
         policy = kept(self._tidying.policies, chosen)
-        done = self._steps.native.tidy(saved.step, policy, self._tidying.check, self._tidying.todelete)
-        deleted = [step for step, what, *_ in done if what in ("removed", "moved", "gone")]
-        left = [f"step {step}: {finding[1]}" for step, what, _, _, finding in done if what == "failed" and finding]
-        return deleted, left
+        return self._steps.native.tidy(saved.step, policy, self._tidying.check, self._tidying.todelete)

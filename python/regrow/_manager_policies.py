@@ -85,6 +85,7 @@ def keep(
     best: Metric | None,
     keep_best: Any,
     keep_every: Any,
+    keep_closest: Any,
     keep_seconds: Any,
     keep_steps: Any,
     has_keep_if: bool,
@@ -107,6 +108,9 @@ def keep(
     interval = _positive("keep_every", keep_every)
     if interval is not None:
         any_of.append({"every_steps": interval})
+    around = _positive("keep_closest", keep_closest)
+    if around is not None:
+        any_of.append({"closest_steps": around})
     apart = _seconds("keep_seconds", keep_seconds)
     if apart is not None:
         any_of.append({"every_seconds": apart})

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Unpack
 
 from . import _arguments, _native
-from ._errors import NotFoundError
+from ._errors import NotFoundError, PermissionDeniedError
 from ._keywords import LOAD, LoadOptions
 from ._manager_policies import Metric
 from ._manager_records import Records
@@ -128,7 +128,8 @@ class Reading:
             while (step := steps.wait_for_new(step, timeout=3600)) is not None:
                 evaluate(steps.restore(step, like=params))
 
-        The step is not deleted before the next call, or `close`.
+        The step is not deleted before the next call, or `close`; where the folder cannot be written to, that is not
+        to be had, and the log has a warning.
 
         Args:
             after: The step that was seen last.
@@ -143,7 +144,7 @@ class Reading:
             if found is not None and (seen is None or found > seen):
                 # Deleted between two looks: the next one finds another.
                 with contextlib.suppress(NotFoundError):
-                    self._lease = self._steps.native.lease(found)
+                    self._take(found)
                     return found
             left = every if ends is None else min(every, ends - time.monotonic())
             if left <= 0:
@@ -157,6 +158,14 @@ class Reading:
 
     def _settle(self) -> None:
         """Waits for what this manager itself is saving."""
+
+    def _take(self, step: int) -> None:
+        """Keeps a step from being deleted, as far as that can be had."""
+        try:
+            self._lease = self._steps.native.lease(step)
+        except PermissionDeniedError as error:
+            reason = str(error).splitlines()[0]
+            self._records.add("unleased", step, self.directory, is_bad=True, error=reason)
 
     def _let_go(self) -> None:
         lease, self._lease = self._lease, None

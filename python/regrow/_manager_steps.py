@@ -12,6 +12,7 @@ from ._errors import InvalidArgumentError, RegrowError, from_native
 from ._job import NativeJob
 from ._location import Location, place
 from ._manager_policies import Metric
+from ._manager_records import Records
 
 
 class Step(NamedTuple):
@@ -77,22 +78,43 @@ class Steps:
                 raise
             return json.loads(session.broadcast("found", told))
 
+    def of_all(self, what: str, own: Any, decide: Callable[[list[Any]], Any]) -> Any:
+        """What `decide` makes on rank 0 of what each process gives, in every process: something that JSON can say."""
+        if self._job is None:
+            return decide([own])
+        coordinator, (timeout, prefix) = self._job
+        with Session(coordinator, self._place, f"manager-{what}", timeout=timeout, prefix=prefix) as session:
+            given = session.gather("given", json.dumps(own).encode())
+            decided = None if given is None else decide([json.loads(one) for one in given])
+            return json.loads(session.broadcast("decided", json.dumps(decided).encode()))
+
+    def agree(self, what: str, failure: BaseException | None) -> None:
+        """Raises in every process if one of them brings a failure; in that one the failure itself."""
+        if self._job is None:
+            if failure is not None:
+                raise failure
+            return
+        coordinator, (timeout, prefix) = self._job
+        with Session(coordinator, self._place, f"manager-{what}", timeout=timeout, prefix=prefix) as session:
+            try:
+                session.agree("agreed", failure)
+            except RegrowError:
+                if failure is not None:
+                    raise failure from None
+                raise
+
     def tell(self, number: int, failure: RegrowError | None, is_fault: bool) -> RegrowError | None:
         """Tells all processes what became of a restore here; gives the failure of any that is the step's own.
 
         Raises:
             RegrowError: if one of them has failed in another way.
         """
-        if self._job is None:
-            return None
-        coordinator, (timeout, prefix) = self._job
         own = None if failure is None else (is_fault, failure.kind, str(failure))
-        with Session(coordinator, self._place, f"manager-restore-{number}", timeout=timeout, prefix=prefix) as session:
-            told = session.gather("restored", json.dumps(own).encode())
-            # What no other step would spare goes first.
-            failed = sorted(said for said in map(json.loads, told or []) if said is not None)
-            verdict = json.loads(session.broadcast("verdict", json.dumps(failed[0] if failed else None).encode()))
-        if verdict is None:
+        # What no other step would spare goes first.
+        verdict = self.of_all(
+            f"restore-{number}", own, lambda told: min((said for said in told if said is not None), default=None)
+        )
+        if verdict is None or self._job is None:
             return None
         may_pass_over, kind, message = verdict
         error = from_native(kind, message, None, None, None, None)
@@ -137,21 +159,32 @@ class Steps:
         """All that is known of them."""
         return [step_of(found) for found in self.native.list()[0]]
 
-    def delete(self, numbers: Iterable[int], aside: str | None, *, force: bool) -> None:
-        """Deletes steps on rank 0.
+    def delete(self, numbers: Iterable[int], aside: str | None, *, force: bool, records: Records) -> None:
+        """Deletes steps on rank 0, and has it recorded.
 
         Raises:
             InvalidArgumentError: if somebody reads one of them, without `force`.
             RegrowError: if one of them could not be deleted.
         """
-        wanted = list(numbers)
-        for step, what, _, _, finding in self.native.delete(wanted, aside, force):
+        done = self.native.delete(list(numbers), aside, force)
+        self.record(done, records)
+        for step, what, _, _, finding in done:
             if what == "leased":
                 help = "wait for its reader, or say force=True"
                 raise InvalidArgumentError(f"step {step} is being read\n  help: {help}", help=help)
             if what == "failed" and finding is not None:
                 raise _error_of(finding)
         self.native.refresh()
+
+    def record(self, done: Sequence[Any], records: Records) -> None:
+        """A record of each deletion; none of what was not there, or stays for its reader."""
+        for step, what, stored_bytes, moved_to, finding in done:
+            if what in ("removed", "moved", "failed"):
+                records.add(
+                    "delete", step, self.at(self.native.name(step)).url, is_bad=finding is not None,
+                    bytes=stored_bytes if what == "removed" else None, moved_to=moved_to,
+                    error=finding[1] if finding else None,
+                )  # fmt: skip
 
     def _own_numbers(self) -> list[int]:
         return [found[0] for found in self.native.list()[0]]

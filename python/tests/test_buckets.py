@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -92,6 +93,34 @@ def test_errors_say_what_is_wrong_and_no_secret(options: dict[str, str]) -> None
         assert said in str(caught.value), caught.value
         assert SECRET not in str(caught.value) and SECRET not in repr(caught.value)
     assert SECRET not in repr(regrow.Location("s3://runs/x", **options))
+
+
+def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3Bucket) -> None:
+    root = regrow.Location("s3://runs/manager", **options)
+    with regrow.Manager(root, keep=2, best="loss:min", background=False) as steps:
+        with regrow.Manager(root, read_only=True) as reader:
+            for step in (1, 2, 3, 4):
+                assert steps.save(step, tree(), metrics={"loss": abs(step - 2)})
+                assert reader.wait_for_new(step - 1, timeout=30) == step
+                # The step before was being read when it was to go.
+            assert (steps.latest, steps.best) == (4, 2)
+        assert steps.steps == [2, 3, 4]
+        assert not s3.keys("manager/1/"), "nothing of it is left"
+        assert json.loads(s3.get("manager/.regrow/latest.json")) == {"step": 4, "name": "4", "step_count": 3}
+        with pytest.raises(regrow.AlreadyExistsError, match="another writer"):
+            regrow.Manager(root)
+        (data,) = [key for key in s3.keys("manager/4/default/") if key.endswith(".safetensors")]
+        found = s3.get(data)
+        s3.put(data, found[:-1] + bytes([found[-1] ^ 1]))
+        assert same(steps.restore(), tree())
+        assert (steps.restored, [passed.step for passed in steps.passed_over]) == (3, [4])
+        # Somebody has taken its place: it writes no more.
+        s3.put("manager/.regrow/writer.json", b'{"nonce": "other", "until": 4e9, "holder": "elsewhere:1"}')
+        with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
+            steps.save(5, tree())
+    assert json.loads(s3.get("manager/.regrow/writer.json"))["nonce"] == "other"
+    with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
+        regrow.Manager(root)
 
 
 def test_a_forked_child_reads_with_connections_of_its_own(options: dict[str, str]) -> None:

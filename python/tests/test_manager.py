@@ -162,15 +162,27 @@ def test_a_failure_is_raised_by_the_next_call_and_is_no_step(path: Path) -> None
     assert lines[2]["seconds"] > 0
 
 
-def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with manager(path, keep=1, check=True) as steps:
-        steps.save(1, tree(1))
-        steps.save(2, tree(2))
-        steps.wait()
+def test_nothing_is_deleted_for_a_step_that_is_damaged(path: Path) -> None:
+    def keep_if(step: regrow.Step) -> bool:
+        # It is asked when a step is there, before that is read again and others are deleted.
+        if step.number == 3:
+            damage(path / "3")
+        return False
+
+    log = path.parent / "log.jsonl"
+    with manager(path, keep=1, check=True, keep_if=keep_if, log=log) as steps:
+        for step in (1, 2):
+            steps.save(step, tree(step))
+            steps.wait()
         assert steps.steps == [2]
-        damage(path / "2")
-        with pytest.raises(regrow.CorruptError, match="is not what was saved"):
-            steps._steps.native.tidy(2, '{"latest": 1}', True, None)
+        steps.save(3, tree(3))
+        with pytest.raises(regrow.CorruptError, match="step 3 is not what was saved"):
+            steps.wait()
+        assert steps.steps == [2, 3]
+        assert steps.restore()["step"] == 2
+    (line,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["step"] == 3]
+    assert line["stored_bytes"] > 0, "it was saved"
+    assert "is not what was saved" in line["error"]
 
 
 def test_files_that_did_not_change_are_linked(path: Path) -> None:
@@ -186,7 +198,10 @@ def test_files_that_did_not_change_are_linked(path: Path) -> None:
         assert steps.steps == [3]
         assert np.array_equal(steps.restore()["frozen"], state["frozen"])
     assert regrow.verify(path / "3" / "default").ok
-    reused = [json.loads(line).get("reused_bytes", 0) for line in log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert sorted(line["step"] for line in lines if line["event"] == "delete") == [1, 2]
+    assert all(line["bytes"] > 800_000 for line in lines if line["event"] == "delete")
+    reused = [line.get("reused_bytes", 0) for line in lines if line["event"] == "save"]
     assert reused[0] == 0
     assert min(reused[1:3]) >= 0
     assert reused[2] >= 800_000
@@ -223,6 +238,50 @@ def test_one_writer_and_many_readers(path: Path) -> None:
     manager(path).close()
 
 
+def test_a_forked_child_does_not_save_in_its_parents_place(path: Path) -> None:
+    with manager(path) as steps:
+        steps.save(1, tree(1))
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                steps.save(2, tree(2))
+            except regrow.InvalidArgumentError as error:
+                status = 0 if "forked from" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        steps.wait()
+        assert steps.steps == [1]
+
+
+def test_where_nothing_can_be_written_a_job_waits_without_a_lease(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with manager(path) as steps:
+        steps.save(1, tree(1))
+
+    class ReadOnly:
+        """A folder that is mounted read-only: root may write to any other."""
+
+        def __init__(self, native: Any) -> None:
+            self.native = native
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.native, name)
+
+        def lease(self, step: int) -> Any:
+            raise regrow.PermissionDeniedError("cannot write: Read-only file system")
+
+    with manager(path, read_only=True) as reader:
+        monkeypatch.setattr(reader._steps, "native", ReadOnly(reader._steps.native))
+        with caplog.at_level(logging.WARNING, "regrow.manager"):
+            assert reader.wait_for_new() == 1
+        assert reader.restore(1)["step"] == 1
+    (record,) = caplog.records
+    assert record.record["event"] == "unleased"  # type: ignore[attr-defined]
+
+
 def test_when_to_save(path: Path) -> None:
     with manager(path / "a", every=None, save_steps=[3, 5], save_first=True, save_if=lambda step: step == 9) as steps:
         chosen = [step for step in range(12) if steps.should_save(step)]
@@ -236,6 +295,11 @@ def test_when_to_save(path: Path) -> None:
         for step in range(10):
             steps.save(step, tree(step))
         assert steps.steps == [0, 1, 4, 6, 8, 9]
+    with manager(path / "d", background=False, keep_closest=10) as steps:
+        for step in (1, 8, 12, 17, 22, 24):
+            steps.save(step, tree(step))
+        # Nearest to 0, 10 and 20, the newest of equals, and the newest of all.
+        assert steps.steps == [1, 12, 22, 24]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +307,7 @@ def test_when_to_save(path: Path) -> None:
     [
         ({"keep": 0}, "keep=0"),
         ({"every": 0}, "every=0"),
+        ({"keep_closest": 0}, "keep_closest=0"),
         ({"keep_best": 2}, "needs a metric"),
         ({"best": "loss"}, "with its mode"),
         ({"best": ":min"}, "with its mode"),
@@ -382,16 +447,21 @@ def test_jax_says_at_which_step_all_processes_save(tmp_path: Path) -> None:
 
 
 WORKER = """
-import json, sys
+import json, os, signal, sys
 import numpy as np
 import regrow
 rank, folder, path, log = int(sys.argv[1]), *sys.argv[2:]
 job = regrow.Job(regrow.Folder(folder, rank=rank, size=2), timeout=60)
+options = {"job": job, "durable": False, "log": log}
 told = []
-with regrow.Manager(path, keep=1, every=2, job=job, durable=False, log=log) as steps:
+
+def state(step):
+    return {"w": np.arange(8.0), "step": step}
+
+with regrow.Manager(path + "/a", keep=1, every=2, **options) as steps:
     told.append(steps.latest)
     for step in range(5):
-        told.append(steps.save(step, {"w": np.arange(8.0), "step": step}))
+        told.append(steps.save(step, state(step)))
     steps.wait()
     told.append(steps.steps)
     told.append(steps.restore()["step"])
@@ -400,6 +470,27 @@ with regrow.Manager(path, keep=1, every=2, job=job, durable=False, log=log) as s
         steps.restore(7)
     except regrow.NotFoundError as error:
         told.append("no step 7")
+
+# The signal comes to the one that decides nothing.
+with regrow.Manager(path + "/b", every=1000, sigterm=True, **options) as steps:
+    for step in range(1, 5):
+        if (rank, step) == (1, 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        told.append(steps.save(step, state(step)))
+    told.append([steps.preempted, steps.steps])
+
+def fails(step):
+    raise ValueError("of the caller")
+
+# Only rank 0 asks the function, after the save; all hear of its error before the next one.
+with regrow.Manager(path + "/c", keep_if=fails if rank == 0 else len, **options) as steps:
+    told.append(steps.save(1, state(1)))
+    try:
+        steps.save(2, state(2))
+    except (ValueError, regrow.RegrowError) as error:
+        told.append("of the caller" in str(error))
+    steps._follower._tidying = steps._follower._tidying._replace(keep_if=None)
+    told.append(steps.save(2, state(2)))
 print(json.dumps(told))
 """
 
@@ -416,7 +507,14 @@ def test_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
     ]  # fmt: skip
     told = [json.loads(process.communicate(timeout=100)[0]) for process in started]
     assert [process.returncode for process in started] == [0, 0]
-    assert told[0] == told[1] == [None, True, False, True, False, True, [4], 4, 4, "no step 7"]
+    expected: list[Any] = [None, True, False, True, False, True, [4], 4, 4, "no step 7"]
+    expected += [False, True, False, False, [True, [2]], True, True, True]
+    assert told == [expected, expected]
+    for rank in range(2):
+        lines = [json.loads(line) for line in (tmp_path / f"log{rank}").read_text().splitlines()]
+        preempted = [line["step"] for line in lines if line["event"] == "save" and line.get("preempted")]
+        assert preempted == [2], "each has the record of it"
+        assert [line["step"] for line in lines if line["event"] == "delete"] == ([0, 2] if rank == 0 else [])
 
 
 def test_a_failure_that_nobody_saw_ends_the_program_with_1(tmp_path: Path) -> None:

@@ -90,7 +90,11 @@ impl Steps {
     }
 
     fn delete_one(&self, step: &Step, options: &DeleteOptions) -> Result<Deleted> {
-        let _announced = Announced::new(self.root(), &step.name)?;
+        let _announced = match Announced::new(self.root(), &step.name) {
+            // Room is what a deletion makes. Where there is none, no reader can leave a lease either.
+            Err(error) if error.kind() == ErrorKind::StorageFull => None,
+            announced => Some(announced?),
+        };
         // From here on a new reader sees the announcement; one that came before has a lease.
         if !options.also_leased && self.leased()?.contains(&step.number) {
             return Ok(Deleted::Leased);

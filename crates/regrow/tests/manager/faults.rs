@@ -121,11 +121,13 @@ mod calls {
 
     use regrow_testkit::copy_folder;
     use regrow_testkit::trace::{Call, Fault, Run, mark, run, touches, writes};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
 
     const ROOT: &str = "REGROW_TEST_FAULT_ROOT";
     const WORK: &str = "REGROW_TEST_FAULT_WORK";
+    const NO_ROOM: &str = "REGROW_TEST_FAULT_NO_ROOM";
 
     /// EIO, ENOSPC, EACCES, EDQUOT.
     const ERRORS: [i32; 4] = [5, 28, 13, 122];
@@ -141,6 +143,12 @@ mod calls {
         let (Some(root), Ok(work)) = (env::var_os(ROOT), env::var(WORK)) else { return };
         let work = WORKS.into_iter().find(|known| known.name() == work).unwrap();
         let steps = Steps::new(Path::new(&root), None).unwrap();
+        if env::var_os(NO_ROOM).is_some() {
+            // Nothing can be written any more, as on a full disk.
+            signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default()).unwrap();
+            let none = Rlimit { current: Some(0), ..getrlimit(Resource::Fsize) };
+            setrlimit(Resource::Fsize, none).unwrap();
+        }
         mark();
         let done = work.run(&steps);
         mark();
@@ -154,6 +162,25 @@ mod calls {
             if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
         made(&Location::local(folder.path().join("run")));
         folder
+    }
+
+    fn child(root: &Path, work: Work) -> Command {
+        let mut child = Command::new(env::current_exe().unwrap());
+        // What it says goes to a pipe: files are of no length in one of them.
+        child.args(["--exact", "faults::calls::does_what_it_is_told_to", "--nocapture", "--test-threads=1"]);
+        child.env(ROOT, root).env(WORK, work.name());
+        child
+    }
+
+    #[test]
+    fn steps_can_be_deleted_where_there_is_no_room_to_say_so() {
+        let template = template();
+        let root = template.path().join("run");
+        let ended = child(&root, Work::Tidy).env(NO_ROOM, "1").output().unwrap();
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("DONE"), "{ended:?}");
+        let root = Location::local(&root);
+        assert_eq!(Steps::new(&root, None).unwrap().numbers().unwrap(), [3], "{ended:?}");
+        Work::Tidy.check(&root, "no room");
     }
 
     /// How the child ended; `None` where nobody may trace.
@@ -173,9 +200,7 @@ mod calls {
             fs::create_dir_all(root.join(".regrow/deleting")).unwrap();
             fs::write(root.join(".regrow/deleting/1"), r#"{"since": 1, "holder": "x:1"}"#).unwrap();
         }
-        let mut child = Command::new(env::current_exe().unwrap());
-        child.args(["--exact", "faults::calls::does_what_it_is_told_to", "--nocapture", "--test-threads=1"]);
-        child.env(ROOT, &root).env(WORK, work.name());
+        let mut child = child(&root, work);
         let ended = match run(&mut child, chosen, at, fault) {
             Err(error) if error.raw_os_error() == Some(EPERM) => {
                 eprintln!("not tested: this system lets no process be traced ({error})");
