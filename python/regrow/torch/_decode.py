@@ -75,7 +75,7 @@ def leaves_of(tree: Any) -> Iterator[tuple[Keys, int]]:
         keys, node = pending.pop()
         if is_container(node):
             pending.extend(reversed([((*keys, key), child) for key, child in children_of(node)]))
-        elif node is not None:
+        elif node is not None and node is not ...:
             yield keys, node
 
 
@@ -98,6 +98,8 @@ class Decoder:
         Raises:
             CorruptError: if the record does not fit the tree.
         """
+        if node is ...:
+            return ...
         place = pointer(keys)
         entry = self._entries.get(place)
         if entry is None:
@@ -130,7 +132,7 @@ class Decoder:
 
     def _tensor(self, node: Any, entry: Mapping[str, Any]) -> Any:
         if "same" in entry:
-            return self._made[entry["same"]]
+            return self._first(entry["same"])
         if "of" in entry:
             tensor = view_of(self._value_of(self._numbers[entry["of"]]), entry["view"])
         else:
@@ -147,6 +149,15 @@ class Decoder:
         if "parameter" in entry:
             return torch.nn.Parameter(tensor, requires_grad=entry["parameter"])
         return tensor.requires_grad_(entry.get("requires_grad", tensor.requires_grad))
+
+    def _first(self, place: str) -> Any:
+        """The tensor of another place, also where that is not loaded."""
+        if place not in self._made:
+            entry, leaf = self._entries.get(place, {}), self._numbers[place]
+            if "same" in entry or "is" in entry:
+                raise ValueError(f"no tensor stands at {place}")
+            self._made[place] = self._tensor(leaf, entry)
+        return self._made[place]
 
 
 def view_of(base: Any, view: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
-use crate::reads::{CheckFor, Seal, Source, Text, Unreadable};
+use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
 use crate::report::Finding;
 use crate::tree::{LeafInfo, Tree};
 
@@ -25,6 +25,18 @@ pub trait Reader: Debug + Send + Sync {
     /// # Errors
     /// `InvalidArgument` if there is no such leaf; `Corrupt` if what says where it is, is damaged.
     fn source(&self, leaf: usize) -> Result<Source<'_>>;
+
+    /// The bytes from the first element of an array to the last, where they lie in a blob as numbers of this machine:
+    /// also where they have gaps, or their axes another order, which only the layout knows. `None` if they do not.
+    ///
+    /// # Errors
+    /// As [`source`](Self::source).
+    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
+        match self.source(leaf)? {
+            Source::Raw(extent) => Ok(Some(extent)),
+            _ => Ok(None),
+        }
+    }
 
     /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the chunks or byte
     /// ranges that the region meets, and checks all that is checkable of them. What a [`Seal`] vouches for is checked
@@ -126,7 +138,7 @@ pub trait ReaderExt: Reader {
     /// `Unsupported`; `Corrupt` if it is damaged.
     fn check_unknown(&self, leaf: usize) -> Result<()> {
         match self.source(leaf)? {
-            Source::Unreadable(Unreadable { why, seal }) => seal.check().and(Err(why)),
+            Source::Unreadable(Unreadable { why, seal, .. }) => seal.check().and(Err(why)),
             _ => Ok(()),
         }
     }

@@ -90,6 +90,9 @@ pub struct Unreadable<'r> {
     pub why: Error,
     /// What is checked first: of damaged data nobody knows what they were.
     pub seal: Box<dyn Seal + 'r>,
+    /// Whether that is as it should be: what only its own program could make is in the file, and nothing is wrong with
+    /// it.
+    pub is_sound: bool,
 }
 
 /// One checksum over all of a leaf, which can be checked only with all of its stored bytes.

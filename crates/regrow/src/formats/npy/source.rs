@@ -176,7 +176,7 @@ impl Files {
     /// A leaf that cannot be read, for that reason.
     pub fn unreadable<'r>(&'r self, stored: &'r Stored, why: Error) -> Source<'r> {
         let seal = Box::new(Member { files: self, leaf: None, stored });
-        Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal })
+        Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal, is_sound: false })
     }
 
     /// A slice of the file's map; `None` where there are no maps.

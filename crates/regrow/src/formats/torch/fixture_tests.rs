@@ -122,6 +122,16 @@ fn folders_of_pieces_come_back() {
         let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
         assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());
     }
+    // What is no tensor keeps what the tree cannot say, by its place in the whole.
+    let objects = open(&fixture("dcp_objects")).description().objects.clone().unwrap();
+    let objects: Value = serde_json::from_str(&objects).unwrap();
+    assert_eq!(
+        objects["at"],
+        json!({
+            "/things/seen": {"is": "set"}, "/things/at/0/shape": {"is": "size"},
+            "/things/dtype": {"is": "dtype"}, "/big": {"is": "int"},
+        })
+    );
     let whole = checkpoint.reader().source(checkpoint.find("optimizer/state/w/exp_avg").unwrap()).unwrap();
     assert!(matches!(whole, Source::Raw(_)), "{whole:?}");
 }
@@ -239,6 +249,14 @@ fn what_is_refused_is_named_and_the_rest_is_read() {
         notes.contains("10 leaves are refused") && notes.contains("args (argparse.Namespace, byte "),
         "{notes}"
     );
+    // Nothing is wrong with the file; who verifies it is told all the same.
+    let report = checkpoint.verify().unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    let notes = report.notes.join("\n");
+    assert!(
+        notes.contains("10 leaves are refused, and not damaged: args (argparse.Namespace is not"),
+        "{notes}"
+    );
     assert_eq!(checkpoint.read(checkpoint.find("w").unwrap()).unwrap().as_array().unwrap().len_bytes(), 8);
     assert!(!Path::new("harm-was-done").exists());
 }
@@ -285,6 +303,30 @@ fn damage_to_data_is_found_where_there_are_checksums() {
             assert!(open(&path).read(0).is_err() && open(&path).read(1).is_ok());
         }
     }
+}
+
+#[test]
+fn a_folder_of_them_is_listed_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["training.pt", "protocol5.pth", "bad_script.pt"] {
+        std::fs::copy(fixture(name), folder.path().join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    regrow_testkit::copy_folder(&fixture("dcp_one"), &folder.path().join("step-10")).unwrap();
+    let listed = crate::engine::list(folder.path()).unwrap();
+    let found: Vec<_> =
+        listed.iter().map(|each| (each.name.as_str(), each.layout.as_str(), each.state.name())).collect();
+    assert_eq!(
+        found,
+        [
+            ("bad_script.pt", "", "damaged"),
+            ("protocol5.pth", "torch", "committed"),
+            ("step-10", "torch", "committed"),
+            ("training.pt", "torch", "committed"),
+        ]
+    );
+    let error = crate::open(folder.path()).unwrap_err();
+    assert!(error.help_text().unwrap().contains("\"training.pt\", \"step-10\""), "{error}");
 }
 
 #[test]

@@ -212,10 +212,15 @@ impl OpenFile {
     /// The whole file, which is not empty, as a private map, another each time; `None` where the file system has no
     /// maps.
     pub(super) fn map_private(&self) -> io::Result<Option<PrivateMap>> {
-        match PrivateMap::of(&self.file) {
-            Err(error) if has_no_maps(&error) => Ok(None),
-            map => map.map(Some),
-        }
+        private_map(&self.file)
+    }
+}
+
+/// The whole of a file, which is not empty, as a private map; `None` where the file system has no maps.
+pub(super) fn private_map(file: &File) -> io::Result<Option<PrivateMap>> {
+    match PrivateMap::of(file) {
+        Err(error) if has_no_maps(&error) => Ok(None),
+        map => map.map(Some),
     }
 }
 

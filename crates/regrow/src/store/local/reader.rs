@@ -25,8 +25,9 @@ use bytes::Bytes;
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use super::files::private_map;
 use super::folder::FilePlace;
-use super::map::{Residency, map_file};
+use super::map::{PrivateMap, Residency, map_file};
 use super::regular::is_absent;
 use crate::error::{Error, Result};
 use crate::storage::Identity;
@@ -178,6 +179,10 @@ impl Blob for DirectReader {
         let map = map_file(&self.cached, self.len_bytes);
         let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
         Ok(Some(self.map.get_or_init(|| map).clone()))
+    }
+
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
+        private_map(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
     }
 
     /// By a look at the first, the last and two between. True where nobody knows: then they are best read as if they were.
