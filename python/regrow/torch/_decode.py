@@ -153,10 +153,7 @@ class Decoder:
     def _first(self, place: str) -> Any:
         """The tensor of another place, also where that is not loaded."""
         if place not in self._made:
-            entry, leaf = self._entries.get(place, {}), self._numbers[place]
-            if "same" in entry or "is" in entry:
-                raise ValueError(f"no tensor stands at {place}")
-            self._made[place] = self._tensor(leaf, entry)
+            self._made[place] = self._tensor(self._numbers[place], self._entries.get(place, {}))
         return self._made[place]
 
 
@@ -197,6 +194,8 @@ def _numbers(value: Any, entry: Mapping[str, Any]) -> Any:
 
 
 def _dict(value: Any, entry: Mapping[str, Any]) -> Any:
+    if "class" in entry:
+        value = DICTS[entry["class"]](value)
     if "factory" in entry and entry["factory"] is not None:
         value.default_factory = FACTORIES[entry["factory"]]
     for name, told in entry.get("attributes", {}).items():
@@ -207,15 +206,17 @@ def _dict(value: Any, entry: Mapping[str, Any]) -> Any:
     return value
 
 
-_DICTS: dict[str, Callable[[Any], Any]] = {
+DICTS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
     "OrderedDict": collections.OrderedDict,
     "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
+    "Counter": lambda pairs: collections.Counter(dict(pairs)),
 }
+"""Dicts of pairs, or of another dict."""
 
 
 def _pairs(value: Sequence[Sequence[Any]], entry: Mapping[str, Any]) -> Any:
-    return _dict(_DICTS[entry["class"]]([(key, child) for key, child in value]), entry)
+    return _dict([(key, child) for key, child in value], {"class": entry["class"], **entry})
 
 
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {

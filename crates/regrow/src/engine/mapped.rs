@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::load::short_blocks;
 use super::{Checkpoint, RegionOptions};
 use crate::error::Result;
+use crate::formats::ReaderExt;
 use crate::monitor::{Monitor, Stage};
 use crate::reads::{CheckFor, Extent, MappedPlace, PrivateMaps, check_ahead};
 use crate::threads::pool;

@@ -26,18 +26,6 @@ pub trait Reader: Debug + Send + Sync {
     /// `InvalidArgument` if there is no such leaf; `Corrupt` if what says where it is, is damaged.
     fn source(&self, leaf: usize) -> Result<Source<'_>>;
 
-    /// The bytes from the first element of an array to the last, where they lie in a blob as numbers of this machine:
-    /// also where they have gaps, or their axes another order, which only the layout knows. `None` if they do not.
-    ///
-    /// # Errors
-    /// As [`source`](Self::source).
-    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
-        match self.source(leaf)? {
-            Source::Raw(extent) => Ok(Some(extent)),
-            _ => Ok(None),
-        }
-    }
-
     /// Reads `region` of an array leaf into `out`, in C order, little endian; touches only the chunks or byte
     /// ranges that the region meets, and checks all that is checkable of them. What a [`Seal`] vouches for is checked
     /// only when all parts are read, front to back.
@@ -117,6 +105,19 @@ pub trait ReaderExt: Reader {
         match self.source(leaf)? {
             Source::Raw(extent) => extent.view(),
             Source::Memory(bytes) => Ok(Some(bytes)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The bytes from the first element of an array to the last, where they lie in a blob as numbers of this machine, also
+    /// with gaps or in another order of axes; `None` if they do not.
+    ///
+    /// # Errors
+    /// As [`Reader::source`].
+    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
+        match self.source(leaf)? {
+            Source::Raw(extent) => Ok(Some(extent)),
+            Source::Coded(coded) => Ok(coded.span),
             _ => Ok(None),
         }
     }

@@ -159,7 +159,7 @@ impl Files {
             // One inflater goes through a deflated member, so its bands are best read one after the other.
             let is_deflated = stored.method == Method::Deflated;
             let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
-            return Ok(Source::Coded(Coded { working_len_bytes, seal }));
+            return Ok(Source::Coded(Coded { working_len_bytes, seal, span: None }));
         }
         let (start_bytes, end_bytes) =
             (stored.offset_bytes, stored.offset_bytes.saturating_add(stored.stored_len_bytes));

@@ -1,5 +1,6 @@
 //! Against what PyTorch wrote: `fixtures/torch/README.md`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -9,9 +10,9 @@ use crate::array::Region;
 use crate::bytes::checksum::Crc32;
 use crate::error::ErrorKind;
 use crate::formats::ReaderExt;
-use crate::reads::Source;
+use crate::reads::{MappedPlace, Source};
 use crate::tree::{Key, KeyPath, LeafKind, NodeKind};
-use crate::{Checkpoint, OpenOptions};
+use crate::{Checkpoint, OpenOptions, RegionOptions};
 
 fn fixture(name: &str) -> PathBuf {
     regrow_testkit::fixtures().join("torch").join(name)
@@ -210,6 +211,52 @@ fn contiguous_tensors_are_slices_of_the_map() {
     assert!(notes.contains("whole = transposed = slice"), "{notes}");
     assert_eq!(checkpoint.info(1).unwrap().coding.as_ref(), "raw, strided");
     assert!(checkpoint.verify().unwrap().is_ok());
+}
+
+#[test]
+fn leaves_lie_in_private_maps_also_with_gaps_and_in_other_orders() {
+    type Mapped = (Checkpoint, usize, HashMap<String, MappedPlace>);
+    let places = |path: &Path, unverified: bool| -> crate::error::Result<Mapped> {
+        let checkpoint = open(path);
+        let leaves: Vec<usize> = (0..checkpoint.tree().len()).collect();
+        let options = RegionOptions { unverified, ..RegionOptions::default() };
+        let maps = checkpoint.map_private(&leaves, &options)?;
+        let place = |(leaf, place): (usize, &Option<MappedPlace>)| {
+            place.map(|place| (checkpoint.paths()[leaf].to_string(), place))
+        };
+        let places: HashMap<String, MappedPlace> = maps.places.iter().enumerate().filter_map(place).collect();
+        Ok((checkpoint, maps.files.len(), places))
+    };
+    let (checkpoint, files, found) = places(&fixture("views.pt"), false).unwrap();
+    assert_eq!(files, 1);
+    for (path, place) in &found {
+        let leaf = checkpoint.find(path).unwrap();
+        if let Source::Raw(extent) = checkpoint.reader().source(leaf).unwrap() {
+            assert_eq!((place.offset_bytes, place.len_bytes), (extent.offset_bytes, extent.len_bytes));
+        }
+    }
+    assert_eq!(found["whole"], found["transposed"]);
+    assert!(found["slice"].len_bytes < found["whole"].len_bytes);
+    // Numbers of the other byte order are no numbers of this machine.
+    assert_eq!(places(&fixture("big_endian.pt"), false).unwrap().2.into_keys().collect::<Vec<_>>(), ["b"]);
+    // Of a tensor in several pieces no map shows the whole; what lies askew is not shown either.
+    let (checkpoint, _, found) = places(&fixture("dcp_sharded"), false).unwrap();
+    for (leaf, path) in checkpoint.paths().iter().enumerate() {
+        let is_shown = match checkpoint.reader().source(leaf).unwrap() {
+            Source::Raw(extent) => extent.len_bytes > 0 && extent.view().unwrap().is_some(),
+            _ => false,
+        };
+        assert_eq!(found.contains_key(&path.to_string()), is_shown, "{path}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
+    let mut bytes = std::fs::read(fixture("views.pt")).unwrap();
+    let at = places(&fixture("views.pt"), false).unwrap().2["transposed"].offset_bytes as usize;
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let error = places(&path, false).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.place().leaf.is_some(), "{error}");
+    assert!(places(&path, true).is_ok());
 }
 
 #[test]

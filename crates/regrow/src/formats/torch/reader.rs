@@ -244,9 +244,13 @@ impl Reader for TorchReader {
         Ok(match leaf {
             Leaf::View(..) if info.shape.is_empty() => Source::Memory(Bytes::new()),
             Leaf::View(number, tensor) if !tensor.is_contiguous() || swaps(tensor.dtype, self.big_endian) => {
+                let span = match swaps(tensor.dtype, self.big_endian) {
+                    true => None,
+                    false => Some(self.span_of(*number, tensor)?),
+                };
                 let seal = Whole { storage: self.storage(*number)?, file: &self.file };
                 let working_len_bytes = Some(tensor.span_len_bytes());
-                Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)) })
+                Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)), span })
             }
             Leaf::View(number, tensor) => Source::Raw(self.span_of(*number, tensor)?),
             Leaf::Memory(bytes) => Source::Memory(bytes.clone()),
@@ -257,16 +261,6 @@ impl Reader for TorchReader {
                 Source::Unreadable(Unreadable { why, seal, is_sound: true })
             }
         })
-    }
-
-    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
-        let (info, leaf) = self.leaf(leaf)?;
-        match leaf {
-            Leaf::View(number, tensor) if !info.shape.is_empty() && !swaps(tensor.dtype, self.big_endian) => {
-                self.span_of(*number, tensor).map(Some)
-            }
-            _ => Ok(None),
-        }
     }
 
     fn read_region(&self, leaf: usize, region: &Region, out: &mut [u8]) -> Result<()> {

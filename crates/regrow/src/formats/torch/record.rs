@@ -84,7 +84,7 @@ pub(super) fn of_view(tensor: &Tensor, storage: usize, len_bytes: u64) -> Json {
     }})
 }
 
-/// What is to be known of a dict: what a defaultdict makes, and versions of modules.
+/// What is to be known of a dict: whether it counts, what a defaultdict makes, and versions of modules.
 pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     let (call, name, args) = pickle.call(id)?;
     let mut entry = Map::new();
@@ -92,6 +92,9 @@ pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
         && let Some(("builtins" | "__builtin__", factory)) = pickle.global(factory)
     {
         entry.insert("factory".to_owned(), factory.into());
+    }
+    if name == ("collections", "Counter") {
+        entry.insert("class".to_owned(), "Counter".into());
     }
     if let Some(Value::Dict(attributes)) = call.state.map(|state| pickle.value(state)) {
         for &(key, value) in attributes {

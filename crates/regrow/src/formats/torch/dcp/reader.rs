@@ -14,7 +14,7 @@ use crate::array::{Dtype, Region, Shape};
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::reads::{Coded, Extent, Seal, Source, Unreadable};
+use crate::reads::{Coded, Seal, Source, Unreadable};
 use crate::text::counted;
 use crate::tree::{Key, KeyPath, LeafInfo, LeafKind, NodeKind, Tree, TreeBuilder};
 
@@ -250,14 +250,6 @@ impl Reader for DcpReader {
                 let (why, seal) = (why.duplicate(), Box::new(InIndex));
                 Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true }))
             }
-        }
-    }
-
-    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
-        match (self.leaf(leaf)?.1, self.source(leaf)?) {
-            (Leaf::Object(object, leaf), _) => self.object(*object)?.span(*leaf),
-            (_, Source::Raw(extent)) => Ok(Some(extent)),
-            _ => Ok(None),
         }
     }
 
