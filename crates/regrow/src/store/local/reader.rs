@@ -25,14 +25,13 @@ use bytes::Bytes;
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::files::private_map;
 use super::folder::FilePlace;
-use super::map::{PrivateMap, Residency, map_file};
+use super::map::{Residency, map_file};
 use super::regular::is_absent;
 use crate::error::{Error, Result};
 use crate::storage::Identity;
 use crate::store::buffer::ALIGN_BYTES;
-use crate::store::{Blob, ReadPath, Scratch, Suits};
+use crate::store::{Blob, PrivateMap, ReadPath, Scratch, Suits};
 
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
@@ -182,7 +181,7 @@ impl Blob for DirectReader {
     }
 
     fn map_private(&self) -> Result<Option<PrivateMap>> {
-        private_map(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
+        PrivateMap::of(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
     }
 
     /// By a look at the first, the last and two between. True where nobody knows: then they are best read as if they were.
