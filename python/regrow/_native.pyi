@@ -733,6 +733,8 @@ class Checkpoint:
     def is_replaced(self) -> bool:
         """Whether another checkpoint has taken the path since this one was opened."""
 
+    def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
+        """Private maps of the files of these leaves; for each leaf the number of its map, first byte and length."""
     def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 

@@ -20,6 +20,7 @@ use crate::location::LocationIn;
 use crate::memory::{Destinations, Slab};
 use crate::options::{CastsIn, SaveIn, TemplateIn, load_options, save_options, to_template};
 use crate::regions::{RegionsIn, leaf_regions};
+use crate::safetensors::{MapsOut, maps_out};
 use crate::watch::{WatchIn, watched};
 
 /// Path, stored bytes, number of leaves, bytes of data, seconds, stages (name, seconds, bytes, GB/s), I/O path, reused
@@ -321,6 +322,20 @@ impl Checkpoint {
             let leaf = wanted.get(at).map(|want| want.leaf);
             leaf.and_then(|leaf| self.0.key_path(leaf).ok()).unwrap_or_default()
         })
+    }
+
+    /// Private maps of the files of these leaves, and where each of them lies.
+    fn map_private(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<usize>,
+        unverified: bool,
+        watch: WatchIn,
+    ) -> PyResult<MapsOut> {
+        let maps = watched(py, watch, u64::MAX, |monitor| {
+            self.0.map_private(&leaves, &RegionOptions { unverified, monitor, ..RegionOptions::default() })
+        })?;
+        Ok(maps_out(maps))
     }
 
     /// The leaves that a load would give, -1 where it gives none: positions, kinds, dtypes as wanted, shapes.

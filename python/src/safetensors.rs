@@ -8,11 +8,9 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use regrow::array::Dtype;
-use regrow::formats::safetensors::{
-    FileImage, PrivateMaps, TreeForm, layout, open_as, open_bytes, open_mapped,
-};
-
+use regrow::formats::safetensors::{FileImage, TreeForm, layout, open_as, open_bytes, open_mapped};
 use regrow::location::ToLocation;
+use regrow::reads::PrivateMaps;
 
 use crate::checkpoint::Checkpoint;
 use crate::columns::StructureIn;
@@ -38,7 +36,7 @@ pub fn safetensors_open(py: Python<'_>, path: LocationIn, separator: Option<Stri
 }
 
 /// Maps of the files; for each leaf the number of its map, its first byte and its length in bytes.
-type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
+pub type MapsOut = (Vec<MapBuffer>, Vec<Option<(usize, u64, u64)>>);
 
 /// Opens the same as a flat dict, with its files as private maps; without them where the file system has no maps.
 #[pyfunction]
@@ -52,12 +50,13 @@ pub fn safetensors_open_mapped(py: Python<'_>, path: LocationIn) -> PyResult<(Ch
         })?;
         Ok((checkpoint, maps.into_inner()))
     })?;
-    let maps = maps.map(|PrivateMaps { files, tensors }| {
-        let places =
-            tensors.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));
-        (files.into_iter().map(MapBuffer::new).collect(), places.collect())
-    });
-    Ok((Checkpoint::new(checkpoint), maps))
+    Ok((Checkpoint::new(checkpoint), maps.map(maps_out)))
+}
+
+/// Maps and places in columns.
+pub fn maps_out(PrivateMaps { files, places }: PrivateMaps) -> MapsOut {
+    let places = places.into_iter().map(|place| place.map(|at| (at.file, at.offset_bytes, at.len_bytes)));
+    (files.into_iter().map(MapBuffer::new).collect(), places.collect())
 }
 
 /// The same of a file's bytes, without a copy of them.

@@ -5,6 +5,8 @@ Tiny models with random weights; nothing is fetched. What they write is then rea
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +61,34 @@ for make, config, name in ((AutoModel, bert, "bert"), (AutoModelForCausalLM, gpt
         tmp_path,
     )
     assert is_read_by_safetensors(tmp_path) > 100
+    assert (tmp_path / "gpt2-shards" / "model.safetensors.index.json").exists()
+
+
+def test_models_are_loaded_from_what_regrow_has_saved(tmp_path: Path) -> None:
+    """`from_pretrained` with safetensors itself: shards with an index, and the default layout."""
+    (tmp_path / "program.py").write_text(
+        "import regrow.torch, safetensors\n"
+        + MODELS
+        + """
+for make, config in ((AutoModel, bert), (AutoModelForCausalLM, gpt2)):
+    model = make.from_config(config)
+    shards, one = f"{config.model_type}-shards", f"{config.model_type}-one"
+    regrow.torch.save(shards, model.state_dict(), layout="safetensors", max_shard_size="10KB")
+    regrow.torch.save(one, model.state_dict())
+    for folder in (shards, one):
+        config.save_pretrained(folder)
+        again, told = make.from_pretrained(folder, output_loading_info=True)
+        assert not any(told.values()), told
+        same(model, again)
+        # What from_pretrained has read, regrow reads too.
+        again.save_pretrained(folder + "-theirs")
+        loaded = regrow.torch.load(folder + "-theirs/model.safetensors")
+        state = model.state_dict()
+        assert loaded and all(torch.equal(tensor, state[name]) for name, tensor in loaded.items())
+"""
+    )
+    ended = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "gpt2-shards" / "model.safetensors.index.json").exists()
 
 

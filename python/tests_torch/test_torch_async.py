@@ -104,3 +104,30 @@ def test_a_program_that_ends_saves_first_and_ends_badly_if_it_cannot(tmp_path: P
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1 and f"{tmp_path}/mine" in ended.stderr, ended.stderr
     assert regrow.torch.load(tmp_path / "a")["w"].eq(1).all()
+
+
+def test_a_child_saves_while_its_parent_copies(tmp_path: Path) -> None:
+    """A fork has none of its parent's threads: what was being copied there is none of its business."""
+    program = """
+        import os, sys, threading, torch, regrow, regrow.torch
+        go, plain = threading.Event(), regrow._torch.memory
+
+        def waits(leaf):
+            go.wait()
+            return plain(leaf)
+
+        regrow._torch.memory = waits
+        saving = regrow.torch.async_save(sys.argv[1] + "/parent", {"w": torch.ones(4)})
+        child = os.fork()
+        go.set()
+        if child == 0:
+            regrow.torch.async_save(sys.argv[1] + "/child", {"w": torch.zeros(4)}).wait()
+            sys.exit(7)
+        saving.wait()
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 7, ended.stderr
+    for name, value in (("parent", 1), ("child", 0)):
+        assert regrow.torch.load(tmp_path / name)["w"].eq(value).all()

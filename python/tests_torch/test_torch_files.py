@@ -60,6 +60,7 @@ def address(obj: Any) -> int:
 def test_containers(tmp_path: Path, is_zip: bool) -> None:
     obj = {
         "ordered": collections.OrderedDict(b=1, a=2), "defaults": collections.defaultdict(list, a=[1]),
+        "counts": collections.Counter([2, 4, 4]),
         0: {"0": 1, 0: 2},
         "a/b~": {"c": torch.ones(1)}, "big": [2**63, -(2**80), 10**30], "set": {1, "a"}, "size": torch.Size([2, 3]),
         "torch": [torch.float16, torch.device("cpu"), torch.strided], "text": ["", "ü"], "none": None,

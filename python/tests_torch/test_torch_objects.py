@@ -126,7 +126,9 @@ def test_numbers_bit_for_bit(path: Path) -> None:
 def test_containers_and_keys(path: Path) -> None:
     obj = {
         "ordered": collections.OrderedDict([("b", 1), ("a", 2)]), "defaults": collections.defaultdict(list, a=[1]),
-        "nothing": collections.defaultdict(None, a=1), "odd": collections.defaultdict(int, {1.5: 1, (1, "x"): 2}),
+        "nothing": collections.defaultdict(None, a=1),
+        "counts": [collections.Counter("aab"), collections.Counter({(1, 2): 3})],
+        "odd": collections.defaultdict(int, {1.5: 1, (1, "x"): 2}),
         0: {"0": 1, 0: 2, "~1": 3, "a/b": {"c": torch.ones(1)}, "a": {"b/c": np.ones(1)}},
         "keys": {None: 0, True: 1, 2.5: 2, b"b": 3, (1, 2): 4, 2**70: 5, torch.float16: 6, "s": torch.zeros(2)},
         "point": Point(torch.ones(2), [1]), "sets": [{1, "a", None}, frozenset((1, 2)), set()],

@@ -309,6 +309,7 @@ class StorageReader(_storage.StorageReader):  # type: ignore[misc]
         self._path = path
         self._step = step
         self._asked = Asked(
+            (),
             lambda tensor, _: tensor,
             False,
             _arguments.flag("verify", verify),

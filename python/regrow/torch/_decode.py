@@ -75,7 +75,7 @@ def leaves_of(tree: Any) -> Iterator[tuple[Keys, int]]:
         keys, node = pending.pop()
         if is_container(node):
             pending.extend(reversed([((*keys, key), child) for key, child in children_of(node)]))
-        elif node is not None:
+        elif node is not None and node is not ...:
             yield keys, node
 
 
@@ -98,6 +98,8 @@ class Decoder:
         Raises:
             CorruptError: if the record does not fit the tree.
         """
+        if node is ...:
+            return ...
         place = pointer(keys)
         entry = self._entries.get(place)
         if entry is None:
@@ -130,7 +132,7 @@ class Decoder:
 
     def _tensor(self, node: Any, entry: Mapping[str, Any]) -> Any:
         if "same" in entry:
-            return self._made[entry["same"]]
+            return self._first(entry["same"])
         if "of" in entry:
             tensor = view_of(self._value_of(self._numbers[entry["of"]]), entry["view"])
         else:
@@ -147,6 +149,12 @@ class Decoder:
         if "parameter" in entry:
             return torch.nn.Parameter(tensor, requires_grad=entry["parameter"])
         return tensor.requires_grad_(entry.get("requires_grad", tensor.requires_grad))
+
+    def _first(self, place: str) -> Any:
+        """The tensor of another place, also where that is not loaded."""
+        if place not in self._made:
+            self._made[place] = self._tensor(self._numbers[place], self._entries.get(place, {}))
+        return self._made[place]
 
 
 def view_of(base: Any, view: Mapping[str, Any]) -> Any:
@@ -186,6 +194,8 @@ def _numbers(value: Any, entry: Mapping[str, Any]) -> Any:
 
 
 def _dict(value: Any, entry: Mapping[str, Any]) -> Any:
+    if "class" in entry:
+        value = DICTS[entry["class"]](value)
     if "factory" in entry and entry["factory"] is not None:
         value.default_factory = FACTORIES[entry["factory"]]
     for name, told in entry.get("attributes", {}).items():
@@ -196,15 +206,17 @@ def _dict(value: Any, entry: Mapping[str, Any]) -> Any:
     return value
 
 
-_DICTS: dict[str, Callable[[Any], Any]] = {
+DICTS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
     "OrderedDict": collections.OrderedDict,
     "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
+    "Counter": lambda pairs: collections.Counter(dict(pairs)),
 }
+"""Dicts of pairs, or of another dict."""
 
 
 def _pairs(value: Sequence[Sequence[Any]], entry: Mapping[str, Any]) -> Any:
-    return _dict(_DICTS[entry["class"]]([(key, child) for key, child in value]), entry)
+    return _dict([(key, child) for key, child in value], {"class": entry["class"], **entry})
 
 
 _KINDS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {

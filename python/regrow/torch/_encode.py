@@ -16,6 +16,7 @@ import dataclasses
 import enum
 import json
 import os
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn
 
@@ -148,6 +149,9 @@ class Walk:
         entry: dict[str, Any] = {}
         if isinstance(value, collections.defaultdict):
             entry["factory"] = _factory(value, keys)
+        if cls is collections.Counter:
+            # To the engine it is a dict.
+            entry["class"], cls = cls.__name__, dict
         attributes = getattr(value, "__dict__", None)
         if attributes:
             entry["attributes"] = _attributes(attributes, keys)
@@ -169,7 +173,17 @@ class Walk:
 
 _PLAIN = frozenset((type(None), bool, float, complex, str, bytes))
 _CONTAINERS = frozenset(
-    (dict, collections.OrderedDict, collections.defaultdict, list, tuple, set, frozenset, torch.Size)
+    (
+        dict,
+        collections.OrderedDict,
+        collections.defaultdict,
+        collections.Counter,
+        list,
+        tuple,
+        set,
+        frozenset,
+        torch.Size,
+    )
 )
 _OWN: dict[type[Any], tuple[str, Callable[[Any], Any]]] = {
     torch.dtype: ("dtype", str),
@@ -260,7 +274,8 @@ def _name(cls: type[Any]) -> str:
 
 
 _HELPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
-    (lambda value: isinstance(value, type) or callable(getattr(value, "__wrapped__", None)), "leave it out"),
+    (lambda value: isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)), "leave it out"),
+    (lambda value: callable(getattr(value, "__wrapped__", None)), "leave it out"),
     (lambda value: hasattr(value, "state_dict"), "save its state_dict()"),
     (lambda value: isinstance(value, torch.Generator), "save generator.get_state()"),
     (lambda value: isinstance(value, argparse.Namespace), "save vars(...) of it"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _arguments
@@ -15,8 +15,9 @@ from .._open import _open, _until_unreplaced
 from .._progress import Progress
 from ._encode import Walk
 from ._locations import mover
-from ._nested import nested
+from ._nested import nested, path_within, paths_of
 from ._read import Asked, Opened
+from ._select import dropped
 
 
 def load(
@@ -24,6 +25,7 @@ def load(
     map_location: Any = None,
     *,
     like: Any = None,
+    only: str | Sequence[str] | None = None,
     mmap: bool = False,
     verify: bool = True,
     step: int | None = None,
@@ -46,6 +48,8 @@ def load(
         like: An object with tensors at the same key paths, of the same shapes and dtypes: each tensor becomes like the
             one there, with its device, mesh and placements. Each process reads the parts that it has. All else is what
             was saved.
+        only: Globs over key paths, as for `regrow.load`: the rest is not read, and what of it is refused does no harm.
+            In lists and tuples ``...`` stands in its place. A set, or a dict with keys of any kind, is chosen whole.
         mmap: Tensors lie in private maps of the files: read when they are looked at, and what is written to them does
             not reach the files. With ``verify=False`` nothing is read before.
         verify: Check data against checksums before handing it out.
@@ -63,14 +67,17 @@ def load(
         NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to load.
     """
     asked = Asked(
+        _arguments.patterns(only),
         mover(map_location),
         _arguments.flag("mmap", mmap),
         _arguments.flag("verify", verify),
         _arguments.count("budget", budget),
         progress,
     )
-    if like is not None and (map_location is not None or mmap):
-        raise InvalidArgumentError("`like` says where tensors go: give no `map_location` and no `mmap` with it")
+    if like is not None and (map_location is not None or mmap or asked.only):
+        raise InvalidArgumentError(
+            "`like` says which tensors there are, and where they go: give no `map_location`, `mmap` or `only` with it"
+        )
     at = through(cache, place("path", path, storage_options))
     warned: list[str] = []
 
@@ -80,10 +87,13 @@ def load(
         metadata = None if native.metadata is None else json.loads(native.metadata)
         opened = Opened(native, metadata)
         try:
-            made = opened.load(asked) if like is None else opened.load_like(_tensors_of(like), asked)
+            if like is not None:
+                return nested(opened.load_like(_tensors_of(like), asked), metadata)
+            paths = paths_of(metadata) or {}
+            made = nested(opened.load(asked, lambda keys: path_within(paths, keys)), metadata)
+            return dropped(made) if asked.only else made
         except RecursionError:
             raise LimitError(f"{shown(path)} is nested too deeply for Python") from None
-        return nested(made, metadata)
 
     try:
         return _until_unreplaced(at, read)

@@ -37,6 +37,12 @@ def paths_of(metadata: Any) -> dict[str, Keys] | None:
     return paths
 
 
+def path_within(paths: dict[str, Keys], keys: Keys) -> Keys:
+    """The key path in dicts and lists of a key path in the flat dict."""
+    first = paths.get(keys[0]) if keys and isinstance(keys[0], str) else None
+    return keys if first is None else (*first, *keys[1:])
+
+
 def nested(flat: Any, metadata: Any) -> Any:
     """The state of a `StorageWriter`, in dicts and lists again; anything else as it is."""
     paths = paths_of(metadata)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,10 @@ from .. import _native, _torch
 from .._errors import CorruptError
 from .._nodes import named_tuple_class
 from .._tree import _type_name
+from ._decode import DICTS
 from ._encode import Encoded
 
 CHUNK_LEN_MAX_BYTES = 1 << 30
-
-_DICTS: dict[str, Callable[[Any], Any]] = {
-    "dict": dict,
-    "OrderedDict": collections.OrderedDict,
-    "defaultdict": lambda pairs: collections.defaultdict(None, pairs),
-}
 
 
 def pack(objects: dict[str, Encoded]) -> bytes:
@@ -54,7 +47,7 @@ def _unpacked(packed: Any) -> Any:
     kind, about, children = packed
     if kind == "dict":
         pairs = [(key, _unpacked(child)) for key, child in children]
-        return _DICTS[about](pairs)
+        return DICTS[about](pairs)
     if kind == "leaf":
         (leaf,) = children
         return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import _native, _torch
 from .._dtypes import DTYPES
-from .._errors import MismatchError, ReplacedError, UnsupportedError
+from .._errors import MismatchError, UnsupportedError
 from .._leaves import JAX_ARRAY, NUMPY_ARRAY, LoadedLeaves, from_native
 from .._progress import Progress
 from .._regions import Reading
@@ -19,11 +18,16 @@ from .._tree import unflatten
 from ._decode import RECORD, Decoder, children_of, is_container, leaves_of, record_of, view_of
 from ._library import torch
 from ._locations import Move
+from ._mapped import Maps
 from ._pointers import Keys, pointer, shown
+from ._select import marked
 
 
 class Asked(NamedTuple):
-    """How to read."""
+    """What to read, and how."""
+
+    only: Sequence[str]
+    """Globs; all of it if there are none."""
 
     move: Move
     mmap: bool
@@ -42,16 +46,16 @@ class Opened:
         self._is_of_torch = native.objects is not None
         self._entries = record_of({RECORD: native.objects} if self._is_of_torch else metadata)
         self._tree = unflatten(self._structure, list(range(native.leaf_count)))
-        self._leaves = list(leaves_of(self._tree))
-        self._numbers = {pointer(keys): leaf for keys, leaf in self._leaves}
+        self._places = {leaf: pointer(keys) for keys, leaf in leaves_of(self._tree)}
+        self._numbers = {place: leaf for leaf, place in self._places.items()}
         torch_dtypes = {number: dtype for dtype, number in _torch._dtypes().items()}
         self._tensor_dtypes = {
             leaf: torch_dtypes[self._dtypes[leaf]]
-            for keys, leaf in self._leaves
-            if self._is_tensor(leaf, pointer(keys)) and self._dtypes[leaf] in torch_dtypes
+            for leaf, place in self._places.items()
+            if self._is_tensor(leaf, place) and self._dtypes[leaf] in torch_dtypes
         }
         """torch's dtypes of the leaves that are tensors. Those that torch has no dtype for stay NumPy's."""
-        self._tied = [leaf for keys, leaf in self._leaves if self._is_tied(pointer(keys))]
+        self._tied = [leaf for leaf, place in self._places.items() if self._is_tied(place)]
         """Leaves that have nothing of their own."""
 
     def _is_tensor(self, leaf: int, place: str) -> bool:
@@ -62,35 +66,76 @@ class Opened:
         entry = self._entries.get(place, {})
         return "same" in entry or "of" in entry
 
-    def load(self, asked: Asked) -> Any:
-        """All of it."""
-        mapped = self._mapped(asked) if asked.mmap else {}
-        tensors = self._made(leaf for leaf in self._tensor_dtypes if leaf not in mapped)
-        found = self._read(tensors, asked) | mapped
-        locations = {
-            self._numbers[place]: entry["device"]
-            for place, entry in self._entries.items()
-            if isinstance(entry.get("device"), str) and place in self._numbers
-        }
-        in_storages = self._in_storages(found, locations, asked.move) if self._is_of_torch else {}
-        for leaf in self._tensor_dtypes:
-            if leaf not in in_storages:
-                found[leaf] = asked.move(found[leaf], locations.get(leaf, "cpu"))
-        found |= in_storages
-        return Decoder(self._entries, found.__getitem__, self._numbers).decoded(self._tree)
+    def load(self, asked: Asked, path_of: Callable[[Keys], Keys]) -> Any:
+        """All of it; or what is chosen by the key paths that a user sees, and ``...`` for the rest."""
+        tree = marked(self._tree, self._entries, asked.only, path_of) if asked.only else self._tree
+        found = self._values(self._needed(tree), asked)
+        return Decoder(self._entries, found.__getitem__, self._numbers).decoded(tree)
 
-    def _in_storages(self, found: Mapping[int, Any], locations: Mapping[int, str], move: Move) -> dict[int, Any]:
-        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages again."""
-        storages: dict[Any, Any] = {}
+    def _needed(self, tree: Any) -> set[int]:
+        """The leaves of a part of the tree, and those in whose memory they lie."""
+        needed = set()
+        for _, leaf in leaves_of(tree):
+            while leaf not in needed:
+                needed.add(leaf)
+                entry = self._entry_of(leaf)
+                leaf = self._numbers.get(entry.get("same", entry.get("of")), leaf)
+        return needed
+
+    def _entry_of(self, leaf: int) -> Mapping[str, Any]:
+        return self._entries.get(self._places[leaf], {})
+
+    def _location_of(self, leaf: int) -> str:
+        device = self._entry_of(leaf).get("device")
+        return device if isinstance(device, str) else "cpu"
+
+    def _values(self, leaves: set[int], asked: Asked) -> dict[int, Any]:
+        """Leaves by number: tensors where they are wanted, the others as `regrow.load` gives them."""
+        tensors = [leaf for leaf in self._tensor_dtypes if leaf in leaves]
+        sharing = [leaf for leaf in tensors if self._is_of_torch and "storage" in self._entry_of(leaf)]
+        with self.reading(asked, sum(map(self._len_bytes, leaves))) as reading:
+            wanted = tensors if asked.mmap else sharing
+            watch = reading.watch(sum(map(self._len_bytes, wanted)))
+            maps = Maps(self._native, wanted, asked.verify, watch)
+            made = self._in_storages(sharing, maps, asked)
+            for leaf in set(wanted) - set(sharing):
+                tensor = maps.tensor(leaf, *self.form(leaf))
+                if tensor is not None:
+                    made[leaf] = asked.move(tensor, self._location_of(leaf))
+            unmapped = [leaf for leaf in tensors if leaf not in made]
+            found = self._read(self._made(unmapped), reading, leaves, asked)
+        made |= self._filled([leaf for leaf in sharing if leaf not in made], found, asked)
+        for leaf in unmapped:
+            if leaf not in made:
+                made[leaf] = asked.move(found[leaf], self._location_of(leaf))
+        return found | made
+
+    def _in_storages(self, leaves: Sequence[int], maps: Maps, asked: Asked) -> dict[int, Any]:
+        """Tensors of a file of torch.save that share storages, or have gaps there: in such storages again, as far as
+        those are mapped."""
+        storages: dict[int, Any] = {}
         made = {}
-        for place, entry in self._entries.items():
-            leaf = self._numbers.get(place)
-            if "storage" not in entry or leaf not in self._tensor_dtypes:
-                continue
+        for leaf in leaves:
+            entry = self._entry_of(leaf)
+            number, view = entry["storage"], entry["view"]
+            if number not in storages:
+                storage = maps.storage(leaf, view["offset"], entry["len"])
+                if storage is None:
+                    continue
+                storages[number] = asked.move(storage if asked.mmap else storage.clone(), self._location_of(leaf))
+            made[leaf] = view_of(storages[number], view)
+        return made
+
+    def _filled(self, leaves: Sequence[int], found: Mapping[int, Any], asked: Asked) -> dict[int, Any]:
+        """The same of tensors that were read, each for itself: in storages that are made of them."""
+        storages: dict[int, Any] = {}
+        made = {}
+        for leaf in leaves:
+            entry = self._entry_of(leaf)
             number = entry["storage"]
             if number not in storages:
                 storage = torch.zeros(entry["len"], dtype=torch.uint8)
-                storages[number] = move(storage, locations.get(leaf, "cpu"))
+                storages[number] = asked.move(storage, self._location_of(leaf))
             view = made[leaf] = view_of(storages[number], entry["view"])
             value = found[leaf]
             for axis, step in enumerate(view.stride()):
@@ -121,7 +166,7 @@ class Opened:
             wishes.append(Wish(at, leaf, self._dtypes[leaf], saved[1], like))
         if different:
             raise _mismatch("tensors differ from the template", different)
-        found = self._read(TorchTensors(wishes, places.__getitem__, in_place=False), asked)
+        found = self._read_all(TorchTensors(wishes, places.__getitem__, in_place=False), asked, set(self._places))
         by_place = {place: found[at] for at, place in places.items()}
         # What the record says of tensors, the template says better.
         entries = {place: entry for place, entry in self._entries.items() if place not in by_place}
@@ -195,15 +240,16 @@ class Opened:
         """Parts of the tree that are no tensors, as objects."""
         if not parts:
             return {}
-        below = {leaf for keys, node in parts.values() for _, leaf in leaves_of(node)}
-        found = self._read(self._made(below & set(self._tensor_dtypes)), asked)
+        below = {leaf for _, node in parts.values() for leaf in self._needed(node)}
+        found = self._read_all(self._made(below & set(self._tensor_dtypes)), asked, below)
         decoder = Decoder(self._entries, found.__getitem__, self._numbers)
         return {name: decoder.decoded(node, keys) for name, (keys, node) in parts.items()}
 
     def _made(self, leaves: Iterable[int]) -> TorchTensors:
         """Tensors in new memory."""
         wishes: list[Wish] = []
-        for leaf in leaves:
+        # The last first: systems give memory from the top down, and it is filled front to back.
+        for leaf in sorted(leaves, reverse=True):
             dtype, shape = self.form(leaf)
             like = torch.empty(shape, dtype=dtype, device="meta")
             wishes.append(Wish(leaf, leaf, self._dtypes[leaf], shape, like))
@@ -211,7 +257,7 @@ class Opened:
 
     def _sources(self) -> dict[str, int]:
         """For each tensor the leaf that has its elements."""
-        sources = {pointer(keys): leaf for keys, leaf in self._leaves if leaf in self._tensor_dtypes}
+        sources = {self._places[leaf]: leaf for leaf in self._tensor_dtypes}
         apart = []
         for place, entry in self._entries.items():
             if "same" in entry:
@@ -237,62 +283,31 @@ class Opened:
             )
         return sources
 
-    def _read(self, tensors: TorchTensors, asked: Asked) -> dict[int, Any]:
-        """The tensors of a checkpoint's leaves by number, and the leaves that are none."""
-        unread = [*self._tensor_dtypes, *self._tied]
-        by_regions = set(unread)
-        rest = sum(
-            math.prod(shape) * DTYPES[self._dtypes[leaf]].itemsize
-            for leaf, shape in enumerate(self._shapes)
-            if leaf not in by_regions
-        )
-        total = rest + sum(place.len_bytes() for place in tensors.places)
+    def _len_bytes(self, leaf: int) -> int:
+        return math.prod(self._shapes[leaf]) * DTYPES[self._dtypes[leaf]].itemsize
+
+    def _read_all(self, tensors: TorchTensors, asked: Asked, leaves: set[int]) -> dict[int, Any]:
+        others = leaves - set(self._tensor_dtypes)
+        total = sum(map(self._len_bytes, others)) + sum(place.len_bytes() for place in tensors.places)
         with self.reading(asked, total) as reading:
-            structure, leaves = self._native.load(
-                [], [], None, False, not asked.verify, False, asked.budget, reading.watch(rest), unread
-            )
-            made = tensors.read(reading)
-        paths = _native.paths(structure)
-        values = from_native(LoadedLeaves(*leaves), paths.__getitem__)
-        return {**dict(enumerate(values)), **made}
+            return self._read(tensors, reading, leaves, asked)
 
-    def _mapped(self, asked: Asked) -> dict[int, Any]:
-        """Tensors in private maps of the data files, of what lies there as it is."""
-        if asked.verify:
-            report = self._native.verify((False, None))
-            if report[0]:
-                # Raised as a load raises it.
-                self._native.load([], [], None, False, False, True, asked.budget, (False, None))
-        made = {}
-        by_name = {self._names[leaf]: leaf for leaf in self._tensor_dtypes}
-        for file in self._data_files():
-            native, maps = _native.safetensors_open_mapped(file)
-            if maps is None:
-                continue
-            names = native.tree()[4]
-            for name, place in zip(names, maps[1], strict=True):
-                leaf = by_name.get(name)
-                if leaf is None or place is None:
-                    continue
-                dtype, shape = self._tensor_dtypes[leaf], tuple(self._shapes[leaf])
-                number, start, length = place
-                if length and length == dtype.itemsize * math.prod(shape):
-                    flat = torch.frombuffer(maps[0][number], dtype=torch.uint8, count=length, offset=start)
-                    made[leaf] = flat.view(dtype).reshape(shape)
-        if self._native.is_replaced():
-            raise ReplacedError("another checkpoint has taken the place of this one while it was being mapped")
-        return made
-
-    def _data_files(self) -> list[str]:
-        """The safetensors files of the checkpoint, on a local file system."""
-        path = self._native.path
-        if self._native.layout == "safetensors":
-            return [path]
-        if self._native.layout != "regrow" or not os.path.isdir(path):
-            return []
-        return sorted(
-            entry.path for entry in os.scandir(path) if entry.name.endswith(".safetensors") and entry.is_file()
+    def _read(self, tensors: TorchTensors, reading: Reading, leaves: set[int], asked: Asked) -> dict[int, Any]:
+        """These tensors by number, and of the leaves those that are none."""
+        others = leaves - set(self._tensor_dtypes) - set(self._tied)
+        unread = [leaf for leaf in self._places if leaf not in others]
+        structure, columns = self._native.load(
+            *([], [], None, False, not asked.verify, False, asked.budget),
+            reading.watch(sum(map(self._len_bytes, others))),
+            unread,
         )
+        made = tensors.read(reading)
+        paths = _native.paths(structure)
+        loaded = LoadedLeaves(*columns)
+        # What is unread is nothing, of whatever kind it is.
+        kinds = bytes(kind if leaf in others else NUMPY_ARRAY for leaf, kind in enumerate(loaded.kinds))
+        values = from_native(loaded._replace(kinds=kinds), paths.__getitem__)
+        return {**dict(enumerate(values)), **made}
 
 
 class _Likes(Decoder):

@@ -68,6 +68,26 @@ impl Pages {
         Self(spans)
     }
 
+    /// The same of memory that others gave, in which pages may have been made. Spans between which no page lies are one:
+    /// so that large pages reach from one into the next.
+    pub fn of_all<'m>(memories: impl IntoIterator<Item = &'m [u8]>) -> Self {
+        let spans = memories.into_iter().filter(|memory| !memory.is_empty());
+        let mut spans: Vec<(usize, usize)> =
+            spans.map(|memory| (memory.as_ptr().addr(), memory.len())).collect();
+        spans.sort_unstable();
+        let page_len = rustix::param::page_size();
+        let mut joined: Vec<(usize, usize)> = Vec::with_capacity(spans.len());
+        for (start, len) in spans {
+            match joined.last_mut() {
+                Some((first, before)) if start / page_len <= (*first + *before - 1) / page_len + 1 => {
+                    *before = (*before).max(start + len - *first);
+                }
+                _ => joined.push((start, len)),
+            }
+        }
+        Self(joined)
+    }
+
     /// Does `work`, and has a thread of its own make the pages in the meantime: front to back, as they are filled.
     /// Those that it has not come to are made when they are touched, as ever.
     pub fn made_during<R>(&self, work: impl FnOnce() -> R) -> R {
@@ -230,6 +250,18 @@ mod tests {
         assert!(resident(start, LEN) < before + LEN / 2);
         pages.make(&AtomicBool::new(false));
         assert!(resident(start, LEN) >= before + LEN - LARGE_PAGE_LEN_BYTES, "{}", resident(start, LEN));
+    }
+
+    #[test]
+    fn memories_that_no_page_lies_between_are_one() {
+        let page = rustix::param::page_size();
+        let map = MmapOptions::new().len(8 * page).map_anon().unwrap();
+        let base = map.as_ptr().addr();
+        let cut = |from: usize, to: usize| &map[from..to];
+        // Side by side; in pages that are neighbours; a page between; nothing.
+        let memories = [cut(5 * page, 6 * page), cut(page, 2 * page - 9), cut(2 * page + 16, 3 * page + 1)];
+        let all = Pages::of_all([memories.as_slice(), &[cut(0, 10), cut(10, 20), cut(7, 7)]].concat());
+        assert_eq!(all.0, [(base, 3 * page + 1), (base + 5 * page, page)]);
     }
 
     #[test]

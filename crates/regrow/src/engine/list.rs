@@ -99,7 +99,7 @@ fn candidate(folder: &Location, entry: Entry) -> Option<String> {
     {
         return Some(stem.to_owned());
     }
-    let is_named = suggestions::is_named_like_one(name.as_ref()) || split(&name).is_some();
+    let is_named = suggestions::may_be_one(name.as_ref()) || split(&name).is_some();
     (is_file && is_named).then_some(name)
 }
 

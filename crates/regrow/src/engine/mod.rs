@@ -7,6 +7,7 @@
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
 //! | `regions` | loads regions of many leaves at once, each byte of them read once |
+//! | `mapped` | leaves as memory of this process: private maps of their files |
 //! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
 //! | `checks` | what a save refuses before anything is written |
@@ -36,6 +37,7 @@ mod items;
 mod keys;
 mod list;
 mod load;
+mod mapped;
 mod open;
 mod overview;
 mod patterns;

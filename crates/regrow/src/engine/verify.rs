@@ -1,7 +1,7 @@
 //! Reading everything once to see whether it is what was written.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::bands::{band_elements, for_each_band};
 use super::load::short_blocks;
@@ -9,17 +9,21 @@ use super::retry::Retries;
 use super::shares::shares_of;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Reader, ReaderExt, Rest};
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Stage};
-use crate::reads::{CheckFor, Extent, Source, check_ahead};
+use crate::reads::{CheckFor, Extent, Source, Unreadable, check_ahead};
 use crate::report::{Finding, VerifyReport};
+use crate::text::counted;
 use crate::threads::pool;
 use crate::tree::{KeyPath, LeafInfo, LeafKind};
 
 /// Most bytes of one array that are decoded at once.
 const PIECE_LEN_BYTES: u64 = 16 << 20;
+
+/// Leaves that are refused and named in a note; further ones are counted.
+const REFUSED_SHOWN_MAX: usize = 10;
 
 /// Reads and checks the whole checkpoint at `path`: indexes, small files, and every leaf.
 ///
@@ -170,6 +174,7 @@ impl Checkpoint {
         let reader = self.reader();
         let rest = if has_rest { reader.check_rest()? } else { Rest::default() };
         let findings = Mutex::new(rest.findings);
+        let refused = Mutex::new(Vec::new());
         let checked = AtomicU64::new(0);
         let root = KeyPath::root();
         let mut order = reader.read_order();
@@ -181,24 +186,26 @@ impl Checkpoint {
             |&leaf: &usize| self.tree().leaves().get(leaf).map_or(0, |info| cost_bytes(reader, leaf, info));
         pool::for_each_parallel(pool::thread_count(), order, BUDGET_DEFAULT_BYTES, cost, |leaf| {
             let Some(info) = self.tree().leaves().get(leaf) else { return Ok(()) };
+            let path = self.paths().get(leaf).unwrap_or(&root);
+            if let Some(why) = refused_leaf(reader, leaf) {
+                lock(&refused).push((path, why));
+                return Ok(());
+            }
             match check_leaf(reader, leaf, info, monitor) {
                 Ok(bytes) => {
                     checked.fetch_add(bytes, Ordering::Relaxed);
                 }
                 Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
-                    let error = error.at_leaf(self.paths().get(leaf).unwrap_or(&root));
-                    findings
-                        .lock()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .push(Finding { error });
+                    lock(&findings).push(Finding { error: error.at_leaf(path) });
                 }
             }
             Ok(())
         })?;
-        let mut findings = findings.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut findings = findings.into_inner().unwrap_or_else(PoisonError::into_inner);
         findings.sort_by(|a, b| a.error.place().leaf.cmp(&b.error.place().leaf));
         let mut notes = rest.notes;
+        notes.extend(refused_note(refused.into_inner().unwrap_or_else(PoisonError::into_inner)));
         let is_found = |what: &String| findings.iter().any(|finding| finding.error.what() == what);
         let warnings = if has_rest { self.description().warnings.as_slice() } else { &[] };
         notes.extend(warnings.iter().filter(|warning| !is_found(warning)).cloned());
@@ -214,6 +221,28 @@ impl Checkpoint {
             has_data_checksums: reader.standing().has_data_checksums,
         })
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why a leaf is not read though nothing is wrong with it.
+fn refused_leaf(reader: &dyn Reader, leaf: usize) -> Option<Error> {
+    match reader.source(leaf) {
+        Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true })) => seal.check().ok().map(|()| why),
+        _ => None,
+    }
+}
+
+fn refused_note(mut refused: Vec<(&KeyPath, Error)>) -> Option<String> {
+    refused.sort_by_key(|(path, _)| *path);
+    let texts = refused.iter().take(REFUSED_SHOWN_MAX);
+    let texts: Vec<String> = texts.map(|(path, why)| format!("{path} ({})", why.what())).collect();
+    let more = if refused.len() > REFUSED_SHOWN_MAX { " and more" } else { "" };
+    let leaves =
+        counted(refused.len(), "leaf is refused, and not damaged", "leaves are refused, and not damaged");
+    (!refused.is_empty()).then(|| format!("{leaves}: {}{more}", texts.join("; ")))
 }
 
 /// Where a leaf lies raw.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::array::Region;
 use crate::error::{Error, Result};
 use crate::location::StepFolder;
-use crate::reads::{CheckFor, Seal, Source, Text, Unreadable};
+use crate::reads::{CheckFor, Extent, Seal, Source, Text, Unreadable};
 use crate::report::Finding;
 use crate::tree::{LeafInfo, Tree};
 
@@ -109,6 +109,19 @@ pub trait ReaderExt: Reader {
         }
     }
 
+    /// The bytes from the first element of an array to the last, where they lie in a blob as numbers of this machine, also
+    /// with gaps or in another order of axes; `None` if they do not.
+    ///
+    /// # Errors
+    /// As [`Reader::source`].
+    fn span(&self, leaf: usize) -> Result<Option<Extent<'_>>> {
+        match self.source(leaf)? {
+            Source::Raw(extent) => Ok(Some(extent)),
+            Source::Coded(coded) => Ok(coded.span),
+            _ => Ok(None),
+        }
+    }
+
     /// Checks the bytes that a view of this leaf shows against their stored checksums, each block once.
     ///
     /// # Errors
@@ -126,7 +139,7 @@ pub trait ReaderExt: Reader {
     /// `Unsupported`; `Corrupt` if it is damaged.
     fn check_unknown(&self, leaf: usize) -> Result<()> {
         match self.source(leaf)? {
-            Source::Unreadable(Unreadable { why, seal }) => seal.check().and(Err(why)),
+            Source::Unreadable(Unreadable { why, seal, .. }) => seal.check().and(Err(why)),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 
-use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats};
+use super::{FormatExt, UNCOMMITTED_MARK, builtin_formats, torch};
 use crate::commit::CHECKPOINT_MARKERS;
 use crate::location::Location;
 use crate::storage::Entry;
@@ -31,6 +31,11 @@ pub(crate) fn checkpoints_in(folder: &Location) -> Option<String> {
 /// Whether a file is of some layout by its name alone.
 pub(crate) fn is_named_like_one(name: &OsStr) -> bool {
     builtin_formats().iter().any(|format| format.claims_name(name))
+}
+
+/// Whether a file may be one by its name: what only such names have, and PyTorch's, which other files have too.
+pub(crate) fn may_be_one(name: &OsStr) -> bool {
+    is_named_like_one(name) || torch::is_named_so(name)
 }
 
 /// The marker of a checkpoint in `folder`, if it is one that has any.
@@ -66,7 +71,7 @@ fn find(folder: &Location) -> Vec<Location> {
                 continue;
             } else if entry.is_folder() && !entry.is_link {
                 below.push(entry.name);
-            } else if is_named_like_one(&entry.name) {
+            } else if may_be_one(&entry.name) {
                 files.push(entry.name);
             }
         }
@@ -86,7 +91,8 @@ fn find(folder: &Location) -> Vec<Location> {
 }
 
 fn is_marker(entry: &Entry) -> bool {
-    entry.is_file() && entry.name.to_str().is_some_and(|name| CHECKPOINT_MARKERS.contains(&name))
+    let is_one = |name: &str| CHECKPOINT_MARKERS.contains(&name) || name == torch::DCP_INDEX;
+    entry.is_file() && entry.name.to_str().is_some_and(is_one)
 }
 
 #[cfg(test)]
@@ -113,9 +119,12 @@ mod tests {
         put("runs/a/step_1/model.safetensors");
         put("hub/model.safetensors");
         put("x.npy");
+        put("y.pt");
+        put("dcp/.metadata");
+        put("dcp/__0_0.distcp");
         assert_eq!(
             checkpoints_in(&root).unwrap(),
-            "open one of what lies in it: \"x.npy\", \"hub\", \"runs/a/step_1\""
+            "open one of what lies in it: \"x.npy\", \"y.pt\", \"dcp\", \"hub\", \"runs/a/step_1\""
         );
         for at in 0..9 {
             put(&format!("many/{at}/_METADATA"));

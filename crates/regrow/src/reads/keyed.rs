@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
-use crate::store::{Blob, ReadPath, Span, Store, Suits};
+use crate::store::{Blob, PrivateMap, ReadPath, Span, Store, Suits};
 use crate::threads::pool;
 
 /// The value at a key, as long as it was when it was looked at.
@@ -48,6 +48,14 @@ impl Blob for KeyedBlob {
     fn map(&self) -> Result<Option<Bytes>> {
         let Some(map) = self.store.map(&self.key)? else { return Ok(None) };
         match self.changed.filter(|_| !self.has_its_length() || (map.len() as u64) < self.len_bytes) {
+            Some(changed) => Err(changed().in_file(self.describe())),
+            None => Ok(Some(map)),
+        }
+    }
+
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
+        let Some(map) = self.store.map_private(&self.key)? else { return Ok(None) };
+        match self.changed.filter(|_| map.len() as u64 != self.len_bytes) {
             Some(changed) => Err(changed().in_file(self.describe())),
             None => Ok(Some(map)),
         }

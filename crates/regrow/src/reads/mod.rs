@@ -12,15 +12,18 @@
 //! | `arrival` | one piece as its bytes come over a network |
 //! | `pass` | many pieces at once: checked, or read into the caller's memory |
 //! | `keyed` | a value of a store as a blob |
+//! | `maps` | files as memory of this process |
 
 mod arrival;
 mod keyed;
+mod maps;
 mod pass;
 mod pieces;
 mod source;
 mod table;
 
 pub use keyed::KeyedBlob;
+pub use maps::{MappedPlace, PrivateMaps};
 pub use pass::{CheckFor, Checked, ReadOptions, check_ahead, fill};
 pub use pieces::Part;
 pub use source::{BlobRef, Checks, Coded, Extent, Seal, Source, Text, Unreadable};

@@ -72,6 +72,8 @@ pub struct Coded<'r> {
     pub working_len_bytes: Option<u64>,
     /// What has to be checked before a part of the leaf is read alone.
     pub seal: Option<Box<dyn Seal + 'r>>,
+    /// Where its elements lie as numbers of this machine, if they do: with gaps, or their axes in another order.
+    pub span: Option<Extent<'r>>,
 }
 
 /// A text, or where it is.
@@ -90,6 +92,9 @@ pub struct Unreadable<'r> {
     pub why: Error,
     /// What is checked first: of damaged data nobody knows what they were.
     pub seal: Box<dyn Seal + 'r>,
+    /// Whether that is as it should be: what only its own program could make is in the file, and nothing is wrong with
+    /// it.
+    pub is_sound: bool,
 }
 
 /// One checksum over all of a leaf, which can be checked only with all of its stored bytes.
@@ -116,7 +121,7 @@ impl Coded<'_> {
     /// A leaf in chunks: one stored and one decoded are held. Of a leaf without chunks, a copy of the band.
     pub fn in_chunks(info: &LeafInfo) -> Self {
         let len = info.chunk_shape.as_ref().map(|shape| shape.len_bytes(info.dtype).unwrap_or(u64::MAX));
-        Self { working_len_bytes: len.map(|len| len.saturating_mul(2)), seal: None }
+        Self { working_len_bytes: len.map(|len| len.saturating_mul(2)), ..Self::default() }
     }
 }
 

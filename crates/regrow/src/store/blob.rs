@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
-use super::Scratch;
 use super::buffer::{ALIGN_BYTES, BUFFER_LEN_BYTES};
+use super::{PrivateMap, Scratch};
 use crate::error::{Error, Result};
 use crate::storage::Identity;
 
@@ -74,6 +74,15 @@ pub trait Blob: Debug + Send + Sync {
     /// # Errors
     /// What the storage says.
     fn map(&self) -> Result<Option<Bytes>> {
+        Ok(None)
+    }
+
+    /// All of it as memory of this process: what is written to it does not reach the value. Another map each time;
+    /// `None` where there are no maps.
+    ///
+    /// # Errors
+    /// What the storage says.
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
         Ok(None)
     }
 

@@ -30,16 +30,18 @@ pub(crate) mod local;
 mod memory;
 pub mod ocdbt;
 mod prefix;
+mod private_map;
 mod scratch;
 
 pub use blob::{Blob, EachChunk, FETCH_LEN_MAX_BYTES, MemoryBlob, ReadPath, Suits};
 pub(crate) use blob::{CACHED_LEN_BYTES, LONG_LEN_MIN_BYTES};
 pub(crate) use blocks::BlockChecksums;
 pub use file_writer::{FileSink, FileWriter, WriteOptions, WrittenFile};
-pub use local::{Access, DirectWriter, LocalStore, PrivateMap, advise};
+pub use local::{Access, DirectWriter, LocalStore, advise};
 pub(crate) use local::{read_document, read_opened_document};
 pub use memory::MemoryStore;
 pub use prefix::PrefixStore;
+pub use private_map::PrivateMap;
 pub use scratch::Scratch;
 
 /// Which bytes of a value are wanted.

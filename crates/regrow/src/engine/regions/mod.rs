@@ -20,6 +20,7 @@ use self::tiles::{Job, Origin, Tiles, cut_into_jobs};
 use super::arena::Arena;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, RegionOptions};
 use crate::array::{Array, Dtype, Region};
+use crate::bytes::pages::Pages;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::ReaderExt;
 use crate::monitor::Stage;
@@ -60,7 +61,8 @@ impl Checkpoint {
             let (_, len_bytes) = self.check_region(want)?;
             arena.add(len_bytes).map_err(|error| self.of_leaf(want.leaf, error))?;
         }
-        self.watch_regions(&distinct.first, arena.slices(), options)?;
+        let pages = arena.pages();
+        pages.made_during(|| self.watch_regions(&distinct.first, arena.slices(), options))?;
         let bytes = arena.into_bytes();
         let array = |(want, &at): (&LeafRegion, &usize)| {
             let dtype = want.dtype.map_or_else(|| self.info(want.leaf).map(|info| info.dtype), Ok)?;
@@ -106,8 +108,10 @@ impl Checkpoint {
                 _ => others.push((place, &mut **out)),
             }
         }
+        // What the caller has not touched yet has no pages; the others stay as they are.
+        let pages = Pages::of_all(firsts.iter().map(|out| &**out));
         let slices = firsts.iter_mut().map(|out| &mut **out).collect();
-        self.watch_regions(&distinct.first, slices, options)?;
+        pages.made_during(|| self.watch_regions(&distinct.first, slices, options))?;
         for (place, out) in others {
             out.copy_from_slice(firsts.get(place).map_or(&[][..], |first| first));
         }
@@ -131,7 +135,7 @@ impl Checkpoint {
         checked.map(|len| (info, len)).map_err(|error| self.of_leaf(want.leaf, error.in_file(self.path())))
     }
 
-    fn of_leaf(&self, leaf: usize, error: Error) -> Error {
+    pub(super) fn of_leaf(&self, leaf: usize, error: Error) -> Error {
         error.at_leaf(&self.tree().path_of(leaf))
     }
 

@@ -159,7 +159,7 @@ impl Files {
             // One inflater goes through a deflated member, so its bands are best read one after the other.
             let is_deflated = stored.method == Method::Deflated;
             let working_len_bytes = is_deflated.then(|| stored.record.len_bytes().saturating_mul(2));
-            return Ok(Source::Coded(Coded { working_len_bytes, seal }));
+            return Ok(Source::Coded(Coded { working_len_bytes, seal, span: None }));
         }
         let (start_bytes, end_bytes) =
             (stored.offset_bytes, stored.offset_bytes.saturating_add(stored.stored_len_bytes));
@@ -176,7 +176,7 @@ impl Files {
     /// A leaf that cannot be read, for that reason.
     pub fn unreadable<'r>(&'r self, stored: &'r Stored, why: Error) -> Source<'r> {
         let seal = Box::new(Member { files: self, leaf: None, stored });
-        Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal })
+        Source::Unreadable(Unreadable { why: why.in_file(self.describe(stored.file)), seal, is_sound: false })
     }
 
     /// A slice of the file's map; `None` where there are no maps.

@@ -59,7 +59,7 @@ impl StoredArray {
         Ok(match self.array.locate_raw_whole()? {
             None => reads::Source::Coded(reads::Coded {
                 working_len_bytes: Some(self.array.working_len_bytes()),
-                seal: None,
+                ..reads::Coded::default()
             }),
             Some(Located::Inline(bytes)) => reads::Source::Memory(bytes),
             Some(Located::At(span)) => reads::Source::Raw(reads::Extent {

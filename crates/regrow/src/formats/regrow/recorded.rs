@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::storage::Identity;
-use crate::store::{Blob, EachChunk, ReadPath, Scratch, Store, Suits};
+use crate::store::{Blob, EachChunk, PrivateMap, ReadPath, Scratch, Store, Suits};
 
 /// The file of a record. It is opened once, for everything that is done with it.
 #[derive(Debug)]
@@ -79,6 +79,13 @@ impl Blob for RecordedBlob {
     fn map(&self) -> Result<Option<Bytes>> {
         match self.opened()?.map()? {
             // Cut short since it was opened.
+            Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
+            map => Ok(map),
+        }
+    }
+
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
+        match self.opened()?.map_private()? {
             Some(map) if map.len() as u64 != self.len_bytes => Err(self.is_another(&map.len())),
             map => Ok(map),
         }

@@ -32,6 +32,7 @@ use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Ta
 use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
+use crate::reads::PrivateMaps;
 use crate::storage::Publication;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
@@ -50,7 +51,6 @@ mod writer;
 
 pub use crate::options::{ByteSize, SafetensorsOptions};
 pub use pytree::TreeForm;
-pub use reader::{MappedTensor, PrivateMaps};
 pub use writer::FileImage;
 
 /// Plain safetensors files.

@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::structure::Structure;
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::reads::{BlobRef, Coded, Extent, KeyedBlob, Source, Text};
-use crate::store::{ByteRange, MemoryStore, PrivateMap, Store};
+use crate::reads::{BlobRef, Coded, Extent, KeyedBlob, MappedPlace, PrivateMaps, Source, Text};
+use crate::store::{ByteRange, MemoryStore, Store};
 use crate::tree::{LeafInfo, Tree};
 
 /// An opened file or folder.
@@ -37,26 +37,6 @@ pub(super) struct SafetensorsReader {
 
 /// Longer headers are read in pieces of this length.
 const PIECE_LEN_BYTES: u64 = 4 << 20;
-
-/// The files of a checkpoint as memory of this process, and where its tensors lie there.
-#[derive(Debug)]
-pub struct PrivateMaps {
-    /// A map of each file.
-    pub files: Vec<PrivateMap>,
-    /// For each leaf its tensor; `None` for those without elements that can be read.
-    pub tensors: Vec<Option<MappedTensor>>,
-}
-
-/// The bytes of a tensor, as they are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MappedTensor {
-    /// The number of its file.
-    pub file: usize,
-    /// Where it begins there.
-    pub offset_bytes: u64,
-    /// Its length.
-    pub len_bytes: u64,
-}
 
 #[derive(Debug)]
 struct DataFile {
@@ -92,14 +72,14 @@ impl SafetensorsReader {
             Ok(())
         })?;
         let tensors = reader.placed.tensors.iter();
-        let place = |(file, tensor): &Stored| MappedTensor {
+        let place = |(file, tensor): &Stored| MappedPlace {
             file: *file,
             offset_bytes: tensor.offset_bytes,
             len_bytes: tensor.len_bytes,
         };
-        let tensors = tensors.map(|stored| stored.as_ref().map(place)).collect();
+        let places = tensors.map(|stored| stored.as_ref().map(place)).collect();
         let maps: Option<Vec<_>> = maps.into_iter().collect();
-        Ok((reader, maps.map(|files| PrivateMaps { files, tensors })))
+        Ok((reader, maps.map(|files| PrivateMaps { files, places })))
     }
 
     fn open_files(

@@ -1,5 +1,7 @@
 //! Whether a file is one of PyTorch's: by how it begins, whatever its name.
 
+use std::ffi::OsStr;
+
 use super::legacy::MAGIC;
 use crate::bytes::Cursor;
 use crate::error::Result;
@@ -40,8 +42,12 @@ pub(super) fn form_of(at: &Location) -> Result<Option<Form>> {
         return Ok(None);
     }
     let first = at.read_beginning(FIRST_LEN_BYTES)?.unwrap_or_default();
-    let is_named_so = matches!(suffix_of(at.name()).as_deref(), Some("pt" | "pth"));
-    Ok(form_of_beginning(&first, is_named_so))
+    Ok(form_of_beginning(&first, is_named_so(at.name())))
+}
+
+/// Whether files of this name are mostly PyTorch's.
+pub(in crate::formats) fn is_named_so(name: &OsStr) -> bool {
+    matches!(suffix_of(name).as_deref(), Some("pt" | "pth"))
 }
 
 fn form_of_beginning(first: &[u8], is_named_so: bool) -> Option<Form> {

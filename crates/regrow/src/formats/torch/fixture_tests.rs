@@ -1,5 +1,6 @@
 //! Against what PyTorch wrote: `fixtures/torch/README.md`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -9,9 +10,9 @@ use crate::array::Region;
 use crate::bytes::checksum::Crc32;
 use crate::error::ErrorKind;
 use crate::formats::ReaderExt;
-use crate::reads::Source;
+use crate::reads::{MappedPlace, Source};
 use crate::tree::{Key, KeyPath, LeafKind, NodeKind};
-use crate::{Checkpoint, OpenOptions};
+use crate::{Checkpoint, OpenOptions, RegionOptions};
 
 fn fixture(name: &str) -> PathBuf {
     regrow_testkit::fixtures().join("torch").join(name)
@@ -122,6 +123,16 @@ fn folders_of_pieces_come_back() {
         let region = checkpoint.region(leaf, &Region::new(starts, lens).unwrap()).unwrap();
         assert_eq!(region.to_c_order().unwrap()[..4], first.to_le_bytes());
     }
+    // What is no tensor keeps what the tree cannot say, by its place in the whole.
+    let objects = open(&fixture("dcp_objects")).description().objects.clone().unwrap();
+    let objects: Value = serde_json::from_str(&objects).unwrap();
+    assert_eq!(
+        objects["at"],
+        json!({
+            "/things/seen": {"is": "set"}, "/things/at/0/shape": {"is": "size"},
+            "/things/dtype": {"is": "dtype"}, "/big": {"is": "int"},
+        })
+    );
     let whole = checkpoint.reader().source(checkpoint.find("optimizer/state/w/exp_avg").unwrap()).unwrap();
     assert!(matches!(whole, Source::Raw(_)), "{whole:?}");
 }
@@ -203,6 +214,52 @@ fn contiguous_tensors_are_slices_of_the_map() {
 }
 
 #[test]
+fn leaves_lie_in_private_maps_also_with_gaps_and_in_other_orders() {
+    type Mapped = (Checkpoint, usize, HashMap<String, MappedPlace>);
+    let places = |path: &Path, unverified: bool| -> crate::error::Result<Mapped> {
+        let checkpoint = open(path);
+        let leaves: Vec<usize> = (0..checkpoint.tree().len()).collect();
+        let options = RegionOptions { unverified, ..RegionOptions::default() };
+        let maps = checkpoint.map_private(&leaves, &options)?;
+        let place = |(leaf, place): (usize, &Option<MappedPlace>)| {
+            place.map(|place| (checkpoint.paths()[leaf].to_string(), place))
+        };
+        let places: HashMap<String, MappedPlace> = maps.places.iter().enumerate().filter_map(place).collect();
+        Ok((checkpoint, maps.files.len(), places))
+    };
+    let (checkpoint, files, found) = places(&fixture("views.pt"), false).unwrap();
+    assert_eq!(files, 1);
+    for (path, place) in &found {
+        let leaf = checkpoint.find(path).unwrap();
+        if let Source::Raw(extent) = checkpoint.reader().source(leaf).unwrap() {
+            assert_eq!((place.offset_bytes, place.len_bytes), (extent.offset_bytes, extent.len_bytes));
+        }
+    }
+    assert_eq!(found["whole"], found["transposed"]);
+    assert!(found["slice"].len_bytes < found["whole"].len_bytes);
+    // Numbers of the other byte order are no numbers of this machine.
+    assert_eq!(places(&fixture("big_endian.pt"), false).unwrap().2.into_keys().collect::<Vec<_>>(), ["b"]);
+    // Of a tensor in several pieces no map shows the whole; what lies askew is not shown either.
+    let (checkpoint, _, found) = places(&fixture("dcp_sharded"), false).unwrap();
+    for (leaf, path) in checkpoint.paths().iter().enumerate() {
+        let is_shown = match checkpoint.reader().source(leaf).unwrap() {
+            Source::Raw(extent) => extent.len_bytes > 0 && extent.view().unwrap().is_some(),
+            _ => false,
+        };
+        assert_eq!(found.contains_key(&path.to_string()), is_shown, "{path}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.pt");
+    let mut bytes = std::fs::read(fixture("views.pt")).unwrap();
+    let at = places(&fixture("views.pt"), false).unwrap().2["transposed"].offset_bytes as usize;
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let error = places(&path, false).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.place().leaf.is_some(), "{error}");
+    assert!(places(&path, true).is_ok());
+}
+
+#[test]
 fn what_is_refused_is_named_and_the_rest_is_read() {
     let checkpoint = open(&fixture("refused.pt"));
     let unknown = |path: &str| match &checkpoint.info(checkpoint.find(path).unwrap()).unwrap().kind {
@@ -237,6 +294,14 @@ fn what_is_refused_is_named_and_the_rest_is_read() {
     let notes = checkpoint.description().notes.join("\n");
     assert!(
         notes.contains("10 leaves are refused") && notes.contains("args (argparse.Namespace, byte "),
+        "{notes}"
+    );
+    // Nothing is wrong with the file; who verifies it is told all the same.
+    let report = checkpoint.verify().unwrap();
+    assert!(report.is_ok(), "{:?}", report.findings);
+    let notes = report.notes.join("\n");
+    assert!(
+        notes.contains("10 leaves are refused, and not damaged: args (argparse.Namespace is not"),
         "{notes}"
     );
     assert_eq!(checkpoint.read(checkpoint.find("w").unwrap()).unwrap().as_array().unwrap().len_bytes(), 8);
@@ -285,6 +350,30 @@ fn damage_to_data_is_found_where_there_are_checksums() {
             assert!(open(&path).read(0).is_err() && open(&path).read(1).is_ok());
         }
     }
+}
+
+#[test]
+fn a_folder_of_them_is_listed_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["training.pt", "protocol5.pth", "bad_script.pt"] {
+        std::fs::copy(fixture(name), folder.path().join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    regrow_testkit::copy_folder(&fixture("dcp_one"), &folder.path().join("step-10")).unwrap();
+    let listed = crate::engine::list(folder.path()).unwrap();
+    let found: Vec<_> =
+        listed.iter().map(|each| (each.name.as_str(), each.layout.as_str(), each.state.name())).collect();
+    assert_eq!(
+        found,
+        [
+            ("bad_script.pt", "", "damaged"),
+            ("protocol5.pth", "torch", "committed"),
+            ("step-10", "torch", "committed"),
+            ("training.pt", "torch", "committed"),
+        ]
+    );
+    let error = crate::open(folder.path()).unwrap_err();
+    assert!(error.help_text().unwrap().contains("\"training.pt\", \"step-10\""), "{error}");
 }
 
 #[test]

@@ -47,6 +47,9 @@ mod storages;
 mod tensors;
 mod tree;
 
+pub(super) use dcp::INDEX as DCP_INDEX;
+pub(super) use detect::is_named_so;
+
 /// What torch.save and torch.distributed.checkpoint write. Read only.
 #[derive(Debug)]
 pub struct Torch;

@@ -10,7 +10,7 @@ use super::detect::Form;
 use super::file::DataFile;
 use super::legacy::Legacy;
 use super::pickle::{Id, Pickle};
-use super::record;
+use super::record::{self, Record};
 use super::storages::{Storage, swaps};
 use super::tensors::{self, Tensor};
 use super::tree::{Data, Decoded, unfold};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result, ResultExt};
 use crate::formats::pieces::copy_pieces;
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::location::Location;
-use crate::reads::{CheckFor, Coded, Seal, Source, Text, Unreadable};
+use crate::reads::{CheckFor, Coded, Extent, Seal, Source, Text, Unreadable};
 use crate::text::{brief, counted};
 use crate::tree::{KeyPath, LeafInfo, Tree};
 
@@ -36,6 +36,8 @@ pub(super) struct TorchReader {
     tree: Tree<LeafInfo>,
     leaves: Vec<Leaf>,
     storages: Vec<Storage>,
+    /// What its objects are beyond the tree.
+    objects: Record,
     /// What else is in the archive.
     rest: Vec<Storage>,
     file: Arc<DataFile>,
@@ -177,7 +179,7 @@ impl TorchReader {
         let mut description = Description {
             layout: "torch".to_owned(),
             notes,
-            objects: objects.into_text(),
+            objects: objects.to_text(),
             ..Description::default()
         };
         let storages_text = counted(storages.len(), "storage", "storages");
@@ -203,11 +205,24 @@ impl TorchReader {
                 Vec::new()
             }
         };
-        Ok(Self { description, tree, leaves, storages, rest, file, big_endian, has_checksums })
+        Ok(Self { description, tree, leaves, storages, objects, rest, file, big_endian, has_checksums })
+    }
+
+    /// What its objects are beyond the tree, and how many storages that numbers.
+    pub(super) fn objects(&self) -> (&Record, usize) {
+        (&self.objects, self.storages.len())
     }
 
     fn leaf(&self, leaf: usize) -> Result<(&LeafInfo, &Leaf)> {
         self.tree.leaves().get(leaf).zip(self.leaves.get(leaf)).ok_or_else(|| Error::invalid("no such leaf"))
+    }
+
+    /// From the first element of a view to the last.
+    fn span_of(&self, number: usize, tensor: &Tensor) -> Result<Extent<'_>> {
+        let offset_bytes = tensor.offset_elements.saturating_mul(tensor.dtype.size_bytes() as u64);
+        let mut extent = self.storage(number)?.extent(&self.file, offset_bytes, tensor.span_len_bytes())?;
+        extent.is_viewable = extent.offset_bytes.is_multiple_of(tensor.dtype.word_bytes() as u64);
+        Ok(extent)
     }
 
     fn storage(&self, number: usize) -> Result<&Storage> {
@@ -228,23 +243,22 @@ impl Reader for TorchReader {
         let (info, leaf) = self.leaf(leaf)?;
         Ok(match leaf {
             Leaf::View(..) if info.shape.is_empty() => Source::Memory(Bytes::new()),
-            Leaf::View(number, tensor) => {
-                let storage = self.storage(*number)?;
-                if !tensor.is_contiguous() || swaps(tensor.dtype, self.big_endian) {
-                    let seal = Whole { storage, file: &self.file };
-                    let working_len_bytes = Some(tensor.span_len_bytes());
-                    return Ok(Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)) }));
-                }
-                let offset_bytes = tensor.offset_elements.saturating_mul(tensor.dtype.size_bytes() as u64);
-                let mut extent = storage.extent(&self.file, offset_bytes, info.len_bytes())?;
-                extent.is_viewable = extent.offset_bytes.is_multiple_of(tensor.dtype.word_bytes() as u64);
-                Source::Raw(extent)
+            Leaf::View(number, tensor) if !tensor.is_contiguous() || swaps(tensor.dtype, self.big_endian) => {
+                let span = match swaps(tensor.dtype, self.big_endian) {
+                    true => None,
+                    false => Some(self.span_of(*number, tensor)?),
+                };
+                let seal = Whole { storage: self.storage(*number)?, file: &self.file };
+                let working_len_bytes = Some(tensor.span_len_bytes());
+                Source::Coded(Coded { working_len_bytes, seal: Some(Box::new(seal)), span })
             }
+            Leaf::View(number, tensor) => Source::Raw(self.span_of(*number, tensor)?),
             Leaf::Memory(bytes) => Source::Memory(bytes.clone()),
             Leaf::Text(text) => Source::Text(Text::Known(text)),
             Leaf::Nothing => Source::Nothing,
             Leaf::Refused(why) => {
-                Source::Unreadable(Unreadable { why: why.duplicate(), seal: Box::new(InPickle) })
+                let (why, seal) = (why.duplicate(), Box::new(InPickle));
+                Source::Unreadable(Unreadable { why, seal, is_sound: true })
             }
         })
     }

@@ -38,8 +38,24 @@ impl Record {
         self.0.get(&pointer(path)).is_some_and(|entry| entry.get("same").is_some())
     }
 
+    /// Adds the record of an object that stands at a path of this tree, and whose storages are numbered from
+    /// `first_storage` on.
+    pub(super) fn add_below(&mut self, path: &KeyPath, object: &Self, first_storage: usize) {
+        let above = pointer(path);
+        for (place, entry) in &object.0 {
+            let mut entry = entry.clone();
+            if let Some(Json::String(same)) = entry.get_mut("same") {
+                same.insert_str(0, &above);
+            }
+            if let Some(storage) = entry.get_mut("storage") {
+                *storage = storage.as_u64().map(|own| own.saturating_add(first_storage as u64)).into();
+            }
+            self.0.insert(format!("{above}{place}"), entry);
+        }
+    }
+
     /// The record as text; `None` if there is nothing to be told.
-    pub(super) fn into_text(self) -> Option<String> {
+    pub(super) fn to_text(&self) -> Option<String> {
         (!self.0.is_empty()).then(|| json!({"version": 1, "at": self.0}).to_string())
     }
 }
@@ -68,7 +84,7 @@ pub(super) fn of_view(tensor: &Tensor, storage: usize, len_bytes: u64) -> Json {
     }})
 }
 
-/// What is to be known of a dict: what a defaultdict makes, and versions of modules.
+/// What is to be known of a dict: whether it counts, what a defaultdict makes, and versions of modules.
 pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
     let (call, name, args) = pickle.call(id)?;
     let mut entry = Map::new();
@@ -76,6 +92,9 @@ pub(super) fn of_dict(pickle: &Pickle<'_>, id: Id) -> Option<Json> {
         && let Some(("builtins" | "__builtin__", factory)) = pickle.global(factory)
     {
         entry.insert("factory".to_owned(), factory.into());
+    }
+    if name == ("collections", "Counter") {
+        entry.insert("class".to_owned(), "Counter".into());
     }
     if let Some(Value::Dict(attributes)) = call.state.map(|state| pickle.value(state)) {
         for &(key, value) in attributes {
@@ -163,6 +182,21 @@ pub(super) fn pointer(path: &KeyPath) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_known_of_an_object_is_known_below_its_place() {
+        let mut object = Record::default();
+        object.add(&KeyPath::root(), json!({"is": "set"}));
+        let child: KeyPath = [Key::Index(1)].into_iter().collect();
+        object.add(&child, json!({"same": "/0", "storage": 2, "len": 8}));
+        let mut whole = Record::default();
+        let path: KeyPath = [Key::dict("a"), Key::dict("0")].into_iter().collect();
+        whole.add_below(&path, &object, 5);
+        assert_eq!(
+            serde_json::from_str::<Json>(&whole.to_text().unwrap()).unwrap()["at"],
+            json!({"/a/~20": {"is": "set"}, "/a/~20/1": {"same": "/a/~20/0", "storage": 7, "len": 8}})
+        );
+    }
 
     #[test]
     fn places_are_told_apart() {

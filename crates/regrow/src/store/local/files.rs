@@ -15,10 +15,11 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
 use super::folder::FilePlace;
-use super::map::{PrivateMap, map_file};
+use super::map::map_file;
 use super::reader::DirectReader;
 use super::regular::is_absent;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::private_map::{PrivateMap, has_no_maps};
 use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch,
     resolve_range,
@@ -212,15 +213,8 @@ impl OpenFile {
     /// The whole file, which is not empty, as a private map, another each time; `None` where the file system has no
     /// maps.
     pub(super) fn map_private(&self) -> io::Result<Option<PrivateMap>> {
-        match PrivateMap::of(&self.file) {
-            Err(error) if has_no_maps(&error) => Ok(None),
-            map => map.map(Some),
-        }
+        PrivateMap::of(&self.file)
     }
-}
-
-fn has_no_maps(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
 
 // The store adds the file's name.

@@ -1,4 +1,4 @@
-//! Maps of whole files, read-only or private, and advice to the kernel about how they will be read.
+//! Read-only maps of whole files, and advice to the kernel about how they will be read.
 //!
 //! A map is made without advice: the kernel's own readahead (3.4 GB/s cold) suits a reader that wants single
 //! leaves, where `MADV_SEQUENTIAL` would read far more than was asked. Whoever walks a whole map says so with
@@ -34,32 +34,6 @@ pub(super) fn map_file(file: &File, len_bytes: u64) -> io::Result<Bytes> {
     // reader that cannot rely on that uses `Store::get`, which copies by `pread`.
     let map = unsafe { MmapOptions::new().map(file)? };
     Ok(Bytes::from_owner(Owner(map)))
-}
-
-/// The whole of a file as writable memory: what is written to it stays in this process, and the file as it is.
-#[derive(Debug)]
-pub struct PrivateMap(MmapRaw);
-
-impl PrivateMap {
-    /// Maps the whole of `file`, which is not empty.
-    pub(super) fn of(file: &File) -> io::Result<Self> {
-        // SAFETY: the map is private and copied on write, and nobody makes a reference to its bytes: they are given
-        // away as a pointer alone. As with every map, a process that truncates the file takes pages away; regrow
-        // replaces files and never truncates one.
-        let map = unsafe { MmapOptions::new().map_copy(file)? };
-        Ok(Self(map.into()))
-    }
-
-    /// The first byte.
-    pub fn as_mut_ptr(&self) -> *mut u8 {
-        self.0.as_mut_ptr()
-    }
-
-    /// Length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "no map is empty")]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
 }
 
 struct Owner(Mmap);

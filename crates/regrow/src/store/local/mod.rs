@@ -34,7 +34,7 @@ use bytes::Bytes;
 
 use rustix::fs::FileType;
 
-use super::{Blob, ByteRange, Located, Span, Store, Version, missing};
+use super::{Blob, ByteRange, Located, PrivateMap, Span, Store, Version, missing};
 use crate::error::{Error, Result};
 use crate::storage::Document;
 
@@ -50,7 +50,7 @@ mod watch;
 mod whole;
 
 pub use direct::DirectWriter;
-pub use map::{Access, PrivateMap, advise};
+pub use map::{Access, advise};
 use reader::DirectReader;
 pub(crate) use whole::{read_beginning, read_document, read_opened_document};
 

@@ -31,7 +31,7 @@ use super::regular::is_absent;
 use crate::error::{Error, Result};
 use crate::storage::Identity;
 use crate::store::buffer::ALIGN_BYTES;
-use crate::store::{Blob, ReadPath, Scratch, Suits};
+use crate::store::{Blob, PrivateMap, ReadPath, Scratch, Suits};
 
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
@@ -178,6 +178,10 @@ impl Blob for DirectReader {
         let map = map_file(&self.cached, self.len_bytes);
         let map = map.map_err(|error| Error::io("cannot map", &self.path, error))?;
         Ok(Some(self.map.get_or_init(|| map).clone()))
+    }
+
+    fn map_private(&self) -> Result<Option<PrivateMap>> {
+        PrivateMap::of(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
     }
 
     /// By a look at the first, the last and two between. True where nobody knows: then they are best read as if they were.

@@ -20,7 +20,7 @@ mod tree;
 pub(super) use reader::DcpReader;
 
 /// The index of a folder.
-pub(super) const INDEX: &str = ".metadata";
+pub(in crate::formats) const INDEX: &str = ".metadata";
 
 /// How the files of pieces end.
 const SUFFIX: &str = ".distcp";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::super::file::DataFile;
 use super::super::pickle::Pickle;
 use super::super::reader::TorchReader;
+use super::super::record::Record;
 use super::metadata::{Content, Place, entries};
 use super::pieces::{self, Piece};
 use super::{INDEX, SUFFIX, tree};
@@ -55,7 +56,14 @@ impl DcpReader {
         let bytes = index.slice(0, index.len_bytes)?;
         let pickle = Pickle::read(&bytes).in_file(index.describe())?;
         let entries = entries(&pickle).in_file(index.describe())?;
-        let mut opening = Opening { at, files: Vec::new(), by_name: HashMap::new(), objects: Vec::new() };
+        let mut opening = Opening {
+            at,
+            files: Vec::new(),
+            by_name: HashMap::new(),
+            objects: Vec::new(),
+            record: Record::default(),
+            storages: 0,
+        };
         let paths: Vec<KeyPath> = entries.iter().map(|entry| entry.path.clone()).collect();
         let paths: Vec<&KeyPath> = paths.iter().collect();
         let mut entries: Vec<_> = entries.into_iter().map(Some).collect();
@@ -64,7 +72,9 @@ impl DcpReader {
             let Some(entry) = entries.get_mut(number).and_then(Option::take) else { return Ok(()) };
             let (info, leaf) = match entry.content {
                 Content::Object(place) => {
-                    return opening.object(build, key, &entry.name, &place).at_leaf(&entry.path);
+                    return opening
+                        .object(build, key, (&entry.name, &entry.path), &place)
+                        .at_leaf(&entry.path);
                 }
                 Content::Tensor { dtype, shape, pieces } => {
                     count_of_pieces += pieces.len();
@@ -90,7 +100,7 @@ impl DcpReader {
             leaves.push(leaf);
         }
         let tree = structure.with_leaves(infos)?;
-        let Opening { files, objects, .. } = opening;
+        let Opening { files, objects, record, .. } = opening;
         let variant = format!(
             "dcp, {} in {}",
             counted(count_of_pieces, "piece", "pieces"),
@@ -99,8 +109,13 @@ impl DcpReader {
         let mut notes: Vec<String> =
             objects.iter().flat_map(|object| object.description().notes.clone()).take(20).collect();
         notes.push("the index has no checksum: damage to it may go unseen".to_owned());
-        let description =
-            Description { layout: "torch".to_owned(), variant, notes, ..Description::default() };
+        let description = Description {
+            layout: "torch".to_owned(),
+            variant,
+            notes,
+            objects: record.to_text(),
+            ..Description::default()
+        };
         Ok(Self { description, tree, leaves, files, objects })
     }
 
@@ -123,6 +138,10 @@ struct Opening<'a> {
     files: Vec<Arc<DataFile>>,
     by_name: HashMap<String, usize>,
     objects: Vec<TorchReader>,
+    /// What all objects are beyond the tree.
+    record: Record,
+    /// How many storages that numbers.
+    storages: usize,
 }
 
 impl Opening<'_> {
@@ -159,7 +178,7 @@ impl Opening<'_> {
         &mut self,
         build: &mut TreeBuilder<(LeafInfo, Leaf)>,
         key: Key,
-        name: &str,
+        (name, path): (&str, &KeyPath),
         place: &Place,
     ) -> Result<()> {
         let number = self.file(place)?;
@@ -187,6 +206,9 @@ impl Opening<'_> {
                 build.close()?;
             }
         }
+        let (record, storages) = object.objects();
+        self.record.add_below(path, record, self.storages);
+        self.storages += storages;
         self.objects.push(object);
         Ok(())
     }
@@ -225,7 +247,8 @@ impl Reader for DcpReader {
             },
             Leaf::Object(object, leaf) => self.object(*object)?.source(*leaf),
             Leaf::Refused(why) => {
-                Ok(Source::Unreadable(Unreadable { why: why.duplicate(), seal: Box::new(InIndex) }))
+                let (why, seal) = (why.duplicate(), Box::new(InIndex));
+                Ok(Source::Unreadable(Unreadable { why, seal, is_sound: true }))
             }
         }
     }
