@@ -38,9 +38,9 @@ assert restored.state["a"].tolist() == [0, 1, 2] and restored.config == {"x": 1}
 ocp.PyTreeCheckpointer().save(sys.argv[1] + "/x", tree)
 assert ocp.PyTreeCheckpointer().restore(sys.argv[1] + "/x")["b"] == 2.5
 try:
-    from orbax.checkpoint import ProtoCheckpointHandler
+    from orbax.checkpoint import experimental
 except NotImplementedError as error:
-    assert "ProtoCheckpointHandler" in str(error)
+    assert "experimental" in str(error)
 print("fine")
 """
 

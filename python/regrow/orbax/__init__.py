@@ -12,7 +12,10 @@ from __future__ import annotations
 import sys as _sys
 
 from . import (
+    abstract_checkpoint_manager,
+    aggregate_handlers,
     args,
+    arrays,
     checkpoint_args,
     checkpoint_manager,
     checkpoint_managers,
@@ -23,23 +26,29 @@ from . import (
     handlers,
     logging,
     metadata,
+    msgpack_utils,
     multihost,
     options,
     path,
+    pathways,
+    serialization,
     test_utils,
     transform_utils,
     tree,
     type_handlers,
     utils,
     v1,
+    version,
 )
 from ._composite import CompositeOptions
-from ._errors import NotCoveredError, not_covered
+from ._errors import NotCoveredError
+from ._errors import refusing as _refusing
 from ._install import alias as _alias
 from ._install import install
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler, Future
 from ._leaf_args import PLACEHOLDER, ArrayRestoreArgs, RestoreArgs, SaveArgs, SingleReplicaArrayRestoreArgs
 from ._settings import check_saves, use_layout
+from .abstract_checkpoint_manager import AbstractCheckpointManager
 from .checkpoint_manager import AsyncOptions, CheckpointManager, CheckpointManagerOptions
 from .checkpointers import (
     AbstractCheckpointer,
@@ -50,10 +59,14 @@ from .checkpointers import (
 )
 from .handlers import (
     ArrayCheckpointHandler,
+    BasePyTreeCheckpointHandler,
     CheckpointHandlerRegistry,
     CompositeCheckpointHandler,
     DefaultCheckpointHandlerRegistry,
+    JaxRandomKeyCheckpointHandler,
     JsonCheckpointHandler,
+    NumpyRandomKeyCheckpointHandler,
+    ProtoCheckpointHandler,
     PyTreeCheckpointHandler,
     StandardCheckpointHandler,
 )
@@ -62,12 +75,14 @@ from .transform_utils import RestoreTransform, Transform, apply_transformations,
 
 __all__ = [
     "PLACEHOLDER",
+    "AbstractCheckpointManager",
     "AbstractCheckpointer",
     "ArrayCheckpointHandler",
     "ArrayRestoreArgs",
     "AsyncCheckpointHandler",
     "AsyncCheckpointer",
     "AsyncOptions",
+    "BasePyTreeCheckpointHandler",
     "CheckpointHandler",
     "CheckpointHandlerRegistry",
     "CheckpointManager",
@@ -77,8 +92,11 @@ __all__ = [
     "CompositeOptions",
     "DefaultCheckpointHandlerRegistry",
     "Future",
+    "JaxRandomKeyCheckpointHandler",
     "JsonCheckpointHandler",
     "NotCoveredError",
+    "NumpyRandomKeyCheckpointHandler",
+    "ProtoCheckpointHandler",
     "PyTreeCheckpointHandler",
     "PyTreeCheckpointer",
     "RestoreArgs",
@@ -88,8 +106,11 @@ __all__ = [
     "StandardCheckpointHandler",
     "StandardCheckpointer",
     "Transform",
+    "abstract_checkpoint_manager",
+    "aggregate_handlers",
     "apply_transformations",
     "args",
+    "arrays",
     "check_saves",
     "checkpoint_args",
     "checkpoint_manager",
@@ -103,9 +124,12 @@ __all__ = [
     "logging",
     "merge_trees",
     "metadata",
+    "msgpack_utils",
     "multihost",
     "options",
     "path",
+    "pathways",
+    "serialization",
     "step",
     "test_utils",
     "transform_utils",
@@ -114,9 +138,10 @@ __all__ = [
     "use_layout",
     "utils",
     "v1",
+    "version",
 ]
 
-__version__ = "0.12.8"
+__version__ = version.__version__
 """The version of Orbax whose interfaces these are."""
 
 checkpoint = _sys.modules[__name__]
@@ -124,21 +149,4 @@ checkpoint = _sys.modules[__name__]
 
 _alias(__name__, f"{__name__}.checkpoint")
 
-_NOT_COVERED = {
-    "ProtoCheckpointHandler": "save the text of the message with JsonCheckpointHandler",
-    "JaxRandomKeyCheckpointHandler": "save keys as leaves of a pytree",
-    "NumpyRandomKeyCheckpointHandler": "save the state of the generator as a pytree or as JSON",
-    "BasePyTreeCheckpointHandler": "use PyTreeCheckpointHandler",
-    "AbstractCheckpointManager": "use CheckpointManager",
-    "aggregate_handlers": "they are for layouts of 2022, which regrow reads by itself",
-    "msgpack_utils": "they are for layouts of 2022, which regrow reads by itself",
-    "arrays": "use jax",
-    "pathways": "use the original with Pathways",
-    "serialization": "use regrow.save and regrow.load",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _NOT_COVERED:
-        raise not_covered(name, _NOT_COVERED[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = _refusing(__name__, {"experimental": "use regrow.save_async, or the original for emergency checkpoints"})

@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from . import _other_handlers, _standard_handlers, metadata
 from ._errors import as_orbax
 from ._interfaces import CheckpointHandler, NoopFuture
 from ._paths import as_path, is_temporary
-from .checkpoint_args import CheckpointArgs, get_registered_handler_cls, is_args, register_with_handler
+from .checkpoint_args import (
+    CheckpointArgs,
+    get_registered_args_cls,
+    get_registered_handler_cls,
+    is_args,
+    register_with_handler,
+)
 from .options import MultiprocessingOptions
 
 RESERVED_ITEM_NAMES: tuple[str, ...] = ()
@@ -58,60 +64,108 @@ class CompositeArgs(CheckpointArgs, Mapping[str, Any]):
 CompositeResults = CompositeArgs
 
 
-class CheckpointHandlerRegistry:
-    """Which handler saves or restores an item, by its name and the class of the arguments."""
+class AlreadyExistsError(ValueError):
+    """A registry has an entry for the item and the class of arguments."""
+
+
+class NoEntryError(KeyError):
+    """A registry has no entry for the item and the class of arguments."""
+
+
+class CheckpointHandlerRegistry(Protocol):
+    """Which handler saves or restores an item, by its name and the class of the arguments. To subclass."""
+
+    def add(self, item: str | None, args: Any, handler: Any = None) -> None:
+        """Says who is in charge of an item, or with `None` of all items, given such arguments."""
+
+    def get(self, item: str | None, args: Any) -> Any:
+        """Who is in charge."""
+
+    def has(self, item: str | None, args: Any) -> bool:
+        """Whether somebody is in charge."""
+
+    def get_all_entries(self) -> Mapping[tuple[str | None, type[Any]], Any]:
+        """All that was said."""
+
+
+class DefaultCheckpointHandlerRegistry(CheckpointHandlerRegistry):
+    """A registry that holds its entries in memory."""
 
     def __init__(self, other_registry: CheckpointHandlerRegistry | None = None) -> None:
-        self._entries: dict[tuple[str | None, Any], Any] = dict(other_registry._entries) if other_registry else {}
+        self._entries: dict[tuple[str | None, type[Any]], Any] = {}
+        if other_registry is not None:
+            self._entries |= other_registry.get_all_entries()
 
-    def add(self, item: str | None, args: Any, handler: Any = None, handler_type: Any = None) -> None:
+    def add(self, item: str | None, args: Any, handler: Any = None) -> None:
         """Says who is in charge of an item, or with `None` of all items, given such arguments.
 
+        Args:
+            item: The name of the item.
+            args: A class of arguments, or one of them.
+            handler: A handler or its class; the one that is registered with the arguments if `None`.
+
         Raises:
-            ValueError: if that has been said before.
+            AlreadyExistsError: (a `ValueError`) if that has been said before.
+            ValueError: without a handler for arguments that are registered with none, and for a class that cannot
+                be called without arguments.
         """
-        if (item, args) in self._entries:
-            raise ValueError(f"Entry for item={item} and args={args} already exists in the registry.")
-        handler = handler if handler is not None else handler_type
-        self._entries[item, args] = handler() if isinstance(handler, type) else handler
+        cls = _class_of(args)
+        if self.has(item, cls):
+            raise AlreadyExistsError(f"Entry for item={item} and args_type={cls} already exists in the registry.")
+        given = f"Provided a `None` `CheckpointHandler` when registering item={item} and args_type={cls}."
+        if handler is None:
+            try:
+                handler = get_registered_handler_cls(cls)
+            except ValueError as error:
+                raise ValueError(f"{given} No handler is registered with such arguments: give one.") from error
+        if isinstance(handler, type):
+            try:
+                handler = handler()
+            except TypeError as error:
+                raise ValueError(f"{given} {handler} is not default-constructible: give a handler.") from error
+        self._entries[item, cls] = handler
 
     def get(self, item: str | None, args: Any) -> Any:
         """Who is in charge.
 
         Raises:
-            ValueError: if nobody is.
+            NoEntryError: (a `KeyError`) if nobody is.
         """
-        cls = args if isinstance(args, type) or args is None else type(args)
-        for key in ((item, cls), (None, cls)):
-            if key in self._entries:
-                return self._entries[key]
-        raise ValueError(f"No entry for item={item} and args={args} in the registry.")
+        cls = _class_of(args)
+        if (item, cls) not in self._entries:
+            raise NoEntryError(f"No entry for item={item} and args_ty={cls} in the registry.")
+        return self._entries[item, cls]
 
     def has(self, item: str | None, args: Any) -> bool:
         """Whether somebody is in charge."""
-        try:
-            self.get(item, args)
-        except ValueError:
-            return False
-        return True
+        return (item, _class_of(args)) in self._entries
 
-    def get_all_entries(self) -> dict[tuple[str | None, Any], Any]:
+    def get_all_entries(self) -> dict[tuple[str | None, type[Any]], Any]:
         """All that was said."""
-        return dict(self._entries)
+        return self._entries
 
-    def of_item(self, item: str) -> Any:
-        """Who is in charge of an item whatever the arguments; `None` if nobody is."""
-        return next((handler for (name, _), handler in self._entries.items() if name == item), None)
+    def __repr__(self) -> str:
+        return f"DefaultCheckpointHandlerRegistry({self._entries})"
 
 
-DefaultCheckpointHandlerRegistry = CheckpointHandlerRegistry
+def _class_of(args: Any) -> type[Any]:
+    found: type[Any] = args if isinstance(args, type) else type(args)
+    return found
+
+
+def of_registry(registry: CheckpointHandlerRegistry | None, item: str, args: Any) -> Any:
+    """Who is in charge of an item, by its name or that of no item; `None` if nobody is."""
+    if registry is None or args is None:
+        return None
+    for name in (item, None):
+        if registry.has(name, args):
+            return registry.get(name, args)
+    return None
 
 
 def create_default_handler_registry(**items_to_handlers: Any) -> CheckpointHandlerRegistry:
     """A registry of items with a handler each."""
-    from .checkpoint_args import get_registered_args_cls
-
-    registry = CheckpointHandlerRegistry()
+    registry = DefaultCheckpointHandlerRegistry()
     for item, handler in items_to_handlers.items():
         for args in dict.fromkeys(get_registered_args_cls(handler)):
             registry.add(item, args, handler)
@@ -165,6 +219,11 @@ class CompositeCheckpointHandler(CheckpointHandler):
         handler_registry: Any = None,
         **items_and_handlers: Any,
     ) -> None:
+        if handler_registry is not None and item_names:
+            raise ValueError(
+                "Both `handler_registry` and `item_names` were specified."
+                "\n  help: the registry knows its items: leave the names out"
+            )
         if handler_registry is not None and items_and_handlers:
             raise ValueError(
                 "Both `handler_registry` and `items_and_handlers` were specified."
@@ -180,21 +239,21 @@ class CompositeCheckpointHandler(CheckpointHandler):
         Raises:
             ValueError: if nobody is in charge of such arguments.
         """
-        registry = self._handler_registry
-        if registry is not None and registry.has(name, args):
-            return registry.get(name, args)
+        found = of_registry(self._handler_registry, name, args)
+        if found is not None:
+            return found
         if name not in self._handlers:
             self._handlers[name] = handler_of_args(args)
         return self._handlers[name]
 
     def _handler_for_restore(self, path: Any, name: str, args: Any, typestr: str | None) -> Any:
         registry = self._handler_registry
-        if registry is not None:
-            if args is not None and registry.has(name, args):
-                return registry.get(name, args)
-            found = getattr(registry, "of_item", lambda _: None)(name)
-            if found is not None:
-                return found
+        found = of_registry(registry, name, args)
+        if found is None and registry is not None:
+            entries = registry.get_all_entries().items()
+            found = next((handler for (item, _), handler in entries if item == name), None)
+        if found is not None:
+            return found
         if name in self._handlers:
             return self._handlers[name]
         return handler_of_stored(path, typestr) if args is None else handler_of_args(args)
@@ -245,11 +304,12 @@ class CompositeCheckpointHandler(CheckpointHandler):
         for name in item_names(path):
             handler = self._handler_for_restore(path / name, name, None, handlers.get(name))
             items[name] = item_metadata(handler, path / name)
-        return dataclasses.replace(found, item_metadata=metadata.CompositeMetadata(items))
+            handlers.setdefault(name, handler.typestr() if hasattr(handler, "typestr") else None)
+        return dataclasses.replace(found, item_handlers=handlers, item_metadata=metadata.CompositeMetadata(items))
 
-    def _typestrs(self, path: Any) -> dict[str, str]:
+    def _typestrs(self, path: Any) -> dict[str, Any]:
         told = metadata.read_step_metadata(path).item_handlers
-        return told if isinstance(told, dict) else {}
+        return dict(told) if isinstance(told, dict) else {}
 
     def close(self) -> None:
         """Closes the handlers of all items."""

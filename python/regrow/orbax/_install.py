@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 import types
 
+from . import _private
 from .v1 import _private as _private_v1
 
 SUB_MODULES = (
+    "abstract_checkpoint_manager",
+    "aggregate_handlers",
     "args",
+    "arrays",
     "checkpoint_args",
     "checkpoint_manager",
     "checkpoint_managers",
@@ -18,25 +22,46 @@ SUB_MODULES = (
     "handlers",
     "logging",
     "metadata",
+    "msgpack_utils",
     "multihost",
     "options",
     "path",
     "path.atomicity",
+    "path.format_utils",
     "path.step",
+    "pathways",
+    "serialization",
     "test_utils",
     "transform_utils",
     "tree",
     "type_handlers",
     "utils",
+    "version",
 )
+
+WITHIN = {
+    "logging.step_statistics": "logging",
+    "metadata.tree": "metadata",
+    "path.atomicity_defaults": "path.atomicity",
+    "path.atomicity_types": "path.atomicity",
+    "metadata.value": "metadata",
+}
+"""Sub-modules of the original whose names are in one of the above."""
 
 
 def alias(package: str, name: str) -> None:
-    """Puts a package and its sub-modules at another name, too."""
+    """Puts a package and its sub-modules at another name, too, with the private ones that have a place here."""
     sys.modules[name] = sys.modules[package]
     for sub in SUB_MODULES:
         sys.modules[f"{name}.{sub}"] = sys.modules[f"{package}.{sub}"]
     _private_v1.alias(package, name)
+    others = {f"{name}.{other}": sys.modules[f"{package}.{sub}"] for other, sub in WITHIN.items()}
+    others |= _private.modules(package, name)
+    sys.modules.update(others)
+    for other, module in others.items():
+        parent, _, attribute = other.rpartition(".")
+        setattr(sys.modules[parent], attribute, module)
+    _private.refuse_others(name)
 
 
 def install() -> None:

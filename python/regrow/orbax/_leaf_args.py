@@ -66,6 +66,11 @@ class ArrayRestoreArgs(RestoreArgs):
 
 
 @dataclasses.dataclass
+class AsItWas(ArrayRestoreArgs):
+    """As `ArrayRestoreArgs` for what was saved as a JAX array; a NumPy array for all else."""
+
+
+@dataclasses.dataclass
 class SingleReplicaArrayRestoreArgs(ArrayRestoreArgs):
     """As `ArrayRestoreArgs`; one replica reads what all replicas hold.
 

@@ -107,6 +107,7 @@ def restore(
     *,
     partial: bool = False,
     transforms: Mapping[str, Any] | None = None,
+    default_to_original: bool = True,
     registry: Any = None,
     replica: SingleReplica | None = None,
 ) -> Any:
@@ -118,6 +119,7 @@ def restore(
         restore_args: What leaves become; a tree as the target, or as what is stored.
         partial: Leaves that the target lacks are left out; those that the checkpoint lacks stay as in the target.
         transforms: As Orbax': ``{}``, or `Transform` by key path.
+        default_to_original: If false, leaves that no transformation names stay as in the target.
         registry: Handlers of types, instead of the program's.
         replica: Which replica reads for the others, if not the handler of JAX arrays says so.
 
@@ -135,7 +137,7 @@ def restore(
             raise ValueError(
                 "If providing `transforms`, must provide `restore_args` matching structure of expected result."
             )
-        return _restore_transformed(stored, item, restore_args, transforms)
+        return _restore_transformed(stored, item, restore_args, transforms, default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     if item is None:
         wanted = {path: args.get(path) for path in stored.order}
@@ -149,10 +151,10 @@ def restore(
 
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
-    """Refuses a target with other leaves, all of them named."""
+    """Refuses a target with other leaves, all of them named. An empty node of one of them is the result."""
     theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
     wanted = {path for path, leaf in targets.items() if not is_empty_node(leaf)}
-    differences = sorted(theirs ^ wanted)
+    differences = sorted(path for path in theirs ^ wanted if path not in stored.leaves or path not in targets)
     if not differences:
         return
     lines = []
@@ -248,6 +250,9 @@ def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
         return _wish_key(leaf, args, wanted)
     cast = getattr(args, "dtype", None)
     cast = None if cast is None or not isinstance(np.dtype(cast), np.dtype) else np.dtype(cast)
+    if isinstance(args, _leaf_args.AsItWas):
+        wanted = jax.Array if kind == "jax_array" else np.ndarray
+        _refuse_shape(leaf, args, path)
     if wanted is None:
         wanted = jax.Array if kind == "jax_array" else int if kind == "scalar" else np.ndarray
     if isinstance(wanted, type) and issubclass(wanted, jax.Array):
@@ -303,15 +308,7 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
         )
     wanted_shape = _wanted_shape(args)
     resized = wanted_shape is not None and wanted_shape != shape
-    if resized and (getattr(args, "strict", True) or leaf.kind == "scalar"):
-        where = "/".join(path)
-        help = "give a target of the stored shape, or strict=False to cut axes at their ends or fill them with zeros"
-        raise StructureError(
-            f"Requested shape: {wanted_shape} is not compatible with the stored shape: {shape}."
-            f"\n  leaf {where}\n  help: {help}",
-            leaf=where,
-            help=help,
-        )
+    _refuse_shape(leaf, args, path)
     final_shape = wanted_shape if resized and wanted_shape is not None else shape
     to = jax.dtypes.canonicalize_dtype(cast or dtype)
     if to == dtype and leaf.kind != "scalar":
@@ -327,6 +324,21 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
 def _described(shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Any) -> Any:
     # Thousands of leaves are alike, and JAX takes its time for each.
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def _refuse_shape(leaf: Leaf, args: Any, path: KeyPath) -> None:
+    """Refuses another shape than the stored one, unless that was asked for."""
+    wanted = _wanted_shape(args)
+    if wanted is None or wanted == leaf.shape or (not getattr(args, "strict", True) and leaf.kind != "scalar"):
+        return
+    where = "/".join(path)
+    help = "give a target of the stored shape, or strict=False to cut axes at their ends or fill them with zeros"
+    raise StructureError(
+        f"Requested shape: {wanted} is not compatible with the stored shape: {leaf.shape}."
+        f"\n  leaf {where}\n  help: {help}",
+        leaf=where,
+        help=help,
+    )
 
 
 def _wanted_shape(args: Any) -> tuple[int, ...] | None:
@@ -346,29 +358,40 @@ def _put(array: np.ndarray[Any, Any], sharding: Any) -> Any:
 # ---- transformations ------------------------------------------------------------------------------------------
 
 
-def _restore_transformed(stored: Stored, item: Any, restore_args: Any, transforms: Mapping[str, Any]) -> Any:
+def _restore_transformed(
+    stored: Stored, item: Any, restore_args: Any, transforms: Any, default_to_original: bool
+) -> Any:
     """Leaves that a `Transform` says where to find, and all others where they are, if they are there."""
     from .transform_utils import plan
 
     flat, structure = flatten_with_path(item)
     order = [tuple_path_from_keypath(keys) for keys, _ in flat]
     targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
-    sources, functions, fallbacks = plan(transforms, order, set(stored.leaves))
+    found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
-    kept = {path: leaf for path, leaf in targets.items() if path in fallbacks}
-    rest = [path for path in order if path not in kept]
-    result = _load(
-        stored,
-        args,
-        rest,
-        jax.tree_util.tree_structure([0] * len(rest)),
-        targets,
-        sources,
-    )
-    values = dict(zip(rest, result, strict=True)) | kept
-    for path, function in functions.items():
+    values = {path: leaf for path, leaf in targets.items() if path in found.kept}
+    values |= _load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
+                         targets, found.sources)  # fmt: skip
+    if found.computed:
+        inputs = _load_flat(stored, found.inputs, list(found.inputs), {}, None)
+        tree = jax.tree_util.tree_unflatten(stored.structure, [inputs.get(path, ...) for path in stored.order])
+        for path, function in found.computed.items():
+            values[path] = function("/".join(path), tree, args.get(path))
+    for path, function in found.functions.items():
         values[path] = function(values[path])
     return jax.tree_util.tree_unflatten(structure, [values[path] for path in order])
+
+
+def _load_flat(
+    stored: Stored,
+    args: Mapping[KeyPath, Any],
+    order: list[KeyPath],
+    targets: Mapping[KeyPath, Any],
+    sources: Mapping[KeyPath, KeyPath] | None,
+) -> dict[KeyPath, Any]:
+    """The same, by key path."""
+    structure = jax.tree_util.tree_structure([0] * len(order))
+    return dict(zip(order, _load(stored, args, order, structure, targets, sources), strict=True))
 
 
 # ---- metadata -------------------------------------------------------------------------------------------------

@@ -213,16 +213,53 @@ def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
         raise not_covered("legacy_transform_fn", "restore without, and transform the result")
     if not hasattr(args, "restore_args"):
         return restore_standard(directory, args)
-    if not getattr(args, "transforms_default_to_original", True):
-        raise not_covered("transforms_default_to_original=False", "restore without, and drop what is not wanted")
     return _read.restore(
         directory,
         args.item,
         args.restore_args,
         partial=getattr(args, "partial_restore", False),
-        transforms=args.transforms,
+        transforms=getattr(args, "transforms", None),
+        default_to_original=getattr(args, "transforms_default_to_original", True),
         registry=registry,
     )
+
+
+class BasePyTreeCheckpointHandler(PyTreeCheckpointHandler):
+    """As `PyTreeCheckpointHandler`, with arguments of its own."""
+
+    def __init__(
+        self,
+        *,
+        save_concurrent_bytes: int | None = None,
+        restore_concurrent_bytes: int | None = None,
+        save_device_host_concurrent_bytes: int | None = None,
+        memory_limit_options: Any = None,
+        use_ocdbt: bool = True,
+        use_zarr3: bool = False,
+        use_compression: bool = True,
+        multiprocessing_options: MultiprocessingOptions | None = None,
+        type_handler_registry: Any = None,
+        enable_post_merge_validation: bool = True,
+        pytree_metadata_options: Any = None,
+        array_metadata_validator: Any = None,
+        enable_pinned_host_transfer: bool | None = None,
+        is_prioritized_key_fn: Any = None,
+        partial_save_mode: bool = False,
+    ) -> None:
+        if partial_save_mode:
+            raise not_covered("BasePyTreeCheckpointHandler(partial_save_mode=True)", "save the whole pytree at once")
+        super().__init__(
+            use_ocdbt=use_ocdbt,
+            use_zarr3=use_zarr3,
+            use_compression=use_compression,
+            type_handler_registry=type_handler_registry,
+            pytree_metadata_options=pytree_metadata_options,
+        )
+
+    @classmethod
+    def typestr(cls) -> str:
+        """The original's, for its readers."""
+        return f"{HANDLERS}.base_pytree_checkpoint_handler.BasePyTreeCheckpointHandler"
 
 
 # ---- Standard -------------------------------------------------------------------------------------------------
@@ -297,12 +334,12 @@ def restore_standard(directory: Any, args: Any) -> Any:
 
 
 def _where_it_was(leaf: Any, own: Any, args: Any) -> Any:
-    """A description without a sharding is of a JAX array, on its saved sharding or the fallback."""
+    """A description without a sharding is of what was saved: a JAX array on its saved sharding, or the fallback."""
     if not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.sharding is not None:
         return own
     fallback = getattr(args, "fallback_sharding", None)
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return _leaf_args.ArrayRestoreArgs(
+    return _leaf_args.AsItWas(
         dtype=None if is_key else leaf.dtype,
         sharding=fallback,
         global_shape=None if is_key else leaf.shape,
@@ -369,6 +406,27 @@ class PyTreeRestoreArgs(CheckpointArgs):
     transforms: Any = None
     transforms_default_to_original: bool = True
     legacy_transform_fn: Any = None
+    partial_restore: bool = False
+
+
+@register_with_handler(BasePyTreeCheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class BasePyTreeSaveArgs(CheckpointArgs):
+    """Saves a pytree, as `PyTreeSaveArgs`."""
+
+    item: Any
+    save_args: Any = None
+    ocdbt_target_data_file_size: int | None = None
+    custom_metadata: Any = None
+
+
+@register_with_handler(BasePyTreeCheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class BasePyTreeRestoreArgs(CheckpointArgs):
+    """Restores a pytree, as `PyTreeRestoreArgs` without transformations."""
+
+    item: Any = None
+    restore_args: Any = None
     partial_restore: bool = False
 
 

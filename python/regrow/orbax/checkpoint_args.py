@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ._interfaces import CheckpointHandler
+
 __all__ = [
     "CheckpointArgs",
+    "CheckpointHandler",
     "get_registered_args_cls",
     "get_registered_handler_cls",
     "has_registered_args",
@@ -49,10 +52,11 @@ def register_with_handler(
         if not is_args_class(cls):
             raise TypeError(f"{cls} must subclass `CheckpointArgs`.")
         own = _ARGS.setdefault(handler_cls, {})
+        # As Orbax: of several classes the first one is the handler's, and all of them find it.
         if for_save:
-            own["save"] = cls
+            own.setdefault("save", cls)
         if for_restore:
-            own["restore"] = cls
+            own.setdefault("restore", cls)
         _HANDLERS[cls] = handler_cls
         return cls
 
@@ -79,7 +83,7 @@ def get_registered_handler_cls(arg: Any) -> type[Any]:
     if cls in _HANDLERS:
         return _HANDLERS[cls]
     original = _original()
-    if original is not None:
+    if original is not None and issubclass(cls, original.CheckpointArgs):
         # The original's arguments may belong to the caller's own handler.
         found: type[Any] = original.get_registered_handler_cls(cls)
         return found
@@ -90,12 +94,12 @@ def get_registered_args_cls(handler: Any) -> tuple[type[Any], type[Any]]:
     """The arguments of a handler's saves and restores.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if it has none, or those of one of them only.
     """
     for cls in (handler if inspect.isclass(handler) else type(handler)).__mro__:
-        if cls in _ARGS:
-            own = _ARGS[cls]
-            return own.get("save", own.get("restore", CheckpointArgs)), own.get("restore", CheckpointArgs)
+        own = _ARGS.get(cls, {})
+        if "save" in own and "restore" in own:
+            return own["save"], own["restore"]
     original = _original()
     if original is not None and original.has_registered_args(handler):
         found: tuple[type[Any], type[Any]] = original.get_registered_args_cls(handler)

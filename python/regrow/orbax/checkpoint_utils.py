@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,12 +10,23 @@ from typing import Any
 import numpy as np
 
 from . import _leaf_args, metadata
+from ._errors import refusing
 from ._jax import jax
 from ._leaf_args import PLACEHOLDER
 from ._paths import as_path
 from .path import step as steps
 
-__all__ = ["PLACEHOLDER", "checkpoints_iterator", "construct_restore_args", "wait_for_new_checkpoint"]
+__all__ = [
+    "PLACEHOLDER",
+    "STANDARD_ARRAY_TYPES",
+    "checkpoints_iterator",
+    "construct_restore_args",
+    "wait_for_new_checkpoint",
+]
+
+STANDARD_ARRAY_TYPES = (int, float, np.ndarray, jax.Array)
+
+__getattr__ = refusing(__name__, {"get_snapshot_dir_from_step_dir": "no snapshots are made: see checkpoints_iterator"})
 
 
 def construct_restore_args(
@@ -75,6 +87,7 @@ def _of_leaf(leaf: Any, sharding: Any, set_global_shape: bool, strict: bool) -> 
     raise ValueError(f"Unsupported type: {type(leaf)}")
 
 
+@contextlib.contextmanager
 def wait_for_new_checkpoint(
     checkpoint_dir: Any,
     *,
@@ -86,11 +99,24 @@ def wait_for_new_checkpoint(
     step_format_fixed_length: int | None = None,
     step_name_format: Any = None,
     snapshot_dir: Any = None,
+) -> Iterator[int]:
+    """Waits for a step of `until_step` or later: ``with`` gives its number, or -1 after the time-out."""
+    form = step_name_format or _names(step_prefix, step_format_fixed_length)
+    yield _wait(checkpoint_dir, form, until_step, seconds_to_sleep, timeout, timeout_fn)
+
+
+def _names(step_prefix: str | None, step_format_fixed_length: int | None) -> Any:
+    return steps.standard_name_format(step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length)
+
+
+def _wait(
+    checkpoint_dir: Any,
+    form: Any,
+    until_step: int | None,
+    seconds_to_sleep: float,
+    timeout: float | None,
+    timeout_fn: Callable[[], bool] | None,
 ) -> int:
-    """Waits for a step of `until_step` or later; its number, or -1 after the time-out."""
-    form = step_name_format or steps.standard_name_format(
-        step_prefix=step_prefix, step_format_fixed_length=step_format_fixed_length
-    )
     began = time.monotonic()
     while True:
         found = steps.latest_step_metadata(checkpoint_dir, form) if as_path(checkpoint_dir).exists() else None
@@ -121,20 +147,15 @@ def checkpoints_iterator(
     Unlike Orbax it makes no snapshot folder: an open checkpoint stays readable while it is deleted.
     """
     last = -1
+    form = step_name_format or _names(step_prefix, step_format_fixed_length)
     while True:
         began = time.monotonic()
-        step = wait_for_new_checkpoint(
-            checkpoint_dir,
-            until_step=last + 1,
-            seconds_to_sleep=seconds_to_sleep,
-            timeout=timeout,
-            timeout_fn=timeout_fn,
-            step_prefix=step_prefix,
-            step_format_fixed_length=step_format_fixed_length,
-            step_name_format=step_name_format,
-        )
+        step = _wait(checkpoint_dir, form, last + 1, seconds_to_sleep, timeout, timeout_fn)
         if step < 0:
-            return
+            # As Orbax: the function that has ended the wait is asked once more.
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
         last = step
         yield step
         time.sleep(max(0.0, began + min_interval_secs - time.monotonic()))

@@ -11,6 +11,15 @@ from ._composite import (
     create_default_handler_registry,
 )
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler
+from ._key_handlers import (
+    BaseRandomKeyCheckpointHandler,
+    JaxRandomKeyCheckpointHandler,
+    JaxRandomKeyRestoreArgs,
+    JaxRandomKeySaveArgs,
+    NumpyRandomKeyCheckpointHandler,
+    NumpyRandomKeyRestoreArgs,
+    NumpyRandomKeySaveArgs,
+)
 from ._other_handlers import (
     ArrayCheckpointHandler,
     ArrayRestoreArgs,
@@ -19,7 +28,11 @@ from ._other_handlers import (
     JsonRestoreArgs,
     JsonSaveArgs,
 )
+from ._proto_handler import ProtoCheckpointHandler, ProtoRestoreArgs, ProtoSaveArgs
 from ._standard_handlers import (
+    BasePyTreeCheckpointHandler,
+    BasePyTreeRestoreArgs,
+    BasePyTreeSaveArgs,
     PyTreeCheckpointHandler,
     PyTreeRestoreArgs,
     PyTreeSaveArgs,
@@ -33,15 +46,28 @@ __all__ = [
     "ArrayRestoreArgs",
     "ArraySaveArgs",
     "AsyncCheckpointHandler",
+    "BasePyTreeCheckpointHandler",
+    "BasePyTreeRestoreArgs",
+    "BasePyTreeSaveArgs",
+    "BaseRandomKeyCheckpointHandler",
     "CheckpointHandler",
     "CheckpointHandlerRegistry",
     "CompositeArgs",
     "CompositeCheckpointHandler",
     "CompositeResults",
     "DefaultCheckpointHandlerRegistry",
+    "JaxRandomKeyCheckpointHandler",
+    "JaxRandomKeyRestoreArgs",
+    "JaxRandomKeySaveArgs",
     "JsonCheckpointHandler",
     "JsonRestoreArgs",
     "JsonSaveArgs",
+    "NumpyRandomKeyCheckpointHandler",
+    "NumpyRandomKeyRestoreArgs",
+    "NumpyRandomKeySaveArgs",
+    "ProtoCheckpointHandler",
+    "ProtoRestoreArgs",
+    "ProtoSaveArgs",
     "PyTreeCheckpointHandler",
     "PyTreeRestoreArgs",
     "PyTreeSaveArgs",

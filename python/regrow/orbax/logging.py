@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging as _logging
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["AbstractLogger", "CompositeLogger", "StandardLogger"]
+__all__ = [
+    "AbstractLogger",
+    "CompositeLogger",
+    "EmergencyRestoreStepStatistics",
+    "RestoreStepStatistics",
+    "SaveStepStatistics",
+    "StandardLogger",
+]
 
 
 class AbstractLogger:
@@ -34,3 +43,60 @@ class CompositeLogger(AbstractLogger):
         """Takes a record."""
         for logger in self._loggers:
             logger.log_entry(entry)
+
+
+@dataclasses.dataclass
+class SaveStepStatistics:
+    """One save of a manager, as its loggers are told of it. Times are in seconds."""
+
+    step: int | None = None
+    event_type: str | None = "save"
+    directory: str | None = None
+    reached_preemption: bool | None = False
+    preemption_received_at: float | None = None
+    synchronous: bool | None = False
+    wait_for_prev_start_time: float | None = None
+    wait_for_prev_duration_secs: float | None = None
+    time_between_consecutive_saves_sec: float | None = None
+    checkpointer_blocking_start_time: float | None = None
+    checkpointer_blocking_duration_secs: float | None = None
+    get_old_steps_start_time: float | None = None
+    get_old_steps_duration_secs: float | None = None
+    checkpoint_manager_blocking_start_time: float | None = None
+    checkpoint_manager_blocking_duration_secs: float | None = None
+
+
+def statistics_of(told: Mapping[str, Any]) -> SaveStepStatistics:
+    """What a checkpoint says of its save, as far as it is known here."""
+    names = {field.name for field in dataclasses.fields(SaveStepStatistics)}
+    return SaveStepStatistics(**{name: value for name, value in told.items() if name in names})
+
+
+@dataclasses.dataclass
+class RestoreStepStatistics:
+    """One restore of a manager."""
+
+    step: int | None = None
+    event_type: str | None = "restore"
+    directory: str | None = None
+    checkpointer_start_time: float | None = None
+    checkpointer_duration_secs: float | None = None
+    checkpoint_manager_start_time: float | None = None
+    checkpoint_manager_duration_secs: float | None = None
+
+
+@dataclasses.dataclass
+class EmergencyRestoreStepStatistics:
+    """One restore of an emergency manager, which is not covered."""
+
+    step: int | None = None
+    event_type: str | None = "emergency_restore"
+    checkpoint_manager_start_time: float | None = None
+    directory: str | None = None
+    is_restoring_slice: bool | None = False
+    in_primary_slice: bool | None = False
+    checkpointer_start_time: float | None = None
+    checkpointer_duration_secs: float | None = None
+    broadcast_start_time: float | None = None
+    broadcast_duration_secs: float | None = None
+    checkpoint_manager_duration_secs: float | None = None

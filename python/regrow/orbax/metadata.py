@@ -9,17 +9,33 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from .. import _errors, _leaves
+from .. import _errors
+from ._errors import refusing
 from ._jax import jax
+from ._metadata_store import MetadataStore, metadata_store, root_metadata_file_path, step_metadata_file_path
 from ._paths import as_path
+from ._sharding_metadata import (
+    DeviceMetadata,
+    DeviceMetadataMesh,
+    NamedShardingMetadata,
+    ShardingMetadata,
+    SingleDeviceShardingMetadata,
+    from_jax_sharding,
+    from_serialized_string,
+    sharding_from_json,
+)
+from .logging import SaveStepStatistics, statistics_of
 
 __all__ = [
+    "PYTREE_METADATA_OPTIONS",
     "ArrayMetadata",
     "CompositeMetadata",
+    "DeviceMetadata",
+    "DeviceMetadataMesh",
     "Metadata",
+    "MetadataStore",
     "NamedShardingMetadata",
+    "PyTreeMetadataOptions",
     "RootMetadata",
     "ScalarMetadata",
     "ShardingMetadata",
@@ -29,85 +45,32 @@ __all__ = [
     "StringMetadata",
     "TreeMetadata",
     "from_jax_sharding",
+    "from_serialized_string",
     "get_step_metadata",
+    "metadata_store",
     "read_step_metadata",
+    "root_metadata_file_path",
     "sharding_from_json",
+    "step_metadata_file_path",
 ]
 
 
-@dataclasses.dataclass
-class ShardingMetadata:
-    """How an array was spread over devices when it was saved."""
+__getattr__ = refusing(__name__, {"ValueMetadataEntry": "see ArrayMetadata, ScalarMetadata and StringMetadata"})
 
-    def to_jax_sharding(self) -> Any:
-        """The same on the devices of this process."""
-        raise NotImplementedError
-
-
-@dataclasses.dataclass
-class SingleDeviceShardingMetadata(ShardingMetadata):
-    """On one device."""
-
-    device_str: str
-
-    def to_jax_sharding(self) -> Any:
-        """On the device of that name, or the first one if there is none here.
-
-        Orbax raises for a device that is not here: what a checkpoint holds does not depend on where it was saved.
-        """
-        found = next((device for device in jax.devices() if str(device) == self.device_str), jax.local_devices()[0])
-        return jax.sharding.SingleDeviceSharding(found)
+CompositeItemMetadata = dict[str, Any]
+SerializedMetadata = dict[str, Any]
+StepStatistics = SaveStepStatistics
+SingleItemMetadata = Any
 
 
 @dataclasses.dataclass
-class NamedShardingMetadata(ShardingMetadata):
-    """On a mesh with names."""
+class PyTreeMetadataOptions:
+    """Whether the names of the containers' classes are stored, too."""
 
-    shape: Any
-    axis_names: list[str]
-    partition_spec: tuple[Any, ...]
-    axis_types: tuple[Any, ...] | None = None
-    device_mesh: Any = None
-
-    def to_jax_sharding(self) -> Any:
-        """On the same devices, or the first as many, or one: whatever of that is here."""
-        sizes = tuple(map(int, self.shape))
-        count, by_id = int(np.prod(sizes)), {device.id: device for device in jax.devices()}
-        ids = [] if self.device_mesh is None else _ids(self.device_mesh)
-        if len(ids) == count and all(at in by_id for at in ids):
-            devices = [by_id[at] for at in ids]
-        elif count <= jax.device_count():
-            devices = jax.devices()[:count]
-        else:
-            return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        mesh = jax.sharding.Mesh(np.array(devices).reshape(sizes), tuple(self.axis_names))
-        spec = (tuple(entry) if isinstance(entry, list) else entry for entry in self.partition_spec)
-        return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+    support_rich_types: bool = False
 
 
-def _ids(mesh: Any) -> list[int]:
-    if isinstance(mesh, list):
-        return [at for part in mesh for at in _ids(part)]
-    return [int(mesh["id"])] if isinstance(mesh, Mapping) and "id" in mesh else []
-
-
-def sharding_from_json(told: Any) -> ShardingMetadata | None:
-    """What `_sharding` says of one leaf; `None` for kinds that no sharding is made of."""
-    if not isinstance(told, Mapping):
-        return None
-    if told.get("sharding_type") == "SingleDeviceSharding":
-        return SingleDeviceShardingMetadata(str(told.get("device_str")))
-    if told.get("sharding_type") == "NamedSharding":
-        mesh = (told.get("device_mesh") or {}).get("mesh")
-        spec = tuple(told["partition_spec"])
-        return NamedShardingMetadata(np.array(told["shape"]), list(told["axis_names"]), spec, None, mesh)
-    return None
-
-
-def from_jax_sharding(sharding: Any) -> ShardingMetadata | None:
-    """What would be stored of a sharding; `None` for kinds that are not stored."""
-    text = _leaves._sharding_text(sharding, {})
-    return None if text is None else sharding_from_json(json.loads(text))
+PYTREE_METADATA_OPTIONS = PyTreeMetadataOptions()
 
 
 @dataclasses.dataclass
@@ -116,7 +79,7 @@ class StorageMetadata:
 
     chunk_shape: tuple[int, ...] | None
     write_shape: tuple[int, ...] | None = None
-    zarr_metadata: Any = None
+    zarr_metadata: Any = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass
@@ -136,6 +99,19 @@ class ArrayMetadata(Metadata):
     dtype: Any
     storage: StorageMetadata | None = None
 
+    def __eq__(self, other: object) -> bool:
+        # As Orbax: the same array under another name or in another folder.
+        return (
+            isinstance(other, ArrayMetadata)
+            and (self.shape, self.dtype) == (other.shape, other.dtype)
+            and (self.sharding, self.storage) == (other.sharding, other.storage)
+        )
+
+    @classmethod
+    def from_shape_dtype_struct(cls, s: Any, name: str | None = None, directory: Any = None) -> ArrayMetadata:
+        """Of the description of an array."""
+        return cls(name or "", directory, s.shape, s.sharding, s.dtype)
+
 
 @dataclasses.dataclass
 class ScalarMetadata(ArrayMetadata):
@@ -145,10 +121,16 @@ class ScalarMetadata(ArrayMetadata):
     sharding: ShardingMetadata | None = None
     dtype: Any = None
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ScalarMetadata) and bool(self.dtype == other.dtype)
+
 
 @dataclasses.dataclass
 class StringMetadata(Metadata):
     """What is known of a text."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StringMetadata)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -188,28 +170,21 @@ class TreeMetadata(Mapping[str, Any]):
         return f"TreeMetadata(custom_metadata={self.custom_metadata}, tree={self.tree}, use_zarr3={self.use_zarr3})"
 
     def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], Any]:
-        """For JAX: the tree is the one child, whose keys are the key paths."""
-        flat, structure = jax.tree_util.tree_flatten_with_path(self.tree)
-        children = [(_Joined(path), leaf) for path, leaf in flat]
+        """For JAX: the children of the tree, by their keys."""
+        flat, structure = jax.tree_util.tree_flatten_with_path(self.tree, is_leaf=lambda node: node is not self.tree)
+        children = [(path[0] if path else jax.tree_util.GetAttrKey("tree"), child) for path, child in flat]
         return children, (structure, json.dumps(self.custom_metadata), self.use_zarr3)
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
-        """For JAX: the leaves."""
-        leaves, structure = jax.tree_util.tree_flatten(self.tree)
-        return leaves, (structure, json.dumps(self.custom_metadata), self.use_zarr3)
+        """For JAX: the children."""
+        children, about = self.tree_flatten_with_keys()
+        return [child for _, child in children], about
 
     @classmethod
     def tree_unflatten(cls, about: Any, leaves: Any) -> TreeMetadata:
         """For JAX."""
         structure, custom, use_zarr3 = about
         return cls(jax.tree_util.tree_unflatten(structure, leaves), json.loads(custom), use_zarr3)
-
-
-class _Joined(tuple[Any, ...]):
-    """A key path as one key."""
-
-    def __str__(self) -> str:
-        return str(jax.tree_util.keystr(tuple(self)))
 
 
 @dataclasses.dataclass
@@ -263,7 +238,7 @@ class StepMetadata:
     item_handlers: Any = None
     item_metadata: Any = None
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
-    performance_metrics: Any = dataclasses.field(default_factory=dict)
+    performance_metrics: Any = dataclasses.field(default_factory=SaveStepStatistics)
     init_timestamp_nsecs: int | None = None
     commit_timestamp_nsecs: int | None = None
     custom_metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -287,6 +262,8 @@ def read_step_metadata(path: Any) -> StepMetadata:
         return StepMetadata()
     names = {field.name for field in dataclasses.fields(StepMetadata)} - {"item_metadata", "custom_metadata"}
     known = {name: value for name, value in told.items() if name in names and value is not None}
+    if isinstance(known.get("performance_metrics"), dict):
+        known["performance_metrics"] = statistics_of(known["performance_metrics"])
     custom = {name: value for name, value in told.items() if name not in names | {"custom_metadata", "custom"}}
     own = told.get("custom_metadata") or told.get("custom") or {}
     return StepMetadata(custom_metadata=custom | own, **known)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ._errors import refusing
 from ._jax import jax
 
 __all__ = [
+    "broadcast_one_to_all",
     "is_jax_distributed_client_initialized",
     "is_primary_host",
     "process_count",
@@ -14,6 +16,30 @@ __all__ = [
     "reached_preemption",
     "sync_global_processes",
 ]
+
+
+_HINT = "use jax.distributed: the engine has a barrier of its own"
+
+__getattr__ = refusing(
+    __name__,
+    dict.fromkeys(
+        (
+            "BarrierSyncFn",
+            "get_barrier_sync_fn",
+            "initialize_runtime_to_distributed_ids",
+            "is_runtime_to_distributed_ids_initialized",
+            "multislice",
+        ),
+        _HINT,
+    ),
+)
+
+
+def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+    """The arrays of one process (0 by default), in all."""
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.broadcast_one_to_all(in_tree, is_source=is_source)
 
 
 def process_index() -> int:

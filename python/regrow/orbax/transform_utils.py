@@ -1,16 +1,28 @@
-"""Transformations of a restore: where a leaf of the target comes from."""
+"""Transformations: where a leaf of the target comes from, in a tree or in a checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._errors import not_covered
-from .tree import KeyPath, from_flat_dict, is_empty_node, merge_trees, to_flat_dict
+from ._leaf_args import RestoreArgs
+from .tree import KeyPath, from_flat_dict, is_empty_node, to_flat_dict
 
-__all__ = ["RestoreTransform", "Transform", "intersect_trees", "merge_trees"]
+__all__ = [
+    "MultiValueFn",
+    "RestoreArgs",
+    "RestoreTransform",
+    "Transform",
+    "ValueFn",
+    "apply_transformations",
+    "intersect_trees",
+    "merge_trees",
+]
+
+ValueFn = Callable[[Any], Any]
+MultiValueFn = Callable[..., Any]
 
 
 @dataclasses.dataclass
@@ -18,75 +30,184 @@ class Transform:
     """Where a leaf of the target comes from.
 
     Attributes:
-        original_key: The key path in the checkpoint, with ``/``; groups of the pattern as ``\\1``.
-        use_fallback: Keep what the target has.
+        original_key: The key path in the original, with ``/``; groups of the pattern as ``\\1``.
+        use_fallback: Take what is not the default: see `apply_transformations`.
         value_fn: What becomes of the value.
-        multi_value_fn: Not covered.
+        multi_value_fn: Computes the value, from its key path and the whole original.
     """
 
     original_key: Any = None
     use_fallback: bool = False
-    value_fn: Callable[[Any], Any] | None = None
-    multi_value_fn: Any = None
+    value_fn: Callable[..., Any] | None = None
+    multi_value_fn: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in self._exclusive() if getattr(self, name) not in (None, False)]
+        if len(given) > 1 and set(given) != {"original_key", "value_fn"}:
+            raise AssertionError(f"{type(self).__name__}: expected one of the arguments, found {' and '.join(given)}")
+
+    def _exclusive(self) -> tuple[str, ...]:
+        return ("original_key", "use_fallback", "value_fn", "multi_value_fn")
 
 
 @dataclasses.dataclass
 class RestoreTransform(Transform):
-    """As `Transform`; not covered beyond that."""
+    """As `Transform`, for restores.
+
+    Attributes:
+        multi_value_fn: Is given the restore args of the leaf, too.
+        multi_value_fn_input_args: What it needs: patterns of key paths in the checkpoint, with restore args.
+    """
+
+    multi_value_fn_input_args: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.multi_value_fn_input_args is not None and self.multi_value_fn is None:
+            raise AssertionError("RestoreTransform: multi_value_fn_input_args without multi_value_fn")
 
 
-Sources = dict[KeyPath, KeyPath]
+def apply_transformations(
+    original_tree: Any, transformations: Any, new_tree: Any, default_to_original: bool | None = True
+) -> Any:
+    """A tree as `new_tree`, with leaves of another.
+
+    Args:
+        original_tree: Where leaves come from.
+        transformations: A `Transform` by key path, which is a pattern.
+        new_tree: The structure of the result, and the values of leaves that come from nowhere.
+        default_to_original: Leaves that no transformation names come from the original, and `use_fallback` means
+            those of `new_tree`; if false, it is the other way round.
+
+    Raises:
+        ValueError: for a key that the original does not have.
+    """
+    if is_empty_node(new_tree):
+        return {}
+    original = to_flat_dict(original_tree, sep="/")
+    result = to_flat_dict(new_tree, sep="/")
+    rules = _flat_rules(transformations)
+    for name in result:
+        found = _rule_of(rules, name)
+        if found is None:
+            if default_to_original and name in original:
+                result[name] = original[name]
+            continue
+        rule, match = found
+        if rule.use_fallback:
+            if not default_to_original:
+                if name not in original:
+                    raise ValueError(f"{name} not found in origin tree (`use_fallback` requested).")
+                result[name] = original[name]
+        elif rule.multi_value_fn is not None:
+            result[name] = rule.multi_value_fn(name, original_tree)
+        else:
+            source = _source(rule, match, name)
+            if source not in original:
+                raise ValueError(f'Transformation key "{source}" not found in origin tree.')
+            value = original[source]
+            result[name] = value if rule.value_fn is None else rule.value_fn(value)
+    return from_flat_dict(result, target=new_tree, sep="/")
+
+
+def _flat_rules(transformations: Any) -> dict[str, Any]:
+    flat = to_flat_dict(transformations, is_leaf=lambda node: hasattr(node, "use_fallback"))
+    return {"/".join(path): rule for path, rule in flat.items()}
+
+
+def _rule_of(rules: Mapping[str, Any], name: str) -> tuple[Any, re.Match[str]] | None:
+    """The last of the rules whose pattern a key path matches: it would overwrite those before."""
+    found = None
+    for pattern, rule in rules.items():
+        match = re.fullmatch(pattern, name)
+        if match is not None:
+            found = rule, match
+    return found
+
+
+def _source(rule: Any, match: re.Match[str], name: str) -> str:
+    if rule.original_key is None:
+        return name
+    key = rule.original_key if isinstance(rule.original_key, str) else "/".join(rule.original_key)
+    return match.expand(key)
+
+
+class Plan(NamedTuple):
+    """What a restore with transformations reads, and what becomes of it."""
+
+    sources: dict[KeyPath, KeyPath]
+    """The stored leaf of a leaf of the target, where it is another one."""
+    functions: dict[KeyPath, Callable[[Any], Any]]
+    """What becomes of a value."""
+    kept: set[KeyPath]
+    """Leaves that stay as in the target."""
+    computed: dict[KeyPath, Callable[..., Any]]
+    """Leaves that are computed from the checkpoint."""
+    inputs: dict[KeyPath, Any]
+    """Stored leaves that these are computed from, with restore args."""
 
 
 def plan(
-    transforms: Mapping[str, Any], order: list[KeyPath], stored: Collection[KeyPath]
-) -> tuple[Sources, dict[KeyPath, Callable[[Any], Any]], set[KeyPath]]:
-    """Where each leaf comes from, what becomes of its value, and which stay as in the target.
+    transformations: Any, order: list[KeyPath], stored: Collection[KeyPath], *, default_to_original: bool = True
+) -> Plan:
+    """Where each leaf of the target of a restore comes from.
 
     Raises:
-        KeyError: for an `original_key` that the checkpoint does not have.
-        NotCoveredError: for `multi_value_fn`.
+        ValueError: for a key that the checkpoint does not have, and for a `multi_value_fn` without its inputs.
     """
-    flat = {
-        "/".join(path): rule
-        for path, rule in to_flat_dict(transforms, keep_empty_nodes=False, is_leaf=_is_transform).items()
-    }
-    sources: Sources = {}
-    functions: dict[KeyPath, Callable[[Any], Any]] = {}
-    fallbacks: set[KeyPath] = set()
+    rules = _flat_rules(transformations)
+    inputs: dict[KeyPath, Any] = {}
+    for rule in rules.values():
+        if rule.multi_value_fn is not None:
+            inputs |= _inputs(rule, stored)
+    found = Plan({}, {}, set(), {}, inputs)
     for path in order:
         name = "/".join(path)
-        found = next((match for pattern in flat if (match := re.fullmatch(pattern, name))), None)
-        if found is None:
+        matched = _rule_of(rules, name)
+        if matched is None:
+            if not default_to_original:
+                found.kept.add(path)
             continue
-        rule = flat[found.re.pattern]
-        if getattr(rule, "multi_value_fn", None) is not None:
-            raise not_covered("Transform(multi_value_fn=)", "restore the leaves and compute the value from them")
+        rule, match = matched
         if rule.use_fallback:
-            fallbacks.add(path)
-            continue
-        if rule.original_key is not None:
-            key = rule.original_key if isinstance(rule.original_key, str) else "/".join(rule.original_key)
-            source = tuple(found.expand(key).split("/"))
-            if source not in stored:
-                raise KeyError(f'Transformation key "{"/".join(source)}" not found in origin tree (for {name})')
-            sources[path] = source
-        if rule.value_fn is not None:
-            functions[path] = rule.value_fn
-    return sources, functions, fallbacks
+            if default_to_original:
+                found.kept.add(path)
+            elif path not in stored:
+                raise ValueError(f"{name} not found in origin tree (`use_fallback` requested).")
+        elif rule.multi_value_fn is not None:
+            found.computed[path] = rule.multi_value_fn
+        else:
+            source = _source(rule, match, name)
+            if tuple(source.split("/")) not in stored:
+                raise ValueError(f'Transformation key "{source}" not found in origin tree (for {name}).')
+            found.sources[path] = tuple(source.split("/"))
+            if rule.value_fn is not None:
+                found.functions[path] = rule.value_fn
+    return found
 
 
-def _is_transform(node: Any) -> bool:
-    return hasattr(node, "use_fallback") or is_empty_node(node)
+def _inputs(rule: Any, stored: Collection[KeyPath]) -> dict[KeyPath, Any]:
+    if not hasattr(rule, "multi_value_fn_input_args"):
+        raise ValueError("Must use RestoreTransform in order to use multi_value_fn during restore.")
+    if rule.multi_value_fn_input_args is None:
+        raise ValueError(
+            "`multi_value_fn` was specified, but `multi_value_fn_input_args` were not."
+            " The latter must be specified to identify inputs for the function."
+        )
+    patterns = rule.multi_value_fn_input_args.items()
+    return {path: args for path in stored for pattern, args in patterns if re.fullmatch(pattern, "/".join(path))}
+
+
+def merge_trees(*trees: Any, target: Any = None) -> Any:
+    """The leaves of all of the trees, those of the last where several have one; nested dicts, or as the target."""
+    merged: dict[KeyPath, Any] = {}
+    for tree in trees:
+        merged |= to_flat_dict(tree)
+    return from_flat_dict(merged, target)
 
 
 def intersect_trees(*trees: Any, target: Any = None) -> Any:
-    """Nested dicts with the leaves whose key path all of the trees have, of the last of them."""
-    flats = [to_flat_dict(tree, keep_empty_nodes=True) for tree in trees]
+    """The leaves whose key path all of the trees have, of the last of them; nested dicts, or as the target."""
+    flats = [to_flat_dict(tree) for tree in trees]
     common = {path: leaf for path, leaf in flats[-1].items() if all(path in flat for flat in flats)}
     return from_flat_dict(common, target)
-
-
-def apply_transformations(*_: Any, **__: Any) -> Any:
-    """Not covered."""
-    raise not_covered("apply_transformations", "restore with `transforms=`")

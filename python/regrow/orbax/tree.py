@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ._errors import refusing
 from ._jax import jax
 
 __all__ = [
@@ -35,13 +36,20 @@ __all__ = [
 ]
 
 
+__getattr__ = refusing(__name__, {"tree_trim": "restore with partial_restore=True, or map the smaller tree"})
+
 PyTree = Any
 KeyPath = tuple[str, ...]
 
 
 def is_empty_node(value: Any) -> bool:
     """Whether it is `None` or a container without children."""
-    return value is None or (_is_container(type(value)) and len(value) == 0)
+    if value is None:
+        return True
+    if _is_container(type(value)):
+        return len(value) == 0
+    found = jax.tree_util.default_registry.flatten_one_level(value)
+    return found is not None and not list(found[0])
 
 
 def _is_container(cls: type[Any]) -> bool:
@@ -61,7 +69,9 @@ def is_empty_or_leaf(value: Any) -> bool:
 
 
 def get_key_name(key: Any) -> int | str:
-    """What a key of JAX is called."""
+    """What a key of JAX is called: an index, or a name as text."""
+    if isinstance(key, jax.tree_util.DictKey):
+        return str(key.key)
     for name in ("key", "idx", "name"):
         if hasattr(key, name):
             found: int | str = getattr(key, name)
@@ -204,20 +214,20 @@ def get_param_names(item: Any, *, include_empty_nodes: bool = True) -> Any:
 
 def to_shape_dtype_struct(arr: Any, dtype: Any = None, scalar_dtype: Any = None, support_format: bool = False) -> Any:
     """A description of an array, with its sharding; numbers become `scalar_dtype`, if that is given."""
-    if isinstance(arr, (int, float)) and not isinstance(arr, np.generic):
+    if isinstance(arr, (int, float, np.number)):
         return arr if scalar_dtype is None else scalar_dtype(arr)
-    if isinstance(arr, str):
+    if isinstance(arr, str) or arr is PLACEHOLDER_LEAF:
         return arr
-    if arr is PLACEHOLDER_LEAF:
-        return arr
-    if not (hasattr(arr, "shape") and hasattr(arr, "dtype")):
+    shape = getattr(arr, "shape", None)
+    shape = getattr(arr, "global_shape", None) if shape is None else shape
+    if shape is None or not hasattr(arr, "dtype"):
         raise ValueError(f"Unsupported type: {type(arr)}")
     sharding: Any = getattr(arr, "sharding", None)
     if hasattr(sharding, "to_jax_sharding"):
         sharding = sharding.to_jax_sharding()
-    if getattr(arr, "shape", None) == () and type(arr).__name__ == "ScalarMetadata":
+    if shape == () and type(arr).__name__ == "ScalarMetadata":
         return 0 if np.dtype(arr.dtype).kind in "iu" else 0.0
-    return jax.ShapeDtypeStruct(tuple(arr.shape), arr.dtype if dtype is None else dtype, sharding=sharding)
+    return jax.ShapeDtypeStruct(tuple(shape), arr.dtype if dtype is None else dtype, sharding=sharding)
 
 
 PLACEHOLDER_LEAF = ...

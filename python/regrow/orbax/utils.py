@@ -8,7 +8,7 @@ import numpy as np
 
 from ._jax import jax
 from ._paths import TMP_DIR_SUFFIX
-from .multihost import is_primary_host, reached_preemption, sync_global_processes
+from .multihost import broadcast_one_to_all, is_primary_host, reached_preemption, sync_global_processes
 from .path.step import (
     any_checkpoint_step,
     checkpoint_steps,
@@ -36,7 +36,9 @@ from .tree import (
 
 __all__ = [
     "TMP_DIR_SUFFIX",
+    "all_leaves_are_placeholders",
     "any_checkpoint_step",
+    "broadcast_one_to_all",
     "checkpoint_steps",
     "checkpoint_steps_paths",
     "deserialize_tree",
@@ -50,10 +52,14 @@ __all__ = [
     "is_empty_node",
     "is_empty_or_leaf",
     "is_gcs_path",
+    "is_pathways_backend",
     "is_primary_host",
     "is_scalar",
     "is_sequence_key",
     "is_tmp_checkpoint",
+    "leaf_is_placeholder",
+    "leaf_placeholder",
+    "name_from_leaf_placeholder",
     "pytree_structure",
     "reached_preemption",
     "record_saved_duration",
@@ -68,6 +74,40 @@ __all__ = [
 ]
 
 sync_global_devices = sync_global_processes
+
+
+def is_pathways_backend() -> bool:
+    """Whether JAX runs on Pathways, which is not covered."""
+    return False
+
+
+_LEAF_PLACEHOLDER = "PLACEHOLDER://"
+
+
+def leaf_placeholder(name: str) -> str:
+    """What stands in the msgpack file of old layouts for a leaf that is stored elsewhere."""
+    return _LEAF_PLACEHOLDER + name
+
+
+def leaf_is_placeholder(leaf: Any) -> bool:
+    """Whether a leaf of that file is stored elsewhere."""
+    return isinstance(leaf, str) and leaf.startswith(_LEAF_PLACEHOLDER)
+
+
+def name_from_leaf_placeholder(placeholder: str) -> str:
+    """The name that it is stored under.
+
+    Raises:
+        ValueError: for what is no placeholder.
+    """
+    if not leaf_is_placeholder(placeholder):
+        raise ValueError(f"Malformed placeholder: {placeholder}")
+    return placeholder.removeprefix(_LEAF_PLACEHOLDER)
+
+
+def all_leaves_are_placeholders(tree: Any) -> bool:
+    """Whether all leaves are stored elsewhere."""
+    return all(leaf_is_placeholder(leaf) for leaf in jax.tree.leaves(tree))
 
 
 def is_scalar(value: Any) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from . import atomicity, step
+from .._errors import refusing
+from . import atomicity, format_utils, step
 
-__all__ = ["atomicity", "step"]
+__all__ = ["atomicity", "format_utils", "step"]
+
+__getattr__ = refusing(__name__, {"deleter": "managers delete steps: `max_to_keep`, `delete`"})

@@ -1,15 +1,156 @@
-"""Names of Orbax' ways to make a checkpoint appear at once. The engine decides by the storage; they are accepted."""
+"""How checkpoints appear at once, for who stages files by hand: the engine decides for itself, by the storage."""
 
 from __future__ import annotations
 
-from .._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX
+import abc
+import asyncio
+import os
+import shutil
+from typing import Any, Self
 
-__all__ = ["COMMIT_SUCCESS_FILE", "TMP_DIR_SUFFIX", "AtomicRenameTemporaryPath", "CommitFileTemporaryPath"]
+from .._errors import refusing
+from .._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX, as_path
+
+__all__ = [
+    "COMMIT_SUCCESS_FILE",
+    "TMP_DIR_SUFFIX",
+    "AtomicRenameTemporaryPath",
+    "CommitFileTemporaryPath",
+    "TemporaryPath",
+    "ValidationError",
+]
+
+_HINT = "create and finalize a TemporaryPath, or let a checkpointer do it"
+
+__getattr__ = refusing(
+    __name__,
+    dict.fromkeys(
+        (
+            "AsyncMakeDirFunc",
+            "DeferredPath",
+            "DeferredWritableTemporaryPath",
+            "ReadOnlyTemporaryPath",
+            "TemporaryPathBase",
+            "create_all",
+            "on_commit_callback",
+            "record_saved_duration",
+            "validate_atomic_rename_final_path",
+            "validate_atomic_rename_temporary_path",
+            "create_all_async",
+            "get_default_temporary_path_class",
+            "get_item_default_temporary_path_class",
+        ),
+        _HINT,
+    ),
+)
 
 
-class AtomicRenameTemporaryPath:
-    """Write under another name and rename: what the engine does on a local disk."""
+class ValidationError(ValueError):
+    """A folder is not what its name says."""
 
 
-class CommitFileTemporaryPath:
-    """Write under the final name and a marker last: what the engine does in a bucket."""
+class TemporaryPath(abc.ABC):
+    """A folder that is being written, and what it will be."""
+
+    def __init__(
+        self,
+        temporary_path: Any,
+        final_path: Any,
+        *,
+        checkpoint_metadata_store: Any = None,
+        file_options: Any = None,
+        snapshot_type: Any = None,
+    ) -> None:
+        self._tmp_path, self._final_path = as_path(temporary_path), as_path(final_path)
+        self._mode = getattr(file_options, "path_permission_mode", None)
+
+    @classmethod
+    @abc.abstractmethod
+    def from_final(cls, final_path: Any, **options: Any) -> Self:
+        """Of what it will be."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
+        """Of a folder that is being written."""
+
+    def get(self) -> Any:
+        """The folder that is being written."""
+        return self._tmp_path
+
+    def get_final(self) -> Any:
+        """What it will be."""
+        return self._final_path
+
+    async def create(self) -> Any:
+        """Makes the folder; what an earlier save left there is removed."""
+        await asyncio.to_thread(self._create)
+        return self._tmp_path
+
+    def _create(self) -> None:
+        if self._tmp_path.exists():
+            if TMP_DIR_SUFFIX not in self._tmp_path.name:
+                raise FileExistsError(f"{self._tmp_path} already exists, and appears to be a finalized checkpoint.")
+            shutil.rmtree(self._tmp_path)
+        self._tmp_path.mkdir(parents=True)
+        if self._mode is not None:
+            os.chmod(self._tmp_path, self._mode)
+
+    async def finalize(self) -> None:
+        """Commits it."""
+        await asyncio.to_thread(self._finalize)
+
+    @abc.abstractmethod
+    def _finalize(self) -> None:
+        pass
+
+    def _mark(self) -> None:
+        told = f"Checkpoint commit was successful to {self._final_path}"
+        (self._tmp_path / COMMIT_SUCCESS_FILE).write_text(told)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(tmp={str(self._tmp_path)!r}, final={str(self._final_path)!r})"
+
+
+class AtomicRenameTemporaryPath(TemporaryPath):
+    """Written under another name and renamed: what the engine does on a local disk."""
+
+    @classmethod
+    def from_final(cls, final_path: Any, **options: Any) -> Self:
+        """Of what it will be."""
+        final = as_path(final_path)
+        return cls(final.parent / f"{final.name}{TMP_DIR_SUFFIX}", final, **options)
+
+    @classmethod
+    def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
+        """Of a folder that is being written.
+
+        Raises:
+            ValueError: for a name that no such folder has.
+        """
+        temporary = as_path(temporary_path)
+        name, suffix, _ = temporary.name.partition(TMP_DIR_SUFFIX)
+        if not suffix:
+            raise ValueError(f'Expected {temporary} to end with "{TMP_DIR_SUFFIX}".')
+        return cls(temporary, temporary.parent / name, **options)
+
+    def _finalize(self) -> None:
+        self._mark()
+        self._tmp_path.rename(self._final_path)
+
+
+class CommitFileTemporaryPath(TemporaryPath):
+    """Written under the final name and a marker last: what the engine does in a bucket."""
+
+    @classmethod
+    def from_final(cls, final_path: Any, **options: Any) -> Self:
+        """Of what it will be."""
+        return cls(final_path, final_path, **options)
+
+    @classmethod
+    def from_temporary(cls, temporary_path: Any, **options: Any) -> Self:
+        """Of a folder that is being written."""
+        return cls(temporary_path, temporary_path, **options)
+
+    def _finalize(self) -> None:
+        self._mark()

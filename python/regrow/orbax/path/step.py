@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from .._metadata_store import metadata_store, step_metadata_file_path
 from .._paths import TMP_DIR_SUFFIX, as_path, is_finalized, is_temporary
+from .atomicity import AtomicRenameTemporaryPath, TemporaryPath
 
 __all__ = [
     "ALLOWED_STEP_NAME_PATTERN",
+    "TMP_DIR_STEP_PATTERN",
     "Metadata",
     "NameFormat",
     "StandardNameFormat",
@@ -30,6 +35,7 @@ __all__ = [
     "is_tmp_checkpoint",
     "latest_step_metadata",
     "maybe_find_step_metadata",
+    "single_host_load_and_broadcast_name_format",
     "standard_name_format",
     "step_from_checkpoint_name",
     "step_metadata_of_checkpoint_path",
@@ -39,6 +45,7 @@ __all__ = [
 
 
 ALLOWED_STEP_NAME_PATTERN = r"(.+)_(\d+)"
+TMP_DIR_STEP_PATTERN = rf".*?_*?(\d+){re.escape(TMP_DIR_SUFFIX)}"
 is_path_finalized = is_checkpoint_finalized = is_finalized
 is_path_temporary = is_tmp_checkpoint = is_temporary
 
@@ -51,11 +58,26 @@ class Metadata:
     path: Any
 
     @property
-    def commit_timestamp(self) -> Any:
-        """When it was last written."""
-        import datetime
+    def init_timestamp_nsecs(self) -> int | None:
+        """When its save began; `None` where that is not noted."""
+        return self._noted("init_timestamp_nsecs")
 
-        return datetime.datetime.fromtimestamp(self.path.stat().st_mtime, tz=datetime.UTC)
+    @property
+    def commit_timestamp_nsecs(self) -> int | None:
+        """When it was committed; `None` where that is not noted."""
+        return self._noted("commit_timestamp_nsecs")
+
+    @property
+    def commit_timestamp(self) -> datetime.datetime:
+        """When it was committed, or last written where that is not noted."""
+        noted = self.commit_timestamp_nsecs
+        seconds = os.stat(self.path).st_mtime if noted is None else noted / 1e9
+        return datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+
+    def _noted(self, name: str) -> int | None:
+        told = metadata_store(enable_write=False).read(step_metadata_file_path(self.path)) or {}
+        found: int | None = told.get(name)
+        return found
 
 
 class NameFormat:
@@ -106,7 +128,8 @@ class StandardNameFormat(NameFormat):
 
     def find_all(self, base_path: Any) -> Iterator[Metadata]:
         """The committed steps of a folder."""
-        for child in as_path(base_path).iterdir():
+        folder = as_path(base_path)
+        for child in folder.iterdir() if folder.is_dir() else ():
             step = self.parse(child.name)
             if step is not None and child.is_dir() and is_finalized(child):
                 yield Metadata(step, child)
@@ -193,11 +216,16 @@ def build_step_path(base_path: Any, name_format: NameFormat, step: int) -> Any:
 
 
 def find_step_path(base_path: Any, name_format: NameFormat, *, step: int, include_uncommitted: bool = False) -> Any:
-    """The path of a step that is there.
+    """The path of a step that is there; with `include_uncommitted` also of one that is being saved.
 
     Raises:
         ValueError: if it is not.
     """
+    if include_uncommitted:
+        final = build_step_path(base_path, name_format, step)
+        for temporary in all_temporary_paths(base_path):
+            if temporary.get_final() == final:
+                return temporary.get()
     return name_format.find_step(base_path, step).path
 
 
@@ -229,7 +257,9 @@ def step_metadata_of_checkpoint_path(checkpoint_path: Any, name_format: NameForm
     for found in name_format.find_all(path.parent):
         if found.path.name == path.name:
             return found
-    raise ValueError(f"Failed to resolve step metadata for path={checkpoint_path}")
+    raise ValueError(
+        f"Failed to resolve step metadata of checkpoint path={checkpoint_path} with NameFormat={name_format}"
+    )
 
 
 def get_save_directory(
@@ -245,33 +275,30 @@ def get_save_directory(
     if directory is None:
         raise ValueError("Directory cannot be None.")
     form = step_name_format or StandardNameFormat(step_prefix, step_format_fixed_length)
-    path = build_step_path(override_directory or directory, form, step)
+    path = build_step_path(directory, form, step) if override_directory is None else as_path(override_directory)
     return path if name is None else path / name
 
 
 def step_from_checkpoint_name(name: str) -> int:
-    """The step of a name with any prefix.
+    """The step of a name with any prefix, also of one that is being saved.
 
     Raises:
         ValueError: if it is no name of a step.
     """
-    if name.isdigit():
-        return int(name)
-    match = re.fullmatch(ALLOWED_STEP_NAME_PATTERN, name)
-    if TMP_DIR_SUFFIX not in name and match:
+    committed = name.partition(TMP_DIR_SUFFIX)[0]
+    if committed.isdigit():
+        return int(committed)
+    match = re.fullmatch(ALLOWED_STEP_NAME_PATTERN, committed)
+    if match:
         return int(match.group(2))
     raise ValueError(f"Unrecognized name format: {name}.")
 
 
 def checkpoint_steps_paths(checkpoint_dir: Any) -> list[Any]:
-    """The paths of all steps, with any prefix.
-
-    Raises:
-        ValueError: if there is no such folder.
-    """
+    """The paths of all steps, with any prefix."""
     folder = as_path(checkpoint_dir)
     if not folder.exists():
-        raise ValueError(f"Path {folder} does not exist.")
+        return []
     return [path for path in folder.iterdir() if _step_of(path) is not None]
 
 
@@ -294,15 +321,31 @@ def any_checkpoint_step(checkpoint_dir: Any) -> int | None:
     return next(iter(checkpoint_steps(checkpoint_dir)), None)
 
 
+def all_temporary_paths(root_directory: Any, **_: Any) -> list[TemporaryPath]:
+    """Saves in progress, or what they left."""
+    folder = as_path(root_directory)
+    found = [path for path in folder.iterdir() if is_temporary(path)] if folder.exists() else []
+    return [AtomicRenameTemporaryPath.from_temporary(path) for path in found]
+
+
 def tmp_checkpoints(checkpoint_dir: Any) -> list[str]:
-    """The names of saves in progress, or what they left."""
-    folder = as_path(checkpoint_dir)
-    return [path.name for path in folder.iterdir() if is_temporary(path)] if folder.exists() else []
-
-
-all_temporary_paths = tmp_checkpoints
+    """Their names."""
+    return [path.get().name for path in all_temporary_paths(checkpoint_dir)]
 
 
 def is_standard_name_format(name_format: NameFormat) -> bool:
     """Whether it is that of `standard_name_format`."""
     return isinstance(name_format, StandardNameFormat)
+
+
+def single_host_load_and_broadcast_name_format(name_format: NameFormat) -> NameFormat:
+    """The same names, with the list of steps read by one process.
+
+    Raises:
+        ValueError: for names of your own.
+    """
+    if not isinstance(name_format, StandardNameFormat):
+        raise ValueError(
+            f"single_host_load_and_broadcast is only supported for standard name formats. Got {name_format}."
+        )
+    return dataclasses.replace(name_format, single_host_load_and_broadcast=True)

@@ -1,0 +1,144 @@
+"""The handlers of random keys: the key beside a small JSON file that says of which kind it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from . import _other_handlers, _standard_handlers
+from ._composite import CompositeArgs, CompositeCheckpointHandler
+from ._interfaces import AsyncCheckpointHandler, NoopFuture
+from ._jax import jax
+from ._standard_handlers import HANDLERS
+from .checkpoint_args import CheckpointArgs, register_with_handler
+
+
+class BaseRandomKeyCheckpointHandler(AsyncCheckpointHandler):
+    """A key in one folder and what is known of it in another, both below the item's."""
+
+    def __init__(self, key_name: str) -> None:
+        self._key_name = key_name
+        self._about_name = f"{key_name}_metadata"
+        self._items = CompositeCheckpointHandler()
+
+    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """Arguments that save the key, and what is known of it.
+
+        Raises:
+            TypeError: for what is no key.
+        """
+        raise NotImplementedError
+
+    def restore_args(self, args: Any) -> Any:
+        """Arguments that restore the key."""
+        raise NotImplementedError
+
+    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+        """The key, from what is stored."""
+        raise NotImplementedError
+
+    def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Saves a key into a folder that is there."""
+        key, about = self.split(next(iter((*args, *kwargs.values())), None))
+        items = {self._key_name: key, self._about_name: _other_handlers.JsonSaveArgs(about)}
+        self._items.save(directory, args=CompositeArgs(**items))
+
+    async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Saves, with nothing left to do afterwards."""
+        self.save(directory, *args, **kwargs)
+        return [NoopFuture()]
+
+    def restore(self, directory: Any, args: Any = None) -> Any:
+        """Restores the key."""
+        items = {self._key_name: self.restore_args(args), self._about_name: _other_handlers.JsonRestoreArgs()}
+        found = self._items.restore(directory, args=CompositeArgs(**items))
+        return self.join(found[self._key_name], found[self._about_name])
+
+
+class JaxRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
+    """A key of `jax.random`, typed or not."""
+
+    def __init__(self, key_name: str | None = None) -> None:
+        super().__init__(key_name or "jax_random_key")
+
+    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        key = args.item
+        if not isinstance(key, jax.Array):
+            raise TypeError(f"Unsupported type: {type(key)}.")
+        about: dict[str, Any] = {"typed": bool(jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key))}
+        if about["typed"]:
+            # Orbax does not note the implementation, and restores the default one.
+            about["impl"] = str(jax.random.key_impl(key))
+            key = jax.random.key_data(key)
+        return _other_handlers.ArraySaveArgs(key, args.save_args), about
+
+    def restore_args(self, args: Any) -> Any:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        return _other_handlers.ArrayRestoreArgs(restore_args=getattr(args, "restore_args", None))
+
+    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        return jax.random.wrap_key_data(stored, impl=about.get("impl")) if about["typed"] else stored
+
+    @classmethod
+    def typestr(cls) -> str:
+        """The original's, for its readers."""
+        return f"{HANDLERS}.random_key_checkpoint_handler.JaxRandomKeyCheckpointHandler"
+
+
+class NumpyRandomKeyCheckpointHandler(BaseRandomKeyCheckpointHandler):
+    """The state of NumPy's legacy generator: `numpy.random.get_state()`, a tuple or a dict."""
+
+    def __init__(self, key_name: str | None = None) -> None:
+        super().__init__(key_name or "np_random_key")
+
+    def split(self, args: Any) -> tuple[Any, dict[str, Any]]:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        if not isinstance(args.item, (tuple, dict)):
+            raise TypeError(f"Unsupported type: {type(args.item)}.")
+        return _standard_handlers.PyTreeSaveArgs(args.item), {"legacy": isinstance(args.item, tuple)}
+
+    def restore_args(self, args: Any) -> Any:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        return _standard_handlers.PyTreeRestoreArgs()
+
+    def join(self, stored: Any, about: dict[str, Any]) -> Any:
+        """As `BaseRandomKeyCheckpointHandler`."""
+        return tuple(stored) if about["legacy"] else stored
+
+    @classmethod
+    def typestr(cls) -> str:
+        """The original's, for its readers."""
+        return f"{HANDLERS}.random_key_checkpoint_handler.NumpyRandomKeyCheckpointHandler"
+
+
+@register_with_handler(JaxRandomKeyCheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class JaxRandomKeySaveArgs(CheckpointArgs):
+    """Saves a key of `jax.random`."""
+
+    item: Any
+    save_args: Any = None
+
+
+@register_with_handler(JaxRandomKeyCheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class JaxRandomKeyRestoreArgs(CheckpointArgs):
+    """Restores a key of `jax.random`."""
+
+    restore_args: Any = None
+
+
+@register_with_handler(NumpyRandomKeyCheckpointHandler, for_save=True)
+@dataclasses.dataclass
+class NumpyRandomKeySaveArgs(CheckpointArgs):
+    """Saves the state of NumPy's legacy generator."""
+
+    item: Any
+
+
+@register_with_handler(NumpyRandomKeyCheckpointHandler, for_restore=True)
+@dataclasses.dataclass
+class NumpyRandomKeyRestoreArgs(CheckpointArgs):
+    """Restores the state of NumPy's legacy generator."""

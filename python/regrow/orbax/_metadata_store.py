@@ -1,0 +1,98 @@
+"""The JSON files that say something of a checkpoint or a manager's folder, read and written as dicts."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Protocol
+
+from ._paths import as_path
+
+
+def step_metadata_file_path(path: Any) -> Any:
+    """The file of a checkpoint.
+
+    Raises:
+        NotADirectoryError: for a file.
+    """
+    return _folder(path) / "_CHECKPOINT_METADATA"
+
+
+def root_metadata_file_path(path: Any, *, legacy: bool = False) -> Any:
+    """The file of a manager's folder; the name that it had before 2024 with `legacy`.
+
+    Raises:
+        NotADirectoryError: for a file.
+    """
+    return _folder(path) / ("metadata" if legacy else "_ROOT_METADATA")
+
+
+def _folder(path: Any) -> Any:
+    folder = as_path(path)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"Path is not a directory: {folder}")
+    return folder
+
+
+class MetadataStore(Protocol):
+    """Reads and writes such files."""
+
+    def is_blocking_writer(self) -> bool:
+        """Whether a file is there when `write` returns."""
+
+    def write(self, file_path: Any, metadata: dict[str, Any]) -> None:
+        """Writes a file anew."""
+
+    def read(self, file_path: Any) -> dict[str, Any] | None:
+        """What is in a file; `None` if it is missing or no JSON."""
+
+    def update(self, file_path: Any, **kwargs: Any) -> None:
+        """Replaces some of what is in a file."""
+
+    def wait_until_finished(self) -> None:
+        """Waits for what is being written."""
+
+    def close(self) -> None:
+        """Waits, and ends."""
+
+
+class _Store(MetadataStore):
+    """Writes before it returns: the files are small."""
+
+    def __init__(self, enable_write: bool) -> None:
+        self._enable_write = enable_write
+
+    def is_blocking_writer(self) -> bool:
+        return True
+
+    def write(self, file_path: Any, metadata: dict[str, Any]) -> None:
+        file = as_path(file_path)
+        if not self._enable_write:
+            return
+        if not file.parent.exists():
+            raise ValueError(f"Metadata path does not exist: {file.parent}")
+        staged = file.parent / f".{file.name}.{os.getpid()}"
+        staged.write_text(json.dumps(metadata))
+        staged.replace(file)
+
+    def read(self, file_path: Any) -> dict[str, Any] | None:
+        try:
+            told = json.loads(as_path(file_path).read_text())
+        except (OSError, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
+
+    def update(self, file_path: Any, **kwargs: Any) -> None:
+        if self._enable_write:
+            self.write(file_path, (self.read(file_path) or {}) | kwargs)
+
+    def wait_until_finished(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def metadata_store(*, enable_write: bool, blocking_write: bool = False) -> MetadataStore:
+    """A store; without `enable_write` it only reads. `blocking_write` is not used: writes always are."""
+    return _Store(enable_write)

@@ -1,0 +1,116 @@
+"""The original's private modules that programs reach by name: each is the public module here that has its names.
+
+Some programs import from ``orbax.checkpoint._src``, and checkpoints hold the names of handlers there, which are looked
+up with `pydoc.locate`. What has no place here is an `ImportError` that says so.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Sequence
+
+PRIVATE = "_src"
+
+_HANDLERS = ("handlers", "type_handlers", "tree", "path.format_utils", "options")
+_PLACES: dict[str, tuple[str, ...]] = {
+    "arrays.abstract_arrays": ("arrays",),
+    "arrays.sharding": ("arrays",),
+    "arrays.types": ("arrays",),
+    "checkpoint_managers.policy_checkpoint_info": ("checkpoint_managers",),
+    "checkpoint_managers.preservation_policy": ("checkpoint_managers",),
+    "checkpoint_managers.save_decision_policy": ("checkpoint_managers",),
+    "checkpointers.abstract_checkpointer": ("checkpointers",),
+    "checkpointers.async_checkpointer": ("checkpointers",),
+    "checkpointers.checkpointer": ("checkpointers",),
+    "checkpointers.pytree_checkpointer": ("checkpointers",),
+    "checkpointers.standard_checkpointer": ("checkpointers",),
+    "futures.future": ("future",),
+    "handlers.array_checkpoint_handler": ("_other_handlers", *_HANDLERS),
+    "handlers.async_checkpoint_handler": ("handlers",),
+    "handlers.base_pytree_checkpoint_handler": ("_standard_handlers", "type_handlers", *_HANDLERS),
+    "handlers.checkpoint_handler": ("handlers",),
+    "handlers.composite_checkpoint_handler": ("_composite", *_HANDLERS),
+    "handlers.handler_registration": ("_composite", *_HANDLERS),
+    "handlers.json_checkpoint_handler": ("_other_handlers", *_HANDLERS),
+    "handlers.proto_checkpoint_handler": ("_proto_handler", *_HANDLERS),
+    "handlers.pytree_checkpoint_handler": ("_standard_handlers", "type_handlers", "transform_utils", *_HANDLERS),
+    "handlers.random_key_checkpoint_handler": ("_key_handlers", *_HANDLERS),
+    "handlers.standard_checkpoint_handler": ("_standard_handlers", "type_handlers", *_HANDLERS),
+    "logging.abstract_logger": ("logging",),
+    "logging.composite_logger": ("logging",),
+    "logging.standard_logger": ("logging",),
+    "logging.step_statistics": ("logging",),
+    "metadata.checkpoint": ("metadata",),
+    "metadata.pytree_metadata_options": ("metadata",),
+    "metadata.sharding": ("metadata",),
+    "metadata.tree": ("metadata", "tree"),
+    "metadata.value": ("metadata",),
+    "multihost.multihost": ("multihost",),
+    "path.atomicity": ("path.atomicity",),
+    "path.atomicity_defaults": ("path.atomicity",),
+    "path.atomicity_types": ("path.atomicity",),
+    "path.format_utils": ("path.format_utils",),
+    "path.step": ("path.step",),
+    "path.temporary_paths": ("path.step",),
+    "serialization.jax_array_handlers": ("type_handlers",),
+    "serialization.jax_array_restore_args": ("type_handlers",),
+    "serialization.type_handler_registry": ("type_handlers",),
+    "serialization.type_handlers": ("type_handlers",),
+    "serialization.types": ("type_handlers",),
+    "tree.structure_utils": ("tree",),
+    "tree.types": ("tree",),
+    "tree.utils": ("tree", "arrays"),
+}
+
+
+class _Alias(types.ModuleType):
+    """A private module whose names are in several modules here: the first that has a name gives it."""
+
+    def __init__(self, name: str, found_in: list[types.ModuleType]) -> None:
+        super().__init__(name)
+        self.__dict__["_found_in"] = found_in
+
+    def __getattr__(self, name: str) -> object:
+        for module in self.__dict__["_found_in"]:
+            if name in vars(module):
+                return vars(module)[name]
+        raise AttributeError(f"regrow.orbax does not have {self.__name__}.{name}, which is private to Orbax")
+
+
+def modules(package: str, name: str) -> dict[str, types.ModuleType]:
+    """The private modules and their packages by their names below `name`, with what is in `package`."""
+    found: dict[str, types.ModuleType] = {}
+    for folder in [PRIVATE, *dict.fromkeys(f"{PRIVATE}.{place.rpartition('.')[0]}" for place in _PLACES)]:
+        made = found[f"{name}.{folder}"] = types.ModuleType(f"{name}.{folder}")
+        made.__path__ = []
+    for place, within in _PLACES.items():
+        full, public = f"{name}.{PRIVATE}.{place}", [sys.modules[f"{package}.{sub}"] for sub in within]
+        found[full] = public[0] if len(public) == 1 else _Alias(full, public)
+    return found
+
+
+class _Refusing(importlib.abc.MetaPathFinder):
+    """Says of a private module that it is not covered."""
+
+    def __init__(self, package: str) -> None:
+        self.inside = f"{package}.{PRIVATE}."
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name.startswith(self.inside):
+            raise ModuleNotFoundError(
+                f"regrow.orbax does not have {name}, which is a private module of Orbax"
+                "\n  help: use the public modules, or let the program import Orbax itself",
+                name=name,
+            )
+        return None
+
+
+def refuse_others(package: str) -> None:
+    """Has imports of other private modules end with an error that names them."""
+    if not any(isinstance(finder, _Refusing) and finder.inside.startswith(f"{package}.") for finder in sys.meta_path):
+        sys.meta_path.append(_Refusing(package))

@@ -1,0 +1,11 @@
+"""Names of the layouts of 2022, which kept leaves in one msgpack file. regrow reads them by itself."""
+
+from __future__ import annotations
+
+from ._errors import refusing
+
+__all__: list[str] = []
+
+_HINT = "regrow.load and the checkpointers read such checkpoints; none are written"
+
+__getattr__ = refusing(__name__, {"AggregateHandler": _HINT, "MsgpackHandler": _HINT})

@@ -1,0 +1,50 @@
+"""Pytrees as msgpack: the encoding of Flax, and tuples that stay tuples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _native
+from .._msgpack import ExtType
+
+__all__ = ["MAX_CHUNK_SIZE", "msgpack_restore", "msgpack_serialize"]
+
+MAX_CHUNK_SIZE = 2**30
+"""Arrays of more bytes are stored in pieces."""
+
+_TUPLE = 4
+"""The code of the extension that holds a tuple."""
+
+
+def msgpack_serialize(pytree: Any, in_place: bool = False) -> bytes:
+    """A pytree of dicts, lists, tuples, arrays and numbers as bytes. `in_place` is not used: nothing is changed."""
+    return _native.msgpack_pack(_without_tuples(pytree), MAX_CHUNK_SIZE)
+
+
+def msgpack_restore(encoded_pytree: bytes) -> Any:
+    """The pytree of such bytes.
+
+    Raises:
+        ValueError: for other bytes, with their offset.
+    """
+    return _with_tuples(_native.msgpack_unpack(encoded_pytree))
+
+
+def _without_tuples(node: Any) -> Any:
+    if isinstance(node, tuple):
+        return ExtType(_TUPLE, _native.msgpack_pack([_without_tuples(item) for item in node], MAX_CHUNK_SIZE))
+    if isinstance(node, list):
+        return [_without_tuples(item) for item in node]
+    if isinstance(node, dict):
+        return {key: _without_tuples(item) for key, item in node.items()}
+    return node
+
+
+def _with_tuples(node: Any) -> Any:
+    if isinstance(node, ExtType):
+        return tuple(msgpack_restore(node.data)) if node.code == _TUPLE else node
+    if isinstance(node, list):
+        return [_with_tuples(item) for item in node]
+    if isinstance(node, dict):
+        return {key: _with_tuples(item) for key, item in node.items()}
+    return node

@@ -1,0 +1,152 @@
+"""A plugin of pytest: tests of Orbax, with `regrow.orbax` in the place of what they test.
+
+The original is imported first and taken out of `sys.modules`; `install()` then puts this front there. What a test
+imports besides is of three kinds. Public modules and the private ones that have a place here come from `regrow.orbax`.
+Helpers of tests are run anew from the original's source, so that they use this front. All other private modules are the
+original's.
+
+With ``ORBAX_SUITE_ORIGINAL=1`` the same tests run against the original: what fails there is no judge.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+SUITE = Path(os.environ["ORBAX_SUITE"])
+"""Where the runner has put the tests, and the source of their helpers below ``helpers/``."""
+ORIGINAL = os.environ.get("ORBAX_SUITE_ORIGINAL") == "1"
+
+HELPERS = {
+    "orbax.checkpoint.test_utils",
+    "orbax.checkpoint._src.checkpointers.checkpointer_test_utils",
+    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler_test_utils",
+    "orbax.checkpoint._src.handlers.standard_checkpoint_handler_test_utils",
+    "orbax.checkpoint._src.testing.multiprocess_test",
+    "orbax.checkpoint._src.testing.test_tree_utils",
+}
+
+LENT = {
+    "orbax.checkpoint._src.multihost.multihost": (
+        "_unique_barrier_key",
+        "coordination_timeout",
+        "unique_barrier_key",
+    ),
+    "orbax.checkpoint._src.path.atomicity": (
+        "DeferredWritableTemporaryPath",
+        "_get_final_directory",
+        "_get_tmp_directory",
+    ),
+    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler": ("ParamInfo",),
+    "orbax.checkpoint._src.metadata.tree": ("ValueMetadataEntry", "serialize_tree"),
+    "orbax.checkpoint._src.serialization.type_handler_registry": ("_DEFAULT_TYPE_HANDLERS",),
+}
+"""Private names of the original that the helpers of tests use, in modules that have a place here."""
+
+
+class Helpers(importlib.abc.MetaPathFinder):
+    """Helpers of tests from their source, and the original's other private modules as they are."""
+
+    def __init__(self, original: dict[str, ModuleType]) -> None:
+        self.original = original
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name in HELPERS:
+            return importlib.util.spec_from_file_location(name, SUITE / "helpers" / f"{name}.py")
+        if name in self.original and name.startswith("orbax.checkpoint._src."):
+            return importlib.util.spec_from_loader(name, _AsItIs(self.original[name]))
+        return None
+
+
+class _AsItIs(importlib.abc.Loader):
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def create_module(self, spec: Any) -> ModuleType:
+        return self.module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def put_in_place() -> None:
+    """Imports the original, puts `regrow.orbax` in its place, and makes the helpers known."""
+    import orbax.checkpoint
+
+    root = Path(orbax.checkpoint.__file__).parent
+    for file in sorted((root / "_src").rglob("*.py")):
+        name = ".".join(("orbax", "checkpoint", *file.relative_to(root).with_suffix("").parts))
+        if name not in HELPERS and "testing" not in name and "pathways" not in name:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name.removesuffix(".__init__"))
+    original = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "orbax"}
+    if ORIGINAL:
+        sys.modules.pop("orbax.checkpoint.test_utils")
+    else:
+        for name in original:
+            del sys.modules[name]
+        import regrow.orbax
+
+        regrow.orbax.install()
+        sys.modules.pop("orbax.checkpoint.test_utils")
+        # The original's reader and writer of a step's metadata make objects of this front's class.
+        statistics = original["orbax.checkpoint._src.logging.step_statistics"]
+        statistics.SaveStepStatistics = regrow.orbax.logging.SaveStepStatistics
+        for name, lent in LENT.items():
+            for attribute in lent:
+                if attribute not in vars(sys.modules[name]):
+                    setattr(sys.modules[name], attribute, getattr(original[name], attribute))
+    testing = sys.modules["orbax.checkpoint._src.testing"] = ModuleType("orbax.checkpoint._src.testing")
+    testing.__path__ = []
+    sys.meta_path.insert(0, Helpers({} if ORIGINAL else original))
+    sys.modules["orbax.checkpoint"].test_utils = importlib.import_module("orbax.checkpoint.test_utils")
+
+
+def pytest_configure(config: Any) -> None:
+    """Before any test is imported."""
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    name_as_before()
+    put_in_place()
+
+
+def name_as_before() -> None:
+    """Names that JAX had when the tests were written."""
+    from jax.experimental import layout
+
+    if not hasattr(layout, "DeviceLocalLayout"):
+        layout.DeviceLocalLayout, layout.Layout = layout.Layout, layout.Format
+
+
+_outcomes: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    """Notes what became of a test: the worst of its phases."""
+    if report.failed:
+        _outcomes[report.nodeid] = "failed"
+    elif report.skipped:
+        _outcomes.setdefault(report.nodeid, "skipped")
+    elif report.when == "call":
+        _outcomes.setdefault(report.nodeid, "passed")
+
+
+def pytest_collectreport(report: Any) -> None:
+    """Notes files that cannot be imported."""
+    if report.failed:
+        _outcomes[report.nodeid] = "failed"
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    """Leaves the outcomes for the runner."""
+    Path(os.environ["ORBAX_SUITE_OUTCOMES"]).write_text(json.dumps(_outcomes, indent=1, sort_keys=True))
