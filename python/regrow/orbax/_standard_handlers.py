@@ -46,8 +46,8 @@ class OwnHandler(AsyncCheckpointHandler):
 
     def save(self, directory: Any, *args: Any, **kwargs: Any) -> None:
         """Saves at a path, over an empty folder or what is there."""
-        tree, options = self.plan(self.save_arguments(*args, **kwargs))
         with as_orbax():
+            tree, options = self.plan(self.save_arguments(*args, **kwargs))
             save_pytree(directory, tree, progress=False, overwrite=True, **options)
 
     async def async_save(self, directory: Any, *args: Any, **kwargs: Any) -> list[Any]:
