@@ -235,6 +235,18 @@ def test_metadata_of_the_folder(ocp: Any, tmp_path: Path) -> None:
         assert manager.metadata().custom_metadata == {"b": 2}
 
 
+def test_metrics_are_an_item_of_a_step(ocp: Any, tmp_path: Path) -> None:
+    with ocp.CheckpointManager(tmp_path / "m", options=ocp.CheckpointManagerOptions(**best())) as manager:
+        items = ocp.args.Composite(state=ocp.args.StandardSave(TREE), it=ocp.args.JsonSave([1]))
+        manager.save(0, args=items, metrics={"loss": 1.0}, custom_metadata={"by": "me"})
+        manager.wait_until_finished()
+        found = manager.metadata(0)
+        assert set(found.item_metadata.keys()) == {"state", "it", "metrics"} and found.item_metadata["it"] is None
+        assert (found.metrics, found.custom_metadata) == ({"loss": 1.0}, {"by": "me"})
+        assert found.item_handlers["state"].endswith("StandardCheckpointHandler")
+        assert 0 < found.init_timestamp_nsecs < found.commit_timestamp_nsecs
+
+
 @pytest.mark.parametrize("mode", [0o750, 0o775])
 def test_permissions(ocp: Any, tmp_path: Path, mode: int) -> None:
     before = os.umask(0)

@@ -160,7 +160,9 @@ class CheckpointManager:
         if path is None:
             raise FileNotFoundError(f"Directory does not exist: {self.path_of(step)}")
         found = self._composite.metadata(path)
-        found.item_metadata.pop(METRIC_ITEM_NAME, None)
+        if self._options.best_fn is None:
+            # Nobody has asked for them: they are stored all the same.
+            found.item_metadata.pop(METRIC_ITEM_NAME, None)
         found.item_metadata = found.item_metadata.get(DEFAULT_ITEM_NAME, found.item_metadata)
         if not found.metrics:
             found.metrics = self.metrics(step) or {}
