@@ -25,7 +25,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches
 
 BENCH_OUT := bench-output
 
@@ -39,7 +39,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -84,6 +84,10 @@ test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions b
 	cd python && $(EXECUTORS_BIN)/maturin develop --quiet --locked
 	printf '==> %s\n' "conversions and verifications by the workers of Dask and Ray"
 	$(EXECUTORS_BIN)/python -m pytest tests_executors
+
+test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options
+	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
+	$(BIN)/python python/tests_orbax_suite/run.py $(ORBAX_SUITE)
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"

@@ -99,8 +99,10 @@ def put_in_place() -> None:
         regrow.orbax.install()
         sys.modules.pop("orbax.checkpoint.test_utils")
         # The original's reader and writer of a step's metadata make objects of this front's class.
-        statistics = original["orbax.checkpoint._src.logging.step_statistics"]
-        statistics.SaveStepStatistics = regrow.orbax.logging.SaveStepStatistics
+        for module in original.values():
+            for attribute in ("SaveStepStatistics", "StepStatistics"):
+                if attribute in vars(module):
+                    setattr(module, attribute, regrow.orbax.logging.SaveStepStatistics)
         for name, lent in LENT.items():
             for attribute in lent:
                 if attribute not in vars(sys.modules[name]):

@@ -11,7 +11,7 @@ import numpy as np
 from ._jax import jax
 from .tree import to_shape_dtype_struct
 
-__all__ = ["Index", "Shape", "construct_maximal_shardings", "to_shape_dtype_struct"]
+__all__ = ["construct_maximal_shardings", "to_shape_dtype_struct"]
 
 Shape = tuple[int, ...]
 Index = tuple[slice, ...]

@@ -137,24 +137,31 @@ def from_flattened_with_keypath(flat_with_keys: list[tuple[tuple[Any, ...], Any]
 
 
 def serialize_tree(tree: Any, keep_empty_nodes: bool = False) -> Any:
-    """The same with dicts for classes and lists for tuples."""
+    """The same with dicts for classes and lists for tuples.
+
+    Raises:
+        ValueError: for a tree without leaves, unless empty nodes are kept.
+    """
     flat, _ = flatten_with_path(tree)
     kept = [(path, leaf) for path, leaf in flat if keep_empty_nodes or not is_empty_node(leaf)]
     if kept and not kept[0][0]:
         return tree
-    return from_flattened_with_keypath(kept) if kept else {}
+    return from_flattened_with_keypath(kept)
 
 
 def deserialize_tree(serialized: Any, target: Any, keep_empty_nodes: bool = False) -> Any:
     """The leaves of nested dicts and lists, in the containers of a target."""
 
     def find(keypath: tuple[Any, ...], leaf: Any) -> Any:
-        if is_empty_node(leaf):
-            return leaf
         found = serialized
         for key in keypath:
             name = get_key_name(key)
-            found = found[name if not isinstance(found, Mapping) or name in found else str(name)]
+            try:
+                found = found[name if not isinstance(found, Mapping) or name in found else str(name)]
+            except (KeyError, IndexError):
+                if is_empty_node(leaf):
+                    return leaf
+                raise
         return found
 
     return jax.tree_util.tree_map_with_path(find, target, is_leaf=is_empty_node if keep_empty_nodes else None)

@@ -6,10 +6,12 @@ import abc
 import asyncio
 import os
 import shutil
+from collections.abc import Sequence
 from typing import Any, Self
 
 from .._errors import refusing
 from .._paths import COMMIT_SUCCESS_FILE, TMP_DIR_SUFFIX, as_path
+from ..multihost import is_primary_host, sync_global_processes
 
 __all__ = [
     "COMMIT_SUCCESS_FILE",
@@ -18,6 +20,7 @@ __all__ = [
     "CommitFileTemporaryPath",
     "TemporaryPath",
     "ValidationError",
+    "create_all",
 ]
 
 _HINT = "create and finalize a TemporaryPath, or let a checkpointer do it"
@@ -31,7 +34,6 @@ __getattr__ = refusing(
             "DeferredWritableTemporaryPath",
             "ReadOnlyTemporaryPath",
             "TemporaryPathBase",
-            "create_all",
             "on_commit_callback",
             "record_saved_duration",
             "validate_atomic_rename_final_path",
@@ -154,3 +156,11 @@ class CommitFileTemporaryPath(TemporaryPath):
 
     def _finalize(self) -> None:
         self._mark()
+
+
+async def create_all(paths: Sequence[TemporaryPath], *, multiprocessing_options: Any = None) -> None:
+    """Makes several folders; in a job of several processes, process 0 does."""
+    if is_primary_host():
+        for path in paths:
+            await path.create()
+    sync_global_processes("create_all")
