@@ -47,7 +47,7 @@ class OrbaxOptions:
     """Chunking of some leaves: ``{"embed/**": {"chunk_byte_size": 2**20}}``; the first pattern that matches
     decides."""
     value_types: Mapping[str, str] = field(default_factory=dict)
-    """What ``_METADATA`` calls the types of some leaves, by the names they are stored under: ``{"a.b": "acme.Kind"}``.
+    """What ``_METADATA`` calls the types of some leaves, by the names they are stored under: ``{"a.b": "acme.Cfg"}``.
     For those of type handlers of your own, which write the data of a leaf ``...`` into files beside the tree."""
 
     def fields(self) -> dict[str, Any]:
