@@ -118,6 +118,7 @@ def test_a_manager_saves_keeps_waits_and_refuses(options: dict[str, str], s3: S3
         s3.put("manager/.regrow/writer.json", b'{"nonce": "other", "until": 4e9, "holder": "elsewhere:1"}')
         with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
             steps.save(5, tree())
+        assert not s3.keys("manager/5/")
     assert json.loads(s3.get("manager/.regrow/writer.json"))["nonce"] == "other"
     with pytest.raises(regrow.AlreadyExistsError, match="elsewhere:1"):
         regrow.Manager(root)

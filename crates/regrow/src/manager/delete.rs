@@ -5,6 +5,7 @@ use super::records;
 use super::steps::{Step, Steps};
 use crate::engine::{CopyOptions, RemoveOptions, copy, remove};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::refuse_unmarked;
 use crate::location::Location;
 
 /// How to delete.
@@ -121,9 +122,14 @@ impl Steps {
     }
 }
 
-/// The name, or with a number behind it if a step of an earlier history has it.
+/// The name, or with a number behind it if a step of an earlier history has it. With what a copy that failed has left there
+/// the next one goes on.
 fn free_name(folder: &Location, name: &str) -> Location {
     let names = (1_u64..).map(|count| if count == 1 { name.to_owned() } else { format!("{name}.{count}") });
     let mut places = names.map(|name| folder.join(name));
-    places.find(|place| !place.is_taken()).unwrap_or_else(|| folder.join(name))
+    let is_left = |place: &Location| {
+        let marked = refuse_unmarked(place);
+        place.commits_by_marker() && marked.is_err_and(|error| error.kind() == ErrorKind::Uncommitted)
+    };
+    places.find(|place| !place.is_taken() || is_left(place)).unwrap_or_else(|| folder.join(name))
 }

@@ -5,7 +5,6 @@
 //! ```
 //! The event has the target [`TARGET`] and the same members as key-value pairs; what has gone wrong is a warning.
 
-use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -55,12 +54,15 @@ impl EventLog {
         tell(event, step, is_bad, &record);
         let Some(file) = &self.file else { return Ok(()) };
         let line = format!("{}\n", Value::Object(record));
-        // One write at the end of the file: lines of several processes do not mix.
-        let opened = File::options().append(true).create(true).open(file);
-        opened
-            .and_then(|mut opened| opened.write_all(line.as_bytes()))
-            .map_err(|error| Error::io("cannot add a record to the log", file, error))
+        append(file, &line).map_err(|error| Error::io("cannot add a record to the log", file, error))
     }
+}
+
+/// One write at the end of the file: lines of several processes do not mix.
+#[expect(clippy::disallowed_types, reason = "a log is a local file, and no part of a checkpoint")]
+fn append(file: &Path, line: &str) -> std::io::Result<()> {
+    let mut opened = std::fs::File::options().append(true).create(true).open(file)?;
+    opened.write_all(line.as_bytes())
 }
 
 /// Hands the record to whatever logger the program has.

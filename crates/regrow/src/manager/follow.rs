@@ -167,10 +167,8 @@ impl Shared {
             }
         };
         let since = Instant::now();
-        let tidied = match &self.lock {
-            Some(lock) => Some(lock.check().and_then(|()| self.steps.tidy(step, &self.tidy))),
-            None => None,
-        };
+        let tidy = |lock: &Arc<WriterLock>| lock.check().and_then(|()| self.steps.tidy(step, &self.tidy));
+        let tidied = self.lock.as_ref().map(tidy);
         let deletions = match &tidied {
             Some(Ok(tidied)) => tidied.deletions.as_slice(),
             _ => &[],

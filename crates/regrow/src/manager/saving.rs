@@ -271,9 +271,8 @@ impl Manager {
         drop(state);
         let (metrics, is_preempted) = (about.metrics.clone(), asked.is_preempted);
         self.follower.add(Begun { step, handle, metrics, is_preempted });
-        match self.options.preemption.as_ref().filter(|_| is_preempted) {
-            Some(flag) => self.wait_for_grace(step, flag)?,
-            None => {}
+        if let Some(flag) = self.options.preemption.as_ref().filter(|_| is_preempted) {
+            self.wait_for_grace(step, flag)?;
         }
         Ok(true)
     }

@@ -68,11 +68,12 @@ impl Work {
             // A step is in one of both places, whole; in a bucket, where it is copied first, perhaps in both.
             for number in 1..4_u64 {
                 let aside = root.join("trash").join(number.to_string());
+                let is_aside = verify(&aside).is_ok_and(|report| report.is_ok());
                 let is_listed = numbers.contains(&number);
-                let is_twice = aside.exists() && is_listed;
-                assert!(aside.exists() || is_listed, "step {number} is nowhere: {context}");
-                assert!(!is_twice || root.commits_by_marker(), "step {number} is twice there: {context}");
-                assert!(!aside.exists() || verify(&aside).unwrap().is_ok(), "{number}: {context}");
+                assert!(is_aside || is_listed, "step {number} is nowhere: {context}");
+                let may_be_twice = root.commits_by_marker();
+                assert!(may_be_twice || is_aside != is_listed, "step {number} is twice there: {context}");
+                assert!(may_be_twice || is_aside == aside.exists(), "step {number} is damaged: {context}");
             }
         }
         save(&steps, 4);
@@ -84,6 +85,10 @@ impl Work {
         );
         drop(lock);
         assert_eq!(steps.numbers().unwrap(), [4], "{context}");
+        for aside in root.join("trash").entries().unwrap_or_default() {
+            let aside = root.join("trash").join(aside.name.to_str().unwrap());
+            assert!(verify(&aside).unwrap().is_ok(), "{aside}: {context}");
+        }
         let is_own = |name: &&str| !["4", "trash", ".regrow"].contains(name);
         let names = root.entries().unwrap().into_iter().map(|entry| entry.name.into_string().unwrap());
         let names: Vec<String> = names.collect();

@@ -37,6 +37,8 @@ fn each_policy_by_itself() {
     // Nearest to 0, 30, 60, 90 and 120; to 0, 40, 80 and 120, where 20, 60 and 100 lie in the middle.
     assert_eq!(left(&Keep::ClosestSteps(30)), [10, 30, 60, 90, 100]);
     assert_eq!(left(&Keep::ClosestSteps(40)), [10, 40, 80, 100]);
+    // 20 and 30 are as far from 25, 70 and 80 from 75: the newer ones stay.
+    assert_eq!(left(&Keep::ClosestSteps(25)), [10, 30, 50, 80, 100]);
     assert_eq!(left(&Keep::ClosestSteps(7)).len(), 10);
     assert_eq!(left(&Keep::EverySeconds(150.0)), [10, 40, 70, 100]);
     assert_eq!(left(&Keep::LatestSeconds(120.0)), [80, 90, 100]);
