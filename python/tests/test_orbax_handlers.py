@@ -76,6 +76,8 @@ def test_keys_among_other_items(tmp_path: Path) -> None:
     manager = ours.CheckpointManager(tmp_path)
     items = {"rng": ours.args.JaxRandomKeySave(jax.random.key(1)), "n": ours.args.JsonSave({"a": 1})}
     manager.save(0, args=ours.args.Composite(**items))
+    manager.close()
+    manager = ours.CheckpointManager(tmp_path)
     restored = manager.restore(0)
     assert same_bits(jax.random.key_data(restored.rng), jax.random.key_data(jax.random.key(1)))
     assert restored.n == {"a": 1}

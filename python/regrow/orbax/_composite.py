@@ -346,12 +346,16 @@ def item_metadata(handler: Any, path: Any) -> Any:
         return None
 
 
+BY_STORED_NAME: dict[str, type[Any]] = {"ArrayCheckpointHandler": _other_handlers.ArrayCheckpointHandler}
+"""Handlers of Orbax' own that are found by the name that is stored, and not by the content."""
+
+
 def handler_of_stored(path: Any, typestr: str | None) -> Any:
     """Who restores what is stored: by its content, and by the name that was stored with it."""
     path = as_path(path)
     short = (typestr or "").rpartition(".")[2]
-    if short == "ArrayCheckpointHandler":
-        return _other_handlers.ArrayCheckpointHandler()
+    if short in BY_STORED_NAME:
+        return BY_STORED_NAME[short]()
     if (path / "_METADATA").exists() or (path / "regrow.json").exists():
         return _standard_handlers.PyTreeCheckpointHandler()
     custom = _registered_class(typestr)

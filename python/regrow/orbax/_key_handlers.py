@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from . import _other_handlers, _standard_handlers
-from ._composite import CompositeArgs, CompositeCheckpointHandler
+from ._composite import BY_STORED_NAME, CompositeArgs, CompositeCheckpointHandler
 from ._interfaces import AsyncCheckpointHandler, NoopFuture
 from ._jax import jax
 from ._standard_handlers import HANDLERS
@@ -142,3 +142,6 @@ class NumpyRandomKeySaveArgs(CheckpointArgs):
 @dataclasses.dataclass
 class NumpyRandomKeyRestoreArgs(CheckpointArgs):
     """Restores the state of NumPy's legacy generator."""
+
+
+BY_STORED_NAME |= {cls.__name__: cls for cls in (JaxRandomKeyCheckpointHandler, NumpyRandomKeyCheckpointHandler)}
