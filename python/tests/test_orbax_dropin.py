@@ -320,8 +320,8 @@ def test_helpers(ocp: Any, tmp_path: Path) -> None:
 
 
 def test_what_is_not_covered_says_its_name(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="experimental"):
-        _ = ours.experimental
+    with pytest.raises(NotImplementedError, match="emergency"):
+        _ = ours.experimental.emergency
     with pytest.raises(NotImplementedError, match=r"path\.deleter"):
         _ = ours.path.deleter
     with pytest.raises(NotImplementedError, match="legacy_transform_fn"):

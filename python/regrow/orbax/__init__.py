@@ -42,7 +42,6 @@ from . import (
 )
 from ._composite import CompositeOptions
 from ._errors import NotCoveredError
-from ._errors import refusing as _refusing
 from ._install import alias as _alias
 from ._install import install
 from ._interfaces import AsyncCheckpointHandler, CheckpointHandler, Future
@@ -148,5 +147,3 @@ checkpoint = _sys.modules[__name__]
 """This package itself: for ``import regrow.orbax`` with ``orbax.checkpoint`` after it."""
 
 _alias(__name__, f"{__name__}.checkpoint")
-
-__getattr__ = _refusing(__name__, {"experimental": "use regrow.save_async, or the original for emergency checkpoints"})

@@ -19,8 +19,9 @@ from .checkpoint_managers import PolicyCheckpointInfo
 class Tracked:
     """A save that was begun, to be finished by whoever calls it."""
 
-    def __init__(self, info: PolicyCheckpointInfo, work: Callable[[], None]) -> None:
+    def __init__(self, info: PolicyCheckpointInfo, work: Callable[[], None], *, tells: bool) -> None:
         self.info = info
+        self._tells = tells
         self._work = work
         self._done = threading.Event()
         self._error: BaseException | None = None
@@ -55,7 +56,7 @@ class Tracked:
     def check(self) -> None:
         """Raises what went wrong with it, if it has ended, once in each thread."""
         thread = threading.get_ident()
-        if self._error is not None and self.is_done and thread not in self._told:
+        if self._tells and self._error is not None and self.is_done and thread not in self._told:
             self._told.add(thread)
             raise self._error
 

@@ -282,8 +282,11 @@ class CheckpointManager:
         """Where a step is, or would be."""
         return self._folder.path_of(step)
 
-    def keep_track(self, step: int, finish: Callable[[], None], metrics: Any = None) -> Tracked:
-        """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones."""
+    def keep_track(self, step: int, finish: Callable[[], None], metrics: Any = None, *, tells: bool = True) -> Tracked:
+        """Takes a save that was begun for this manager's; what finishes it, lists the step and deletes older ones.
+
+        Unless it `tells`, whoever finishes it says what went wrong, and not this manager.
+        """
         info = PolicyCheckpointInfo(step, datetime.datetime.now(tz=datetime.UTC), metrics)
 
         def work() -> None:
@@ -299,7 +302,7 @@ class CheckpointManager:
                 callback()
             self._followed.add(self._tidy, step)
 
-        self._tracked = tracked = Tracked(info, work)
+        self._tracked = tracked = Tracked(info, work, tells=tells)
         return tracked
 
     def _tell(self, record: SaveRecord | RestoreRecord) -> None:

@@ -62,7 +62,8 @@ impl Work {
         if self == Self::Begin {
             assert_eq!(numbers, [1, 2, 3], "{context}");
         }
-        let lock = steps.lock().unwrap_or_else(|error| panic!("{error}: {context}"));
+        let lock = steps.lock();
+        assert!(lock.is_ok(), "{lock:?}: {context}");
         steps.refresh().unwrap();
         if self == Self::Aside {
             // A step is in one of both places, whole; in a bucket, where it is copied first, perhaps in both.
@@ -285,7 +286,7 @@ mod requests {
                             server.put("manager", &copy, server.get("manager", key).unwrap());
                         }
                         let fault = Fault::refuse(Refusal::AccessDenied).on(op).nth(nth as u64);
-                        let steps = Steps::new(&at(&name), None).unwrap();
+                        let steps = Steps::new(at(&name), None).unwrap();
                         server.fault(if is_applied { fault.applied() } else { fault });
                         let done = work.run(&steps);
                         let is_struck = server.struck().iter().any(|struck| *struck > 0);

@@ -9,6 +9,7 @@ from typing import Any
 from ..._errors import RegrowError
 from ..._items import ItemsSave
 from .. import _interfaces
+from .._bucket_path import bucket_path
 from .._composite import item_names
 from .._paths import as_path
 from ..metadata import read_step_metadata
@@ -113,11 +114,17 @@ def saved_by(path: Any, name: str) -> str | None:
 
 def load(path: Any, name: str, abstract: Any, context: Context) -> Any:
     """Loads one of a checkpoint, as `abstract` has it."""
-    folder = context.file.path_class(path) / name
+    folder = _folder(path, name, context)
     handler = _for_load(path, name, abstract, context)
     if isinstance(handler, _handlers.PyTreeHandler):
         return _pytrees.load(folder, abstract, context)
     return _interfaces.run(_loaded(handler, folder, abstract))
+
+
+def _folder(path: Any, name: str, context: Context) -> Any:
+    """Where one of them is, as handlers get it: of the class that the context says, on a disk."""
+    found = bucket_path(path)
+    return (context.file.path_class(path) if found is None else found) / name
 
 
 async def _loaded(handler: Any, folder: Any, abstract: Any) -> Any:
@@ -146,7 +153,7 @@ def described(path: Any, name: str, context: Context) -> Any:
     """What is known of one of them; `None` where that is nothing."""
     handler = _for_load(path, name, None, context)
     try:
-        return _interfaces.run(_begun(handler.metadata(context.file.path_class(path) / name)))
+        return _interfaces.run(_begun(handler.metadata(_folder(path, name, context))))
     except (RegrowError, NotImplementedError, AttributeError, OSError, ValueError, KeyError):
         return None
 

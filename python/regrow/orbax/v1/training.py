@@ -228,11 +228,9 @@ class Checkpointer:
         self.wait()
         with current(self._context), as_orbax():
             begun = _functions.begin(manager.path_of(step), checkpointables, overwrite, custom_metadata, metrics)
-        finish = manager.keep_track(step, lambda: _functions.finish(begun))
+        finish = manager.keep_track(step, lambda: _functions.finish(begun), metrics, tells=False)
         response = Response(finish)
         self._saving = step, begun, response
-        # The manager's own background is busy as long as this is.
-        manager._background.run(response.join)
         return response
 
     def cancel(self, step: Any = None) -> None:
