@@ -242,9 +242,10 @@ class Manager(Reading):
         is_preempted = self.preempted
         plain = _manager_given.metrics(metrics)
         options = {**self._options, "overwrite": number in self._known or number in self._other, "metadata": metadata}
+        everything, item_options = self._as_saved(_manager_given.everything(state, items), item_options or {})
         handle = _items.save_items_async(
             self._steps.at(self._steps.native.name(number)),
-            _manager_given.everything(state, items),
+            everything,
             metrics=plain,
             item_options=item_options,
             base=self._base(number),
@@ -376,6 +377,12 @@ class Manager(Reading):
         return f"regrow.Manager({self.directory!r})"
 
     # ---- helpers ------------------------------------------------------------------------------------------------
+
+    def _as_saved(
+        self, items: dict[str, Any], options: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]:
+        """Items, and the keywords of each, as `save_items` takes them."""
+        return items, options
 
     def _forget_failed(self) -> None:
         """A save that has failed is no step."""

@@ -12,7 +12,7 @@ from ._errors import NotFoundError, PermissionDeniedError
 from ._keywords import LOAD, LoadOptions
 from ._manager_policies import Metric
 from ._manager_records import Records
-from ._manager_restore import PassedOver, restore
+from ._manager_restore import PYTREES, Loads, PassedOver, restore
 from ._manager_steps import Step, Steps, number_of, step_of
 
 
@@ -107,12 +107,16 @@ class Reading:
             MismatchError: if the template differs.
         """
         LOAD.chosen("restore", options, ["step", "like", "item", "items"])
+        return self._restore(PYTREES, step, like, item, items, options)
+
+    def _restore(self, loads: Loads, step: int | None, like: Any, item: Any, items: Any, options: Any) -> Any:
         began = time.perf_counter()
         # What is being saved is newer than what is there.
         self._settle()
         wanted = None if step is None else number_of(step)
         there = self.steps
-        found = restore(self._steps, there if wanted is None else [wanted], wanted is None, like, item, items, options)
+        candidates = there if wanted is None else [wanted]
+        found = restore(self._steps, candidates, wanted is None, like, item, items, options, loads)
         self.restored, self.passed_over = found.step, found.passed_over
         self._turn_to(found.step)
         self._records.add(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from . import _items
@@ -33,6 +33,18 @@ class Restored(NamedTuple):
     passed_over: list[PassedOver]
 
 
+class Loads(NamedTuple):
+    """How what a step holds is loaded."""
+
+    one: Callable[..., Any]
+    """One item: called with where the step is, the template, and the item by keyword."""
+    several: Callable[..., Any]
+    """Several items: called with where the step is, and the items."""
+
+
+PYTREES = Loads(load, _items.load_items)
+
+
 def restore(
     steps: Steps,
     candidates: list[int],
@@ -41,6 +53,7 @@ def restore(
     item: str | None,
     items: Mapping[str, Any] | Iterable[str] | None,
     options: Mapping[str, Any],
+    loads: Loads = PYTREES,
 ) -> Restored:
     """What the newest of the candidates holds, or with `may_pass_over` the newest that is good."""
     if items is not None and (item is not None or like is not None):
@@ -53,7 +66,7 @@ def restore(
         try:
             at = steps.at(steps.native.step(number)[1])
             path = at.url
-            value = _one(at, number, like, item, items, options)
+            value = _one(loads, at, number, like, item, items, options)
         except RegrowError as error:
             failure = error
         is_fault = failure is not None and may_pass_over and steps.native.is_at_fault(number, failure.kind)
@@ -79,11 +92,11 @@ def _agreed(steps: Steps, number: int, failure: RegrowError | None, is_fault: bo
     return failure if failure is not None else told
 
 
-def _one(at: Location, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
+def _one(loads: Loads, at: Location, number: int, like: Any, item: Any, items: Any, options: Mapping[str, Any]) -> Any:
     if items is not None:
-        return _items.load_items(at, items, **options)
+        return loads.several(at, items, **options)
     kinds = {found.name: found.kind for found in open_checkpoint(at).items_info}
-    return load(at, like, item=_chosen(kinds, item, number), **options)
+    return loads.one(at, like, item=_chosen(kinds, item, number), **options)
 
 
 def _chosen(kinds: Mapping[str, str], item: str | None, number: int) -> str | None:

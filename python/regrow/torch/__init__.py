@@ -9,6 +9,9 @@
     saving.wait_for_staging()                                      # before the optimizer changes the parameters
     optimizer.step()
 
+    with regrow.torch.Manager("run", keep=3, every=1000) as steps: # numbered steps; see regrow.Manager
+        steps.save(step, state)
+
     dcp.save(state, storage_writer=regrow.torch.StorageWriter(path))
     dcp.load(state, storage_reader=regrow.torch.StorageReader(path))
 
@@ -20,7 +23,8 @@ from __future__ import annotations
 
 from ._dcp import StorageReader, StorageWriter
 from ._load import load
+from ._manager import Manager
 from ._save import save
 from ._stage import AsyncSave, async_save
 
-__all__ = ["AsyncSave", "StorageReader", "StorageWriter", "async_save", "load", "save"]
+__all__ = ["AsyncSave", "Manager", "StorageReader", "StorageWriter", "async_save", "load", "save"]
