@@ -29,7 +29,7 @@ use super::when::{Moment, SaveWhen};
 use crate::engine::{AsyncOptions, AsyncSaver, ItemsOptions, ItemsSave, SaveOptions, WhenBusy};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::{Location, ToLocation};
-use crate::tree::Pytree;
+use crate::tree::{Leaf, Pytree, Tree};
 
 /// The item that a state is saved as: Orbax' manager has the same.
 pub const DEFAULT_ITEM: &str = "default";
@@ -231,6 +231,39 @@ impl Manager {
     /// the save of a program that is asked to end, if it takes longer than [`grace`](ManagerOptions::grace): it goes on.
     /// `InvalidArgument` for a manager that only reads. What [`save`](crate::save()) refuses before it begins.
     pub fn save<P: Pytree>(&self, step: u64, value: &P, about: &SaveStep) -> Result<bool> {
+        self.save_items(step, about, |_| Ok(vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned())]))
+    }
+
+    /// Saves several items as one step, if the policy says so; whether it does. `fill` is called then: it adds JSON and
+    /// files, which are written before it returns, and gives the trees, which are the background's. Of an item by its name,
+    /// [`restore`](Self::restore) takes it in [`OpenOptions::item`](crate::OpenOptions::item).
+    ///
+    /// ```
+    /// use regrow::manager::{Manager, ManagerOptions, SaveStep};
+    /// use regrow::tree::Pytree;
+    /// # let folder = tempfile::tempdir()?;
+    /// let manager = Manager::new(folder.path().join("run"), ManagerOptions::default())?;
+    /// let (weights, average) = (vec![1_f32; 1000], vec![0_f32; 1000]);
+    /// manager.save_items(7, &SaveStep::default(), |items| {
+    ///     items.json("config", &serde_json::json!({"width": 1000}))?;
+    ///     items.file("iterator", "process_0.json", b"{}")?;
+    ///     let trees = [("default", &weights), ("average", &average)];
+    ///     trees.into_iter().map(|(name, tree)| Ok((name.to_owned(), tree.to_tree()?.into_owned()))).collect()
+    /// })?;
+    /// let mut options = regrow::engine::LoadOptions::default();
+    /// options.open.item = Some("average".to_owned());
+    /// assert_eq!(manager.restore::<Vec<f32>>(&options)?.value, average);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`save`](Self::save); what `fill` says. Nothing is left of the step then.
+    pub fn save_items(
+        &self,
+        step: u64,
+        about: &SaveStep,
+        fill: impl FnOnce(&ItemsSave) -> Result<Vec<(String, Tree<Leaf>)>>,
+    ) -> Result<bool> {
         self.check_may_write()?;
         if !self.together.has_others() {
             self.raise()?;
@@ -255,14 +288,15 @@ impl Manager {
             custom_metadata: about.metadata.clone(),
             monitor: self.options.save.monitor.clone(),
             job: self.options.save.job.clone(),
+            base: self.base(&state, step)?,
             ..ItemsOptions::default()
         };
         let items = ItemsSave::begin(self.steps.place(step), items)?;
         if !about.metrics.is_empty() {
             items.metrics(&Value::Object(about.metrics.clone()))?;
         }
-        let save = SaveOptions { base: self.base(&state, step)?, ..self.options.save.clone() };
-        let trees = vec![(DEFAULT_ITEM.to_owned(), value.to_tree()?.into_owned(), save)];
+        let trees =
+            fill(&items)?.into_iter().map(|(name, tree)| (name, tree, self.options.save.clone())).collect();
         let handle = self.saver.save_items(items, trees, &AsyncOptions::default())?;
         state.known.insert(step);
         state.other.remove(&step);
@@ -403,14 +437,11 @@ impl Manager {
             .help("it is still being saved: wait for it, if the system lets you"))
     }
 
-    /// The item of the step before, whose files are linked where they are the same.
+    /// The step before, whose files are linked where they are the same.
     fn base(&self, state: &State, step: u64) -> Result<Option<Location>> {
         let earlier = state.known.iter().rev().find(|known| **known != step).filter(|_| self.options.reuse);
-        let Some(found) = earlier.map(|earlier| self.steps.find(*earlier)).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        let base = found.location.join(DEFAULT_ITEM);
-        Ok(base.exists().then_some(base))
+        let found = earlier.map(|earlier| self.steps.find(*earlier)).transpose()?.flatten();
+        Ok(found.map(|found| found.location))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use regrow::engine::LoadOptions;
+use regrow::engine::{ItemsSave, LoadOptions};
 use regrow::manager::{Keep, Manager, ManagerOptions, SaveStep, SaveWhen, TidyOptions};
 use regrow::tree::{Leaf, Tree};
 use regrow::{ErrorKind, verify};
@@ -49,6 +49,43 @@ fn a_loop_saves_keeps_and_goes_on() {
         let again = reader.restore::<Tree<Leaf>>(&LoadOptions::default()).unwrap();
         assert_eq!(common::bytes_of(&again.value), common::bytes_of(&tree(1)));
         assert_eq!(reader.save(90, &tree(1), &forced).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn several_items_are_one_step() {
+    for (root, _folder) in places("items") {
+        let manager = Manager::new(&root, ManagerOptions { reuse: true, ..looping(Keep::All) }).unwrap();
+        let is_saved = manager.save_items(5, &SaveStep::default(), |_| unreachable!("the step is not due"));
+        assert!(!is_saved.unwrap());
+        for step in [10, 20] {
+            let fill = |items: &ItemsSave| {
+                items.json("config", &serde_json::json!({"step": step}))?;
+                items.file("iterator", "state.bin", &[step as u8])?;
+                Ok(vec![("default".to_owned(), tree(step as u8)), ("average".to_owned(), tree(1))])
+            };
+            assert!(manager.save_items(step, &SaveStep::default(), fill).unwrap());
+        }
+        manager.wait().unwrap();
+        let mut average = LoadOptions::default();
+        average.open.item = Some("average".to_owned());
+        let restored = manager.restore::<Tree<Leaf>>(&average).unwrap();
+        assert_eq!((restored.step.number, restored.passed_over.len()), (20, 0));
+        assert_eq!(common::bytes_of(&restored.value), common::bytes_of(&tree(1)));
+        let state = manager.restore_step::<Tree<Leaf>>(10, &LoadOptions::default()).unwrap();
+        assert_eq!(common::bytes_of(&state), common::bytes_of(&tree(10)));
+        let step = manager.steps().step(20).unwrap().location;
+        let items = regrow::open(&step).unwrap().description().items.clone();
+        let names: Vec<&str> = items.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["average", "config", "default", "iterator"]);
+        // What a step cannot hold leaves nothing, and the next one goes on.
+        let refused = manager.save_items(30, &SaveStep::default(), |items| {
+            items.json("config", &serde_json::json!({}))?;
+            Err(regrow::Error::invalid("the iterator is gone"))
+        });
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(manager.steps().numbers().unwrap(), [10, 20]);
+        assert!(manager.save(30, &tree(2), &SaveStep::default()).unwrap());
     }
 }
 
