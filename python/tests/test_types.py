@@ -65,7 +65,7 @@ def test_an_import_is_quick() -> None:
 
 def annotated(name: str, public: Any) -> Iterator[tuple[str, Any]]:
     """What of a public thing may have annotations: itself, its overloads, its methods and properties."""
-    if not callable(public):
+    if not callable(public) or typing.get_origin(public) is not None:
         return
     yield name, public
     if not inspect.isclass(public):

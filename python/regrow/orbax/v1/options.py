@@ -114,8 +114,8 @@ class PyTreeOptions(Options):
 
         partial_load: bool = False
 
-    saving: Saving = field(default_factory=Saving)
-    loading: Loading = field(default_factory=Loading)
+    saving: PyTreeOptions.Saving = field(default_factory=Saving)
+    loading: PyTreeOptions.Loading = field(default_factory=Loading)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -140,7 +140,7 @@ class ArrayOptions(Options):
             chunk_byte_size: int | None = None
             shard_axes: tuple[int, ...] | None = None
 
-        storage_options: StorageOptions = field(default_factory=StorageOptions)
+        storage_options: ArrayOptions.Saving.StorageOptions = field(default_factory=StorageOptions)
         use_ocdbt: bool = True
         use_zarr3: bool = True
         use_compression: bool = True
@@ -153,7 +153,7 @@ class ArrayOptions(Options):
         enable_replica_parallel_separate_folder: bool = False
         enable_write_sharding_file: bool = True
         array_metadata_store: Any = True
-        scoped_storage_options_creator: ScopedStorageOptionsCreator | None = None
+        scoped_storage_options_creator: ArrayOptions.Saving.ScopedStorageOptionsCreator | None = None
 
     @dataclasses.dataclass(kw_only=True)
     class Loading(Options):
@@ -171,10 +171,12 @@ class ArrayOptions(Options):
         enable_padding_and_truncation: bool = False
         raise_array_data_missing_error: bool = True
         use_load_and_broadcast: bool = False
-        load_and_broadcast_options: LoadAndBroadcastOptions = field(default_factory=LoadAndBroadcastOptions)
+        load_and_broadcast_options: ArrayOptions.Loading.LoadAndBroadcastOptions = field(
+            default_factory=LoadAndBroadcastOptions
+        )
 
-    saving: Saving = field(default_factory=Saving)
-    loading: Loading = field(default_factory=Loading)
+    saving: ArrayOptions.Saving = field(default_factory=Saving)
+    loading: ArrayOptions.Loading = field(default_factory=Loading)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -203,7 +205,7 @@ class DeletionOptions(Options):
 
         todelete_full_path: str | None = None
 
-    gcs_deletion_options: GcsDeletionOptions = field(default_factory=GcsDeletionOptions)
+    gcs_deletion_options: DeletionOptions.GcsDeletionOptions = field(default_factory=GcsDeletionOptions)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -229,7 +231,7 @@ class MemoryOptions(Options):
     write_concurrent_bytes: int | None = None
     read_concurrent_bytes: int | None = None
     transfer_concurrent_bytes: int | None = None
-    regulator_options: RegulatorOptions | None = None
+    regulator_options: MemoryOptions.RegulatorOptions | None = None
     expected_surge_bytes: int | float | None = None
     is_prioritized_key_fn: Callable[[Any], bool] | None = None
     serialization_status_callback: Any = None
