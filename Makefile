@@ -88,6 +88,7 @@ test-executors: rust-prerequisites $(EXECUTORS_VENV)/.installed ## Conversions b
 test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minutes; fetches Orbax' source distribution); ORBAX_SUITE='...' for options
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(ORBAX_SUITE)
+	$(if $(ORBAX_SUITE),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lent import lend
+
 SUITE = Path(os.environ["ORBAX_SUITE"])
 """Where the runner has put the tests, and the source of their helpers below ``helpers/``."""
 ORIGINAL = os.environ.get("ORBAX_SUITE_ORIGINAL") == "1"
@@ -34,23 +36,6 @@ HELPERS = {
     "orbax.checkpoint._src.testing.multiprocess_test",
     "orbax.checkpoint._src.testing.test_tree_utils",
 }
-
-LENT = {
-    "orbax.checkpoint._src.multihost.multihost": (
-        "_unique_barrier_key",
-        "coordination_timeout",
-        "unique_barrier_key",
-    ),
-    "orbax.checkpoint._src.path.atomicity": (
-        "DeferredWritableTemporaryPath",
-        "_get_final_directory",
-        "_get_tmp_directory",
-    ),
-    "orbax.checkpoint._src.handlers.pytree_checkpoint_handler": ("ParamInfo",),
-    "orbax.checkpoint._src.metadata.tree": ("ValueMetadataEntry", "serialize_tree"),
-    "orbax.checkpoint._src.serialization.type_handler_registry": ("_DEFAULT_TYPE_HANDLERS",),
-}
-"""Private names of the original that the helpers of tests use, in modules that have a place here."""
 
 
 class Helpers(importlib.abc.MetaPathFinder):
@@ -103,10 +88,7 @@ def put_in_place() -> None:
             for attribute in ("SaveStepStatistics", "StepStatistics"):
                 if attribute in vars(module):
                     setattr(module, attribute, regrow.orbax.logging.SaveStepStatistics)
-        for name, lent in LENT.items():
-            for attribute in lent:
-                if attribute not in vars(sys.modules[name]):
-                    setattr(sys.modules[name], attribute, getattr(original[name], attribute))
+        lend(original)
     testing = sys.modules["orbax.checkpoint._src.testing"] = ModuleType("orbax.checkpoint._src.testing")
     testing.__path__ = []
     sys.meta_path.insert(0, Helpers({} if ORIGINAL else original))

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from lent import lend
+
 ORIGINAL = os.environ.get("ORBAX_V1_SUITE_ORIGINAL") == "1"
 V1 = "orbax.checkpoint.experimental.v1._src"
 STORED = Path(tempfile.mkdtemp(prefix="orbax-v1-suite-"))
@@ -104,9 +106,7 @@ def put_in_place() -> None:
         import regrow.orbax
 
         regrow.orbax.install()
-        for name in ("value", "sharding"):
-            sys.modules[f"orbax.checkpoint._src.metadata.{name}"] = regrow.orbax.metadata
-            setattr(original["orbax.checkpoint._src.metadata"], name, regrow.orbax.metadata)
+        lend(original)
         manager = sys.modules["orbax.checkpoint.checkpoint_manager"]
         # Private functions that tests replace by nothing: they would write into folders that are read only there.
         for home, name in (

@@ -275,8 +275,7 @@ class CheckpointManager:
             # Told now, and not once more.
             self._tracked = None
             raise
-        if not self._options.enable_background_delete:
-            self._followed.wait()
+        self.wait_for_deletions()
 
     def path_of(self, step: int) -> Any:
         """Where a step is, or would be."""
@@ -400,6 +399,10 @@ class CheckpointManager:
         Each thread is told once. With `enable_background_delete` only `close` waits for deletions.
         """
         self._wait_for_write()
+        self.wait_for_deletions()
+
+    def wait_for_deletions(self) -> None:
+        """Waits for the deletions that follow saves, unless they are to go on in the background."""
         if not self._options.enable_background_delete:
             self._followed.wait()
 

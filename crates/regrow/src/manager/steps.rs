@@ -305,7 +305,9 @@ impl Steps {
             Some(seconds) => Some(seconds),
             None => modified(location)?,
         };
-        let metrics = match about.metrics.is_empty() && may_have_metrics(&about.item_handlers) {
+        // On a disk it takes no time to look; in a bucket it takes a request.
+        let may_have_metrics = !is_bucket || lists_metrics(&about.item_handlers);
+        let metrics = match about.metrics.is_empty() && may_have_metrics {
             true => metrics_item(&reading)?,
             false => about.metrics,
         };
@@ -345,7 +347,7 @@ fn read_json(file: &Location) -> Result<Option<Vec<u8>>> {
 }
 
 /// Whether there may be an item of metrics: where somebody has listed the items, only if it is among them.
-fn may_have_metrics(handlers: &ItemHandlers) -> bool {
+fn lists_metrics(handlers: &ItemHandlers) -> bool {
     match handlers {
         ItemHandlers::None => true,
         ItemHandlers::One(_) => false,

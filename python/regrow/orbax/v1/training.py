@@ -229,7 +229,13 @@ class Checkpointer:
         with current(self._context), as_orbax():
             begun = _functions.begin(manager.path_of(step), checkpointables, overwrite, custom_metadata, metrics)
         finish = manager.keep_track(step, lambda: _functions.finish(begun), metrics, tells=False)
-        response = Response(finish)
+
+        def both() -> bool:
+            done = finish()
+            manager.wait_for_deletions()
+            return done
+
+        response = Response(both)
         self._saving = step, begun, response
         return response
 
