@@ -16,6 +16,9 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import Any, Unpack
 
 from .. import _async
+
+# Before any thread does: a fork in the middle of an import leaves the child half a module.
+from .. import _coordination_torch as _coordination_torch
 from .._keywords import SAVE, SaveOptions
 from .._location import StrPath, places, shown
 from .._report import SaveReport
