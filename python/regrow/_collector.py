@@ -8,11 +8,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from contextlib import ContextDecorator
 from types import TracebackType
 
 
-class Paused:
-    """The collector does not run inside of a `with` of it, in any thread; then it is as it was before."""
+class Paused(ContextDecorator):
+    """The collector does not run inside of a `with` of it, or of a function with it, in any thread.
+
+    Then it is as it was before.
+    """
 
     _lock = threading.Lock()
     _inside = 0

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 
+from .logging import RestoreStepStatistics, SaveStepStatistics
 
-@dataclasses.dataclass
-class SaveRecord:
+
+class SaveRecord(SaveStepStatistics):
     """A save: when each part of what held up the caller began, and how many seconds it took."""
 
-    step: int
-    event_type: str = "save"
-    directory: str | None = None
-    reached_preemption: bool = False
-    preemption_received_at: float | None = None
-    synchronous: bool = False
-    wait_for_prev_start_time: float | None = None
-    wait_for_prev_duration_secs: float | None = None
-    time_between_consecutive_saves_sec: float | None = None
-    checkpointer_blocking_start_time: float | None = None
-    checkpointer_blocking_duration_secs: float | None = None
-    get_old_steps_start_time: float | None = None
-    get_old_steps_duration_secs: float | None = None
-    checkpoint_manager_blocking_start_time: float = dataclasses.field(default_factory=time.time)
-    checkpoint_manager_blocking_duration_secs: float | None = None
+    def __init__(self, step: int, *, directory: str, synchronous: bool) -> None:
+        super().__init__(step, directory=directory, synchronous=synchronous)
+        self._began = self.checkpoint_manager_blocking_start_time = time.time()
 
     def waits(self, last_save: float | None) -> None:
         """The wait for the save before begins."""
@@ -42,23 +30,16 @@ class SaveRecord:
         self.get_old_steps_start_time, self.get_old_steps_duration_secs = time.time(), 0.0
         now = self.get_old_steps_start_time
         self.checkpointer_blocking_duration_secs = now - (self.checkpointer_blocking_start_time or now)
-        self.checkpoint_manager_blocking_duration_secs = now - self.checkpoint_manager_blocking_start_time
+        self.checkpoint_manager_blocking_duration_secs = now - self._began
 
 
-@dataclasses.dataclass
-class RestoreRecord:
+class RestoreRecord(RestoreStepStatistics):
     """A restore: when it began, and how many seconds it took."""
 
-    step: int | None
-    event_type: str = "restore"
-    directory: str | None = None
-    checkpointer_start_time: float = dataclasses.field(default_factory=time.time)
-    checkpointer_duration_secs: float | None = None
-    checkpoint_manager_start_time: float = dataclasses.field(default_factory=time.time)
-    checkpoint_manager_duration_secs: float | None = None
+    def __init__(self, step: int | None, *, directory: str) -> None:
+        super().__init__(step, directory=directory)
+        self._began = self.checkpointer_start_time = self.checkpoint_manager_start_time = time.time()
 
     def returns(self) -> None:
         """The caller goes on."""
-        now = time.time()
-        self.checkpointer_duration_secs = now - self.checkpointer_start_time
-        self.checkpoint_manager_duration_secs = now - self.checkpoint_manager_start_time
+        self.checkpointer_duration_secs = self.checkpoint_manager_duration_secs = time.time() - self._began

@@ -15,6 +15,7 @@ import ml_dtypes  # noqa: F401  # makes NumPy know the names of its dtypes
 import numpy as np
 
 from .._checkpoint import Checkpoint, Leaf
+from .._collector import Paused
 from .._open import open as open_checkpoint
 from .._single_replica import SingleReplica
 from . import _leaf_args, _replicas, metadata
@@ -100,6 +101,7 @@ class _Missing:
 _MISSING = _Missing()
 
 
+@Paused()
 def restore(
     path: Any,
     item: Any = None,

@@ -30,7 +30,6 @@ class About:
     custom_metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     permission_mode: int | None = None
-    timeout_secs: int = 1200
 
 
 def is_primary() -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from .._collector import Paused
 from .._options import OrbaxOptions
 from .._save import save as save_pytree
 from . import _leaf_args, _read, _settings
@@ -160,8 +159,7 @@ class PyTreeCheckpointHandler(OwnHandler):
             args = PyTreeRestoreArgs(
                 item, restore_args, transforms, transforms_default_to_original, legacy_transform_fn
             )
-        with Paused():
-            return restore_pytree(directory, args, self._registry)
+        return restore_pytree(directory, args, self._registry)
 
     def metadata(self, directory: Any) -> Any:
         """What is known of the pytree."""
@@ -301,8 +299,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
 
     def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
         """Restores a pytree; see `StandardRestoreArgs`."""
-        with Paused():
-            return restore_pytree(directory, StandardRestoreArgs(item) if args is None else args)
+        return restore_pytree(directory, StandardRestoreArgs(item) if args is None else args)
 
     @classmethod
     def typestr(cls) -> str:

@@ -256,8 +256,7 @@ class CheckpointManager:
     def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
         path = self.path_of(step)
         mode = self._options.file_options.path_permission_mode if self._options.file_options else None
-        timeout = self._options.async_options.timeout_secs if self._options.async_options else 1200
-        about = _saving.About(custom, None if self._options.prevent_write_metrics else metrics, mode, timeout)
+        about = _saving.About(custom, None if self._options.prevent_write_metrics else metrics, mode)
         with as_orbax():
             self._folder.check_writer()
         # What lies there is no step: an empty folder, or what a broken deletion has left.

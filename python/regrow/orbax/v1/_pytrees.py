@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ..._collector import Paused
 from ..._options import OrbaxOptions
 from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
@@ -120,8 +119,7 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
     if strict:
         _standard_handlers._refuse_other_shapes(path, flatten_with_path(arrays)[0])
     replica = _replicas.of_loading(context.array.loading)
-    with Paused():
-        restored = _read.restore(path, abstract, args, partial=context.pytree.loading.partial_load, replica=replica)
+    restored = _read.restore(path, abstract, args, partial=context.pytree.loading.partial_load, replica=replica)
     if not left_out:
         return restored
     return jax.tree_util.tree_map_with_path(lambda keys, leaf: None if _path(keys) in left_out else leaf, restored)

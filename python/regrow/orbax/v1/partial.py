@@ -45,6 +45,10 @@ class PartialSaveReplacementError(ValueError):
     """A leaf is saved twice."""
 
 
+_TIMEOUT_SECONDS = 1200
+"""How long processes wait for each other."""
+
+
 def save(path: Any, state: Any, *, custom_metadata: Any = None) -> None:
     """Saves some leaves of a checkpoint. Leaves that are saved later may not be saved again.
 
@@ -92,12 +96,12 @@ def finalize(path: Any) -> None:
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.\n  help: delete it first")
     if not session.exists():
         raise FileNotFoundError(f"Partial save path {session} does not exist.\n  help: call partial.save() first")
-    _saving.barrier(f"{final}:finalize", _saving.About.timeout_secs)
+    _saving.barrier(f"{final}:finalize", _TIMEOUT_SECONDS)
     if _saving.is_primary():
         with as_orbax():
             _publish(final, session)
         shutil.rmtree(session)
-    _saving.barrier(f"{final}:finalized", _saving.About.timeout_secs)
+    _saving.barrier(f"{final}:finalized", _TIMEOUT_SECONDS)
 
 
 def _form(keywords: dict[str, Any]) -> dict[str, Any]:
