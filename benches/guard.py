@@ -5,10 +5,12 @@
 
 Times swing on shared machines, counts do not. `crates/regrow/examples/guard.rs` is run under callgrind, a path at a
 time; only what it marks is counted, on its thread, in a folder in memory. What is left of chance is the seeds of hash
-maps and which thread is first at a queue: well below the tolerance.
+maps and which thread is first at a queue: one percent, in one path five.
 
 The counts are of the `dev` profile, whose build the tests need anyway, and of the compiler and the processor's
 instruction sets that callgrind knows. A count that fell by more than the tolerance is told too, but does not fail.
+Chance must not fail a check: a path over the tolerance is counted twice more and its smallest count holds, and
+`--update --rounds 3` records the largest of three.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 FILE = HERE / "guard.json"
 TOLERANCE = 0.05
 ROUNDS = 1
+MOST_ROUNDS = 3  # for a path that is over the tolerance
 COLLECTED = re.compile(r"Collected *: *(\d+)")
 MEMORY = Path("/dev/shm")
 
@@ -46,11 +49,15 @@ def main() -> None:
     names = subprocess.run(
         [arguments.program, "--list"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
+    expected = json.loads(FILE.read_text()) if FILE.is_file() else {"compiler": compiler(), "instructions": {}}
     counts = {}
     for name in names:
         found = [count(valgrind, arguments.program, name) for _ in range(arguments.rounds)]
-        counts[name] = min(found)
-        spread = f"  (spread {max(found) / min(found) - 1:.2%})" if arguments.rounds > 1 else ""
+        limit = expected["instructions"].get(name, 0) * (1 + TOLERANCE)
+        while 0 < limit < min(found) and len(found) < MOST_ROUNDS:
+            found.append(count(valgrind, arguments.program, name))
+        counts[name] = max(found) if arguments.update else min(found)
+        spread = f"  (spread {max(found) / min(found) - 1:.2%})" if len(found) > 1 else ""
         print(f"{counts[name]:>14,}  {name}{spread}", flush=True)
     if arguments.update:
         FILE.write_text(json.dumps({"compiler": compiler(), "instructions": counts}, indent=1) + "\n")
@@ -58,7 +65,7 @@ def main() -> None:
         return
     if not FILE.is_file():
         sys.exit(f"guard: there is no {FILE} to compare with; write it with --update")
-    sys.exit(compare(json.loads(FILE.read_text()), counts))
+    sys.exit(compare(expected, counts))
 
 
 def program() -> Path:
