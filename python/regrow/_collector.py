@@ -1,6 +1,6 @@
 """Python's garbage collector, paused while thousands of objects are made of which none is garbage.
 
-It looks at all objects again and again then: a third of the time of a restore of 20,000 leaves.
+It looks at all objects again and again then: a third of the time of a load of 20,000 leaves.
 """
 
 from __future__ import annotations

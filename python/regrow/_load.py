@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arguments, _native, _options
+from ._collector import Paused
 from ._errors import InvalidArgumentError, LeafTypeError, NotFoundError
 from ._handlers import LeafRegistry
 from ._leaves import DTYPE_NUMBERS, DTYPES, JAX_ARRAY, NUMPY_ARRAY, PRNG_KEY, LoadedLeaves, from_native
@@ -67,6 +68,7 @@ class Wishes(NamedTuple):
         )
 
 
+@Paused()
 def load(native: _native.Checkpoint, like: Any, wishes: Wishes) -> Any:
     """What `regrow.load` gives of an opened checkpoint."""
     _check_arguments(like, wishes)

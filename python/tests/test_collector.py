@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import regrow
 import regrow.orbax as ocp
 from regrow._collector import Paused
 
@@ -66,3 +67,15 @@ def test_a_restore_pauses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ocp._read, "open_checkpoint", looks)
     assert checkpointer.restore(tmp_path / "x")["a"].tolist() == [1, 1, 1]
     assert seen and not any(seen) and gc.isenabled()
+
+
+def test_a_load_pauses_it(tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def looks(path: str, shape: tuple[int, ...]) -> None:
+        seen.append(gc.isenabled())
+
+    regrow.save(tmp_path / "x", {"a": np.ones(3)})
+    assert regrow.load(tmp_path / "x", region=looks)["a"].tolist() == [1, 1, 1]
+    regrow.open(tmp_path / "x").load(region=looks)
+    assert seen == [False, False] and gc.isenabled()

@@ -50,12 +50,14 @@ class Stored(NamedTuple):
 
     def _leaves(self, wanted: Sequence[tuple[KeyPath, Any]]) -> list[Any]:
         wishes: dict[KeyPath, list[tuple[Any, Wish]]] = {}
+        wish = _Wishes()
         for at, (source, args) in enumerate(wanted):
-            wishes.setdefault(source, []).append((at, _wish(self.leaves[source], args, source)))
+            wishes.setdefault(source, []).append((at, wish.of(self.leaves[source], args, source)))
         found = _read(self, wishes)
         return [found[at] for at in range(len(wanted))]
 
 
+@Paused()
 def open_pytree(path: Any, registry: Any = None) -> Stored:
     """Opens a pytree: the folder itself, or what was saved in it as its only item.
 
@@ -86,6 +88,23 @@ def _is_end(node: Any) -> bool:
     return isinstance(node, Leaf) or is_empty_node(node)
 
 
+class Target(NamedTuple):
+    """A target, flattened."""
+
+    order: list[KeyPath]
+    """The key paths in the order of the structure."""
+    leaves: dict[KeyPath, Any]
+    """Leaves and empty nodes by key path."""
+    structure: Any
+
+    @classmethod
+    def of(cls, item: Any) -> Target:
+        """Of a pytree."""
+        flat, structure = flatten_with_path(item)
+        order = [tuple_path_from_keypath(keys) for keys, _ in flat]
+        return cls(order, dict(zip(order, (leaf for _, leaf in flat), strict=True)), structure)
+
+
 class Wish(NamedTuple):
     """What one leaf is loaded as, and what is left to do with it then."""
 
@@ -101,7 +120,6 @@ class _Missing:
 _MISSING = _Missing()
 
 
-@Paused()
 def restore(
     path: Any,
     item: Any = None,
@@ -144,9 +162,19 @@ def restore(
     if item is None:
         wanted = {path: args.get(path) for path in stored.order}
         return _load(stored, wanted, stored.order, stored.structure, {}, replica=replica)
-    flat, structure = flatten_with_path(item)
-    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
-    targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    return restore_into(stored, Target.of(item), args, partial=partial, replica=replica)
+
+
+def restore_into(
+    stored: Stored,
+    target: Target,
+    args: Mapping[KeyPath, Any],
+    *,
+    partial: bool = False,
+    replica: SingleReplica | None = None,
+) -> Any:
+    """Restores what has been opened into a target that has been flattened; `args` by key path. Else as `restore`."""
+    order, targets, structure = target.order, target.leaves, target.structure
     if not partial:
         _check_structure(stored, targets)
     return _load(stored, {path: args.get(path) for path in order}, order, structure, targets, replica=replica)
@@ -154,6 +182,8 @@ def restore(
 
 def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
     """Refuses a target with other leaves, all of them named. An empty node of one of them is the result."""
+    if stored.leaves.keys() == targets.keys():
+        return
     theirs = {path for path, leaf in stored.leaves.items() if not is_empty_node(leaf)}
     wanted = {path for path, leaf in targets.items() if not is_empty_node(leaf)}
     differences = sorted(path for path in theirs ^ wanted if path not in stored.leaves or path not in targets)
@@ -172,6 +202,7 @@ def _check_structure(stored: Stored, targets: Mapping[KeyPath, Any]) -> None:
     )
 
 
+@Paused()
 def _load(
     stored: Stored,
     args: Mapping[KeyPath, Any],
@@ -184,6 +215,7 @@ def _load(
     """The target's structure, with leaves of the checkpoint where it has them and the target wants them."""
     results: dict[KeyPath, Any] = {}
     wishes: dict[KeyPath, list[tuple[KeyPath, Wish]]] = {}
+    wish = _Wishes()
     own = stored.own_leaves()
     for path in order:
         target = targets.get(path, _MISSING)
@@ -194,7 +226,7 @@ def _load(
         elif is_empty_node(leaf):
             results[path] = leaf
         elif own is None or not own.takes(path, source, args.get(path)):
-            wishes.setdefault(source, []).append((path, _wish(leaf, args.get(path), source)))
+            wishes.setdefault(source, []).append((path, wish.of(leaf, args.get(path), source)))
     results |= _read(stored, wishes, replica or _replicas.chosen(stored.registry, args.values()))
     if own is not None:
         results |= own.results()
@@ -237,6 +269,32 @@ def _left_out(leaf: Any) -> Any:
 # ---- what one leaf becomes ------------------------------------------------------------------------------------
 
 _NUMBERS = {"b": bool, "i": int, "u": int, "f": float, "V": float, "c": complex}
+
+
+class _Wishes:
+    """What leaves become. Thousands are alike: what one of them becomes is found out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], Wish] = {}
+        self._args: list[Any] = []
+        """Those that are known by their addresses, which must not be given to others meanwhile."""
+
+    def of(self, leaf: Leaf, args: Any, path: KeyPath) -> Wish:
+        """What one becomes, at a key path that errors name.
+
+        Raises:
+            StructureError: for another shape than the stored one, and a leaf of a type without a handler.
+        """
+        kind = leaf.kind
+        # Only in these kinds nothing of a leaf itself is in its wish, but for the sharding that it was saved with.
+        if kind not in ("jax_array", "numpy_array") or getattr(args, "sharding", None) is None:
+            return _wish(leaf, args, path)
+        key = (kind, leaf.dtype, leaf.shape, id(args))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = _wish(leaf, args, path)
+            self._args.append(args)
+        return found
 
 
 def _wish(leaf: Leaf, args: Any, path: KeyPath) -> Wish:
@@ -366,9 +424,7 @@ def _restore_transformed(
     """Leaves that a `Transform` says where to find, and all others where they are, if they are there."""
     from .transform_utils import plan
 
-    flat, structure = flatten_with_path(item)
-    order = [tuple_path_from_keypath(keys) for keys, _ in flat]
-    targets = dict(zip(order, (leaf for _, leaf in flat), strict=True))
+    order, targets, structure = Target.of(item)
     found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     values = {path: leaf for path, leaf in targets.items() if path in found.kept}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ._type_handlers import ArrayHandler
 from ._type_registry import GLOBAL_TYPE_HANDLER_REGISTRY, array_handler
 from .checkpoint_args import CheckpointArgs, register_with_handler
 from .options import MultiprocessingOptions
-from .tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
+from .tree import KeyPath, is_empty_node, tuple_path_from_keypath
 
 HANDLERS = "orbax.checkpoint._src.handlers"
 
@@ -295,7 +295,7 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
                 "StandardCheckpointHandler / StandardSave does not support single arrays or scalars."
                 " Use ArrayCheckpointHandler / ArraySave"
             )
-        _check_standard(flatten_with_path(tree)[0], (np.ndarray, np.generic, jax.Array, int, float))
+        _check_standard(_read.Target.of(tree).leaves, (np.ndarray, np.generic, jax.Array, int, float))
 
     def restore(self, directory: Any, item: Any = None, args: Any = None, **_: Any) -> Any:  # type: ignore[override]
         """Restores a pytree; see `StandardRestoreArgs`."""
@@ -307,10 +307,10 @@ class StandardCheckpointHandler(PyTreeCheckpointHandler):
         return f"{HANDLERS}.standard_checkpoint_handler.StandardCheckpointHandler"
 
 
-def _check_standard(flat: Sequence[tuple[Any, Any]], kinds: tuple[type[Any], ...]) -> None:
-    for keys, leaf in flat:
-        if not is_empty_node(leaf) and not isinstance(leaf, kinds):
-            raise ValueError(f"Unsupported type: {type(leaf)} for key: {tuple_path_from_keypath(keys)}.")
+def _check_standard(leaves: Mapping[KeyPath, Any], kinds: tuple[type[Any], ...]) -> None:
+    for path, leaf in leaves.items():
+        if not isinstance(leaf, kinds) and not is_empty_node(leaf):
+            raise ValueError(f"Unsupported type: {type(leaf)} for key: {path}.")
 
 
 def restore_standard(directory: Any, args: Any) -> Any:
@@ -323,19 +323,35 @@ def restore_standard(directory: Any, args: Any) -> Any:
     strict = getattr(args, "strict", True)
     if hasattr(target, "custom_metadata"):
         return _read.restore(directory, target, construct_restore_args(target, strict=strict))
-    flat, _ = flatten_with_path(target)
+    wanted = _read.Target.of(target)
     if type(target).__name__ != "CompositeMetadata":
-        _check_standard(flat, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
-    restore_args = construct_restore_args(target, strict=strict)
-    restore_args = jax.tree.map(lambda leaf, own: _where_it_was(leaf, own, args), target, restore_args)
+        _check_standard(wanted.leaves, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, int, float))
+    known: dict[tuple[Any, ...], Any] = {}
+    restore_args = {path: _args_of(leaf, args, known) for path, leaf in wanted.leaves.items()}
+    stored = _read.open_pytree(directory)
     if strict:
-        _refuse_other_shapes(directory, flat)
-    return _read.restore(directory, target, restore_args)
+        refuse_other_shapes(stored, wanted.leaves)
+    return _read.restore_into(stored, wanted, restore_args)
+
+
+def _args_of(leaf: Any, args: Any, known: dict[tuple[Any, ...], Any]) -> Any:
+    """What a leaf of a target asks for: one object for all descriptions that are alike; there are thousands."""
+    from .checkpoint_utils import construct_restore_args
+
+    if is_empty_node(leaf):
+        return None
+    strict = getattr(args, "strict", True)
+    if type(leaf) is not jax.ShapeDtypeStruct:
+        return construct_restore_args(leaf, strict=strict)
+    key = (leaf.shape, leaf.dtype, leaf.sharding)
+    if (found := known.get(key)) is None:
+        found = known[key] = _where_it_was(leaf, construct_restore_args(leaf, strict=strict), args)
+    return found
 
 
 def _where_it_was(leaf: Any, own: Any, args: Any) -> Any:
     """A description without a sharding is of what was saved: a JAX array on its saved sharding, or the fallback."""
-    if not isinstance(leaf, jax.ShapeDtypeStruct) or leaf.sharding is not None:
+    if leaf.sharding is not None:
         return own
     fallback = getattr(args, "fallback_sharding", None)
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -363,14 +379,12 @@ def _restore_with_fallback(directory: Any, sharding: Any) -> Any:
     return _read.restore(directory, restore_args=args)
 
 
-def _refuse_other_shapes(directory: Any, flat: Sequence[tuple[Any, Any]]) -> None:
+def refuse_other_shapes(stored: _read.Stored, targets: Mapping[KeyPath, Any]) -> None:
     """Refuses NumPy targets of another shape than the stored one, which Orbax gives back without a word."""
-    arrays = {tuple_path_from_keypath(keys): leaf for keys, leaf in flat if isinstance(leaf, np.ndarray)}
-    if not arrays:
-        return
-    stored = _read.open_pytree(directory).leaves
-    for path, leaf in arrays.items():
-        found = getattr(stored.get(path), "shape", leaf.shape)
+    for path, leaf in targets.items():
+        if not isinstance(leaf, np.ndarray):
+            continue
+        found = getattr(stored.leaves.get(path), "shape", leaf.shape)
         if found != leaf.shape:
             where = "/".join(path)
             help = "give a target of the stored shape"

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from .._checkpoint import Leaf
 from ._errors import refusing
 from ._jax import jax
 
@@ -46,10 +47,16 @@ def is_empty_node(value: Any) -> bool:
     """Whether it is `None` or a container without children."""
     if value is None:
         return True
+    if type(value) in _NO_NODES:
+        return False
     if _is_container(type(value)):
         return len(value) == 0
     found = jax.tree_util.default_registry.flatten_one_level(value)
     return found is not None and not list(found[0])
+
+
+_NO_NODES = frozenset({np.ndarray, jax.ShapeDtypeStruct, Leaf, str, bool, int, float, complex})
+"""Types of leaves that nobody can make nodes of: most leaves are of them, and asking JAX takes long."""
 
 
 def _is_container(cls: type[Any]) -> bool:
@@ -79,7 +86,7 @@ def get_key_name(key: Any) -> int | str:
     raise ValueError(f"Unsupported key type: {type(key)}")
 
 
-_NAME_OF: dict[Any, Callable[[Any], Any]] = {
+_NAME_OF: dict[type[Any], Callable[[Any], Any]] = {
     jax.tree_util.DictKey: attrgetter("key"),
     jax.tree_util.FlattenedIndexKey: attrgetter("key"),
     jax.tree_util.SequenceKey: attrgetter("idx"),
@@ -100,11 +107,8 @@ def is_dict_key(key: Any) -> bool:
 
 def tuple_path_from_keypath(keypath: tuple[Any, ...]) -> KeyPath:
     """The key path as strings."""
-    names = []
-    for key in keypath:
-        name_of: Callable[[Any], Any] = _NAME_OF.get(type(key), get_key_name)
-        names.append(str(name_of(key)))
-    return tuple(names)
+    names: list[Callable[[Any], Any]] = [_NAME_OF.get(type(key), get_key_name) for key in keypath]
+    return tuple([str(name_of(key)) for name_of, key in zip(names, keypath, strict=True)])
 
 
 str_keypath = tuple_path_from_keypath

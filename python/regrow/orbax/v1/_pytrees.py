@@ -12,7 +12,7 @@ from .. import _leaf_args, _read, _replicas, _settings, _standard_handlers
 from .._errors import as_orbax
 from .._jax import jax
 from ..metadata import StorageMetadata, TreeMetadata, sharding_from_json
-from ..tree import flatten_with_path, is_empty_node, tuple_path_from_keypath
+from ..tree import is_empty_node, tuple_path_from_keypath
 from ._context import Context
 from ._layout import PYTREE_METADATA_FILE
 from ._metadata import CheckpointMetadata
@@ -113,30 +113,33 @@ def load(path: Any, abstract: Any, context: Context) -> Any:
     if abstract is None:
         return _read.restore(path)
     strict = not context.array.loading.enable_padding_and_truncation
-    abstract, left_out = _without_none(path, abstract)
-    args = jax.tree.map(lambda leaf: restore_args(leaf, strict), abstract)
-    arrays = jax.tree.map(_as_array, abstract)
+    stored, target = _read.open_pytree(path), _read.Target.of(abstract)
+    left_out = [at for at, leaf in target.leaves.items() if leaf is None and not is_empty_node(stored.leaves.get(at))]
+    target.leaves.update(dict.fromkeys(left_out, ...))
+    known: dict[tuple[Any, ...], Any] = {}
+    args = {at: _args_of(leaf, strict, known) for at, leaf in target.leaves.items()}
     if strict:
-        _standard_handlers._refuse_other_shapes(path, flatten_with_path(arrays)[0])
+        _standard_handlers.refuse_other_shapes(stored, {at: _as_array(leaf) for at, leaf in target.leaves.items()})
     replica = _replicas.of_loading(context.array.loading)
-    restored = _read.restore(path, abstract, args, partial=context.pytree.loading.partial_load, replica=replica)
+    restored = _read.restore_into(stored, target, args, partial=context.pytree.loading.partial_load, replica=replica)
     if not left_out:
         return restored
-    return jax.tree_util.tree_map_with_path(lambda keys, leaf: None if _path(keys) in left_out else leaf, restored)
+    gone = set(left_out)
+    return jax.tree_util.tree_map_with_path(
+        lambda keys, leaf: None if tuple_path_from_keypath(keys) in gone else leaf, restored
+    )
 
 
-_path = tuple_path_from_keypath
-
-
-def _without_none(path: Any, abstract: Any) -> tuple[Any, set[tuple[str, ...]]]:
-    """The target, with a placeholder for each `None` in the place of a stored leaf; where these are."""
-    flat, structure = flatten_with_path(abstract)
-    if all(leaf is not None for _, leaf in flat):
-        return abstract, set()
-    stored = _read.open_pytree(path).leaves
-    left_out = {_path(keys) for keys, leaf in flat if leaf is None and not is_empty_node(stored.get(_path(keys)))}
-    leaves = [... if _path(keys) in left_out else leaf for keys, leaf in flat]
-    return jax.tree_util.tree_unflatten(structure, leaves), left_out
+def _args_of(leaf: Any, strict: bool, known: dict[tuple[Any, ...], Any]) -> Any:
+    """What a leaf of a target asks for: one object for all descriptions that are alike; there are thousands."""
+    if is_empty_node(leaf):
+        return None
+    if type(leaf) is not jax.ShapeDtypeStruct:
+        return restore_args(leaf, strict)
+    key = (leaf.shape, leaf.dtype, leaf.sharding)
+    if (found := known.get(key)) is None:
+        found = known[key] = restore_args(leaf, strict)
+    return found
 
 
 def restore_args(leaf: Any, strict: bool) -> Any:
