@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
@@ -112,6 +113,8 @@ def convert(
         NameCollisionError: if two leaves would come to one place; `None` and an empty container are no free places.
     """
     given = CONVERT.chosen("convert", options, ["dry_run"])
+    if given["rules"] is not None:
+        given = CONVERT.chosen("convert", _with_kept(dict(options)), ["dry_run"])
     at = places(given["storage_options"], source=source, target=target, base=given["base"])
     save = _options.of_write(given, at.get("base"))
     rules = (
@@ -140,6 +143,28 @@ def convert(
             columns, losses = _native.convert(at["source"], at["target"], save, rules, watch)
     report = SaveReport.from_native(columns)
     return ConvertReport(report.path, report.stored_bytes, report.leaf_count, [Loss(*loss) for loss in losses], report)
+
+
+def _with_kept(options: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call, and behind them the rules of the file that it names."""
+    place = places(None, rules=options["rules"])
+    layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
+    kept: dict[str, Any] = {"only": only or None, "lossy": lossy}
+    if layout is not None:
+        kept["layout"] = layout
+    if options.get("layout", kept.get("layout")) == kept.get("layout"):
+        kept |= json.loads(of_layout)
+        if "per_leaf" in kept:
+            kept["per_leaf"] = dict(kept["per_leaf"])
+    for name, rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
+        first = options.pop(name, None)
+        if first is None or isinstance(first, Mapping):
+            # The first that matches decides: what the call says comes first, and goes before the same of the file.
+            rest = {pattern: rule for pattern, rule in rules if pattern not in (first or {})}
+            options[name] = {**(first or {}), **rest} or None
+        else:
+            options[name] = first
+    return kept | options
 
 
 def _form(form: tuple[str, str, list[int]]) -> LeafForm:

@@ -177,6 +177,8 @@ class ConvertOptions(WriteOptions, total=False):
         transpose: Globs, and the new order of axes: ``{"**/kernel": (1, 0)}``.
         reshape: Globs, and the new shape, after the transpose; one extent may be -1.
         lossy: Convert also what the target cannot hold as it is; the report lists it.
+        rules: A TOML file of rules: ``layout``, ``options`` of it, ``only``, ``lossy``, and tables ``[[rename]]``,
+            ``[[cast]]``, ``[[transpose]]``, ``[[reshape]]``. Keywords come before what it says.
         metadata: The new checkpoint's own metadata; the source's, if the layout has a place for it, if `None`.
         base: An earlier checkpoint, as for `save`: data files in which nothing changed since are hard-linked instead of
             written. What is compared is read twice, unless its file is linked.
@@ -196,6 +198,7 @@ class ConvertOptions(WriteOptions, total=False):
     transpose: Mapping[str, Sequence[int]] | None
     reshape: Mapping[str, Sequence[int]] | None
     lossy: bool
+    rules: StrPath | None
     step: int | None
     item: str | None
     strict: bool
@@ -284,6 +287,7 @@ _CONVERT_DEFAULTS: ConvertOptions = {
     "transpose": None,
     "reshape": None,
     "lossy": False,
+    "rules": None,
     "step": None,
     "item": None,
     "strict": False,

@@ -299,6 +299,21 @@ class SaveHandle:
     def wait(self, timeout: float | None) -> _Saved | None:
         """The report; `None` if that takes longer than `timeout` seconds."""
 
+def convert_rules(
+    file: _Place,
+) -> tuple[
+    str | None,
+    str,
+    list[str],
+    list[tuple[str, str]],
+    list[tuple[str, str]],
+    list[tuple[str, list[int]]],
+    list[tuple[str, list[int]]],
+    bool,
+]:
+    """Reads a file of rules; gives layout, its options as JSON, globs, renames, casts, transposes, reshapes, whether it
+    may lose something."""
+
 def plan_convert(
     source: _Place, target: _Place, save: tuple[Any, ...], convert: tuple[Any, ...]
 ) -> tuple[list[tuple[str, str | None, _Info, _Info]], list[tuple[str, str, str]]]:

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use regrow::engine::{self, ConvertOptions, ConvertShare, ConvertedShare, PlannedLeaf, Rename};
+use regrow::engine::{self, ConvertOptions, ConvertRules, ConvertShare, ConvertedShare, PlannedLeaf, Rename};
 use regrow::formats::Loss;
 use regrow::location::ToLocation;
 use regrow::tree::{LeafInfo, PathPattern};
@@ -37,6 +37,34 @@ type InfoOut = (&'static str, &'static str, Vec<u64>);
 
 /// Path in the source, path in the target, what it is, what it becomes.
 type PlannedOut = (String, Option<String>, InfoOut, InfoOut);
+
+/// Layout, its options as JSON, selection, renames, casts, transposes, reshapes, whether it may lose something.
+type RulesOut = (
+    Option<String>,
+    String,
+    Vec<String>,
+    Vec<(String, String)>,
+    Vec<(String, String)>,
+    Vec<(String, Vec<usize>)>,
+    Vec<(String, Vec<i64>)>,
+    bool,
+);
+
+/// Reads a file of rules.
+#[pyfunction]
+pub fn convert_rules(py: Python<'_>, file: LocationIn) -> PyResult<RulesOut> {
+    let rules = released(py, || ConvertRules::read(file))?;
+    Ok((
+        rules.layout,
+        serde_json::Value::Object(rules.options).to_string(),
+        rules.only,
+        rules.rename.into_iter().map(|rule| (rule.from, rule.to)).collect(),
+        rules.cast.into_iter().map(|rule| (rule.leaves, rule.dtype)).collect(),
+        rules.transpose.into_iter().map(|rule| (rule.leaves, rule.axes)).collect(),
+        rules.reshape.into_iter().map(|rule| (rule.leaves, rule.shape)).collect(),
+        rules.lossy,
+    ))
+}
 
 /// Works out what a conversion would do, raises what it would raise, and writes nothing.
 #[pyfunction]

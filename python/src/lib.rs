@@ -84,7 +84,7 @@ mod _native {
     #[pymodule_export]
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
     #[pymodule_export]
-    use crate::convert::{SharedConvert, convert, convert_share, plan_convert};
+    use crate::convert::{SharedConvert, convert, convert_rules, convert_share, plan_convert};
     #[pymodule_export]
     use crate::coordination::{Coordinator, Session};
     #[pymodule_export]

@@ -47,7 +47,7 @@ ANYTHING = {"self", "tree", "like"}
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
 TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
-    "folder": (str, bytes), "cache": (str, bytes), "items": (list, dict),
+    "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
 """What is of a type that the argument takes, and wrong only for what it says: other tests have that."""

@@ -162,7 +162,8 @@ enum Command {
     Overview(Overview),
     Cat(Cat),
     Verify(Verify),
-    Convert(Convert),
+    // Larger than all others.
+    Convert(Box<Convert>),
     Cp(Cp),
     Rm(Rm),
     Steps(Steps),

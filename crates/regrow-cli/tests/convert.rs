@@ -193,3 +193,67 @@ fn what_did_not_change_since_the_base_is_linked() {
         assert!(!target("new").exists());
     }
 }
+
+#[test]
+fn a_file_of_rules_does_what_the_same_options_do() {
+    let (folder, path) = saved();
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(
+        &rules,
+        r#"
+        layout = "orbax"
+        only = ["params/kernel", "step"]
+        [options]
+        use_zarr3 = true
+        [[rename]]
+        from = 'params/(.*)'
+        to = '$1/weight'
+        [[transpose]]
+        leaves = "**/kernel"
+        axes = [1, 0]
+        [[cast]]
+        leaves = "**/kernel"
+        dtype = "float16"
+        "#,
+    )
+    .unwrap();
+    let target = folder.path().join("new");
+    let shown = regrow(["convert", text(&path), text(&target), "--rules", text(&rules), "--dry-run"]);
+    assert_eq!(
+        shown.stdout,
+        "\
+from           to             is             becomes
+step           step           int64 []
+params/kernel  kernel/weight  float32 [2,3]  float16 [3,2]
+"
+    );
+    let run = regrow(["convert", text(&path), text(&target), "--rules", text(&rules)]);
+    assert!(run.code == 0 && run.stdout.trim_end().ends_with("orbax"), "{run:?}");
+    // What the command line says comes first; options of the file are not those of another layout.
+    let other = folder.path().join("other.npz");
+    let first = ["--layout", "npy", "--rename", "step=n", "--cast", "**/kernel=float64"];
+    let run =
+        regrow(["convert", text(&path), text(&other), "--rules", text(&rules)].into_iter().chain(first));
+    assert_eq!(run.code, 0, "{run:?}");
+    let listed = regrow(["ls", text(&other)]).stdout;
+    assert!(listed.contains("float64") && listed.contains("[3,2]") && listed.contains('n'), "{listed}");
+}
+
+#[test]
+fn a_file_of_rules_that_is_none_is_wrong_usage_and_says_where() {
+    let (folder, path) = saved();
+    let (rules, target) = (folder.path().join("rules.toml"), folder.path().join("new"));
+    for (written, named) in [
+        (None, "no such file"),
+        (Some("[[rename]]\nform = 'a'"), "line 2"),
+        (Some("layout = 'tape'"), "tape"),
+        (Some("[[rename]]\nfrom = 'nothing/here'\nto = 'x'"), "nothing/here"),
+    ] {
+        if let Some(text) = written {
+            std::fs::write(&rules, text).unwrap();
+        }
+        let run = regrow(["convert", text(&path), text(&target), "--rules", text(&rules)]);
+        assert!(run.code == 2 && run.stderr.contains(named), "{written:?}: {run:?}");
+        assert!(!target.exists());
+    }
+}

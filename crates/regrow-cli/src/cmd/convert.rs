@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use regrow::array::Dtype;
-use regrow::engine::{ConvertOptions, ConvertPlan, Layout, PlannedLeaf, Rename};
+use regrow::engine::{ConvertOptions, ConvertPlan, ConvertRules, PlannedLeaf, Rename};
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
 use regrow::text::{counted, printable, printable_lines};
@@ -28,9 +28,13 @@ pub struct Convert {
     /// The checkpoint to make.
     #[arg(value_name = "DST")]
     target: PathBuf,
-    /// The layout to write: regrow, orbax, flax, equinox, pytree_data, trak, safetensors or npy.
-    #[arg(short, long, default_value = "regrow", value_name = "LAYOUT")]
-    layout: String,
+    /// The layout to write: regrow (the default), orbax, flax, equinox, pytree_data, trak, safetensors or npy.
+    #[arg(short, long, value_name = "LAYOUT")]
+    layout: Option<String>,
+    /// A TOML file of rules: layout, options, only, lossy, rename, cast, transpose, reshape. What the command line says
+    /// comes before them.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
     /// An option of the layout; its value is JSON, or text. Can be given several times.
     #[arg(short, long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
@@ -73,7 +77,12 @@ pub struct Convert {
 
 impl Convert {
     pub fn paths(&self) -> Vec<&Path> {
-        [&self.source, &self.target].into_iter().chain(&self.base).map(PathBuf::as_path).collect()
+        [&self.source, &self.target]
+            .into_iter()
+            .chain(&self.base)
+            .chain(&self.rules)
+            .map(PathBuf::as_path)
+            .collect()
     }
 
     pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -85,10 +94,10 @@ impl Convert {
             let planned = checkpoint.plan_convert(&options);
             let checked = planned.and_then(|plan| plan.check(&target, &options).map(|()| plan));
             let plan = match checked {
-                Err(error) => return self.refused(error, &source, globals),
+                Err(error) => return Self::refused(error, &source, options.lossy, globals),
                 Ok(plan) => plan,
             };
-            let fits = self.lossy || plan.is_lossless();
+            let fits = options.lossy || plan.is_lossless();
             if globals.json {
                 out::json(out, &plan_json(&plan))?;
             } else {
@@ -102,7 +111,7 @@ impl Convert {
         let report = regrow::convert(&source, &target, &options);
         drop(bar);
         let report = match report {
-            Err(error) => return self.refused(error, &source, globals),
+            Err(error) => return Self::refused(error, &source, options.lossy, globals),
             Ok(report) => report,
         };
         if globals.json {
@@ -140,12 +149,12 @@ impl Convert {
     }
 
     /// How a refusal ends, on a dry run as on a run.
-    fn refused(&self, error: Error, source: &Location, globals: &Globals) -> Result<Exit, Failure> {
+    fn refused(error: Error, source: &Location, is_lossy: bool, globals: &Globals) -> Result<Exit, Failure> {
         // The source itself was opened before: what it has not is a leaf that a glob asks for.
         if error.kind() == ErrorKind::NotFound && error.place().file.as_deref() == Some(&*source.describe()) {
             return Err(Failure::Usage(error));
         }
-        if error.kind() != ErrorKind::Unsupported || self.lossy {
+        if error.kind() != ErrorKind::Unsupported || is_lossy {
             return Err(error.into());
         }
         // Not unreadable: the two layouts differ.
@@ -154,16 +163,23 @@ impl Convert {
     }
 
     fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Error> {
-        let layout_options: Result<Map<String, Value>, Error> = self
-            .options
-            .iter()
-            .map(|text| {
-                let (name, value) = split(text, "NAME=VALUE")?;
-                let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-                Ok((name.to_owned(), value))
-            })
-            .collect();
-        let layout = Layout::from_name(&self.layout, Value::Object(layout_options?))?;
+        let mut kept = match &self.rules {
+            Some(file) => ConvertRules::read(globals.locate(file)?)?,
+            None => ConvertRules::default(),
+        };
+        if let Some(layout) = &self.layout {
+            let kept_layout = kept.layout.replace(layout.clone());
+            if kept_layout.as_ref() != Some(layout) {
+                // Options of another layout.
+                kept.options = Map::new();
+            }
+        }
+        for text in &self.options {
+            let (name, value) = split(text, "NAME=VALUE")?;
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+            kept.options.insert(name.to_owned(), value);
+        }
+        let kept = kept.options()?;
         let casts: Result<Vec<(PathPattern, Dtype)>, Error> = self
             .cast
             .iter()
@@ -178,10 +194,10 @@ impl Convert {
             })
             .collect();
         let save = SaveOptions {
-            layout,
+            layout: kept.save.layout,
             overwrite: self.overwrite,
             not_durable: self.no_sync,
-            cast: casts?,
+            cast: casts?.into_iter().chain(kept.save.cast).collect(),
             base: self.base.as_deref().map(|base| globals.locate(base)).transpose()?,
             ..SaveOptions::default()
         };
@@ -198,11 +214,11 @@ impl Convert {
         Ok(ConvertOptions {
             open: globals.open_options(),
             save,
-            only: only?,
-            rename: rename?,
-            transpose: rules(&self.transpose, "GLOB=AXES")?,
-            reshape: rules(&self.reshape, "GLOB=SHAPE")?,
-            lossy: self.lossy,
+            only: if self.only.is_empty() { kept.only } else { only? },
+            rename: rename?.into_iter().chain(kept.rename).collect(),
+            transpose: rules(&self.transpose, "GLOB=AXES")?.into_iter().chain(kept.transpose).collect(),
+            reshape: rules(&self.reshape, "GLOB=SHAPE")?.into_iter().chain(kept.reshape).collect(),
+            lossy: self.lossy || kept.lossy,
         })
     }
 }

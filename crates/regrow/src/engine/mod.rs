@@ -65,8 +65,8 @@ pub use background::{
     SaveHandle, WhenBusy, save_async, save_async_with,
 };
 pub use convert::{
-    ConvertOptions, ConvertPlan, ConvertReport, ConvertShare, ConvertedShare, PlannedLeaf, Rename,
-    SharedConvert, convert, convert_share,
+    CastRule, ConvertOptions, ConvertPlan, ConvertReport, ConvertRules, ConvertShare, ConvertedShare,
+    PlannedLeaf, Rename, RenameRule, ReshapeRule, SharedConvert, TransposeRule, convert, convert_share,
 };
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,

@@ -24,11 +24,13 @@ use crate::location::{Location, ToLocation};
 use crate::tree::{KeyPath, Leaf, LeafData, LeafInfo, LeafKind, PathPattern, Tree};
 
 mod adapt;
+mod kept;
 mod rename;
 mod rules;
 mod shared;
 mod source;
 
+pub use kept::{CastRule, ConvertRules, RenameRule, ReshapeRule, TransposeRule};
 pub use rename::Rename;
 pub use shared::{ConvertShare, ConvertedShare, SharedConvert, convert_share};
 use source::LeafSource;

@@ -1,0 +1,111 @@
+"""Rules of a conversion that are kept in a file: what they say, and what comes before them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import regrow
+
+TREE = {"params": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.ones(3, np.float32)}, "step": 7}
+RULES = """
+layout = "orbax"
+[options]
+use_zarr3 = true
+[[rename]]
+from = 'params/(.*)'
+to = 'dense/$1'
+[[transpose]]
+leaves = "**/kernel"
+axes = [1, 0]
+[[reshape]]
+leaves = "**/bias"
+shape = [1, -1]
+[[cast]]
+leaves = "**/bias"
+dtype = "float16"
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    regrow.save(tmp_path / "x", TREE)
+    (tmp_path / "rules.toml").write_text(RULES)
+    return tmp_path / "x", tmp_path / "rules.toml"
+
+
+def test_a_file_does_what_the_same_keywords_do(files: tuple[Path, Path], tmp_path: Path) -> None:
+    source, rules = files
+    regrow.convert(source, tmp_path / "kept", rules=rules)
+    regrow.convert(
+        source,
+        tmp_path / "said",
+        layout="orbax",
+        use_zarr3=True,
+        rename={"params/(.*)": "dense/$1"},
+        transpose={"**/kernel": (1, 0)},
+        reshape={"**/bias": (1, -1)},
+        cast={"**/bias": "float16"},
+    )
+    kept, said = regrow.open(tmp_path / "kept"), regrow.open(tmp_path / "said")
+    assert kept.variant == said.variant and "zarr v3" in kept.variant
+    ours, theirs = kept.load(), said.load()
+    assert ours["step"] == theirs["step"] == 7
+    for name, shape in (("kernel", (3, 2)), ("bias", (1, 3))):
+        assert ours["dense"][name].dtype == theirs["dense"][name].dtype
+        assert ours["dense"][name].shape == shape
+        np.testing.assert_array_equal(ours["dense"][name], theirs["dense"][name])
+
+
+def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
+    source, rules = files
+    plan = regrow.convert(
+        source,
+        tmp_path / "y.npz",
+        rules=str(rules),
+        layout="npy",
+        rename={"step": "n"},
+        cast={"**/bias": "float64", "**/kernel": "float16"},
+        transpose={"**/kernel": (0, 1)},
+        dry_run=True,
+    )
+    found = {leaf.source_path: (leaf.target_path, leaf.target.dtype, leaf.target.shape) for leaf in plan.leaves}
+    assert found["params/kernel"] == ("dense/kernel", "float16", (2, 3))
+    assert found["params/bias"] == ("dense/bias", "float64", (1, 3))
+    assert found["step"][0] == "n"
+    # A dtype for all arrays goes before all casts of the file.
+    plan = regrow.convert(source, tmp_path / "z", rules=rules, cast="bfloat16", dry_run=True)
+    assert {leaf.target.dtype for leaf in plan.leaves if leaf.source.kind == "numpy_array"} == {"bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("written", "error", "named"),
+    [
+        (None, regrow.NotFoundError, "rules.toml"),
+        ("[[rename]]\nform = 'a'", regrow.InvalidArgumentError, "line 2"),
+        ("layout = 'tape'", regrow.InvalidArgumentError, "tape"),
+        ("[[rename]]\nfrom = '('\nto = ''", regrow.InvalidArgumentError, "rules.toml"),
+        ("[[rename]]\nfrom = 'nothing'\nto = 'x'", regrow.InvalidArgumentError, "nothing"),
+    ],
+)
+def test_a_file_that_is_none_says_where(
+    files: tuple[Path, Path], tmp_path: Path, written: str | None, error: type[Exception], named: str
+) -> None:
+    source, rules = files
+    rules.unlink()
+    if written is not None:
+        rules.write_text(written)
+    with pytest.raises(error, match=named):
+        regrow.convert(source, tmp_path / "new", rules=rules)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_example_of_a_llama() -> None:
+    example = Path(__file__).parents[2] / "examples" / "rules_llama.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("21 tensors, the same names and the same bits"), done.stdout
