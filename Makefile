@@ -39,7 +39,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -89,6 +89,10 @@ test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minute
 	$(SAY) "Orbax' own tests, with regrow.orbax in its place; logs in target/orbax-suite/logs"
 	$(BIN)/python python/tests_orbax_suite/run.py $(ORBAX_SUITE)
 	$(if $(ORBAX_SUITE),,$(BIN)/python python/tests_orbax_suite/v1_suite.py)
+
+example-candle: rust-prerequisites ## A model of candle whose tensors are leaves of a checkpoint (builds candle, two minutes)
+	$(SAY) "examples/candle"
+	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
@@ -179,7 +183,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
