@@ -52,7 +52,8 @@ mod tensor {
 
     fn array_of(tensor: &Tensor) -> Result<Array> {
         let known = DTYPES.iter().find(|(theirs, _)| *theirs == tensor.dtype());
-        let (_, dtype) = known.ok_or_else(|| Error::msg(format!("{:?} has no counterpart", tensor.dtype())))?;
+        let (_, dtype) =
+            known.ok_or_else(|| Error::msg(format!("{:?} has no counterpart", tensor.dtype())))?;
         let mut data = Vec::with_capacity(tensor.elem_count() * tensor.dtype().size_in_bytes());
         tensor.write_bytes(&mut data)?;
         let dims: Vec<u64> = tensor.dims().iter().map(|&dim| dim as u64).collect();
@@ -62,7 +63,8 @@ mod tensor {
 
     pub fn from_pytree(array: Array) -> Result<Tensor> {
         let known = DTYPES.iter().find(|(_, ours)| *ours == array.dtype());
-        let (dtype, _) = known.ok_or_else(|| Error::msg(format!("candle has no {}", array.dtype().name())))?;
+        let (dtype, _) =
+            known.ok_or_else(|| Error::msg(format!("candle has no {}", array.dtype().name())))?;
         let dims: Vec<usize> = array.shape().dims().iter().map(|&dim| dim as usize).collect();
         let data = array.to_c_order().map_err(Error::wrap)?;
         Tensor::from_raw_buffer(&data, *dtype, &dims, &Device::Cpu)
