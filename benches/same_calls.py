@@ -1,9 +1,9 @@
 """Orbax' own calls, made of Orbax and of `regrow.orbax`: only the import differs.
 
 A training state (a step, parameters, Adam's moments; arrays of JAX) of large leaves, and one of many: saves, restores
-onto the shapes and devices of the state, restores of the parameters alone. Beside them the start of a manager of a
-folder with a thousand steps. `regrow.orbax` runs twice: with the files that Orbax writes by default, and with
-regrow's own layout, which has checksums.
+onto the shapes and devices of the state, restores of the parameters alone. Beside them what a call of a manager costs
+with tiny leaves, and the start of a manager of a folder with a thousand steps. `regrow.orbax` runs twice: with the
+files that Orbax writes by default, and with regrow's own layout, which has checksums.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ STEP_COUNT = 1_000
 OWN_LAYOUT = "regrow layout"
 MANY = "moe_128x48@0.25GiB"
 SLOW_FROM = 5_000
+TINY = "3 tiny leaves"
+RESTORE_STEP = "ocp manager restore"
+TINY_REPEATS = 10
 
 
 def calling(setting: Setting) -> None:
@@ -45,6 +48,14 @@ def calling(setting: Setting) -> None:
                     setting.samples.note(f"orbax takes part in one round of {workload}, without warm-up")
                 turns.append(Turn("orbax", _life(_theirs, room / "theirs", state), rounds))
             interleave(setting.samples, workload, turns, setting.rounds, "Orbax' calls")
+    with setting.room("tiny") as room:
+        turns = [
+            Turn(OURS, _tiny(_ours("orbax"), room / "ours")),
+            Turn(OWN_LAYOUT, _tiny(_ours("regrow"), room / "own")),
+        ]
+        if "orbax" in setting.tool_names:
+            turns.append(Turn("orbax", _tiny(_theirs, room / "theirs")))
+        interleave(setting.samples, TINY, turns, setting.rounds)
     with setting.room("steps") as room:
         _write_steps(room / "steps")
         turns = [Turn(OURS, _start(_ours("orbax"), room / "steps"))]
@@ -127,6 +138,34 @@ def _life(module: Callable[[], ModuleType], path: Path, state: Any) -> Callable[
                     manager.wait_until_finished()
 
                 clock.time(SAVE_STEP, whole)
+        finally:
+            remove(path)
+
+    return run
+
+
+def _tiny(module: Callable[[], ModuleType], path: Path) -> Callable[[Clock], None]:
+    """What a call costs whatever it carries: steps of three tiny leaves, each call a few times, one after another."""
+    import jax
+    import jax.numpy as jnp
+
+    state = {"kernel": jnp.ones((4, 4)), "bias": jnp.zeros(4), "step": jnp.asarray(1)}
+    abstract = jax.tree.map(_abstract, state)
+
+    def run(clock: Clock) -> None:
+        ocp = module()
+        remove(path)
+        try:
+            with ocp.CheckpointManager(path, options=ocp.CheckpointManagerOptions(max_to_keep=2)) as manager:
+
+                def save(step: int) -> None:
+                    manager.save(step, args=ocp.args.StandardSave(state))
+                    manager.wait_until_finished()
+
+                args = ocp.args.StandardRestore(abstract)
+                for step in range(TINY_REPEATS):
+                    clock.time(SAVE_STEP, lambda step=step: save(step))
+                    clock.time(RESTORE_STEP, lambda step=step: jax.block_until_ready(manager.restore(step, args=args)))
         finally:
             remove(path)
 

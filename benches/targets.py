@@ -20,9 +20,10 @@ from operations import SAVE as SAVED
 from processes import EXTRA, IMPORT, LS
 from same_calls import COLD as CALLS_COLD
 from same_calls import PART as CALLS_PART
+from same_calls import RESTORE_STEP as CALLS_RESTORE_STEP
 from same_calls import SAVE as CALLS_SAVE
 from same_calls import SAVE_STEP as CALLS_STEP
-from same_calls import START, STEPS
+from same_calls import START, STEPS, TINY
 from same_calls import WARM as CALLS_WARM
 from setting import MIB, Scale
 from trak_stores import FEATURIZE, STORE, THEIRS
@@ -113,6 +114,8 @@ def targets(scale: Scale) -> list[Target]:
     for workload, bound in ((main, 4), (moe, 50)):
         for operation in (CALLS_SAVE, CALLS_COLD, CALLS_WARM, CALLS_PART, CALLS_STEP):
             faster("Orbax' own calls", operation, workload, "orbax", bound)
+    for operation in (CALLS_STEP, CALLS_RESTORE_STEP):
+        faster("Orbax' own calls", operation, TINY, "orbax", 1)
     faster("Orbax' own calls", START, STEPS, "orbax", 4)
     faster("flax", FLAX_ENCODE, main, "flax", 8)
     faster("flax", FLAX_SAVE, main, "flax", 8)
