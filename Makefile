@@ -29,6 +29,12 @@ PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud 
 
 BENCH_OUT := bench-output
 
+# What crates.io would get.
+PACKAGED := -p regrow-derive -p regrow -p regrow-cli
+
+# Says where cargo builds.
+TARGET_DIR := $(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])'
+
 # s3fs and boto3 want different versions of botocore.
 BUCKETS_VENV := .venv-buckets
 BUCKETS_BIN := $(CURDIR)/$(BUCKETS_VENV)/bin
@@ -39,7 +45,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check package test-sdist wheel api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -101,6 +107,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
+	printf '==> %s\n' "cargo package"
+	$(CARGO) package --quiet --offline --no-verify --allow-dirty --locked $(PACKAGED)
 	printf '==> %s\n' "ruff"
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
@@ -114,11 +122,49 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
 	fi
 
+package: rust-prerequisites ## The three crates as crates.io would get them, each built from its package (some minutes)
+	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
+	$(CARGO) package --locked --allow-dirty $(PACKAGED)
+
+test-sdist: $(VENV)/.installed rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
+	$(SAY) "sdist"
+	out="$$($(TARGET_DIR))/sdist"
+	rm -rf "$$out"
+	(cd python && $(BIN)/maturin sdist --quiet --out "$$out")
+	printf '==> %s\n' "built and installed from the sdist, dev profile, into a fresh venv"
+	$(PYTHON) -m venv "$$out/venv"
+	# Registry crates are those that other targets have built.
+	CARGO_TARGET_DIR="$$($(TARGET_DIR))" MATURIN_PEP517_ARGS="--profile dev --locked" PYO3_PYTHON="$$out/venv/bin/python" \
+		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
+	"$$out/venv/bin/python" -I python/tests/installed.py
+
+wheel: develop-release ## The wheel, with the command, its manual pages and completions: into target/wheels/
+	$(SAY) "manual pages and completions: python/regrow.data"
+	share=python/regrow.data/data/share
+	rm -rf python/regrow.data
+	mkdir -p $$share/bash-completion/completions $$share/zsh/site-functions $$share/fish/vendor_completions.d
+	$(BIN)/regrow man $$share/man/man1
+	$(BIN)/regrow completions bash > $$share/bash-completion/completions/regrow
+	$(BIN)/regrow completions zsh > $$share/zsh/site-functions/_regrow
+	$(BIN)/regrow completions fish > $$share/fish/vendor_completions.d/regrow.fish
+	printf '==> %s\n' "wheel: target/wheels"
+	(cd python && $(BIN)/maturin build --quiet --locked --release --out ../target/wheels)
+	printf '==> %s\n' "installed into a fresh venv"
+	rm -rf target/wheels/venv
+	$(PYTHON) -m venv target/wheels/venv
+	target/wheels/venv/bin/pip install --quiet --force-reinstall target/wheels/regrow-*.whl
+	target/wheels/venv/bin/python -I python/tests/installed.py --packaged
+
+api: develop ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
+	$(SAY) "public names of Python and Rust"
+	$(BIN)/python python/tests/public_api.py
+	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test public_api
+
 docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
 	$(SAY) "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
 	rm -rf docs/api
-	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
+	cp -r "$$($(TARGET_DIR))/doc" docs/api
 	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
 
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options

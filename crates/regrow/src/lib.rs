@@ -41,6 +41,7 @@
 //! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads to lay them out anew |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
+//! | [`doctor`] | what regrow finds around it: the machine, the file system |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
 
 pub mod array;
@@ -48,6 +49,7 @@ pub mod bytes;
 pub mod codec;
 pub mod commit;
 pub mod coordination;
+pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod formats;
