@@ -27,6 +27,9 @@ PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
 PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches
 
+# Its own, so that a wheel needs none of the judges.
+MATURIN := $(TOOLS)/maturin/bin/maturin
+
 BENCH_OUT := bench-output
 
 # What crates.io would get.
@@ -45,7 +48,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check package test-sdist wheel api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -126,34 +129,47 @@ package: rust-prerequisites ## The three crates as crates.io would get them, eac
 	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
 	$(CARGO) package --locked --allow-dirty $(PACKAGED)
 
-test-sdist: $(VENV)/.installed rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
+test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
 	$(SAY) "sdist"
 	out="$$($(TARGET_DIR))/sdist"
 	rm -rf "$$out"
-	(cd python && $(BIN)/maturin sdist --quiet --out "$$out")
+	(cd python && $(MATURIN) sdist --quiet --out "$$out")
 	printf '==> %s\n' "built and installed from the sdist, dev profile, into a fresh venv"
 	$(PYTHON) -m venv "$$out/venv"
-	# Registry crates are those that other targets have built.
+	# What comes from the registry is built already, if tests were run here.
 	CARGO_TARGET_DIR="$$($(TARGET_DIR))" MATURIN_PEP517_ARGS="--profile dev --locked" PYO3_PYTHON="$$out/venv/bin/python" \
 		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
 	"$$out/venv/bin/python" -I python/tests/installed.py
 
-wheel: develop-release ## The wheel, with the command, its manual pages and completions: into target/wheels/
-	$(SAY) "manual pages and completions: python/regrow.data"
+# Beside the extension, python/regrow.data holds what goes to share/ of the environment.
+wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
+	$(SAY) "the command, release profile"
+	$(CARGO) build --quiet --locked --release -p regrow-cli
+	printf '==> %s\n' "manual pages and completions: python/regrow.data"
+	target="$$($(TARGET_DIR))"
+	command="$$target/release/regrow"
 	share=python/regrow.data/data/share
-	rm -rf python/regrow.data
+	rm -rf python/regrow.data "$$target/wheels"
 	mkdir -p $$share/bash-completion/completions $$share/zsh/site-functions $$share/fish/vendor_completions.d
-	$(BIN)/regrow man $$share/man/man1
-	$(BIN)/regrow completions bash > $$share/bash-completion/completions/regrow
-	$(BIN)/regrow completions zsh > $$share/zsh/site-functions/_regrow
-	$(BIN)/regrow completions fish > $$share/fish/vendor_completions.d/regrow.fish
-	printf '==> %s\n' "wheel: target/wheels"
-	(cd python && $(BIN)/maturin build --quiet --locked --release --out ../target/wheels)
+	"$$command" man $$share/man/man1
+	"$$command" completions bash > $$share/bash-completion/completions/regrow
+	"$$command" completions zsh > $$share/zsh/site-functions/_regrow
+	"$$command" completions fish > $$share/fish/vendor_completions.d/regrow.fish
+	printf '==> %s\n' "wheel: $$target/wheels"
+	(cd python && $(MATURIN) build --quiet --locked --release --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$target/wheels" $(WHEEL))
 	printf '==> %s\n' "installed into a fresh venv"
-	rm -rf target/wheels/venv
-	$(PYTHON) -m venv target/wheels/venv
-	target/wheels/venv/bin/pip install --quiet --force-reinstall target/wheels/regrow-*.whl
-	target/wheels/venv/bin/python -I python/tests/installed.py --packaged
+	$(PYTHON) -m venv "$$target/wheels/venv"
+	"$$target/wheels/venv/bin/pip" install --quiet "$$target"/wheels/regrow-*.whl
+	"$$target/wheels/venv/bin/python" -I python/tests/installed.py --packaged
+
+workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATION.cff (installs zizmor and check-jsonschema into .tools)
+	$(SAY) "zizmor"
+	$(TOOLS)/workflows/bin/zizmor --offline --quiet .github
+	printf '==> %s\n' "schemas"
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 api: develop ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
 	$(SAY) "public names of Python and Rust"
@@ -321,6 +337,18 @@ $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 
 # `cargo install` does not look at rust-version by itself, hence the variable.
 INSTALL := CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
+
+$(MATURIN): requirements-dev.txt | python-prerequisites
+	$(SAY) "maturin into .tools (once)"
+	$(PYTHON) -m venv $(TOOLS)/maturin
+	$(TOOLS)/maturin/bin/python -m pip install --quiet "$$(grep '^maturin==' requirements-dev.txt)"
+	touch $@
+
+$(TOOLS)/workflows/.installed: requirements-workflows.txt | python-prerequisites
+	$(SAY) "linters of workflows into .tools (once)"
+	$(PYTHON) -m venv $(TOOLS)/workflows
+	$(TOOLS)/workflows/bin/python -m pip install --quiet -r requirements-workflows.txt
+	touch $@
 
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"
