@@ -43,6 +43,15 @@
 //! | [`commit`] | a save on a local disk; the only module that renames |
 //! | [`doctor`] | what regrow finds around it: the machine, the file system |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `derive`, on by default | `#[derive(Pytree)]` for structs and enums |
+//! | `ndarray` | `ndarray::Array` and `ArcArray` as leaves |
+//! | `num-complex` | `num_complex::Complex` as an element |
+//! | `cloud` | buckets and web servers, with a cache on the local disk: `s3://`, `gs://`, `az://`, `https://` |
+//!
+//! It builds on Linux alone: reads, writes and renames use its own system calls.
 
 pub mod array;
 pub mod bytes;
