@@ -133,7 +133,7 @@ test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Pyth
 	$(SAY) "sdist"
 	out="$$($(TARGET_DIR))/sdist"
 	rm -rf "$$out"
-	(cd python && $(MATURIN) sdist --quiet --out "$$out")
+	(cd python && $(MATURIN) sdist --out "$$out")
 	printf '==> %s\n' "built and installed from the sdist, dev profile, into a fresh venv"
 	$(PYTHON) -m venv "$$out/venv"
 	# What comes from the registry is built already, if tests were run here.
