@@ -27,7 +27,16 @@ PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
 PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches
 
+# Its own, so that a wheel needs none of the judges.
+MATURIN := $(TOOLS)/maturin/bin/maturin
+
 BENCH_OUT := bench-output
+
+# What crates.io would get.
+PACKAGED := -p regrow-derive -p regrow -p regrow-cli
+
+# Says where cargo builds.
+TARGET_DIR := $(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])'
 
 # s3fs and boto3 want different versions of botocore.
 BUCKETS_VENV := .venv-buckets
@@ -39,7 +48,7 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -105,6 +114,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	printf '==> %s\n' "cargo deny"
 	$(TOOLS)/bin/cargo-deny check licenses bans sources
+	printf '==> %s\n' "cargo package"
+	$(CARGO) package --quiet --offline --no-verify --allow-dirty --locked $(PACKAGED)
 	printf '==> %s\n' "ruff"
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
@@ -118,11 +129,62 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
 	fi
 
+package: rust-prerequisites ## The three crates as crates.io would get them, each built from its package (some minutes)
+	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
+	$(CARGO) package --locked --allow-dirty $(PACKAGED)
+
+test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
+	$(SAY) "sdist"
+	out="$$($(TARGET_DIR))/sdist"
+	rm -rf "$$out"
+	(cd python && $(MATURIN) sdist --out "$$out")
+	printf '==> %s\n' "built and installed from the sdist, dev profile, into a fresh venv"
+	$(PYTHON) -m venv "$$out/venv"
+	# What comes from the registry is built already, if tests were run here.
+	CARGO_TARGET_DIR="$$($(TARGET_DIR))" MATURIN_PEP517_ARGS="--profile dev --locked" PYO3_PYTHON="$$out/venv/bin/python" \
+		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
+	"$$out/venv/bin/python" -I python/tests/installed.py
+
+# Beside the extension, python/regrow.data holds what goes to share/ of the environment.
+wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
+	$(SAY) "the command, release profile"
+	$(CARGO) build --quiet --locked --release -p regrow-cli
+	printf '==> %s\n' "manual pages and completions: python/regrow.data"
+	target="$$($(TARGET_DIR))"
+	command="$$target/release/regrow"
+	share=python/regrow.data/data/share
+	rm -rf python/regrow.data "$$target/wheels"
+	mkdir -p $$share/bash-completion/completions $$share/zsh/site-functions $$share/fish/vendor_completions.d
+	"$$command" man $$share/man/man1
+	"$$command" completions bash > $$share/bash-completion/completions/regrow
+	"$$command" completions zsh > $$share/zsh/site-functions/_regrow
+	"$$command" completions fish > $$share/fish/vendor_completions.d/regrow.fish
+	printf '==> %s\n' "wheel: $$target/wheels"
+	(cd python && $(MATURIN) build --quiet --locked --release --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$target/wheels" $(WHEEL))
+	printf '==> %s\n' "installed into a fresh venv"
+	$(PYTHON) -m venv "$$target/wheels/venv"
+	"$$target/wheels/venv/bin/pip" install --quiet "$$target"/wheels/regrow-*.whl
+	"$$target/wheels/venv/bin/python" -I python/tests/installed.py --packaged
+
+workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATION.cff (installs zizmor and check-jsonschema into .tools)
+	$(SAY) "zizmor"
+	$(TOOLS)/workflows/bin/zizmor --offline --quiet .github
+	printf '==> %s\n' "schemas"
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(TOOLS)/workflows/bin/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+api: develop ## The snapshots of the public names anew: python/public_api.txt, crates/regrow/public_api.txt
+	$(SAY) "public names of Python and Rust"
+	$(BIN)/python python/tests/public_api.py
+	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test public_api
+
 docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
 	$(SAY) "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
 	rm -rf docs/api
-	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
+	cp -r "$$($(TARGET_DIR))/doc" docs/api
 	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
 
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
@@ -279,6 +341,18 @@ $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 
 # `cargo install` does not look at rust-version by itself, hence the variable.
 INSTALL := CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
+
+$(MATURIN): requirements-dev.txt | python-prerequisites
+	$(SAY) "maturin into .tools (once)"
+	$(PYTHON) -m venv $(TOOLS)/maturin
+	$(TOOLS)/maturin/bin/python -m pip install --quiet "$$(grep '^maturin==' requirements-dev.txt)"
+	touch $@
+
+$(TOOLS)/workflows/.installed: requirements-workflows.txt | python-prerequisites
+	$(SAY) "linters of workflows into .tools (once)"
+	$(PYTHON) -m venv $(TOOLS)/workflows
+	$(TOOLS)/workflows/bin/python -m pip install --quiet -r requirements-workflows.txt
+	touch $@
 
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"

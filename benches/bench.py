@@ -53,6 +53,7 @@ GROUPS = {
     "memory": processes.remembering,
     "import": processes.importing,
     "ls": processes.listing,
+    "help": processes.helping,
     "trak": trak_stores.featurizing,
     "growth": growth.growing,
 }

@@ -1,4 +1,4 @@
-"""What needs a process of its own: peak memory, the time of an import, the command.
+"""What needs a process of its own: peak memory, the time of an import, the command; and what an installation takes.
 
 Memory is watched from outside, a few hundred times a second: anonymous and shared pages, which have to be somewhere,
 and the peak of all resident pages (`VmHWM`), which includes files that are mapped and can be dropped at any time.
@@ -23,6 +23,7 @@ from workloads import build
 CHILD = Path(__file__).resolve().parent / "child.py"
 EXTRA, PEAK = "extra memory", "peak memory"
 IMPORT, LS = "import", "regrow ls"
+HELP, SIZE = "regrow --help", "size"
 IMPORTS = {
     OURS: "regrow",
     "orbax": "orbax.checkpoint",
@@ -109,6 +110,40 @@ def _import(module: str) -> Callable[[Clock], None]:
         clock.keep(IMPORT, float(out))
 
     return run
+
+
+def helping(setting: Setting) -> None:
+    """`regrow --help` by the program and by Python, beside Python alone, from the start of the process to its end."""
+    commands = {
+        OURS: [sys.executable, "-m", "regrow", "--help"],
+        "the program": [str(command()), "--help"],
+        "python": [sys.executable, "-c", "pass"],
+    }
+    if not command().is_file():
+        setting.samples.note(f"the program's --help is left out: {command()} is not built; make bench builds it")
+        del commands["the program"]
+    turns = [Turn(who, _start(arguments)) for who, arguments in commands.items()]
+    interleave(setting.samples, "fresh process", turns, max(setting.rounds, 3), HELP)
+    _weigh(setting)
+
+
+def _start(arguments: list[str]) -> Callable[[Clock], None]:
+    def run(clock: Clock) -> None:
+        begin = time.perf_counter()
+        subprocess.run(arguments, stdout=subprocess.DEVNULL, check=True)
+        clock.keep(HELP, time.perf_counter() - begin)
+
+    return run
+
+
+def _weigh(setting: Setting) -> None:
+    """The bytes of the wheel, if `make wheel` has built one."""
+    clock = Clock(setting.samples, "wheel", OURS, 1)
+    wheels = sorted(command().parents[1].glob("wheels/regrow-*.whl"), key=lambda path: path.stat().st_mtime)
+    if wheels:
+        clock.keep(SIZE, wheels[-1].stat().st_size, "bytes")
+    else:
+        setting.samples.note("the size of the wheel is left out: make wheel builds one")
 
 
 def listing(setting: Setting) -> None:

@@ -17,7 +17,7 @@ from measure import LIMIT, OURS, Samples
 from operations import COLD, MEMCPY, MILLION, OPEN_ALONE, SLICE, SLICE_BYTES, VERIFY, WARM
 from operations import INTO as LOAD_INTO
 from operations import SAVE as SAVED
-from processes import EXTRA, IMPORT, LS
+from processes import EXTRA, HELP, IMPORT, LS, SIZE
 from same_calls import COLD as CALLS_COLD
 from same_calls import PART as CALLS_PART
 from same_calls import RESTORE_STEP as CALLS_RESTORE_STEP
@@ -135,6 +135,8 @@ def targets(scale: Scale) -> list[Target]:
     what = "fresh process: import, ours to orbax.checkpoint"
     out.append(Target("import", what, lambda s: s.ratio(IMPORT, "fresh process", OURS, "orbax"), 0.15, False, "x"))
     within("regrow ls", LS, many, 150e-3, "ms")
+    within("regrow --help", HELP, "fresh process", 150e-3, "ms")
+    within("wheel", SIZE, "wheel", 12 * MIB, "MiB")
     small, _, large = scale.growth_bytes
     for operation in (SAVE, INTO):
         what = f"{operation}: a byte at 16x to one at 1x"

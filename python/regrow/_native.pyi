@@ -28,6 +28,12 @@ _Maps = tuple[list[MapBuffer], list[tuple[int, int, int] | None]]
 _Watch = tuple[bool, Callable[[int, int], object] | None]
 _Saved = tuple[str, int, int, int, float, list[tuple[str, float, int, float]], str, int]
 
+def command(arguments: list[str], packages: Callable[[], list[tuple[str, str | None, str]]]) -> int:
+    """Runs the command `regrow`, and gives the number to end the process with; the first argument is its name.
+
+    ``packages`` is called if it wants to know: name, version if it is installed, and use of each.
+    """
+
 @final
 class Location:
     """A storage with its options, and a path in it. Whatever takes a path as `_Place` takes one."""

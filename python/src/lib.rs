@@ -31,6 +31,7 @@
 //! | `trak` | a TRAK store: rows, marks, flags |
 //! | `pytree_data` | the entries of a data file's manifest |
 //! | `equinox` | Equinox leaf files, for `regrow.equinox` |
+//! | `command` | the command `regrow` |
 //! | `watch` | progress callbacks and Ctrl-C during long work |
 //! | `error` | errors to exceptions |
 //!
@@ -43,6 +44,7 @@ mod background;
 mod cache;
 mod checkpoint;
 mod columns;
+mod command;
 mod convert;
 mod coordination;
 mod copy;
@@ -83,6 +85,8 @@ mod _native {
     use crate::checkpoint::{Checkpoint, open, save, verify, verify_share};
     #[pymodule_export]
     use crate::columns::{Structure, idle_patterns, match_paths, paths};
+    #[pymodule_export]
+    use crate::command::command;
     #[pymodule_export]
     use crate::convert::{SharedConvert, convert, convert_rules, convert_share, plan_convert};
     #[pymodule_export]

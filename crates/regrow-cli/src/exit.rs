@@ -1,7 +1,6 @@
 //! How a command ends: four numbers, and which failure gets which.
 
 use std::io;
-use std::process::ExitCode;
 
 use regrow::{Error, ErrorKind};
 use serde_json::{Value, json};
@@ -19,12 +18,6 @@ pub enum Exit {
     WrongUsage = 2,
     /// There was nothing that could be read.
     CouldNotRead = 3,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
 }
 
 /// Why a command stopped.

@@ -41,13 +41,24 @@
 //! | [`sharding`] | how arrays lie on devices, who writes what, and what a process reads to lay them out anew |
 //! | [`store`] | keys to bytes: the files of a folder, memory, an OCDBT database |
 //! | [`commit`] | a save on a local disk; the only module that renames |
+//! | [`doctor`] | what regrow finds around it: the machine, the file system |
 //! | [`bytes`], [`text`], [`threads`] | reading foreign bytes, making text fit for terminals, threads under one budget |
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `derive`, on by default | `#[derive(Pytree)]` for structs and enums |
+//! | `ndarray` | `ndarray::Array` and `ArcArray` as leaves |
+//! | `num-complex` | `num_complex::Complex` as an element |
+//! | `cloud` | buckets and web servers, with a cache on the local disk: `s3://`, `gs://`, `az://`, `https://` |
+//!
+//! It builds on Linux alone: reads, writes and renames use its own system calls.
 
 pub mod array;
 pub mod bytes;
 pub mod codec;
 pub mod commit;
 pub mod coordination;
+pub mod doctor;
 pub mod engine;
 pub mod error;
 pub mod formats;

@@ -14,7 +14,7 @@ fn fits(len_bytes: u64, available_bytes: Option<u64>) -> bool {
 
 /// Bytes that can be taken without pushing others out, by what the system and the process' group say; `None` where
 /// they say nothing.
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_system(&text));
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| of_group(&text));
     [system, group].into_iter().flatten().min()

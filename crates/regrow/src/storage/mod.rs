@@ -47,6 +47,11 @@ const KINDS: &[&StorageKind] = &[
     &http::KIND,
 ];
 
+/// The schemes of the URLs that this build knows, the usual one of each kind of storage first.
+pub fn schemes() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.schemes).copied()
+}
+
 /// A kind of storage: the schemes of its URLs, and how a location in it is made.
 #[derive(Debug)]
 pub(crate) struct StorageKind {

@@ -1,15 +1,23 @@
 //! The `regrow` command: look into checkpoints, verify, convert, copy and remove them, see a demonstration.
 //!
-//! A command is a file in [`cmd`] that calls the library. Data goes to stdout through [`out`], reports go to
-//! stderr, and [`exit`] says which number a failure ends with.
+//! ```text
+//! the program `regrow`            main(arguments, None)
+//! the Python package              main(arguments, Some(&packages))      `regrow` of its wheel, `python -m regrow`
+//! ```
+//! [`main`] is all that there is to call; what else programs want of checkpoints is in the crate `regrow`.
+//!
+//! A command is a file in `cmd` that calls the library. Data goes to stdout through `out`, reports go to
+//! stderr, and `exit` says which number a failure ends with.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 mod bar;
+mod build;
 mod cmd;
 mod exit;
 mod out;
@@ -19,8 +27,8 @@ mod values;
 
 use bar::Bar;
 use cmd::{
-    cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, ls::Ls, overview::Overview,
-    rm::Rm, steps::Steps, verify::Verify,
+    cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, doctor::Doctor, ls::Ls,
+    man::Man, overview::Overview, rm::Rm, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;
@@ -37,8 +45,14 @@ slice, a leaf's name), 3 could not read (not there, no checkpoint, no permission
 /// Reads and writes Orbax checkpoints of every kind, Flax msgpack, Equinox leaf files, data and manifest, TRAK
 /// stores, safetensors, npy and npz, and regrow's own layout, which is Orbax' and safetensors at once.
 #[derive(Debug, Parser)]
-#[command(name = "regrow", version, after_help = EXIT_CODES, max_term_width = 100)]
-pub struct Cli {
+#[command(
+    name = "regrow",
+    version,
+    long_version = build::LONG_VERSION.as_str(),
+    after_help = EXIT_CODES,
+    max_term_width = 100
+)]
+struct Cli {
     #[command(flatten)]
     globals: Globals,
     #[command(subcommand)]
@@ -47,7 +61,7 @@ pub struct Cli {
 
 /// What every command understands.
 #[derive(Debug, clap::Args)]
-pub struct Globals {
+struct Globals {
     /// Print JSON: the result on stdout, an error on stderr.
     #[arg(long, global = true)]
     json: bool,
@@ -77,7 +91,24 @@ pub struct Globals {
     /// How much the folder of --cache holds at most.
     #[arg(long, global = true, value_name = "SIZE", default_value = "10GiB", requires = "cache")]
     cache_size: ByteSize,
+    /// How many storage options there are on the command line.
+    #[arg(skip)]
+    storage_options_given: usize,
 }
+
+/// A package of Python that regrow works with, as `regrow doctor` shows it.
+#[derive(Debug, Clone)]
+pub struct Package {
+    /// Its name in the registry: `jax`.
+    pub name: String,
+    /// Its version; `None` if it is not installed.
+    pub version: Option<String>,
+    /// What it is needed for.
+    pub used_for: String,
+}
+
+/// The packages around the command, looked for when they are asked for. The first is Python itself.
+pub type Packages<'a> = &'a (dyn Fn() -> Vec<Package> + Sync);
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
@@ -125,11 +156,7 @@ impl Globals {
     /// Errs if there are storage options and no URL that they could be for, or some that would be passed over.
     fn check_storage_options(&self, paths: &[&Path]) -> Result<(), Error> {
         // Of those on both sides of the command's name, clap gives only the later ones.
-        let given = std::env::args_os()
-            .take_while(|argument| argument != "--")
-            .filter(|argument| argument.as_encoded_bytes().starts_with(b"--storage-option"))
-            .count();
-        if given > self.storage_options.len() {
+        if self.storage_options_given > self.storage_options.len() {
             return Err(Error::invalid("there are storage options before the command and after it")
                 .help("give all of them after it"));
         }
@@ -168,7 +195,9 @@ enum Command {
     Rm(Rm),
     Steps(Steps),
     Demo(Demo),
+    Doctor(Doctor),
     Completions(Completions),
+    Man(Man),
 }
 
 impl Command {
@@ -184,20 +213,31 @@ impl Command {
             Self::Rm(rm) => vec![rm.path()],
             Self::Steps(steps) => vec![steps.path()],
             Self::Demo(demo) => demo.paths(),
-            Self::Completions(_) => Vec::new(),
+            Self::Doctor(doctor) => vec![doctor.path()],
+            Self::Completions(_) | Self::Man(_) => Vec::new(),
         }
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the command, and gives the number to end the process with. The first argument is the name of the program.
+///
+/// Stdout, stderr and stdin are those of the process, past what a language around it may keep in buffers of its own.
+pub fn main(arguments: impl IntoIterator<Item = OsString>, packages: Option<Packages<'_>>) -> u8 {
     signals::ignore_file_size_limit();
-    let cli = match Cli::try_parse() {
+    let exit = run_and_report(&arguments.into_iter().collect::<Vec<_>>(), packages);
+    // The process may go on, and then nobody else does it. A failure is known by now, or is a closed pipe.
+    let _ = std::io::stdout().flush();
+    exit as u8
+}
+
+fn run_and_report(arguments: &[OsString], packages: Option<Packages<'_>>) -> Exit {
+    let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(usage) => {
             // Help and version are no failure; clap knows which stream each belongs to. A closed pipe is fine.
             if !usage.use_stderr() {
                 let _ = usage.print();
-                return Exit::Fine.into();
+                return Exit::Fine;
             }
             // Clap repeats what it was given. Where that would steer a terminal, it goes without clap's colours.
             let text = usage.render().to_string();
@@ -205,19 +245,19 @@ fn main() -> ExitCode {
                 Cow::Borrowed(_) => drop(usage.print()),
                 Cow::Owned(_) => out::warn(text.trim_end()),
             }
-            return Exit::WrongUsage.into();
+            return Exit::WrongUsage;
         }
     };
-    match run(&cli) {
-        Ok(exit) => exit.into(),
-        Err(failure) => {
-            failure.report(cli.globals.json);
-            failure.exit().into()
-        }
-    }
+    let before_names = arguments.iter().take_while(|argument| *argument != "--");
+    cli.globals.storage_options_given =
+        before_names.filter(|argument| argument.as_encoded_bytes().starts_with(b"--storage-option")).count();
+    run(&cli, packages).unwrap_or_else(|failure| {
+        failure.report(cli.globals.json);
+        failure.exit()
+    })
 }
 
-fn run(cli: &Cli) -> Result<Exit, Failure> {
+fn run(cli: &Cli, packages: Option<Packages<'_>>) -> Result<Exit, Failure> {
     let mut out = out::stdout();
     cli.globals.check_storage_options(&cli.command.paths()).map_err(Failure::Usage)?;
     let exit = match &cli.command {
@@ -230,8 +270,10 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Command::Rm(rm) => rm.run(&cli.globals, &mut out),
         Command::Steps(steps) => steps.run(&cli.globals, &mut out),
         Command::Demo(demo) => demo.run(&cli.globals, &mut out),
+        Command::Doctor(doctor) => doctor.run(&cli.globals, packages, &mut out),
         Command::Completions(completions) => completions.run(&mut out),
+        Command::Man(man) => man.run(),
     }?;
-    std::io::Write::flush(&mut out)?;
+    out.flush()?;
     Ok(exit)
 }

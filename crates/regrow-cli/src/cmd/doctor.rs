@@ -1,0 +1,236 @@
+//! `regrow doctor`: what regrow finds around it, what is missing, and why that matters.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::doctor::{Disk, Machine, disk, machine};
+use regrow::location::Location;
+use regrow::storage::Found;
+use regrow::{Error, OpenOptions};
+use serde_json::{Map, Value, json};
+
+use crate::exit::{self, Exit, Failure};
+use crate::out::{self, Align, size};
+use crate::{Globals, Package, Packages, build};
+
+/// Look at the machine, at the file system or bucket of a path, and at the packages around regrow.
+///
+/// What is missing is listed with what that means. A few kilobytes are written beside the path and removed again;
+/// nothing is written to a bucket. 1 if nothing can be written there, or a bucket cannot be reached.
+#[derive(Debug, clap::Args)]
+pub struct Doctor {
+    /// Where checkpoints are, or are to be.
+    #[arg(value_name = "PATH", default_value = ".")]
+    path: PathBuf,
+}
+
+/// All that was found.
+struct Findings {
+    machine: Machine,
+    place: Place,
+    packages: Option<Vec<Package>>,
+}
+
+/// What is known of the path.
+enum Place {
+    Disk(Disk),
+    /// What is at a URL.
+    Url(PathBuf, Result<Option<Found>, Error>),
+}
+
+/// What is missing, and what that means.
+struct Missing {
+    what: String,
+    why: String,
+}
+
+impl Doctor {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn run(
+        &self,
+        globals: &Globals,
+        packages: Option<Packages<'_>>,
+        out: &mut impl Write,
+    ) -> Result<Exit, Failure> {
+        globals.refuse_step_and_item()?;
+        let at = globals.locate(&self.path)?;
+        let findings = Findings {
+            machine: machine(),
+            place: Place::of(&at)?,
+            packages: packages.map(|packages| packages()),
+        };
+        match globals.json {
+            true => out::json(out, &findings.as_json())?,
+            false => findings.print(out)?,
+        }
+        Ok(if findings.place.error().is_some() { Exit::FoundWrong } else { Exit::Fine })
+    }
+}
+
+impl Place {
+    fn of(at: &Location) -> Result<Self, Error> {
+        match at.local_path() {
+            Ok(path) => Ok(Self::Disk(disk(&folder_to_write(at, path))?)),
+            Err(_) => Ok(Self::Url(at.describe(), at.look())),
+        }
+    }
+
+    /// Why nothing can be done there.
+    fn error(&self) -> Option<&Error> {
+        match self {
+            Self::Disk(disk) => disk.abilities.as_ref().err(),
+            Self::Url(_, found) => found.as_ref().err(),
+        }
+    }
+
+    fn rows(&self, rows: &mut Vec<[String; 2]>) {
+        let mut row = |name: &str, value: String| rows.push([name.to_owned(), value]);
+        match self {
+            Self::Disk(disk) => {
+                row("folder", disk.folder.display().to_string());
+                row("file system", disk.kind.clone().unwrap_or_else(|| "not known".to_owned()));
+                row("free", format!("{} of {}", size(disk.free_bytes), size(disk.total_bytes)));
+                for (ability, is_there) in disk.abilities.iter().flatten() {
+                    row(ability.name(), if *is_there { "yes" } else { "no" }.to_owned());
+                }
+            }
+            Self::Url(url, found) => {
+                row("URL", url.display().to_string());
+                match found {
+                    Ok(Some(Found::Folder)) => row("found", "a folder".to_owned()),
+                    Ok(Some(Found::File { len_bytes })) => {
+                        row("found", format!("a file of {}", size(*len_bytes)))
+                    }
+                    Ok(Some(Found::Other(what))) => row("found", (*what).to_owned()),
+                    Ok(None) => row("found", "nothing, and the storage answers".to_owned()),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    fn as_json(&self) -> Value {
+        let error = self.error().map(exit::error_json);
+        match self {
+            Self::Disk(disk) => {
+                let found = disk.abilities.iter().flatten();
+                let abilities: Map<String, Value> = found
+                    .map(|(ability, is_there)| (ability.name().to_owned(), (*is_there).into()))
+                    .collect();
+                json!({
+                    "folder": disk.folder.to_string_lossy(),
+                    "file_system": disk.kind,
+                    "free_bytes": disk.free_bytes,
+                    "total_bytes": disk.total_bytes,
+                    "free_files": disk.free_files,
+                    "abilities": abilities,
+                    "error": error,
+                })
+            }
+            Self::Url(url, found) => {
+                let kind = match found {
+                    Ok(Some(Found::Folder)) => Some("folder"),
+                    Ok(Some(Found::File { .. })) => Some("file"),
+                    Ok(Some(Found::Other(_))) => Some("other"),
+                    Ok(None) | Err(_) => None,
+                };
+                json!({ "url": url.to_string_lossy(), "found": kind, "error": error })
+            }
+        }
+    }
+}
+
+impl Findings {
+    fn missing(&self) -> Vec<Missing> {
+        let of_disk = match &self.place {
+            Place::Disk(disk) => disk.abilities.as_deref().unwrap_or_default(),
+            Place::Url(..) => &[],
+        };
+        let abilities = of_disk.iter().filter(|(_, is_there)| !is_there).map(|(ability, _)| Missing {
+            what: ability.name().to_owned(),
+            why: ability.without().to_owned(),
+        });
+        let packages = self.packages.iter().flatten().filter(|package| package.version.is_none());
+        let packages = packages
+            .map(|package| Missing { what: package.name.clone(), why: format!("for {}", package.used_for) });
+        abilities.chain(packages).collect()
+    }
+
+    fn print(&self, out: &mut impl Write) -> Result<(), Failure> {
+        use Align::Left;
+        let Machine { cores, threads, memory_available_bytes, budget_bytes, .. } = self.machine;
+        let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "not known".to_owned());
+        let mut rows = vec![
+            ["regrow".to_owned(), build::SUMMARY.to_owned()],
+            ["cores".to_owned(), or_unknown(cores.map(|cores| format!("{cores}, regrow uses {threads}")))],
+            [
+                "memory".to_owned(),
+                or_unknown(memory_available_bytes.map(|bytes| format!("{} free", size(bytes)))),
+            ],
+            ["budget".to_owned(), format!("{} beside the arrays, unless told otherwise", size(budget_bytes))],
+        ];
+        self.place.rows(&mut rows);
+        match &self.packages {
+            Some(packages) => rows.extend(packages.iter().map(|package| {
+                let version = package.version.clone().unwrap_or_else(|| "not installed".to_owned());
+                [package.name.clone(), version]
+            })),
+            None => rows.push(["Python".to_owned(), "not asked; python -m regrow doctor does".to_owned()]),
+        }
+        out::columns(out, "", None, [Left, Left], &rows)?;
+        let missing = self.missing();
+        if !missing.is_empty() {
+            writeln!(out, "\nmissing:")?;
+            let rows: Vec<_> = missing.into_iter().map(|missing| [missing.what, missing.why]).collect();
+            out::columns(out, "  ", None, [Left, Left], &rows)?;
+        }
+        if let Some(error) = self.place.error() {
+            out.flush()?;
+            exit::report(error, false);
+        }
+        Ok(())
+    }
+
+    fn as_json(&self) -> Value {
+        let packages = self.packages.as_ref().map(|packages| {
+            let package = |package: &Package| {
+                json!({ "name": package.name, "version": package.version, "used_for": package.used_for })
+            };
+            packages.iter().map(package).collect::<Vec<_>>()
+        });
+        let missing: Vec<_> = self
+            .missing()
+            .iter()
+            .map(|missing| json!({ "what": missing.what, "why": missing.why }))
+            .collect();
+        json!({
+            "regrow": build::as_json(),
+            "machine": {
+                "cores": self.machine.cores,
+                "threads": self.machine.threads,
+                "memory_available_bytes": self.machine.memory_available_bytes,
+                "budget_bytes": self.machine.budget_bytes,
+            },
+            "place": self.place.as_json(),
+            "packages": packages,
+            "missing": missing,
+        })
+    }
+}
+
+/// The folder that a save to `path` would write in: that of the checkpoint if there is one, and the nearest that exists.
+fn folder_to_write(at: &Location, path: &Path) -> PathBuf {
+    let is_checkpoint = || {
+        regrow::open_with(at.clone(), &OpenOptions::default())
+            .is_ok_and(|checkpoint| checkpoint.description().step.is_none())
+    };
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    if absolute.is_dir() && !is_checkpoint() {
+        return absolute;
+    }
+    let above = absolute.ancestors().skip(1).find(|folder| folder.is_dir());
+    above.map_or(absolute.clone(), Path::to_owned)
+}

@@ -1,0 +1,170 @@
+//! What the file system of a folder can do, by trying it with small files in a temporary folder that is gone afterwards.
+//!
+//! Each [`Ability`] is one that saves or loads use where it is there. Without one they go another way, which costs what
+//! [`Ability::without`] says.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use memmap2::MmapMut;
+use rustix::fs::{
+    CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, fallocate, fcntl_lock, renameat_with,
+};
+
+use super::leftovers::{Lock, OwnFolder, lock, remove, sweep};
+use crate::error::{Error, Result};
+use crate::store::local::folders::sync_folder;
+
+/// Offsets, lengths and memory of direct I/O are multiples of this.
+const BLOCK_LEN_BYTES: usize = 4096;
+
+/// What a file system may be able to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Ability {
+    /// Writes past the page cache.
+    DirectWrites,
+    /// Reads past the page cache.
+    DirectReads,
+    /// Disk space taken before it is written to.
+    Reserve,
+    /// A new name that replaces nobody's, in one step.
+    RenameNew,
+    /// Two folders that change names in one step.
+    Exchange,
+    /// A second name for a file.
+    HardLinks,
+    /// Locks of folders, by which a writer's leavings are told from its work.
+    FolderLocks,
+    /// Locks of files, by which a folder of steps has one writer.
+    FileLocks,
+    /// Files and folders that are on the disk when a sync has returned.
+    Sync,
+}
+
+impl Ability {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DirectWrites => "direct writes",
+            Self::DirectReads => "direct reads",
+            Self::Reserve => "space reserved ahead",
+            Self::RenameNew => "renames that replace nothing",
+            Self::Exchange => "exchange of two folders",
+            Self::HardLinks => "hard links",
+            Self::FolderLocks => "locks of folders",
+            Self::FileLocks => "locks of files",
+            Self::Sync => "syncs",
+        }
+    }
+
+    /// What it means if it is missing.
+    pub fn without(self) -> &'static str {
+        match self {
+            Self::DirectWrites => {
+                "large files are written through the page cache: slower, and they push out what is in it"
+            }
+            Self::DirectReads => "what the page cache lacks is read through it: slower for large files",
+            Self::Reserve => "a save notices a full disk only when it gets there",
+            Self::RenameNew => "a save gives a file its name by a link instead",
+            Self::Exchange => {
+                "while a save replaces a checkpoint, for a moment there is none; if it dies then, the next save puts the old one back"
+            }
+            Self::HardLinks => "`base=` and kept files are copied instead of linked",
+            Self::FolderLocks => {
+                "what killed saves have left is not removed; no two processes may save to one path at once"
+            }
+            Self::FileLocks => "two writers of one folder of steps do not notice each other",
+            Self::Sync => "nothing says when a checkpoint is safe from a power cut",
+        }
+    }
+}
+
+/// Each ability, and whether the file system of `folder` has it.
+///
+/// # Errors
+/// What the file system says if nothing can be made in the folder, or if the disk is full or broken.
+pub(crate) fn probe(folder: &Path) -> Result<Vec<(Ability, bool)>> {
+    let name = OsStr::new("regrow-doctor");
+    // What one has left that was killed.
+    sweep(folder, name);
+    let own = OwnFolder::make(folder, name, true)?;
+    let found = try_all(&own.path).map_err(|error| Error::io("cannot try the file system", folder, error));
+    remove(&own.path);
+    found
+}
+
+fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
+    let at = |name: &str| folder.join(name);
+    let new_file = |name: &str| File::options().read(true).write(true).create_new(true).open(at(name));
+    let mut plain = new_file("plain")?;
+    plain.write_all(&[1; BLOCK_LEN_BYTES])?;
+    ["one", "other"].iter().try_for_each(|name| fs::create_dir(at(name)))?;
+    let direct = |name: &str| {
+        let flags = OFlags::DIRECT.bits().cast_signed();
+        File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(at(name))
+    };
+    let mut block = MmapMut::map_anon(BLOCK_LEN_BYTES)?;
+    let rename = |from: &str, to: &str, how| Ok(renameat_with(CWD, at(from), CWD, at(to), how)?);
+
+    let tried = [
+        (Ability::DirectWrites, direct("direct").and_then(|mut file| file.write_all(&block))),
+        (
+            Ability::DirectReads,
+            direct("plain").and_then(|mut file| io::Read::read_exact(&mut file, &mut block)),
+        ),
+        (Ability::Reserve, fallocate(&plain, FallocateFlags::empty(), 0, 1 << 16).map_err(io::Error::from)),
+        (Ability::HardLinks, fs::hard_link(at("plain"), at("link"))),
+        (
+            Ability::FileLocks,
+            fcntl_lock(&plain, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from),
+        ),
+        (Ability::FolderLocks, has_folder_locks(&at("one"))),
+        (Ability::Exchange, rename("one", "other", RenameFlags::EXCHANGE)),
+        (Ability::RenameNew, rename("plain", "named", RenameFlags::NOREPLACE)),
+        (Ability::Sync, plain.sync_all().and_then(|()| sync_folder(folder))),
+    ];
+    tried.into_iter().map(|(ability, tried)| Ok((ability, is_there(tried)?))).collect()
+}
+
+fn has_folder_locks(folder: &Path) -> io::Result<()> {
+    match lock(folder)? {
+        Lock::Ours(_) => Ok(()),
+        Lock::Theirs | Lock::Unlockable(_) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Errs if what failed says nothing of abilities.
+fn is_there(tried: io::Result<()>) -> io::Result<bool> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    match tried {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => Err(error),
+        Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_disk_can_lock_link_and_sync_and_nothing_is_left_on_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = probe(folder.path()).unwrap();
+        for ability in [Ability::FolderLocks, Ability::HardLinks, Ability::Sync, Ability::FileLocks] {
+            assert!(found.contains(&(ability, true)), "{ability:?} in {found:?}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_fails_is_missing_unless_the_disk_is_full() {
+        assert!(is_there(Ok(())).unwrap());
+        assert!(!is_there(Err(io::ErrorKind::Unsupported.into())).unwrap());
+        is_there(Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+    }
+}

@@ -1,0 +1,136 @@
+//! What regrow finds around it: the machine, and the file system that a checkpoint would be saved on.
+//!
+//! | function | finds |
+//! |---|---|
+//! | [`machine`] | processors, memory, and how much of them a load takes |
+//! | [`disk`] | which file system, how much room, and which [abilities](Ability) it has, by trying them |
+//!
+//! `disk` writes a few kilobytes into a temporary folder and removes it; all else only looks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::bytes::available::available_bytes;
+pub use crate::commit::Ability;
+use crate::commit::probe;
+use crate::error::{Error, Result};
+use crate::options::BUDGET_DEFAULT_BYTES;
+use crate::threads::thread_count;
+
+/// What a machine has.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct Machine {
+    /// Processors that this process may use; `None` if the system does not say.
+    pub cores: Option<usize>,
+    /// Threads of a save or a load that is not told how many.
+    pub threads: usize,
+    /// Memory that can be taken without pushing others out, by what the system and the process's group say; `None` where
+    /// they say nothing.
+    pub memory_available_bytes: Option<u64>,
+    /// What a call takes beside the arrays, unless it is told otherwise.
+    pub budget_bytes: u64,
+}
+
+/// The machine that this process is on.
+pub fn machine() -> Machine {
+    Machine {
+        cores: thread::available_parallelism().ok().map(Into::into),
+        threads: thread_count(),
+        memory_available_bytes: available_bytes(),
+        budget_bytes: BUDGET_DEFAULT_BYTES,
+    }
+}
+
+/// A file system, as a folder on it sees it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Disk {
+    /// The folder.
+    pub folder: PathBuf,
+    /// The kind, by the name that the system has for it: `ext4`, `nfs4`, `fuse.sshfs`; `None` if it does not say.
+    pub kind: Option<String>,
+    /// Room for this user's files.
+    pub free_bytes: u64,
+    /// All of its room.
+    pub total_bytes: u64,
+    /// How many more files and folders fit on it; `None` where there is no limit.
+    pub free_files: Option<u64>,
+    /// Each ability, and whether it is there; an error if nothing can be made in the folder.
+    pub abilities: Result<Vec<(Ability, bool)>>,
+}
+
+/// Looks at the file system of a folder.
+///
+/// # Errors
+/// `NotFound` if there is no such folder; what the file system says.
+pub fn disk(folder: &Path) -> Result<Disk> {
+    let absolute = folder.canonicalize().map_err(|error| Error::io("cannot open", folder, error))?;
+    let room =
+        rustix::fs::statvfs(&absolute).map_err(|error| Error::io("cannot look at", folder, error.into()))?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    Ok(Disk {
+        kind: kind_of(&absolute, &mounts),
+        free_bytes: room.f_bavail.saturating_mul(room.f_frsize),
+        total_bytes: room.f_blocks.saturating_mul(room.f_frsize),
+        // Btrfs and others make room for files as they come, and say 0 of 0.
+        free_files: Some(room.f_favail).filter(|_| room.f_files > 0),
+        abilities: probe(&absolute),
+        folder: absolute,
+    })
+}
+
+/// The kind of the file system that is mounted nearest above a folder; of two at one place, the later one covers the other.
+///
+/// Source: proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point rw,noatime master:1 - ext3 /dev/root rw`
+fn kind_of(folder: &Path, mounts: &str) -> Option<String> {
+    let of_line = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = unescaped(before.split(' ').nth(4)?);
+        let kind = after.split(' ').next()?;
+        folder.starts_with(&point).then(|| (point.len(), kind.to_owned()))
+    };
+    mounts.lines().filter_map(of_line).max_by_key(|(len, _)| *len).map(|(_, kind)| kind)
+}
+
+/// Spaces, tabs, line feeds and backslashes are octal there: `\040`.
+fn unescaped(text: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"]
+        .iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:25 / /data/runs rw - nfs4 server:/runs rw
+31 22 0:26 / /data/my\\040runs rw shared:2 master:1 - fuse.sshfs me@there: rw
+32 30 0:27 / /data/runs rw - xfs /dev/vdb rw
+";
+
+    #[test]
+    fn the_nearest_mount_above_counts_and_of_two_the_later() {
+        for (folder, kind) in
+            [("/", "ext4"), ("/data/runs/1", "xfs"), ("/data/runsx", "ext4"), ("/data/my runs", "fuse.sshfs")]
+        {
+            assert_eq!(kind_of(Path::new(folder), MOUNTS).as_deref(), Some(kind), "{folder}");
+        }
+        assert_eq!(kind_of(Path::new("/"), ""), None);
+        assert_eq!(kind_of(Path::new("/"), "a line of another kind - \n"), None);
+    }
+
+    #[test]
+    fn a_disk_has_room_and_a_folder_that_is_not_there_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let found = disk(folder.path()).unwrap();
+        assert!(found.kind.is_some() && found.total_bytes >= found.free_bytes, "{found:?}");
+        assert!(found.abilities.is_ok(), "{found:?}");
+        let error = disk(&folder.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::NotFound);
+    }
+}

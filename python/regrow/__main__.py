@@ -1,0 +1,33 @@
+"""The command: `regrow` of the wheel, and `python -m regrow`. It is the code of the Rust program, in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from . import _native
+
+
+def main() -> int:
+    """Runs the command with the arguments of this process; the number to end it with."""
+    for stream in (0, 1, 2):
+        # A file that the command opens must not get the number of a stream that is closed.
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Python would only note the signal, and nothing asks for it before the command is over.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _native.command(["regrow", *sys.argv[1:]], _packages)
+
+
+def _packages() -> list[tuple[str, str | None, str]]:
+    from ._packages import packages
+
+    return packages()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+//! The command `regrow`, within Python: the same code as the program's.
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pyo3::prelude::*;
+use regrow_cli::Package;
+
+/// What a program of Rust ends with after a panic, whose message is on stderr by then.
+const PANICKED: u8 = 101;
+
+/// Runs the command, and gives the number to end the process with. `packages` is called if the command wants to know:
+/// name, version if it is installed, and what it is used for, of each.
+#[pyfunction]
+pub fn command(py: Python<'_>, arguments: Vec<OsString>, packages: Py<PyAny>) -> u8 {
+    let ask = || {
+        Python::attach(|py| match packages.call0(py).and_then(|found| found.extract(py)) {
+            Ok(found) => found,
+            Err(error) => {
+                error.write_unraisable(py, None);
+                Vec::new()
+            }
+        })
+    };
+    let packages = || {
+        let found: Vec<(String, Option<String>, String)> = ask();
+        let package = |(name, version, used_for)| Package { name, version, used_for };
+        found.into_iter().map(package).collect()
+    };
+    py.detach(|| catch_unwind(AssertUnwindSafe(|| regrow_cli::main(arguments, Some(&packages)))))
+        .unwrap_or(PANICKED)
+}
