@@ -51,7 +51,7 @@ fn the_same_is_0_and_a_difference_is_1() {
         lines[1..],
         [
             "STATUS  KEY PATH  DTYPE    SHAPE  DIFFER  MAX ABS  MAX REL  MAX ULP    COSINE",
-            "values  0         float32  [3]    1 of 3  5.00e-1  1.11e-1  1048576  0.999177",
+            "values  0         float32  [3]    1 of 3  5.00e-1  1.11e-1  1048576  0.998821",
         ]
     );
     assert_eq!(run.stderr, "note: . is list in A and tuple in B\n");

@@ -10,6 +10,7 @@ use super::super::bands::band_elements;
 use super::judge::{Task, status, task};
 use super::pair::Pairs;
 use super::report::{LeafStatus, Side};
+use super::small::SmallLeaves;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, DiffOptions};
 use crate::array::{Distance, Dtype, Region, for_each_box};
 use crate::bytes::limits::allocate;
@@ -27,7 +28,7 @@ const PIECE_LEN_BYTES: u64 = 4 << 20;
 const JOB_LEN_BYTES: u64 = 32 << 20;
 
 /// Small jobs are handed over so many bytes at a time.
-const BATCH_LEN_BYTES: u64 = 1 << 20;
+const BATCH_LEN_BYTES: u64 = 4 << 20;
 
 /// What a leaf costs beside its bytes.
 const LEAF_COST_BYTES: u64 = 4096;
@@ -76,7 +77,11 @@ struct Job {
     count: u64,
     /// Whether it is all of the pair.
     is_whole: bool,
-    /// Bytes of both sides.
+    /// Whether both sides are the same bytes of one file.
+    is_same_file: bool,
+    /// Whether one checksum is over all of it, so that it is read to its end.
+    is_sealed: bool,
+    /// Bytes of both sides that are read.
     len_bytes: u64,
     cost_bytes: u64,
 }
@@ -112,12 +117,17 @@ impl<'c> Comparison<'c> {
         let outcomes = Mutex::new(Outcomes::default());
         let threads = pool::thread_count().max(THREADS_MIN);
         let budget_bytes = self.options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
-        let cost = |batch: &Vec<Job>| batch.iter().map(|job| job.cost_bytes).max().unwrap_or(0);
+        let cost = |batch: &Vec<Job>| {
+            let held =
+                batch.iter().map(|job| job.len_bytes).fold(0, u64::saturating_add).min(BATCH_LEN_BYTES);
+            batch.iter().map(|job| job.cost_bytes).max().unwrap_or(0).saturating_add(held)
+        };
         pool::for_each_parallel(threads, batches, budget_bytes, cost, |batch| {
             let mut own = Outcomes::default();
+            let small = self.small(&batch);
             for job in batch {
                 let Some((pair, a, b)) = self.pair(job.pair) else { continue };
-                let outcome = self.outcome(&job, pair, a, b)?;
+                let outcome = self.outcome(&job, pair, a, b, &small)?;
                 own.read_bytes += job.len_bytes;
                 own.add(job.pair, outcome, |outcome| self.is_dull(&job, outcome, a, b))?;
             }
@@ -162,13 +172,32 @@ impl<'c> Comparison<'c> {
         job.is_whole && !self.options.list_equal && self.status(outcome, a, b) == LeafStatus::Equal
     }
 
+    /// What is small of the leaves of both sides.
+    fn small(&self, batch: &[Job]) -> [SmallLeaves; 2] {
+        let read = |job: &&Job| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
+        let leaves = |job: &Job| self.pairs.both.get(job.pair).copied();
+        let of_a = batch.iter().filter(read).filter_map(leaves).map(|(a, _)| a);
+        let of_b =
+            batch.iter().filter(read).filter(|job| !job.is_same_file).filter_map(leaves).map(|(_, b)| b);
+        [SmallLeaves::read(self.a, of_a), SmallLeaves::read(self.b, of_b)]
+    }
+
     fn jobs(&self, order: &[usize]) -> Vec<Job> {
         let mut jobs = Vec::with_capacity(order.len());
         for &number in order {
             let Some((leaves, a, b)) = self.pair(number) else { continue };
             let task = task(a, b);
-            let mut job =
-                Job { pair: number, task, first: 0, count: 0, is_whole: true, len_bytes: 0, cost_bytes: 0 };
+            let mut job = Job {
+                pair: number,
+                task,
+                first: 0,
+                count: 0,
+                is_whole: true,
+                is_same_file: false,
+                is_sealed: false,
+                len_bytes: 0,
+                cost_bytes: 0,
+            };
             if !matches!(task, Task::Numbers | Task::Opaque) {
                 if task == Task::Texts {
                     job.len_bytes = a.len_bytes().saturating_add(b.len_bytes());
@@ -176,9 +205,10 @@ impl<'c> Comparison<'c> {
                 jobs.push(job);
                 continue;
             }
-            let is_same_file = self.is_same_file(leaves, a, b);
+            job.is_same_file = self.is_same_file(leaves, a, b);
+            job.is_sealed = self.is_sealed(leaves);
             let total = a.shape.len_elements();
-            let per_element = match (is_same_file, self.options.equality_only) {
+            let per_element = match (job.is_same_file, self.options.equality_only) {
                 (true, true) => 0,
                 (true, false) => a.dtype.size_bytes(),
                 (false, _) => a.dtype.size_bytes() + b.dtype.size_bytes(),
@@ -187,8 +217,8 @@ impl<'c> Comparison<'c> {
             let working = working_len_bytes(self.a, leaves.0, a, step)
                 .saturating_add(working_len_bytes(self.b, leaves.1, b, step));
             job.cost_bytes = working.saturating_add(step.saturating_mul(per_element));
-            let job_elements = match self.is_sealed(leaves) {
-                // One checksum is over all of it: it is checked while it is read front to back.
+            let job_elements = match job.is_sealed {
+                // Its checksum is checked while it is read front to back.
                 true => total.max(1),
                 false => step.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1)),
             };
@@ -226,7 +256,14 @@ impl<'c> Comparison<'c> {
         }
     }
 
-    fn outcome(&self, job: &Job, leaves: (usize, usize), a: &LeafInfo, b: &LeafInfo) -> Result<Outcome> {
+    fn outcome(
+        &self,
+        job: &Job,
+        leaves: (usize, usize),
+        a: &LeafInfo,
+        b: &LeafInfo,
+        small: &[SmallLeaves; 2],
+    ) -> Result<Outcome> {
         let failed = |errors: Vec<(Side, Error)>| -> Result<Outcome> {
             let named = |(side, error): (Side, Error)| {
                 let (checkpoint, leaf) = match side {
@@ -258,66 +295,74 @@ impl<'c> Comparison<'c> {
                     (a, b) => failed(errors(a.err(), b.err())),
                 }
             }
-            Task::Numbers | Task::Opaque => match self.distance(job, leaves, a, b)? {
+            Task::Numbers | Task::Opaque => match self.distance(job, leaves, a, b, small)? {
                 Err(errors) => failed(errors),
-                Ok((distance, _)) if job.task == Task::Opaque => Ok(Outcome::Opaque(Box::new(distance))),
-                Ok((distance, is_same_file)) => {
-                    Ok(Outcome::Numbers { distance: Box::new(distance), is_same_file })
+                Ok(distance) if job.task == Task::Opaque => Ok(Outcome::Opaque(Box::new(distance))),
+                Ok(distance) => {
+                    Ok(Outcome::Numbers { distance: Box::new(distance), is_same_file: job.is_same_file })
                 }
             },
         }
     }
 
     /// Reads the elements of a job on both sides, and compares them; or what kept a side from being read.
-    #[expect(clippy::type_complexity, reason = "an error of the comparison, or what is wrong with a side")]
     fn distance(
         &self,
         job: &Job,
         leaves: (usize, usize),
         a: &LeafInfo,
         b: &LeafInfo,
-    ) -> Result<std::result::Result<(Distance, bool), Vec<(Side, Error)>>> {
-        let is_same_file = self.is_same_file(leaves, a, b);
+        small: &[SmallLeaves; 2],
+    ) -> Result<std::result::Result<Distance, Vec<(Side, Error)>>> {
         let mut distance = Distance::new(a.dtype, b.dtype, self.options.tolerance);
-        if is_same_file && self.options.equality_only {
-            return Ok(Ok((distance, true)));
+        if job.is_same_file && self.options.equality_only {
+            return Ok(Ok(distance));
         }
         let step = piece_elements(a, b).min(job.count);
-        let buffer = |dtype: Dtype| allocate(step.saturating_mul(dtype.size_bytes() as u64));
-        let (mut of_a, mut of_b) =
-            (buffer(a.dtype)?, if is_same_file { Vec::new() } else { buffer(b.dtype)? });
+        let [small_a, small_b] = [small[0].get(leaves.0), small[1].get(leaves.1)];
+        let buffer = |dtype: Dtype, is_needed: bool| match is_needed {
+            true => allocate(step.saturating_mul(dtype.size_bytes() as u64)),
+            false => Ok(Vec::new()),
+        };
+        let mut of_a = buffer(a.dtype, small_a.is_none())?;
+        let mut of_b = buffer(b.dtype, small_b.is_none() && !job.is_same_file)?;
         let (mut first, end) = (job.first, job.first + job.count);
         let mut told_bytes = 0;
         loop {
             self.options.monitor.check()?;
-            let count = step.min(end - first);
-            let read_a = read(self.a, leaves.0, a, (first, count), &mut of_a);
-            let (read_a, read_b) = match is_same_file {
-                true => (read_a, Ok(0)),
-                false => (read_a, read(self.b, leaves.1, b, (first, count), &mut of_b)),
+            let run = (first, step.min(end - first));
+            // Small leaves are one piece.
+            let piece_a = match small_a {
+                Some(bytes) => Ok(bytes),
+                None => read(self.a, leaves.0, a, run, &mut of_a),
             };
-            let (len_a, len_b) = match (read_a, read_b) {
+            let piece_b = match small_b {
+                _ if job.is_same_file => Ok(&[][..]),
+                Some(bytes) => Ok(bytes),
+                None => read(self.b, leaves.1, b, run, &mut of_b),
+            };
+            let (piece_a, piece_b) = match (piece_a, piece_b) {
                 (Ok(a), Ok(b)) => (a, b),
                 (a, b) => {
                     self.options.monitor.done(Stage::Read, job.len_bytes - told_bytes)?;
                     return Ok(Err(errors(a.err(), b.err())));
                 }
             };
-            let piece_a = of_a.get(..len_a).unwrap_or_default();
-            let piece_b = if is_same_file { piece_a } else { of_b.get(..len_b).unwrap_or_default() };
+            let read_bytes = (piece_a.len() + piece_b.len()) as u64;
+            let piece_b = if job.is_same_file { piece_a } else { piece_b };
             // Where only equality is asked for, nobody wants to know anything of bytes that are the same.
             if !self.options.equality_only || a.dtype != b.dtype || piece_a != piece_b {
                 distance.update(first, piece_a, piece_b)?;
             }
-            self.options.monitor.done(Stage::Read, (len_a + len_b) as u64)?;
-            told_bytes += (len_a + len_b) as u64;
-            first += count;
+            self.options.monitor.done(Stage::Read, read_bytes)?;
+            told_bytes += read_bytes;
+            first += run.1;
             if first >= end {
-                return Ok(Ok((distance, is_same_file)));
+                return Ok(Ok(distance));
             }
-            if self.options.equality_only && distance.differing_count() > 0 && !self.is_sealed(leaves) {
+            if self.options.equality_only && distance.differing_count() > 0 && !job.is_sealed {
                 self.options.monitor.advance(job.len_bytes - told_bytes)?;
-                return Ok(Ok((distance, is_same_file)));
+                return Ok(Ok(distance));
             }
         }
     }
@@ -373,16 +418,16 @@ fn working_len_bytes(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo, piec
     working.unwrap_or(piece_elements.saturating_mul(info.dtype.size_bytes() as u64))
 }
 
-/// Reads elements of a leaf to the beginning of `out`; how many bytes they are.
-fn read(
+/// Reads elements of a leaf to the beginning of `out`: there they are.
+fn read<'o>(
     checkpoint: &Checkpoint,
     leaf: usize,
     info: &LeafInfo,
     (first, count): (u64, u64),
-    out: &mut [u8],
-) -> Result<usize> {
+    out: &'o mut [u8],
+) -> Result<&'o [u8]> {
     let size = info.dtype.size_bytes() as u64;
-    let len = (count * size) as usize;
+    let out = out.get_mut(..(count * size) as usize).unwrap_or_default();
     let reader = checkpoint.reader();
     let mut part = |region: &Region, at: u64, count: u64| {
         let out = out.get_mut((at * size) as usize..((at + count) * size) as usize).unwrap_or_default();
@@ -392,5 +437,5 @@ fn read(
         true => part(&Region::whole(&info.shape), 0, count)?,
         false => for_each_box(&info.shape, first, count, part)?,
     }
-    Ok(len)
+    Ok(out)
 }

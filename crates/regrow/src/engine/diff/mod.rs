@@ -12,7 +12,7 @@
 //!
 //! A leaf is read in pieces of 4 MiB of both sides, cut where chunks begin, front to back where one checksum is over all of
 //! it; longer ones are shared out among threads. What lies raw in the very same file on both sides (saves with a
-//! [base](super::SaveOptions::base)) is read once. A leaf that is damaged on one side is a finding with its file, and the
+//! [base](super::SaveOptions::base)) is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with its file, and the
 //! rest is compared.
 
 mod compare;
@@ -20,6 +20,7 @@ mod gather;
 mod judge;
 mod pair;
 mod report;
+mod small;
 
 use super::retry::Retries;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions};
