@@ -9,6 +9,7 @@
     ckpt = regrow.open(path)                      # any layout: a mapping of key paths to lazy leaves
     ckpt["params/dense/kernel"][0:16]             # reads just those bytes
     regrow.verify(path).ok
+    regrow.diff(path, other).equal                # any two layouts, or a pytree in memory; with tolerances, by leaf
     regrow.copy(path, "s3://bucket/run")          # byte for byte, read back; also `remove`, `list_checkpoints`
 
 Needs numpy and ml_dtypes; JAX, Flax, Equinox and optax are used when the program has imported them. Loading never
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from ._convert import ConvertPlan, ConvertReport, LeafForm, Loss, PlannedLeaf, convert
     from ._coordination import Coordinator, Folder, coordinator
     from ._copy import CopyReport, copy
+    from ._diff import ContainerDiff, DiffFinding, DiffReport, Distance, LeafDiff, diff
     from ._executors import Executor as Executor
     from ._executors import ray_executor
     from ._handlers import LeafHandler, LeafRegistry, StandardHandler
@@ -89,12 +91,16 @@ __all__ = [
     "CacheReport",
     "CancelledError",
     "Checkpoint",
+    "ContainerDiff",
     "ConvertOptions",
     "ConvertPlan",
     "ConvertReport",
     "Coordinator",
     "CopyReport",
     "CorruptError",
+    "DiffFinding",
+    "DiffReport",
+    "Distance",
     "Files",
     "Finding",
     "Folder",
@@ -106,6 +112,7 @@ __all__ = [
     "Job",
     "Json",
     "Leaf",
+    "LeafDiff",
     "LeafForm",
     "LeafHandler",
     "LeafNotFoundError",
@@ -150,6 +157,7 @@ __all__ = [
     "convert",
     "coordinator",
     "copy",
+    "diff",
     "list_checkpoints",
     "load",
     "load_items",
@@ -176,6 +184,7 @@ _HOMES = {
     "_items": ("load_items", "save_items", "save_items_async"),
     "_job": ("Job",),
     "_copy": ("CopyReport", "copy"),
+    "_diff": ("ContainerDiff", "DiffFinding", "DiffReport", "Distance", "LeafDiff", "diff"),
     "_executors": ("Executor", "ray_executor"),
     "_handlers": ("LeafHandler", "LeafRegistry", "StandardHandler"),
     "_keywords": ("ConvertOptions", "LoadOptions", "SaveOptions"),

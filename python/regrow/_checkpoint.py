@@ -150,6 +150,11 @@ class Leaf:
     def __repr__(self) -> str:
         return f"<regrow.Leaf {self.path} {self.kind} {self.dtype.name}{list(self.shape)}>"
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_leaf(self)
+
 
 class BasicRegion(NamedTuple):
     """What NumPy's basic indexing touches, and what is left to do once that is read."""
@@ -277,6 +282,11 @@ class Checkpoint(Mapping[str, Leaf]):
         about = f"{self.layout} ({self.variant})" if self.variant else self.layout
         return f"<regrow.Checkpoint {str(self.path)!r}: {printable(about)}, {counted(len(self), 'leaf', 'leaves')}>"
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_checkpoint(self)
+
     @property
     def path(self) -> str:
         """Where it was opened."""
@@ -401,6 +411,11 @@ class VerifyReport(NamedTuple):
             leaves, checked = counted(self.leaf_count, "leaf", "leaves"), counted(self.checked_bytes, "byte", "bytes")
             return f"sound: {leaves}, {checked} checked"
         return "\n".join(finding.message for finding in self.findings)
+
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_verify(self)
 
     @classmethod
     def from_native(cls, report: tuple[list[Any], int, int, bool, list[str]]) -> VerifyReport:

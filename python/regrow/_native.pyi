@@ -359,6 +359,37 @@ def convert_share(
     """Writes a share of a conversion: its ticket, its number, of how many. Gives the writer's number, bytes of its
     files where only it can tell, bytes that a base had."""
 
+_Form = tuple[str, str, tuple[int, ...]]
+_Distance = tuple[
+    tuple[int, int, int, int],
+    tuple[list[int], list[int]],
+    tuple[float | None, float | None, int | None, float | None],
+    tuple[tuple[int, ...], list[list[float]]] | None,
+]
+
+def held(structure: Structure, leaves: _LeavesIn) -> Checkpoint:
+    """A pytree as a checkpoint in memory."""
+
+def diff(
+    a: Checkpoint,
+    b: Checkpoint,
+    options: tuple[list[str], tuple[float | None, float | None, int | None], tuple[bool, bool, bool, bool], int | None],
+    watch: _Watch,
+) -> tuple[
+    tuple[str, str],
+    bool,
+    list[tuple[str, str, _Form | None, _Form | None, bool, _Distance | None]],
+    list[tuple[str, int]],
+    list[tuple[str, str | None, str | None]],
+    int,
+    list[tuple[str, _Finding]],
+    int,
+    str,
+]:
+    """Compares two opened checkpoints. Options: globs; ``atol``, ``rtol``, ``max_ulp``; whether to ignore dtypes, to
+    check types, to look for equality alone, to list equal leaves; budget. Gives the paths, the verdict, the leaves,
+    counts by status, containers, leaves of another kind, findings by side, bytes read, and the report as text."""
+
 def copy(
     source: _Place, target: _Place, options: tuple[bool, bool, bool, int | None], watch: _Watch
 ) -> tuple[str, int, int, int, float]:

@@ -72,6 +72,11 @@ class SaveReport(NamedTuple):
             text += READ_TO_COMPARE if stage.stage == "read" and compares else BESIDE.get(stage.stage, "")
         return text
 
+    def _repr_html_(self) -> str:
+        from . import _html
+
+        return _html.of_save(self)
+
     @classmethod
     def from_native(cls, report: tuple[Any, ...]) -> SaveReport:
         """From the native half's columns."""

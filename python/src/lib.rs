@@ -22,6 +22,7 @@
 //! | `items` | several things in one checkpoint |
 //! | `convert` | from one layout to another |
 //! | `copy` | a checkpoint to another place |
+//! | `diff` | two checkpoints side by side |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -48,6 +49,7 @@ mod command;
 mod convert;
 mod coordination;
 mod copy;
+mod diff;
 mod equinox;
 mod error;
 mod flatten;
@@ -93,6 +95,8 @@ mod _native {
     use crate::coordination::{Coordinator, Session};
     #[pymodule_export]
     use crate::copy::{SharedCopy, copy, copy_share};
+    #[pymodule_export]
+    use crate::diff::{diff, held};
     #[pymodule_export]
     use crate::equinox::{
         EquinoxFile, StagedFile, jax_leaf_order, npy_header, open_equinox, parse_npy_header, write_equinox,

@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "verify": regrow.verify,
     "overview": regrow.overview,
     "convert": regrow.convert,
+    "diff": regrow.diff,
     "copy": regrow.copy,
     "remove": regrow.remove,
     "list_checkpoints": regrow.list_checkpoints,
@@ -41,12 +42,13 @@ DECLARED: dict[str, Callable[..., Any]] = {
     "Checkpoint.load": regrow.Checkpoint.load,
     "Checkpoint.verify": regrow.Checkpoint.verify,
 }
-ANYTHING = {"self", "tree", "like"}
+ANYTHING = {"self", "tree", "like", "a", "b"}
 """Any tree is what these take."""
 
 WRONG: list[Any] = [object(), 1.5, ["x"], {"x": object()}, "maybe", -1, b"\xff"]
 TAKEN: dict[str, tuple[type[Any], ...]] = {
     "path": (str, bytes), "source": (str, bytes), "target": (str, bytes), "base": (str, bytes), "item": (str,),
+    "item_b": (str,), "atol": (float,), "rtol": (float,),
     "folder": (str, bytes), "cache": (str, bytes), "rules": (str, bytes), "items": (list, dict),
     "only": (str, list, dict), "metadata": (float, list, str, int), "compression": (int,),
 }  # fmt: skip
@@ -81,6 +83,8 @@ def test_a_wrong_argument_is_named(function: str, keyword: str, path: Path) -> N
         regrow.save_items(path, {"a": TREE}, overwrite=True)
     elif function == "list_checkpoints":
         positional = {"folder": path.parent}
+    elif function == "diff":
+        positional = {"a": path, "b": path}
     elif function in ("convert", "copy"):
         positional = {"source": path, "target": new}
     if keyword == "path" and function.startswith("Checkpoint"):

@@ -1,15 +1,19 @@
 //! Writing to stdout and stderr: closed pipes are minded, columns line up, and no text steers a terminal, be it for
 //! people or JSON.
 //!
+//! Where stdout is a terminal, tables fit into its width and words have colours; everywhere else, and where `NO_COLOR` is
+//! set, the text is plain.
+//!
 //! `println!` panics on a closed pipe and on a full disk; here every write gives a `Result`, and
 //! [`Failure`](crate::exit::Failure) decides.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 use std::io::{self, BufWriter, StdoutLock, Write};
-
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use console::{Style, Term};
 use regrow::text::{is_printable, printable, printable_lines};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
@@ -21,7 +25,69 @@ pub fn stdout() -> BufWriter<StdoutLock<'static>> {
 
 /// One report on stderr. If even that cannot be written, there is nobody left to tell.
 pub fn warn(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", printable_lines(text));
+    let text = printable_lines(text);
+    let word = text.split_once(": ").map(|(word, _)| word).filter(|_| console::colors_enabled_stderr());
+    let tint = match word {
+        Some("error") => Tint::Bad,
+        Some("warning" | "note") => Tint::Note,
+        _ => Tint::Plain,
+    };
+    let (word, rest) = text.split_at(word.filter(|_| tint != Tint::Plain).map_or(0, str::len));
+    let _ = writeln!(io::stderr().lock(), "{}{rest}", tint.applied(word, tint != Tint::Plain));
+}
+
+/// What a word means, as a colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tint {
+    /// Nothing in particular.
+    Plain,
+    /// The title of a column.
+    Title,
+    /// All is well.
+    Good,
+    /// Something is wrong.
+    Bad,
+    /// Somebody should know of it.
+    Note,
+}
+
+impl Tint {
+    fn applied(self, text: &str, has_colors: bool) -> Cow<'_, str> {
+        let style = match self {
+            Self::Plain => return Cow::Borrowed(text),
+            Self::Title => Style::new().bold(),
+            Self::Good => Style::new().green(),
+            Self::Bad => Style::new().red(),
+            Self::Note => Style::new().yellow(),
+        };
+        match has_colors && !text.is_empty() {
+            true => Cow::Owned(style.force_styling(true).apply_to(text).to_string()),
+            false => Cow::Borrowed(text),
+        }
+    }
+}
+
+/// A word for stdout, in its colour where there are any.
+pub fn tint(tint: Tint, text: &str) -> Cow<'_, str> {
+    tint.applied(text, Look::of_stdout().has_colors)
+}
+
+/// What can be shown.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    /// Columns of the terminal; `None` where there is none.
+    width: Option<usize>,
+    has_colors: bool,
+}
+
+impl Look {
+    fn of_stdout() -> Self {
+        static LOOK: OnceLock<Look> = OnceLock::new();
+        *LOOK.get_or_init(|| Self {
+            width: Term::stdout().size_checked().map(|(_, columns)| usize::from(columns)),
+            has_colors: console::colors_enabled(),
+        })
+    }
 }
 
 /// A value as pretty JSON and a line feed.
@@ -109,25 +175,32 @@ pub fn columns<const N: usize>(
     rows: &[[String; N]],
 ) -> io::Result<()> {
     let mut table = Table::new();
-    for row in header
-        .iter()
-        .map(|row| row.map(Cow::Borrowed))
-        .chain(rows.iter().map(|row| row.each_ref().map(Cow::from)))
-    {
-        row.iter().for_each(|cell| table.cell(cell));
+    if let Some(titles) = header {
+        table.titles(titles);
     }
+    rows.iter().flatten().for_each(|cell| table.cell(cell));
     table.print(out, indent, align)
 }
 
 /// A longer cell moves the rest of its own row, and of no other: else every row would be as long as the longest.
 const COLUMN_WIDTH_MAX: usize = 160;
 
+/// Columns of text are not made narrower than this to fit a terminal.
+const FITTED_WIDTH_MIN: usize = 16;
+
 /// A table of any length: the text of all its cells in one string, so that a row costs no memory of its own.
 #[derive(Debug)]
 pub struct Table<const N: usize> {
     text: String,
-    /// Where each cell ends in `text`, row after row, and how wide it is.
-    cells: Vec<(usize, usize)>,
+    cells: Vec<Cell>,
+}
+
+/// Where a cell ends in the text of its table, how wide it is, and its colour.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    end: usize,
+    width: u32,
+    tint: Tint,
 }
 
 impl<const N: usize> Table<N> {
@@ -136,8 +209,18 @@ impl<const N: usize> Table<N> {
         Self { text: String::new(), cells: Vec::new() }
     }
 
+    /// The titles of the columns.
+    pub fn titles(&mut self, titles: [&str; N]) {
+        titles.into_iter().for_each(|title| self.tinted(Tint::Title, title));
+    }
+
     /// One more cell; after `N` of them comes the next row.
     pub fn cell(&mut self, value: impl fmt::Display) {
+        self.tinted(Tint::Plain, value);
+    }
+
+    /// One more cell, of this colour.
+    pub fn tinted(&mut self, tint: Tint, value: impl fmt::Display) {
         let start = self.text.len();
         // Writing to a `String` cannot fail.
         let _ = write!(self.text, "{value}");
@@ -147,36 +230,50 @@ impl<const N: usize> Table<N> {
         }
         let cell = self.text.get(start..).unwrap_or_default();
         let width = if cell.is_ascii() { cell.len() } else { cell.chars().count() };
-        self.cells.push((self.text.len(), width));
+        let width = u32::try_from(width).unwrap_or(u32::MAX);
+        self.cells.push(Cell { end: self.text.len(), width, tint });
     }
 
     /// The rows as aligned columns, two spaces apart, without trailing spaces.
     pub fn print(&self, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
+        self.print_for(Look::of_stdout(), out, indent, align)
+    }
+
+    fn print_for(&self, look: Look, out: &mut impl Write, indent: &str, align: [Align; N]) -> io::Result<()> {
         let mut widths = [0; N];
         for row in self.cells.chunks(N.max(1)) {
-            for (width, (_, cell_width)) in widths.iter_mut().zip(row) {
-                *width = (*width).max((*cell_width).min(COLUMN_WIDTH_MAX));
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max((cell.width as usize).min(COLUMN_WIDTH_MAX));
             }
+        }
+        if let Some(room) = look.width {
+            fit(&mut widths, align, room.saturating_sub(indent.len() + 2 * N.saturating_sub(1)));
         }
         let (mut line, mut start) = (String::new(), 0);
         for row in self.cells.chunks(N.max(1)) {
             line.clear();
             line.push_str(indent);
-            for (i, ((&(end, cell_width), width), align)) in row.iter().zip(widths).zip(align).enumerate() {
+            for (i, ((cell, width), align)) in row.iter().zip(widths).zip(align).enumerate() {
                 if i > 0 {
                     line.push_str("  ");
                 }
-                let cell = self.text.get(start..end).unwrap_or_default();
-                start = end;
-                let padding = std::iter::repeat_n(' ', width.saturating_sub(cell_width));
+                let text = self.text.get(start..cell.end).unwrap_or_default();
+                start = cell.end;
+                let own_width = cell.width as usize;
+                let text = match look.width.is_some() && own_width > width && align == Align::Left {
+                    true => Cow::Owned(shortened(text, own_width, width)),
+                    false => Cow::Borrowed(text),
+                };
+                let padding = std::iter::repeat_n(' ', width.saturating_sub(own_width));
+                let text = cell.tint.applied(&text, look.has_colors);
                 match align {
                     Align::Left => {
-                        line.push_str(cell);
+                        line.push_str(&text);
                         line.extend(padding);
                     }
                     Align::Right => {
                         line.extend(padding);
-                        line.push_str(cell);
+                        line.push_str(&text);
                     }
                 }
             }
@@ -187,6 +284,27 @@ impl<const N: usize> Table<N> {
         }
         Ok(())
     }
+}
+
+/// Makes columns of text narrower, the widest first, until a row has room.
+fn fit<const N: usize>(widths: &mut [usize; N], align: [Align; N], room: usize) {
+    loop {
+        let excess = widths.iter().sum::<usize>().saturating_sub(room);
+        let texts = widths.iter_mut().zip(align).filter(|(_, align)| *align == Align::Left);
+        let widest = texts.map(|(width, _)| width).max().filter(|width| **width > FITTED_WIDTH_MIN);
+        match widest {
+            Some(widest) if excess > 0 => *widest = widest.saturating_sub(excess).max(FITTED_WIDTH_MIN),
+            _ => return,
+        }
+    }
+}
+
+/// A text without its middle: of a key path both ends tell more.
+fn shortened(text: &str, own_width: usize, width: usize) -> String {
+    let kept = width.saturating_sub(1);
+    let (before, after) = (kept / 2, kept - kept / 2);
+    let chars = || text.chars();
+    chars().take(before).chain(['…']).chain(chars().skip(own_width.saturating_sub(after))).collect()
 }
 
 /// Bytes in the unit that people think in: `512 B`, `1.5 MiB`.
@@ -245,12 +363,38 @@ mod tests {
         assert_eq!(when(UNIX_EPOCH - std::time::Duration::from_secs(60)), "1969-12-31 23:59");
     }
 
+    fn printed<const N: usize>(table: &Table<N>, look: Look, align: [Align; N]) -> String {
+        let mut out = Vec::new();
+        table.print_for(look, &mut out, "", align).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_terminal_has_colours_and_its_width() {
+        let mut table = Table::new();
+        table.titles(["KEY PATH", "BYTES"]);
+        table.cell("params/transformer/layers/11/attention/query/kernel");
+        table.tinted(Tint::Bad, 1_000_000);
+        let align = [Align::Left, Align::Right];
+        let shown = printed(&table, Look { width: Some(30), has_colors: false }, align);
+        assert_eq!(shown, "KEY PATH                 BYTES\nparams/tra…ery/kernel  1000000\n");
+        assert!(shown.lines().all(|line| line.chars().count() <= 30));
+        let wide = printed(&table, Look { width: Some(200), has_colors: true }, align);
+        assert!(wide.starts_with("\u{1b}[1mKEY PATH\u{1b}[0m  "), "{wide:?}");
+        assert!(wide.contains("  \u{1b}[31m1000000\u{1b}[0m\n"), "{wide:?}");
+        // Elsewhere nothing is left out, and nothing added.
+        let plain = printed(&table, Look::default(), align);
+        assert!(plain.contains("layers/11/attention/query/kernel  1000000\n") && !plain.contains('\u{1b}'));
+        // Numbers are never cut, however narrow it is.
+        assert!(printed(&table, Look { width: Some(3), has_colors: false }, align).contains("1000000"));
+    }
+
     #[test]
     fn columns_line_up_and_stay_on_their_line() {
-        let mut out = Vec::new();
-        let rows = [["a".to_owned(), "10".to_owned()], ["b\u{1b}[31m".to_owned(), "9".to_owned()]];
-        columns(&mut out, "", Some(["key", "n"]), [Align::Left, Align::Right], &rows).unwrap();
-        let text = String::from_utf8(out).unwrap();
+        let mut table = Table::new();
+        table.titles(["key", "n"]);
+        ["a", "10", "b\u{1b}[31m", "9"].iter().for_each(|cell| table.cell(cell));
+        let text = printed(&table, Look::default(), [Align::Left, Align::Right]);
         assert!(text.contains("b\\u{1b}[31m"));
         assert!(text.starts_with("key"));
         assert!(!text.contains(" \n"));

@@ -107,6 +107,7 @@ fn look_at(path: &Path, other: &Path) {
             &["cat", path, "no\u{2066}such"],
             &["convert", path, &converted],
             &["convert", path, &converted],
+            &["diff", path, &converted, "--all"],
             &["convert", path, &again, "--dry-run"],
             &["convert", path, &again, "--layout", "npy", "--dry-run"],
             &["convert", path, &again, "--layout", "trak"],
@@ -192,4 +193,65 @@ fn a_name_is_found_as_it_is_and_as_it_prints() {
             assert_eq!((listed.code, listed.stdout.lines().count()), (0, 3), "{glob:?}: {listed:?}");
         }
     }
+}
+
+/// What the command writes to a terminal of so many columns.
+fn on_a_terminal(columns: u16, no_color: bool, arguments: &[&str]) -> String {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let terminal = std::fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    let size = rustix::termios::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    rustix::termios::tcsetwinsize(&terminal, size).unwrap();
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("regrow"));
+    command.args(arguments).stdout(terminal).stderr(std::process::Stdio::null());
+    command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env_remove("CLICOLOR");
+    if no_color {
+        command.env("NO_COLOR", "1");
+    }
+    let mut child = command.spawn().unwrap();
+    // With it goes the last of this process' own ends, so that reading ends with the child.
+    drop(command);
+    let mut shown = Vec::new();
+    let mut controller = std::fs::File::from(controller);
+    // Linux says EIO when nobody has the other end any more.
+    let _ = std::io::Read::read_to_end(&mut controller, &mut shown);
+    child.wait().unwrap();
+    String::from_utf8(shown).unwrap().replace("\r\n", "\n")
+}
+
+#[test]
+fn terminals_have_colours_and_tables_fit_into_them() {
+    let (_folder, path) = common::saved();
+    let deep = path.with_file_name("deep");
+    let mut build = TreeBuilder::new();
+    let names = ["transformer", "decoder_layers", "attention", "query_projection"];
+    for name in names {
+        build.open(Key::dict(name), NodeKind::Dict).unwrap();
+    }
+    let array = Array::new(Dtype::UInt8, Shape::new([2]).unwrap(), vec![1, 2].into()).unwrap();
+    build.leaf(Key::dict("kernel"), Leaf::array(array)).unwrap();
+    names.iter().for_each(|_| build.close().unwrap());
+    regrow::save(&deep, &build.finish().unwrap()).unwrap();
+    let (path, deep) = (text(&path), text(&deep));
+    let cases: [(&[&str], &str); 4] = [
+        (&["ls", deep], "\u{1b}[1mKEY PATH\u{1b}[0m"),
+        (&["diff", path, deep], "\u{1b}[31mdifferent\u{1b}[0m"),
+        (&["diff", path, path], "\u{1b}[32mthe same\u{1b}[0m"),
+        (&["verify", path], "\u{1b}[32msound\u{1b}[0m"),
+    ];
+    for (arguments, colour) in cases {
+        let shown = on_a_terminal(64, false, arguments);
+        assert!(shown.contains(colour), "{arguments:?}: {shown:?}");
+        let plain = on_a_terminal(64, true, arguments);
+        assert!(!plain.contains('\u{1b}') && !plain.is_empty(), "{arguments:?}: {plain:?}");
+    }
+    let listed = on_a_terminal(64, true, &["ls", deep]);
+    assert!(listed.lines().all(|line| line.chars().count() <= 64), "{listed}");
+    assert!(listed.contains('…') && listed.contains("kernel"), "{listed}");
+    // To a pipe all of it goes, and nothing else.
+    let piped = regrow(["ls", deep]).stdout;
+    assert!(piped.contains("decoder_layers/attention/query_projection/kernel") && !piped.contains('\u{1b}'));
 }

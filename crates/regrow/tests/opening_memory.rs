@@ -5,6 +5,8 @@
 //! meanwhile is bounded. One test after the other: the peak is that of the process.
 //!
 //! Documents of the right form take memory for their length: see `bytes/limits.rs`.
+//!
+//! Comparing two checkpoints takes the budget, however long their leaves are.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
@@ -223,4 +225,31 @@ fn equal_names_end_a_header_at_the_second() {
     let (opened, peak) = peak_bytes(|| regrow::open(&path));
     assert!(opened.unwrap_err().to_string().contains("\"a\" twice"));
     assert!(peak < len_bytes + MEMORY_MAX_BYTES, "{} MiB", peak >> 20);
+}
+
+#[test]
+fn a_comparison_takes_its_budget_and_puts_its_parts_together() {
+    const LEN: u64 = 5 << 19;
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let folder = in_memory();
+    let path = |name: &str| folder.path().join(name);
+    // 40 MiB, which is more than one job.
+    let leaf = |last: f64| {
+        let mut bytes = vec![0; LEN as usize * 16];
+        let at = bytes.len() - 8;
+        bytes[at..].copy_from_slice(&last.to_le_bytes());
+        bytes[..8].copy_from_slice(&1.0_f64.to_le_bytes());
+        let array = Array::new(Dtype::Complex128, Shape::new([LEN]).unwrap(), bytes.into()).unwrap();
+        Tree::single(Leaf::array(array))
+    };
+    regrow::save(path("a"), &leaf(0.0)).unwrap();
+    regrow::save(path("b"), &leaf(1.0)).unwrap();
+    let options = regrow::DiffOptions { budget_bytes: Some(8 << 20), ..regrow::DiffOptions::default() };
+    let (report, peak) = peak_bytes(|| regrow::diff_with(path("a"), path("b"), &options).unwrap());
+    assert!(peak < 32 << 20, "{peak} bytes");
+    let leaf = &report.leaves[0];
+    let distance = leaf.distance.as_ref().unwrap();
+    assert_eq!((distance.count(), distance.differing_count(), distance.max_abs()), (LEN, 1, Some(1.0)));
+    assert_eq!(leaf.worst().unwrap().0, [LEN - 1]);
+    assert!((distance.cosine().unwrap() - 0.5_f64.sqrt()).abs() < 1e-12);
 }

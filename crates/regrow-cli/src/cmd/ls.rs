@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Share, dtype_text, has_data, leaf_json};
 use crate::Globals;
 use crate::exit::{self, Exit, Failure};
-use crate::out::{self, Align, Table};
+use crate::out::{self, Align, Table, Tint};
 
 /// List the leaves of a checkpoint without reading their data, or the checkpoints in a folder.
 ///
@@ -102,13 +102,13 @@ impl Ls {
             return Ok(Exit::Fine);
         }
         let mut table = Table::new();
-        ["NAME", "LAYOUT", "STATE", "BYTES", "WHEN"].iter().for_each(|title| table.cell(title));
+        table.titles(["NAME", "LAYOUT", "STATE", "BYTES", "WHEN"]);
         let mut bytes = 0_u64;
         for listed in found {
             table.cell(&listed.name);
             table.cell(if listed.layout.is_empty() { "-" } else { &listed.layout });
             match listed.steps.len() {
-                0 => table.cell(listed.state.name()),
+                0 => table.tinted(state_tint(&listed.state), listed.state.name()),
                 steps => table.cell(counted(steps, "step", "steps")),
             }
             match listed.stock {
@@ -125,6 +125,14 @@ impl Ls {
         let count = counted(found.len(), "checkpoint", "checkpoints");
         writeln!(out, "{count}, {bytes} bytes ({})", out::size(bytes))?;
         Ok(Exit::Fine)
+    }
+}
+
+fn state_tint(state: &ListedState) -> Tint {
+    match state {
+        ListedState::Damaged(_) => Tint::Bad,
+        ListedState::Unfinished => Tint::Note,
+        ListedState::Committed => Tint::Plain,
     }
 }
 
@@ -154,11 +162,10 @@ fn print<'a>(
     long: bool,
 ) -> std::io::Result<()> {
     use Align::{Left, Right};
-    const HEADER: [&str; 5] = ["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"];
     let mut totals = Share::default();
     if long {
         let mut table = Table::new();
-        HEADER.iter().chain(&["KIND", "CHUNK", "SHARD", "SHARDING"]).for_each(|title| table.cell(title));
+        table.titles(["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING", "KIND", "CHUNK", "SHARD", "SHARDING"]);
         for (path, leaf) in leaves {
             totals.add(leaf);
             row(&mut table, &path, leaf);
@@ -179,7 +186,7 @@ fn print<'a>(
         table.print(out, "", [Left, Left, Left, Right, Left, Left, Left, Left, Left])?;
     } else {
         let mut table = Table::new();
-        HEADER.iter().for_each(|title| table.cell(title));
+        table.titles(["KEY PATH", "DTYPE", "SHAPE", "BYTES", "CODING"]);
         for (path, leaf) in leaves {
             totals.add(leaf);
             row(&mut table, &path, leaf);

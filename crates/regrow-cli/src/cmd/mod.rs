@@ -11,6 +11,7 @@ pub mod completions;
 pub mod convert;
 pub mod cp;
 pub mod demo;
+pub mod diff;
 pub mod doctor;
 pub mod ls;
 pub mod man;

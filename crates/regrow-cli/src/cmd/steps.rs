@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::Globals;
 use crate::exit::{Exit, Failure, error_json};
-use crate::out::{self, Align, Table};
+use crate::out::{self, Align, Table, Tint};
 
 /// List the steps in a folder: when each was saved, what it takes, its metrics, and whether it is whole.
 ///
@@ -134,11 +134,11 @@ impl Steps {
             return Ok(());
         }
         let mut table = Table::new();
-        ["STEP", "NAME", "STATE", "BYTES", "SAVED", "AGE", "METRICS"]
-            .iter()
-            .for_each(|title| table.cell(title));
+        table.titles(["STEP", "NAME", "STATE", "BYTES", "SAVED", "AGE", "METRICS"]);
         for row in rows {
-            row.cells().iter().for_each(|cell| table.cell(cell));
+            for (column, cell) in row.cells().iter().enumerate() {
+                table.tinted(if column == 2 { state_tint(row.state) } else { Tint::Plain }, cell);
+            }
         }
         table.print(out, "", [Right, Left, Left, Right, Left, Right, Left])?;
         for row in rows {
@@ -151,6 +151,14 @@ impl Steps {
         let steps = rows.iter().filter(|row| row.step.is_some()).count();
         writeln!(out, "{}, {bytes} bytes ({})", counted(steps, "step", "steps"), out::size(bytes))?;
         Ok(())
+    }
+}
+
+fn state_tint(state: &str) -> Tint {
+    match state {
+        "damaged" => Tint::Bad,
+        "in use" | "unfinished" => Tint::Note,
+        _ => Tint::Plain,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::Globals;
 use crate::exit::{self, Exit, Failure};
-use crate::out;
+use crate::out::{self, Tint};
 
 /// Read a checkpoint from end to end and report all that is wrong.
 ///
@@ -52,7 +52,7 @@ impl Verify {
                             .push(json!({ "path": path.to_string_lossy(), "sound": false, "error": error }));
                     } else {
                         let verdict = if error.kind() == ErrorKind::Corrupt { "damaged" } else { "not read" };
-                        verdict_line(out, path, verdict)?;
+                        verdict_line(out, path, &out::tint(Tint::Bad, verdict))?;
                         exit::report(&error, false);
                     }
                     Failure::Engine(error).exit()
@@ -71,10 +71,12 @@ fn print(out: &mut impl Write, path: &Path, report: &VerifyReport) -> std::io::R
     let leaves = counted(report.leaf_count, "leaf", "leaves");
     let read = out::size(report.checked_bytes);
     if report.findings.is_empty() {
-        verdict_line(out, path, &format!("sound: {leaves}, {read} read"))?;
+        let sound = out::tint(Tint::Good, "sound");
+        verdict_line(out, path, &format!("{sound}: {leaves}, {read} read"))?;
     } else {
         let found = counted(report.findings.len(), "finding", "findings");
-        verdict_line(out, path, &format!("damaged: {found}; {leaves}, {read} read"))?;
+        let damaged = out::tint(Tint::Bad, "damaged");
+        verdict_line(out, path, &format!("{damaged}: {found}; {leaves}, {read} read"))?;
     }
     report.findings.iter().for_each(|finding| exit::report(&finding.error, false));
     report.notes.iter().for_each(|note| out::warn(&format!("note: {note}")));

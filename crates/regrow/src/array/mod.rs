@@ -11,9 +11,11 @@
 //! | [`Shards`] | an array in pieces that lie apart, some of them in other processes |
 //! | [`cast_bytes`] | casts between any two dtypes; [`is_lossless`] says which keep every value |
 //! | [`Stats`] | bounds, mean and counts of an array that comes in pieces |
+//! | [`Distance`], [`Tolerance`] | how far two arrays are apart, and how far they may be |
 //! | [`copy_region`] | moves a hyper-rectangle between two arrays |
 
 mod cast;
+mod distance;
 mod dtype;
 mod float16;
 mod lossless;
@@ -26,6 +28,7 @@ mod strided;
 mod transform;
 
 pub use cast::cast_bytes;
+pub use distance::{Distance, Tolerance, Worst};
 pub use dtype::{Dtype, DtypeClass};
 pub use lossless::is_lossless;
 pub use region::{Region, Shape};

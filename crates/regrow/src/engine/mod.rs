@@ -7,6 +7,7 @@
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
 //! | `regions` | loads regions of many leaves at once, each byte of them read once |
+//! | `in_memory` | a pytree in memory as a checkpoint |
 //! | `mapped` | leaves as memory of this process: private maps of their files |
 //! | `arena` | memory for what is loaded |
 //! | [`value`] | loads a Rust value: `regrow::load::<Model>` |
@@ -21,6 +22,7 @@
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
+//! | `diff` | two checkpoints of any two layouts: what is in one alone, and how far the rest is apart |
 //! | `overview` | the tree as a table for people |
 //!
 //! What a caller may ask for is in [`options`](crate::options), what a save tells in [`report`](crate::report).
@@ -33,6 +35,8 @@ mod bands;
 mod checks;
 mod convert;
 mod copy;
+mod diff;
+mod in_memory;
 mod items;
 mod keys;
 mod list;
@@ -70,6 +74,10 @@ pub use convert::{
 };
 pub use copy::{
     CopiedFile, CopiedShare, CopyOptions, CopyReport, CopyShare, FilesOfShare, SharedCopy, copy, copy_share,
+};
+pub use diff::{
+    ContainerDiff, DiffCounts, DiffFinding, DiffOptions, DiffReport, LeafDiff, LeafStatus, Side, diff,
+    diff_with,
 };
 pub use items::{ItemsOptions, ItemsSave, WHOLE};
 pub use list::{Listed, ListedState, list};

@@ -1,0 +1,299 @@
+//! `regrow diff`: two checkpoints side by side.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use regrow::array::{Distance, DtypeClass, Tolerance};
+use regrow::engine::{ContainerDiff, DiffFinding, LeafDiff, LeafStatus};
+use regrow::text::{counted, printable};
+use regrow::tree::{LeafInfo, PathPattern};
+use regrow::{DiffOptions, DiffReport, Error, ErrorKind, OpenOptions};
+use serde_json::{Map, Value, json};
+
+use super::{dtype_text, key_json};
+use crate::Globals;
+use crate::exit::{self, Exit, Failure};
+use crate::out::{self, Align, Table, Tint};
+
+/// Leaves and containers that are shown unless all are asked for.
+const SHOWN_MAX: usize = 20;
+
+/// Compare two checkpoints, of any two layouts: what is in one alone, and how far the rest is apart.
+///
+/// First the verdict, then the leaves that differ, the worst first. Without a tolerance bits have to be the same; with
+/// one, an element passes where any of --atol with --rtol, and --max-ulp, allows it. Leaves are paired by key path,
+/// whatever the order of keys; other containers (a list, a dict) and kinds of leaves are a note. Exit code 0: the same;
+/// 1: they differ, or one is damaged.
+#[derive(Debug, clap::Args)]
+pub struct Diff {
+    /// The first checkpoint.
+    a: PathBuf,
+    /// The second checkpoint, to which relative differences are relative.
+    b: PathBuf,
+    /// Allow elements to differ by this much: abs(a - b) <= atol + rtol * abs(b).
+    #[arg(long, value_name = "NUMBER")]
+    atol: Option<f64>,
+    /// Allow elements to differ by this much of the second one.
+    #[arg(long, value_name = "NUMBER")]
+    rtol: Option<f64>,
+    /// Allow elements to lie so many values of their dtype apart.
+    #[arg(long, value_name = "COUNT")]
+    max_ulp: Option<u64>,
+    /// Only leaves that match this glob. Can be given several times.
+    #[arg(long, value_name = "GLOB")]
+    only: Vec<String>,
+    /// Another dtype is no difference: compare the values alone.
+    #[arg(long)]
+    ignore_dtype: bool,
+    /// Other containers and kinds of leaves are differences, too.
+    #[arg(long)]
+    check_types: bool,
+    /// Only find out which leaves differ, and not how far they are apart: faster.
+    #[arg(long, conflicts_with_all = ["atol", "rtol", "max_ulp"])]
+    brief: bool,
+    /// List all leaves, also those that are the same.
+    #[arg(long)]
+    all: bool,
+    /// Print nothing but what is wrong: the exit code tells.
+    #[arg(short, long, conflicts_with_all = ["all", "json"])]
+    quiet: bool,
+    /// The step to open in B, where it is another one than --step.
+    #[arg(long, value_name = "N")]
+    step_b: Option<u64>,
+    /// The item to open in B, where it is another one than --item.
+    #[arg(long, value_name = "NAME")]
+    item_b: Option<String>,
+}
+
+impl Diff {
+    pub fn paths(&self) -> Vec<&Path> {
+        vec![&self.a, &self.b]
+    }
+
+    pub fn run(&self, globals: &Globals, out: &mut impl Write) -> Result<Exit, Failure> {
+        let only = self.only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<Vec<_>, Error>>();
+        let open_a = globals.open_options();
+        let (bar, monitor) = globals.bar("comparing");
+        let options = DiffOptions {
+            open_b: OpenOptions {
+                step: self.step_b.or(open_a.step),
+                item: self.item_b.clone().or_else(|| open_a.item.clone()),
+                ..open_a.clone()
+            },
+            open_a,
+            only: only.map_err(Failure::Usage)?,
+            tolerance: Tolerance { atol: self.atol, rtol: self.rtol, max_ulp: self.max_ulp },
+            ignore_dtype: self.ignore_dtype,
+            check_types: self.check_types,
+            equality_only: self.brief,
+            list_equal: self.all,
+            monitor,
+            ..DiffOptions::default()
+        };
+        let (a, b) = (globals.locate(&self.a)?, globals.locate(&self.b)?);
+        let compared = regrow::diff_with(a, b, &options);
+        drop(bar);
+        let report = compared.map_err(|error| match error.kind() {
+            // What is not there has a file; a glob that matches nothing has none.
+            ErrorKind::NotFound if error.place().file.is_none() => Failure::Usage(error),
+            _ => Failure::Engine(error),
+        })?;
+        if globals.json {
+            out::json(out, &as_json(&report))?;
+        } else if !self.quiet {
+            self.print(out, &report)?;
+        }
+        if !globals.json {
+            for DiffFinding { side, error } in &report.findings {
+                out::warn(&format!("error: {}: {error}", side.name()));
+            }
+        }
+        let verdict = if report.is_equal() { Exit::Fine } else { Exit::FoundWrong };
+        let kinds = report.findings.into_iter().map(|finding| Failure::Engine(finding.error).exit());
+        Ok(kinds.fold(verdict, Exit::max))
+    }
+
+    fn print(&self, out: &mut impl Write, report: &DiffReport) -> std::io::Result<()> {
+        let counts = report.counts;
+        let total = counted(counts.total(), "leaf", "leaves");
+        let read = out::size(report.read_bytes);
+        let path = |path: &Path| printable(&path.to_string_lossy()).into_owned();
+        writeln!(out, "A  {}\nB  {}", path(&report.a), path(&report.b))?;
+        match (report.is_equal(), counts.of(LeafStatus::Within)) {
+            (true, 0) => writeln!(out, "{}: {total}, {read} read", out::tint(Tint::Good, "the same"))?,
+            (true, within) => writeln!(
+                out,
+                "{}: {total}, {within} of them not to the bit, {read} read",
+                out::tint(Tint::Good, "the same within the tolerance")
+            )?,
+            (false, _) => {
+                let different = counts.different();
+                let differences = report.differences();
+                writeln!(
+                    out,
+                    "{}: {different} of {total} ({differences}), {read} read",
+                    out::tint(Tint::Bad, "different")
+                )?;
+            }
+        }
+        let worst = report.worst_first();
+        let shown: Vec<&LeafDiff> = match self.all {
+            true => worst,
+            false => {
+                let differ = worst.into_iter().filter(|leaf| leaf.status != LeafStatus::Equal);
+                differ.take(SHOWN_MAX).collect()
+            }
+        };
+        if !shown.is_empty() {
+            table(&shown).print(out, "", COLUMNS)?;
+        }
+        let left = counts.different() + counts.of(LeafStatus::Within);
+        if !self.all && left > SHOWN_MAX as u64 {
+            writeln!(out, "and {} more; --all lists them", left - SHOWN_MAX as u64)?;
+        }
+        out.flush()?;
+        let containers = report.containers.iter().take(SHOWN_MAX);
+        containers.for_each(|container| out::warn(&format!("note: {}", container_text(container))));
+        if report.containers.len() > SHOWN_MAX {
+            out::warn(&format!("note: and {} more containers", report.containers.len() - SHOWN_MAX));
+        }
+        if report.other_kind_count > 0 {
+            let leaves = counted(report.other_kind_count, "leaf is", "leaves are");
+            out::warn(&format!("note: {leaves} of another kind in B; --check-types makes that a difference"));
+        }
+        Ok(())
+    }
+}
+
+const COLUMNS: [Align; 9] = {
+    use Align::{Left, Right};
+    [Left, Left, Left, Left, Right, Right, Right, Right, Right]
+};
+
+fn table(leaves: &[&LeafDiff]) -> Table<9> {
+    let mut table = Table::new();
+    table.titles([
+        "STATUS", "KEY PATH", "DTYPE", "SHAPE", "DIFFER", "MAX ABS", "MAX REL", "MAX ULP", "COSINE",
+    ]);
+    for leaf in leaves {
+        let tint = match leaf.status {
+            LeafStatus::Equal => Tint::Good,
+            LeafStatus::Within => Tint::Note,
+            _ => Tint::Bad,
+        };
+        table.tinted(tint, leaf.status.name());
+        table.cell(&leaf.path);
+        table.cell(both(leaf, |info| dtype_text(info).into_owned()));
+        table.cell(both(leaf, |info| info.shape.to_string()));
+        let Some(distance) = &leaf.distance else {
+            (0..5).for_each(|_| table.cell("-"));
+            continue;
+        };
+        table.cell(format_args!("{} of {}", distance.differing_count(), distance.count()));
+        table.cell(or_none(distance.max_abs().map(number)));
+        table.cell(or_none(distance.max_relative().map(number)));
+        table.cell(or_none(distance.max_ulp()));
+        table.cell(or_none(distance.cosine().map(|cosine| format!("{cosine:.6}"))));
+    }
+    table
+}
+
+/// What both sides have, said once if it is the same.
+fn both(leaf: &LeafDiff, text: impl Fn(&LeafInfo) -> String) -> String {
+    let texts: Vec<String> = [&leaf.a, &leaf.b].into_iter().flatten().map(text).collect();
+    match texts.as_slice() {
+        [a, b] if a == b => a.clone(),
+        texts => texts.join(" / "),
+    }
+}
+
+fn number(value: f64) -> String {
+    if value == 0.0 { "0".to_owned() } else { format!("{value:.2e}") }
+}
+
+fn or_none(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn container_text(container: &ContainerDiff) -> String {
+    let kind = |kind: &Option<String>| kind.as_deref().unwrap_or("nothing").to_owned();
+    format!("{} is {} in A and {} in B", container.path, kind(&container.a), kind(&container.b))
+}
+
+fn as_json(report: &DiffReport) -> Value {
+    let counts: Map<String, Value> = LeafStatus::ALL
+        .into_iter()
+        .map(|status| (status.name().to_owned(), report.counts.of(status).into()))
+        .collect();
+    let containers = report.containers.iter();
+    let findings = report.findings.iter().map(|finding| {
+        let mut error = exit::error_json(&finding.error);
+        if let Some(members) = error.as_object_mut() {
+            members.insert("side".to_owned(), finding.side.name().into());
+        }
+        error
+    });
+    json!({
+        "a": report.a.to_string_lossy(),
+        "b": report.b.to_string_lossy(),
+        "equal": report.is_equal(),
+        "leaf_count": report.counts.total(),
+        "different_count": report.counts.different(),
+        "counts": counts,
+        "read_bytes": report.read_bytes,
+        "leaves": report.worst_first().into_iter().map(leaf_json).collect::<Vec<_>>(),
+        "containers": containers
+            .map(|one| json!({ "key_path": one.path.to_string(), "a": one.a, "b": one.b }))
+            .collect::<Vec<_>>(),
+        "other_kind_count": report.other_kind_count,
+        "findings": findings.collect::<Vec<_>>(),
+    })
+}
+
+fn leaf_json(leaf: &LeafDiff) -> Value {
+    let form = |info: &LeafInfo| json!({ "kind": info.kind.name(), "dtype": dtype_text(info), "shape": info.shape.dims() });
+    json!({
+        "key_path": leaf.path.to_string(),
+        "keys": leaf.path.keys().iter().map(key_json).collect::<Vec<_>>(),
+        "status": leaf.status.name(),
+        "a": leaf.a.as_ref().map(form),
+        "b": leaf.b.as_ref().map(form),
+        "same_file": leaf.is_same_file,
+        "distance": leaf.distance.as_ref().map(|distance| distance_json(leaf, distance)),
+    })
+}
+
+fn distance_json(leaf: &LeafDiff, distance: &Distance) -> Value {
+    let is_complex =
+        [&leaf.a, &leaf.b].into_iter().flatten().any(|info| info.dtype.class() == DtypeClass::Complex);
+    let value = |[re, im]: [f64; 2]| match is_complex {
+        true => json!([float_json(re), float_json(im)]),
+        false => float_json(re),
+    };
+    let worst = leaf.worst();
+    json!({
+        "element_count": distance.count(),
+        "differing_count": distance.differing_count(),
+        "outside_count": distance.outside_count(),
+        "incomparable_count": distance.incomparable_count(),
+        "nan_counts": distance.nan_counts(),
+        "infinity_counts": distance.infinity_counts(),
+        "max_abs": distance.max_abs().map(float_json),
+        "max_relative": distance.max_relative().map(float_json),
+        "max_ulp": distance.max_ulp(),
+        "cosine": distance.cosine(),
+        "worst_index": worst.as_ref().map(|(index, _)| index),
+        "worst_values": worst.as_ref().map(|(_, worst)| worst.values.map(value)),
+    })
+}
+
+/// What JSON lacks, as the strings that `cat` has for it.
+fn float_json(value: f64) -> Value {
+    match value {
+        value if value.is_nan() => "NaN".into(),
+        f64::INFINITY => "Infinity".into(),
+        f64::NEG_INFINITY => "-Infinity".into(),
+        value => value.into(),
+    }
+}

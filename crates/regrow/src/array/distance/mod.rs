@@ -1,0 +1,460 @@
+//! How far two arrays are apart: in bits, in values, in angle.
+//!
+//! The arrays come piece by piece, in any order and on any number of threads: [`Distance::update`] takes two pieces,
+//! [`Distance::merge`] puts two halves together. A block whose bytes are the same is only counted and squared; of the
+//! others each pair of elements is looked at as float64.
+//!
+//! | pair of elements | differs | distance |
+//! |---|---|---|
+//! | the same bits, NaN too | no | 0 |
+//! | `0.0` and `-0.0` | in bits | 0 |
+//! | two NaNs of different bits | in bits | none, and none is missed |
+//! | NaN and a number, an infinity and anything else | yes | none: [`incomparable`](Distance::incomparable_count) |
+//! | two finite numbers | as their bits | `abs(a - b)`; relative to `abs(b)`, where that is not 0 |
+//!
+//! Elements of two dtypes have no bits in common: they differ where their values, as float64, do.
+
+mod ulp;
+
+use super::{Dtype, DtypeClass, cast_bytes};
+use crate::error::{Error, Result};
+use ulp::Steps;
+
+/// Elements that are looked at at a time, on the stack.
+const BLOCK: usize = 512;
+
+/// Sums that are kept side by side, so that the processor adds several at once.
+const LANES: usize = 8;
+
+/// How far elements may be apart without counting as different.
+///
+/// With none of the three, bits have to be the same. Otherwise an element is inside where any of them allows it:
+/// `abs(a - b) <= atol + rtol * abs(b)`, as NumPy and PyTorch have it, or at most `max_ulp` values of the dtype from one to
+/// the other. NaN is inside where both are NaN; an infinity only where both are the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tolerance {
+    /// Largest absolute difference.
+    pub atol: Option<f64>,
+    /// Largest difference relative to the second array.
+    pub rtol: Option<f64>,
+    /// Most values of the dtype from one to the other, where both arrays have the same dtype.
+    pub max_ulp: Option<u64>,
+}
+
+impl Tolerance {
+    /// Whether bits have to be the same.
+    pub fn is_exact(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Errs if a bound is none.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for NaN, infinity and negative numbers.
+    pub fn check(&self) -> Result<()> {
+        for (name, bound) in [("atol", self.atol), ("rtol", self.rtol)] {
+            if let Some(bound) = bound.filter(|bound| !bound.is_finite() || *bound < 0.0) {
+                return Err(Error::invalid(format!("{name} is no tolerance"))
+                    .expected("a number of at least 0", bound)
+                    .help("leave it out to have the bits compared"));
+            }
+        }
+        Ok(())
+    }
+
+    fn allows(&self, distance: f64, magnitude: f64, ulp: Option<u64>) -> bool {
+        let is_near = match (self.atol, self.rtol) {
+            (None, None) => false,
+            (atol, rtol) => distance <= atol.unwrap_or(0.0) + rtol.unwrap_or(0.0) * magnitude,
+        };
+        is_near || self.max_ulp.zip(ulp).is_some_and(|(max, ulp)| ulp <= max)
+    }
+}
+
+/// The pair of elements that are farthest apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Worst {
+    /// Its place in C order.
+    pub element: u64,
+    /// Real and imaginary part in both arrays.
+    pub values: [[f64; 2]; 2],
+    distance: f64,
+}
+
+/// How far the elements seen so far are apart.
+///
+/// ```
+/// use regrow::array::{Distance, Dtype, Tolerance};
+/// let bytes = |values: [f32; 2]| values.map(f32::to_le_bytes).concat();
+/// let mut distance = Distance::new(Dtype::Float32, Dtype::Float32, Tolerance::default());
+/// distance.update(0, &bytes([1.0, 2.0]), &bytes([1.0, 2.5]))?;
+/// assert_eq!((distance.differing_count(), distance.max_abs()), (1, Some(0.5)));
+/// assert_eq!(distance.max_relative(), Some(0.2));
+/// # Ok::<(), regrow::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Distance {
+    dtypes: [Dtype; 2],
+    tolerance: Tolerance,
+    count: u64,
+    differing_count: u64,
+    outside_count: u64,
+    incomparable_count: u64,
+    /// Pairs of two finite numbers: what the distances are of.
+    finite_count: u64,
+    nan_counts: [u64; 2],
+    infinity_counts: [u64; 2],
+    max_abs: f64,
+    max_relative: f64,
+    max_ulp: u64,
+    worst: Option<Worst>,
+    dot: f64,
+    squares: [f64; 2],
+}
+
+impl Distance {
+    /// Nothing seen yet.
+    pub fn new(a: Dtype, b: Dtype, tolerance: Tolerance) -> Self {
+        Self {
+            dtypes: [a, b],
+            tolerance,
+            count: 0,
+            differing_count: 0,
+            outside_count: 0,
+            incomparable_count: 0,
+            finite_count: 0,
+            nan_counts: [0; 2],
+            infinity_counts: [0; 2],
+            max_abs: 0.0,
+            max_relative: 0.0,
+            max_ulp: 0,
+            worst: None,
+            dot: 0.0,
+            squares: [0.0; 2],
+        }
+    }
+
+    /// Adds a piece of both arrays, little endian, whose first element is number `first` of the array.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the pieces are no whole elements, or not as many of one as of the other.
+    pub fn update(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
+        let sizes = self.dtypes.map(Dtype::size_bytes);
+        let counts = [a.len() / sizes[0], b.len() / sizes[1]];
+        if counts[0] != counts[1] || a.len() != counts[0] * sizes[0] || b.len() != counts[1] * sizes[1] {
+            return Err(Error::invalid("pieces of two arrays have not the same number of elements")
+                .expected(format_args!("{} of {}", counts[0], self.dtypes[0]), counts[1]));
+        }
+        let is_complex = self.dtypes.map(Dtype::class).contains(&DtypeClass::Complex);
+        let blocks = a.chunks(BLOCK * sizes[0]).zip(b.chunks(BLOCK * sizes[1]));
+        for (number, (a, b)) in blocks.enumerate() {
+            let first = first + (number * BLOCK) as u64;
+            match is_complex {
+                true => self.add_block::<2>(first, a, b)?,
+                false => self.add_block::<1>(first, a, b)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what another part of the same arrays came to.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is of other dtypes or under another tolerance.
+    pub fn merge(&mut self, other: &Self) -> Result<()> {
+        if self.dtypes != other.dtypes || self.tolerance != other.tolerance {
+            return Err(Error::invalid("distances of different arrays cannot be put together"));
+        }
+        self.count += other.count;
+        self.differing_count += other.differing_count;
+        self.outside_count += other.outside_count;
+        self.incomparable_count += other.incomparable_count;
+        self.finite_count += other.finite_count;
+        for side in 0..2 {
+            self.nan_counts[side] += other.nan_counts[side];
+            self.infinity_counts[side] += other.infinity_counts[side];
+            self.squares[side] += other.squares[side];
+        }
+        self.max_abs = self.max_abs.max(other.max_abs);
+        self.max_relative = self.max_relative.max(other.max_relative);
+        self.max_ulp = self.max_ulp.max(other.max_ulp);
+        self.dot += other.dot;
+        if let Some(worst) = other.worst {
+            self.consider(worst);
+        }
+        Ok(())
+    }
+
+    /// Pairs of elements seen.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Pairs whose bits differ; of two dtypes, whose values do.
+    pub fn differing_count(&self) -> u64 {
+        self.differing_count
+    }
+
+    /// Pairs that differ, and that the tolerance does not allow.
+    pub fn outside_count(&self) -> u64 {
+        self.outside_count
+    }
+
+    /// Pairs without a distance: one is NaN and the other is not, or one is infinite and the other is something else.
+    pub fn incomparable_count(&self) -> u64 {
+        self.incomparable_count
+    }
+
+    /// Elements of each array that are NaN; complex ones if a part is.
+    pub fn nan_counts(&self) -> [u64; 2] {
+        self.nan_counts
+    }
+
+    /// Elements of each array that are infinite; complex ones if a part is, and none is NaN.
+    pub fn infinity_counts(&self) -> [u64; 2] {
+        self.infinity_counts
+    }
+
+    /// The largest `abs(a - b)` of two finite elements; `None` if there are none. Integers are subtracted exactly.
+    pub fn max_abs(&self) -> Option<f64> {
+        (self.finite_count > 0).then_some(self.max_abs)
+    }
+
+    /// The largest `abs(a - b) / abs(b)` of two finite elements of which `b` is not 0; as [`max_abs`](Self::max_abs).
+    pub fn max_relative(&self) -> Option<f64> {
+        (self.finite_count > 0).then_some(self.max_relative)
+    }
+
+    /// Most values of the dtype that lie from one finite element to the other; `None` also for two dtypes.
+    pub fn max_ulp(&self) -> Option<u64> {
+        (self.finite_count > 0 && self.is_of_one_dtype()).then_some(self.max_ulp)
+    }
+
+    /// The cosine of the angle between the arrays as vectors, over pairs of finite elements; `None` where one of them is
+    /// zero, or its length is beyond a float64.
+    pub fn cosine(&self) -> Option<f64> {
+        let lengths = self.squares[0].sqrt() * self.squares[1].sqrt();
+        let cosine = self.dot / lengths;
+        (lengths > 0.0 && lengths.is_finite() && cosine.is_finite()).then(|| cosine.clamp(-1.0, 1.0))
+    }
+
+    /// The pair that differs most: one without a distance, if there is one; the first of several.
+    pub fn worst(&self) -> Option<Worst> {
+        self.worst
+    }
+
+    fn is_of_one_dtype(&self) -> bool {
+        self.dtypes[0] == self.dtypes[1]
+    }
+
+    /// `P` is 2 for complex numbers, else 1.
+    fn add_block<const P: usize>(&mut self, first: u64, a: &[u8], b: &[u8]) -> Result<()> {
+        let mut memory = [[0; BLOCK * 16]; 2];
+        let [of_a, of_b] = &mut memory;
+        let of_a = values::<P>(a, self.dtypes[0], of_a)?;
+        if self.is_of_one_dtype() && a == b {
+            self.add_same(of_a);
+            return Ok(());
+        }
+        let of_b = values::<P>(b, self.dtypes[1], of_b)?;
+        let mut steps = [Steps::default(); BLOCK];
+        if self.is_of_one_dtype() {
+            ulp::compare(self.dtypes[0], a, b, &mut steps);
+        }
+        for ((place, (&a, &b)), steps) in of_a.iter().zip(of_b).enumerate().zip(&steps) {
+            self.add_pair(first + place as u64, a.map(f64::from_le_bytes), b.map(f64::from_le_bytes), *steps);
+        }
+        self.count += of_a.len() as u64;
+        Ok(())
+    }
+
+    /// A block that is the same in both arrays.
+    fn add_same<const P: usize>(&mut self, values: &[[[u8; 8]; P]]) {
+        let mut sums = [0.0; LANES];
+        let (mut nan_count, mut finite_count) = (0, 0);
+        for values in values.chunks(LANES) {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                let value = value.map(f64::from_le_bytes);
+                let is_finite = value.iter().all(|part| part.is_finite());
+                nan_count += u64::from(value.iter().any(|part| part.is_nan()));
+                finite_count += u64::from(is_finite);
+                *sum += if is_finite { value.iter().map(|part| part * part).sum() } else { 0.0 };
+            }
+        }
+        let count = values.len() as u64;
+        let sum: f64 = sums.iter().sum();
+        self.count += count;
+        self.finite_count += finite_count;
+        self.dot += sum;
+        for side in 0..2 {
+            self.nan_counts[side] += nan_count;
+            self.infinity_counts[side] += count - nan_count - finite_count;
+            self.squares[side] += sum;
+        }
+    }
+
+    fn add_pair<const P: usize>(&mut self, element: u64, a: [f64; P], b: [f64; P], steps: Steps) {
+        let is_nan = [a, b].map(|value| value.iter().any(|part| part.is_nan()));
+        let is_finite = [a, b].map(|value| value.iter().all(|part| part.is_finite()));
+        for side in 0..2 {
+            self.nan_counts[side] += u64::from(is_nan[side]);
+            self.infinity_counts[side] += u64::from(!is_nan[side] && !is_finite[side]);
+        }
+        let is_of_one_dtype = self.is_of_one_dtype();
+        let (distance, is_allowed) = if is_finite == [true; 2] {
+            let distance = match self.dtypes[0] {
+                // Beyond 2^53 a float64 has not every integer.
+                Dtype::Int64 | Dtype::UInt64 if is_of_one_dtype => steps.ulp as f64,
+                _ => magnitude::<P>(std::array::from_fn(|part| a[part] - b[part])),
+            };
+            let of_b = magnitude(b);
+            self.finite_count += 1;
+            self.max_abs = self.max_abs.max(distance);
+            if of_b > 0.0 {
+                self.max_relative = self.max_relative.max(distance / of_b);
+            }
+            self.max_ulp = self.max_ulp.max(steps.ulp);
+            for part in 0..P {
+                self.dot += a[part] * b[part];
+                self.squares[0] += a[part] * a[part];
+                self.squares[1] += b[part] * b[part];
+            }
+            let ulp = is_of_one_dtype.then_some(steps.ulp);
+            (distance, self.tolerance.allows(distance, of_b, ulp))
+        } else {
+            let is_same = is_nan == [true; 2] || is_nan == [false; 2] && a == b;
+            self.incomparable_count += u64::from(!is_same);
+            (if is_same { 0.0 } else { f64::INFINITY }, is_same)
+        };
+        let differs = if is_of_one_dtype { steps.differs } else { a != b && is_nan != [true; 2] };
+        if differs {
+            self.differing_count += 1;
+            self.outside_count += u64::from(self.tolerance.is_exact() || !is_allowed);
+            let both = |value: [f64; P]| [value[0], if P == 2 { value[P - 1] } else { 0.0 }];
+            self.consider(Worst { element, values: [both(a), both(b)], distance });
+        }
+    }
+
+    fn consider(&mut self, worst: Worst) {
+        let is_worse = self.worst.is_none_or(|known| {
+            worst.distance > known.distance
+                || worst.distance == known.distance && worst.element < known.element
+        });
+        if is_worse {
+            self.worst = Some(worst);
+        }
+    }
+}
+
+/// Elements as one or two float64 each.
+fn values<'m, const P: usize>(
+    bytes: &[u8],
+    dtype: Dtype,
+    memory: &'m mut [u8; BLOCK * 16],
+) -> Result<&'m [[[u8; 8]; P]]> {
+    let wide = if P == 2 { Dtype::Complex128 } else { Dtype::Float64 };
+    let memory = memory.get_mut(..bytes.len() / dtype.size_bytes() * 8 * P).unwrap_or_default();
+    cast_bytes(bytes, dtype, wide, memory)?;
+    Ok(memory.as_chunks::<8>().0.as_chunks::<P>().0)
+}
+
+fn magnitude<const P: usize>(value: [f64; P]) -> f64 {
+    if P == 2 { value[0].hypot(value[P - 1]) } else { value[0].abs() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(tolerance: Tolerance, a: &[f64], b: &[f64]) -> Distance {
+        let bytes = |values: &[f64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        let mut distance = Distance::new(Dtype::Float64, Dtype::Float64, tolerance);
+        distance.update(0, &bytes(a), &bytes(b)).unwrap();
+        distance
+    }
+
+    #[test]
+    fn what_is_no_number_is_counted_and_has_no_distance() {
+        let nan = f64::from_bits(f64::NAN.to_bits() ^ 1);
+        let a = [f64::NAN, f64::NAN, f64::NAN, f64::INFINITY, f64::INFINITY, 0.0, 3.0];
+        let b = [f64::NAN, nan, 1.0, f64::INFINITY, f64::NEG_INFINITY, -0.0, 4.0];
+        let distance = of(Tolerance::default(), &a, &b);
+        assert_eq!((distance.count(), distance.differing_count(), distance.outside_count()), (7, 5, 5));
+        assert_eq!(distance.incomparable_count(), 2);
+        assert_eq!((distance.nan_counts(), distance.infinity_counts()), ([3, 2], [2, 2]));
+        assert_eq!((distance.max_abs(), distance.max_relative()), (Some(1.0), Some(0.25)));
+        assert_eq!(distance.worst().unwrap().element, 2);
+        let near = of(Tolerance { atol: Some(1.0), ..Tolerance::default() }, &a, &b);
+        assert_eq!((near.differing_count(), near.outside_count()), (5, 2));
+    }
+
+    #[test]
+    fn each_tolerance_allows_by_itself() {
+        let (a, b) = ([100.0, 1e-9, 1.0_f64.next_up()], [101.0, 0.0, 1.0]);
+        let outside = |atol, rtol, max_ulp| of(Tolerance { atol, rtol, max_ulp }, &a, &b).outside_count();
+        assert_eq!(outside(None, None, None), 3);
+        assert_eq!(outside(Some(0.0), None, None), 3);
+        assert_eq!(outside(None, Some(0.01), None), 1);
+        assert_eq!(outside(Some(1e-9), None, None), 1);
+        assert_eq!(outside(Some(1e-9), Some(0.01), None), 0);
+        assert_eq!(outside(None, None, Some(1)), 2);
+        assert_eq!(outside(Some(1e-9), None, Some(0)), 1);
+        assert!(Tolerance { rtol: Some(-1.0), ..Tolerance::default() }.check().is_err());
+        assert!(Tolerance { atol: Some(f64::NAN), ..Tolerance::default() }.check().is_err());
+    }
+
+    #[test]
+    fn long_integers_are_subtracted_exactly() {
+        let mut distance = Distance::new(Dtype::Int64, Dtype::Int64, Tolerance::default());
+        let (a, b) = ((1_i64 << 60) + 1, 1_i64 << 60);
+        distance.update(0, &a.to_le_bytes(), &b.to_le_bytes()).unwrap();
+        assert_eq!((distance.max_abs(), distance.max_ulp()), (Some(1.0), Some(1)));
+    }
+
+    #[test]
+    fn two_dtypes_are_compared_by_value() {
+        let mut distance = Distance::new(Dtype::Int8, Dtype::Complex64, Tolerance::default());
+        let complex = [1.0_f32, 0.0, 2.0, 1.0].map(f32::to_le_bytes).concat();
+        distance.update(0, &[1, 2], &complex).unwrap();
+        assert_eq!(
+            (distance.differing_count(), distance.max_abs(), distance.max_ulp()),
+            (1, Some(1.0), None)
+        );
+        assert!(distance.update(0, &[1], &complex).is_err());
+        assert!(distance.merge(&Distance::new(Dtype::Int8, Dtype::Int8, Tolerance::default())).is_err());
+    }
+
+    #[test]
+    fn lengths_that_no_float_holds_have_no_angle() {
+        assert_eq!(of(Tolerance::default(), &[0.0], &[1.0]).cosine(), None);
+        assert_eq!(of(Tolerance::default(), &[1e200], &[1e200]).cosine(), None);
+        assert_eq!(of(Tolerance::default(), &[1e200], &[1.0]).cosine(), None);
+        assert_eq!(of(Tolerance::default(), &[1.0, 0.0], &[0.0, 1.0]).cosine(), Some(0.0));
+        assert_eq!(of(Tolerance::default(), &[], &[]).max_abs(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_in_any_order_give_what_the_whole_gives(
+            mut pairs in proptest::collection::vec((0_i8..4, 0_i8..4), 0..1500),
+            same_from in 0_usize..1500,
+            cut in 0_usize..1500,
+        ) {
+            // Long stretches that are the same go another way.
+            pairs.iter_mut().skip(same_from).for_each(|pair| pair.1 = pair.0);
+            let cut = cut.min(pairs.len());
+            let (a, b): (Vec<u8>, Vec<u8>) = pairs.iter().map(|pair| (pair.0 as u8, pair.1 as u8)).unzip();
+            let part = |from: usize, to: usize| {
+                let mut distance = Distance::new(Dtype::Int8, Dtype::Int8, Tolerance { atol: Some(1.0), ..Tolerance::default() });
+                distance.update(from as u64, &a[from..to], &b[from..to]).unwrap();
+                distance
+            };
+            let (mut late, early, whole) = (part(cut, a.len()), part(0, cut), part(0, a.len()));
+            late.merge(&early).unwrap();
+            prop_assert_eq!(&late, &whole);
+            let far = pairs.iter().filter(|(a, b)| a.abs_diff(*b) > 1).count() as u64;
+            prop_assert_eq!(whole.outside_count(), far);
+        }
+    }
+}

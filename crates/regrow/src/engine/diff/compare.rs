@@ -1,0 +1,441 @@
+//! Reading pairs of leaves side by side, a piece at a time.
+//!
+//! A pair becomes one job, or several where it is long and its parts may be read alone. Jobs are handed to threads in the
+//! order in which the first checkpoint lies on disk, small ones in batches.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::super::bands::band_elements;
+use super::judge::{Task, status, task};
+use super::pair::Pairs;
+use super::report::{LeafStatus, Side};
+use super::small::SmallLeaves;
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, DiffOptions};
+use crate::array::{Distance, Dtype, Region, for_each_box};
+use crate::bytes::limits::allocate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::formats::ReaderExt;
+use crate::monitor::Stage;
+use crate::reads::Source;
+use crate::threads::pool;
+use crate::tree::LeafInfo;
+
+/// Bytes of one side that are read at a time.
+const PIECE_LEN_BYTES: u64 = 4 << 20;
+
+/// Longer leaves are cut into jobs of about so many bytes of the first side.
+const JOB_LEN_BYTES: u64 = 32 << 20;
+
+/// Small jobs are handed over so many bytes at a time.
+const BATCH_LEN_BYTES: u64 = 4 << 20;
+
+/// What a leaf costs beside its bytes.
+const LEAF_COST_BYTES: u64 = 4096;
+
+/// Fewest threads: while some wait for the disk, others compare.
+const THREADS_MIN: usize = 4;
+
+/// What came of a pair.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// Known without reading, or of texts.
+    Status(LeafStatus),
+    /// Numbers, and whether they are the same bytes of one file.
+    Numbers { distance: Box<Distance>, is_same_file: bool },
+    /// Bytes of which nothing else is known.
+    Opaque(Box<Distance>),
+    /// It could not be read.
+    Failed(Vec<(Side, Error)>),
+}
+
+/// What came of all pairs.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    /// By the number of the pair; those that are equal and not asked for are not here.
+    pub outcomes: BTreeMap<usize, Outcome>,
+    /// The pairs that are equal and not in `outcomes`.
+    pub equal_count: u64,
+    /// Bytes of both sides that were read, decoded.
+    pub read_bytes: u64,
+}
+
+/// A comparison under way.
+pub(super) struct Comparison<'c> {
+    pub a: &'c Checkpoint,
+    pub b: &'c Checkpoint,
+    pub pairs: &'c Pairs,
+    pub options: &'c DiffOptions,
+}
+
+/// A run of elements of a pair.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    pair: usize,
+    task: Task,
+    first: u64,
+    count: u64,
+    /// Whether it is all of the pair.
+    is_whole: bool,
+    /// Whether both sides are the same bytes of one file.
+    is_same_file: bool,
+    /// Whether one checksum is over all of it, so that it is read to its end.
+    is_sealed: bool,
+    /// Bytes of both sides that are read.
+    len_bytes: u64,
+    cost_bytes: u64,
+}
+
+impl<'c> Comparison<'c> {
+    /// Reads and compares all pairs.
+    ///
+    /// # Errors
+    /// `Cancelled`; `Limit` where there is no memory.
+    pub fn run(&self) -> Result<Outcomes> {
+        let mut order: Vec<usize> = (0..self.pairs.both.len()).collect();
+        let mut ranks = vec![usize::MAX; self.a.tree().len()];
+        for (rank, leaf) in self.a.reader().read_order().into_iter().enumerate() {
+            if let Some(slot) = ranks.get_mut(leaf) {
+                *slot = rank;
+            }
+        }
+        order.sort_by_key(|&pair| self.pairs.both.get(pair).and_then(|(leaf, _)| ranks.get(*leaf)));
+        let jobs = self.jobs(&order);
+        self.options.monitor.expect(jobs.iter().map(|job| job.len_bytes).fold(0, u64::saturating_add));
+        let mut batches: Vec<Vec<Job>> = Vec::new();
+        let mut batch_len_bytes = BATCH_LEN_BYTES;
+        for job in jobs {
+            if batch_len_bytes >= BATCH_LEN_BYTES {
+                batches.push(Vec::new());
+                batch_len_bytes = 0;
+            }
+            batch_len_bytes = batch_len_bytes.saturating_add(job.len_bytes).saturating_add(LEAF_COST_BYTES);
+            if let Some(batch) = batches.last_mut() {
+                batch.push(job);
+            }
+        }
+        let outcomes = Mutex::new(Outcomes::default());
+        let threads = pool::thread_count().max(THREADS_MIN);
+        let budget_bytes = self.options.budget_bytes.unwrap_or(BUDGET_DEFAULT_BYTES);
+        let cost = |batch: &Vec<Job>| {
+            let held =
+                batch.iter().map(|job| job.len_bytes).fold(0, u64::saturating_add).min(BATCH_LEN_BYTES);
+            batch.iter().map(|job| job.cost_bytes).max().unwrap_or(0).saturating_add(held)
+        };
+        pool::for_each_parallel(threads, batches, budget_bytes, cost, |batch| {
+            let mut own = Outcomes::default();
+            let small = self.small(&batch);
+            for job in batch {
+                let Some((pair, a, b)) = self.pair(job.pair) else { continue };
+                let outcome = self.outcome(&job, pair, a, b, &small)?;
+                own.read_bytes += job.len_bytes;
+                own.add(job.pair, outcome, |outcome| self.is_dull(&job, outcome, a, b))?;
+            }
+            let mut all = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+            all.equal_count += own.equal_count;
+            all.read_bytes += own.read_bytes;
+            own.outcomes.into_iter().try_for_each(|(pair, outcome)| all.add(pair, outcome, |_| false))
+        })?;
+        let mut outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !self.options.list_equal {
+            let before = outcomes.outcomes.len();
+            outcomes.outcomes.retain(|&pair, outcome| {
+                self.pair(pair).is_none_or(|(_, a, b)| self.status(outcome, a, b) != LeafStatus::Equal)
+            });
+            outcomes.equal_count += (before - outcomes.outcomes.len()) as u64;
+        }
+        Ok(outcomes)
+    }
+
+    fn pair(&self, pair: usize) -> Option<((usize, usize), &'c LeafInfo, &'c LeafInfo)> {
+        let &(a, b) = self.pairs.both.get(pair)?;
+        Some(((a, b), self.a.tree().leaves().get(a)?, self.b.tree().leaves().get(b)?))
+    }
+
+    /// The status of a pair by what came of it.
+    pub fn status(&self, outcome: &Outcome, a: &LeafInfo, b: &LeafInfo) -> LeafStatus {
+        match outcome {
+            Outcome::Status(LeafStatus::Equal) => status(a, b, (0, 0), self.options),
+            Outcome::Status(known) => *known,
+            Outcome::Failed(_) => LeafStatus::Unread,
+            Outcome::Numbers { distance, .. } => {
+                status(a, b, (distance.differing_count(), distance.outside_count()), self.options)
+            }
+            Outcome::Opaque(distance) => {
+                status(a, b, (distance.differing_count(), distance.differing_count()), self.options)
+            }
+        }
+    }
+
+    /// Whether a pair is the same, and nobody asks for more.
+    fn is_dull(&self, job: &Job, outcome: &Outcome, a: &LeafInfo, b: &LeafInfo) -> bool {
+        job.is_whole && !self.options.list_equal && self.status(outcome, a, b) == LeafStatus::Equal
+    }
+
+    /// What is small of the leaves of both sides.
+    fn small(&self, batch: &[Job]) -> [SmallLeaves; 2] {
+        let read = |job: &&Job| matches!(job.task, Task::Numbers | Task::Opaque) && job.len_bytes > 0;
+        let leaves = |job: &Job| self.pairs.both.get(job.pair).copied();
+        let of_a = batch.iter().filter(read).filter_map(leaves).map(|(a, _)| a);
+        let of_b =
+            batch.iter().filter(read).filter(|job| !job.is_same_file).filter_map(leaves).map(|(_, b)| b);
+        [SmallLeaves::read(self.a, of_a), SmallLeaves::read(self.b, of_b)]
+    }
+
+    fn jobs(&self, order: &[usize]) -> Vec<Job> {
+        let mut jobs = Vec::with_capacity(order.len());
+        for &number in order {
+            let Some((leaves, a, b)) = self.pair(number) else { continue };
+            let task = task(a, b);
+            let mut job = Job {
+                pair: number,
+                task,
+                first: 0,
+                count: 0,
+                is_whole: true,
+                is_same_file: false,
+                is_sealed: false,
+                len_bytes: 0,
+                cost_bytes: 0,
+            };
+            if !matches!(task, Task::Numbers | Task::Opaque) {
+                if task == Task::Texts {
+                    job.len_bytes = a.len_bytes().saturating_add(b.len_bytes());
+                }
+                jobs.push(job);
+                continue;
+            }
+            job.is_same_file = self.is_same_file(leaves, a, b);
+            job.is_sealed = self.is_sealed(leaves);
+            let total = a.shape.len_elements();
+            let per_element = match (job.is_same_file, self.options.equality_only) {
+                (true, true) => 0,
+                (true, false) => a.dtype.size_bytes(),
+                (false, _) => a.dtype.size_bytes() + b.dtype.size_bytes(),
+            } as u64;
+            let step = piece_elements(a, b);
+            let working = working_len_bytes(self.a, leaves.0, a, step)
+                .saturating_add(working_len_bytes(self.b, leaves.1, b, step));
+            job.cost_bytes = working.saturating_add(step.saturating_mul(per_element));
+            let job_elements = match job.is_sealed {
+                // Its checksum is checked while it is read front to back.
+                true => total.max(1),
+                false => step.saturating_mul((JOB_LEN_BYTES / PIECE_LEN_BYTES).max(1)),
+            };
+            loop {
+                job.count = job_elements.min(total - job.first);
+                job.is_whole = job.count == total;
+                job.len_bytes = job.count.saturating_mul(per_element);
+                jobs.push(job);
+                job.first += job.count;
+                if job.first >= total {
+                    break;
+                }
+            }
+        }
+        jobs
+    }
+
+    fn is_sealed(&self, leaves: (usize, usize)) -> bool {
+        [(self.a, leaves.0), (self.b, leaves.1)].into_iter().any(|(checkpoint, leaf)| {
+            matches!(checkpoint.reader().source(leaf), Ok(Source::Coded(coded)) if coded.seal.is_some())
+        })
+    }
+
+    /// Whether both are the same bytes of one file.
+    fn is_same_file(&self, leaves: (usize, usize), a: &LeafInfo, b: &LeafInfo) -> bool {
+        if a.dtype != b.dtype {
+            return false;
+        }
+        match (self.a.reader().source(leaves.0), self.b.reader().source(leaves.1)) {
+            (Ok(Source::Raw(a)), Ok(Source::Raw(b))) => {
+                (a.offset_bytes, a.len_bytes) == (b.offset_bytes, b.len_bytes)
+                    && a.blob.identity().is_some_and(|identity| Some(identity) == b.blob.identity())
+            }
+            _ => false,
+        }
+    }
+
+    fn outcome(
+        &self,
+        job: &Job,
+        leaves: (usize, usize),
+        a: &LeafInfo,
+        b: &LeafInfo,
+        small: &[SmallLeaves; 2],
+    ) -> Result<Outcome> {
+        let failed = |errors: Vec<(Side, Error)>| -> Result<Outcome> {
+            let named = |(side, error): (Side, Error)| {
+                let (checkpoint, leaf) = match side {
+                    Side::A => (self.a, leaves.0),
+                    Side::B => (self.b, leaves.1),
+                };
+                match error.kind() {
+                    ErrorKind::Cancelled => Err(error),
+                    _ => Ok((side, error.at_leaf(&checkpoint.key_path(leaf)?))),
+                }
+            };
+            errors.into_iter().map(named).collect::<Result<_>>().map(Outcome::Failed)
+        };
+        match job.task {
+            Task::Known(known) => Ok(Outcome::Status(known)),
+            Task::Unknown => {
+                let unread = |checkpoint: &Checkpoint, leaf| match checkpoint.reader().check_unknown(leaf) {
+                    Err(error) => error,
+                    Ok(()) => Error::unsupported("only the program that wrote this leaf can read it"),
+                };
+                failed(vec![(Side::A, unread(self.a, leaves.0)), (Side::B, unread(self.b, leaves.1))])
+            }
+            Task::Texts => {
+                let texts = (self.a.reader().read_text(leaves.0), self.b.reader().read_text(leaves.1));
+                self.options.monitor.done(Stage::Read, job.len_bytes)?;
+                match texts {
+                    (Ok(a), Ok(b)) if a == b => Ok(Outcome::Status(LeafStatus::Equal)),
+                    (Ok(_), Ok(_)) => Ok(Outcome::Status(LeafStatus::Values)),
+                    (a, b) => failed(errors(a.err(), b.err())),
+                }
+            }
+            Task::Numbers | Task::Opaque => match self.distance(job, leaves, a, b, small)? {
+                Err(errors) => failed(errors),
+                Ok(distance) if job.task == Task::Opaque => Ok(Outcome::Opaque(Box::new(distance))),
+                Ok(distance) => {
+                    Ok(Outcome::Numbers { distance: Box::new(distance), is_same_file: job.is_same_file })
+                }
+            },
+        }
+    }
+
+    /// Reads the elements of a job on both sides, and compares them; or what kept a side from being read.
+    fn distance(
+        &self,
+        job: &Job,
+        leaves: (usize, usize),
+        a: &LeafInfo,
+        b: &LeafInfo,
+        small: &[SmallLeaves; 2],
+    ) -> Result<std::result::Result<Distance, Vec<(Side, Error)>>> {
+        let mut distance = Distance::new(a.dtype, b.dtype, self.options.tolerance);
+        if job.is_same_file && self.options.equality_only {
+            return Ok(Ok(distance));
+        }
+        let step = piece_elements(a, b).min(job.count);
+        let [small_a, small_b] = [small[0].get(leaves.0), small[1].get(leaves.1)];
+        let buffer = |dtype: Dtype, is_needed: bool| match is_needed {
+            true => allocate(step.saturating_mul(dtype.size_bytes() as u64)),
+            false => Ok(Vec::new()),
+        };
+        let mut of_a = buffer(a.dtype, small_a.is_none())?;
+        let mut of_b = buffer(b.dtype, small_b.is_none() && !job.is_same_file)?;
+        let (mut first, end) = (job.first, job.first + job.count);
+        let mut told_bytes = 0;
+        loop {
+            self.options.monitor.check()?;
+            let run = (first, step.min(end - first));
+            // Small leaves are one piece.
+            let piece_a = match small_a {
+                Some(bytes) => Ok(bytes),
+                None => read(self.a, leaves.0, a, run, &mut of_a),
+            };
+            let piece_b = match small_b {
+                _ if job.is_same_file => Ok(&[][..]),
+                Some(bytes) => Ok(bytes),
+                None => read(self.b, leaves.1, b, run, &mut of_b),
+            };
+            let (piece_a, piece_b) = match (piece_a, piece_b) {
+                (Ok(a), Ok(b)) => (a, b),
+                (a, b) => {
+                    self.options.monitor.done(Stage::Read, job.len_bytes - told_bytes)?;
+                    return Ok(Err(errors(a.err(), b.err())));
+                }
+            };
+            let read_bytes = (piece_a.len() + piece_b.len()) as u64;
+            let piece_b = if job.is_same_file { piece_a } else { piece_b };
+            // Where only equality is asked for, nobody wants to know anything of bytes that are the same.
+            if !self.options.equality_only || a.dtype != b.dtype || piece_a != piece_b {
+                distance.update(first, piece_a, piece_b)?;
+            }
+            self.options.monitor.done(Stage::Read, read_bytes)?;
+            told_bytes += read_bytes;
+            first += run.1;
+            if first >= end {
+                return Ok(Ok(distance));
+            }
+            if self.options.equality_only && distance.differing_count() > 0 && !job.is_sealed {
+                self.options.monitor.advance(job.len_bytes - told_bytes)?;
+                return Ok(Ok(distance));
+            }
+        }
+    }
+}
+
+impl Outcomes {
+    fn add(&mut self, pair: usize, outcome: Outcome, is_dull: impl Fn(&Outcome) -> bool) -> Result<()> {
+        if is_dull(&outcome) {
+            self.equal_count += 1;
+            return Ok(());
+        }
+        match (self.outcomes.get_mut(&pair), outcome) {
+            (None, outcome) => drop(self.outcomes.insert(pair, outcome)),
+            (Some(Outcome::Failed(known)), Outcome::Failed(more)) => {
+                // The first of each side is enough: the next part of the leaf fails for the same reason.
+                for (side, error) in more {
+                    if !known.iter().any(|(other, _)| *other == side) {
+                        known.push((side, error));
+                    }
+                }
+            }
+            (Some(Outcome::Failed(_)), _) => {}
+            (Some(known), Outcome::Failed(errors)) => *known = Outcome::Failed(errors),
+            (
+                Some(Outcome::Numbers { distance, .. } | Outcome::Opaque(distance)),
+                Outcome::Numbers { distance: more, .. } | Outcome::Opaque(more),
+            ) => distance.merge(&more)?,
+            (Some(_), _) => return Err(Error::invalid("parts of one leaf were compared in two ways")),
+        }
+        Ok(())
+    }
+}
+
+fn errors(a: Option<Error>, b: Option<Error>) -> Vec<(Side, Error)> {
+    let a = a.map(|error| (Side::A, error));
+    a.into_iter().chain(b.map(|error| (Side::B, error))).collect()
+}
+
+/// Elements of a piece: whole rows of the larger chunks.
+fn piece_elements(a: &LeafInfo, b: &LeafInfo) -> u64 {
+    band_elements(a, PIECE_LEN_BYTES).max(band_elements(b, PIECE_LEN_BYTES))
+}
+
+/// Memory that the layout takes to decode a piece.
+fn working_len_bytes(checkpoint: &Checkpoint, leaf: usize, info: &LeafInfo, piece_elements: u64) -> u64 {
+    let working = match checkpoint.reader().source(leaf) {
+        Ok(Source::Memory(_)) => return 0,
+        Ok(Source::Raw(extent)) if extent.checks.is_some() => return PIECE_LEN_BYTES,
+        Ok(Source::Raw(extent)) => extent.working_len_bytes,
+        Ok(Source::Coded(coded)) => coded.working_len_bytes,
+        _ => None,
+    };
+    working.unwrap_or(piece_elements.saturating_mul(info.dtype.size_bytes() as u64))
+}
+
+/// Reads elements of a leaf to the beginning of `out`: there they are.
+fn read<'o>(
+    checkpoint: &Checkpoint,
+    leaf: usize,
+    info: &LeafInfo,
+    (first, count): (u64, u64),
+    out: &'o mut [u8],
+) -> Result<&'o [u8]> {
+    let size = info.dtype.size_bytes() as u64;
+    let out = out.get_mut(..(count * size) as usize).unwrap_or_default();
+    let reader = checkpoint.reader();
+    let mut part = |region: &Region, at: u64, count: u64| {
+        let out = out.get_mut((at * size) as usize..((at + count) * size) as usize).unwrap_or_default();
+        reader.read_region(leaf, region, out)
+    };
+    match info.shape.rank() == 0 || count == info.shape.len_elements() {
+        true => part(&Region::whole(&info.shape), 0, count)?,
+        false => for_each_box(&info.shape, first, count, part)?,
+    }
+    Ok(out)
+}

@@ -1,0 +1,62 @@
+//! What can be said of a pair of leaves before a byte of them is read.
+
+use super::DiffOptions;
+use super::report::LeafStatus;
+use crate::tree::{LeafInfo, LeafKind};
+
+/// What is to be done with a pair of leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Nothing: this is known by now.
+    Known(LeafStatus),
+    /// Both are texts.
+    Texts,
+    /// Both are arrays of one shape; their distances mean something.
+    Numbers,
+    /// The same, of elements that are only bytes to the engine.
+    Opaque,
+    /// Data of somebody else's, that cannot be read.
+    Unknown,
+}
+
+/// What is to be done, by what the metadata say.
+pub(super) fn task(a: &LeafInfo, b: &LeafInfo) -> Task {
+    use LeafKind as K;
+    let other_dtype = |info: &LeafInfo| match &info.kind {
+        K::NumpyOther(dtype) | K::NumpyOtherScalar(dtype) => Some(dtype.clone()),
+        _ => None,
+    };
+    match (&a.kind, &b.kind) {
+        (K::Str, K::Str) => Task::Texts,
+        (K::Placeholder, K::Placeholder) => Task::Known(LeafStatus::Equal),
+        (K::Unknown(name_a), K::Unknown(name_b)) if name_a == name_b => Task::Unknown,
+        _ if !a.kind.is_array() || !b.kind.is_array() => Task::Known(LeafStatus::Kind),
+        _ => match (other_dtype(a), other_dtype(b)) {
+            (None, None) if a.shape != b.shape => Task::Known(LeafStatus::Shape),
+            (None, None) => Task::Numbers,
+            (own, other) if own != other => Task::Known(LeafStatus::Dtype),
+            _ if a.shape != b.shape => Task::Known(LeafStatus::Shape),
+            _ => Task::Opaque,
+        },
+    }
+}
+
+/// The status of a pair whose elements were compared: how many differ, and how many of these the tolerance does not allow.
+pub(super) fn status(
+    a: &LeafInfo,
+    b: &LeafInfo,
+    (differing, outside): (u64, u64),
+    options: &DiffOptions,
+) -> LeafStatus {
+    if outside > 0 {
+        LeafStatus::Values
+    } else if a.dtype != b.dtype && !options.ignore_dtype {
+        LeafStatus::Dtype
+    } else if a.kind != b.kind && options.check_types {
+        LeafStatus::Kind
+    } else if differing > 0 {
+        LeafStatus::Within
+    } else {
+        LeafStatus::Equal
+    }
+}

@@ -1,0 +1,117 @@
+//! Two checkpoints, of any two layouts: which leaves are in one alone, and how far the others are apart.
+//!
+//! ```text
+//! pair      leaves of one key path; containers that differ             metadata alone
+//! judge     kinds, shapes and dtypes: is there anything to read?       metadata alone
+//! compare   pieces of both leaves, side by side, and their distance    a few threads, one byte budget
+//! report    what differs, the verdict, what could not be read
+//! ```
+//!
+//! Leaves are paired by their key paths; where that finds nothing, by the texts of the keys, so that the list of one
+//! layout meets the dict of another with keys `"0"`, `"1"`. The order of keys is no difference.
+//!
+//! A leaf is read in pieces of 4 MiB of both sides, cut where chunks begin, front to back where one checksum is over all of
+//! it; longer ones are shared out among threads. What lies raw in the very same file on both sides (saves with a
+//! [base](super::SaveOptions::base)) is read once. Small raw leaves are read many at a time. A leaf that is damaged on one side is a finding with its file, and the
+//! rest is compared.
+
+mod compare;
+mod gather;
+mod judge;
+mod pair;
+mod report;
+mod small;
+
+use super::retry::Retries;
+use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions};
+use crate::array::Tolerance;
+use crate::error::{Error, Result};
+use crate::location::ToLocation;
+use crate::monitor::{Monitor, Stage};
+use crate::tree::PathPattern;
+use compare::Comparison;
+use pair::Pairs;
+pub use report::{ContainerDiff, DiffCounts, DiffFinding, DiffReport, LeafDiff, LeafStatus, Side};
+
+/// How to compare.
+#[derive(Debug, Clone, Default)]
+pub struct DiffOptions {
+    /// How to open the first checkpoint.
+    pub open_a: OpenOptions,
+    /// How to open the second checkpoint.
+    pub open_b: OpenOptions,
+    /// Only leaves that one of these matches; all if empty. A pattern that matches nothing in both is an error.
+    pub only: Vec<PathPattern>,
+    /// How far elements may be apart without counting as different.
+    pub tolerance: Tolerance,
+    /// Another dtype is no difference: then the values alone count.
+    pub ignore_dtype: bool,
+    /// Another kind of leaf (a NumPy array, a JAX array, a number) and another container (list, tuple, dict) are
+    /// differences. Otherwise they are only told.
+    pub check_types: bool,
+    /// Only find out which leaves differ: reading a leaf ends at its first difference, and there are no distances.
+    pub equality_only: bool,
+    /// Also have the leaves that are the same in the report.
+    pub list_equal: bool,
+    /// Extra memory in bytes; 64 MiB if `None`.
+    pub budget_bytes: Option<u64>,
+    /// Watches the work, and stops it.
+    pub monitor: Monitor,
+}
+
+/// Compares the checkpoints at two paths or URLs, bit by bit.
+///
+/// # Errors
+/// As of [`Checkpoint::diff`], and of [`open`](super::open).
+pub fn diff(a: impl ToLocation, b: impl ToLocation) -> Result<DiffReport> {
+    diff_with(a, b, &DiffOptions::default())
+}
+
+/// As [`diff`], under a tolerance, of steps or items, of some leaves.
+///
+/// # Errors
+/// As [`diff`]. Where one is replaced meanwhile, the comparison begins anew with what took its place.
+pub fn diff_with(a: impl ToLocation, b: impl ToLocation, options: &DiffOptions) -> Result<DiffReport> {
+    let (a, b) = (a.to_location()?, b.to_location()?);
+    Retries::until_unreplaced(|| {
+        let a = super::open_with(&a, &options.open_a)?;
+        a.diff(&super::open_with(&b, &options.open_b)?, options)
+    })
+}
+
+impl Checkpoint {
+    /// Compares this checkpoint with another one: structure, dtypes, shapes and every element.
+    ///
+    /// Custom metadata, metrics and what else lies beside the leaves is not compared. Memory is the budget.
+    ///
+    /// # Errors
+    /// `NotFound` for patterns that match nothing, `InvalidArgument` for a tolerance that is none; `Replaced` if one of
+    /// them was replaced meanwhile; `Cancelled`. Leaves that cannot be read are findings.
+    pub fn diff(&self, other: &Self, options: &DiffOptions) -> Result<DiffReport> {
+        let monitor = &options.monitor;
+        let _running = monitor.begin()?;
+        options.tolerance.check()?;
+        if options.equality_only && !options.tolerance.is_exact() {
+            return Err(Error::invalid("a tolerance has no meaning where only equality is asked for")
+                .help("leave out the tolerance, or ask for distances"));
+        }
+        let pairs = Pairs::of(self, other, &options.only)?;
+        monitor.enter(Stage::Read);
+        let compared = Comparison { a: self, b: other, pairs: &pairs, options }.run();
+        let report = compared.map(|outcomes| gather::report(self, other, &pairs, outcomes, options));
+        let report = report.and_then(|report| {
+            self.unless_missing(&report)?;
+            other.unless_missing(&report)?;
+            monitor.finish().map(|()| report)
+        });
+        monitor.conclude(report)
+    }
+
+    /// Errs if files may have gone away with a checkpoint that was replaced, instead of being damaged.
+    fn unless_missing(&self, report: &DiffReport) -> Result<()> {
+        if report.findings.is_empty() || self.reader().standing().reads_open_files || !self.is_replaced() {
+            return self.unless_replaced(Ok(()));
+        }
+        Err(self.was_replaced())
+    }
+}

@@ -1,0 +1,39 @@
+//! Small raw leaves, many in one read: those that share a checksummed block have it read and checked once.
+
+use std::collections::HashMap;
+
+use crate::array::{Array, Region};
+use crate::engine::{Checkpoint, LeafRegion, RegionOptions};
+use crate::reads::Source;
+
+/// Longer leaves are read alone: their own blocks outweigh those at their ends.
+const LEN_MAX_BYTES: u64 = 256 << 10;
+
+/// Leaves of one checkpoint that have been read.
+#[derive(Debug, Default)]
+pub(super) struct SmallLeaves(HashMap<usize, Array>);
+
+impl SmallLeaves {
+    /// Reads those of the leaves that are small and raw. What fails is not here: read alone, it says which leaf it was.
+    pub fn read(checkpoint: &Checkpoint, leaves: impl Iterator<Item = usize>) -> Self {
+        let wanted: Vec<LeafRegion> = leaves
+            .filter_map(|leaf| {
+                let info = checkpoint.tree().leaves().get(leaf)?;
+                let is_raw = matches!(checkpoint.reader().source(leaf), Ok(Source::Raw(_)));
+                let is_small = (1..=LEN_MAX_BYTES).contains(&info.len_bytes());
+                let region = Region::whole(&info.shape);
+                (is_raw && is_small).then_some(LeafRegion { leaf, region, dtype: None })
+            })
+            .collect();
+        if wanted.len() < 2 {
+            return Self::default();
+        }
+        let arrays = checkpoint.load_regions(&wanted, &RegionOptions::default()).unwrap_or_default();
+        Self(wanted.iter().map(|want| want.leaf).zip(arrays).collect())
+    }
+
+    /// The bytes of a leaf, if it has been read.
+    pub fn get(&self, leaf: usize) -> Option<&[u8]> {
+        self.0.get(&leaf)?.c_order_bytes().map(|bytes| &**bytes)
+    }
+}

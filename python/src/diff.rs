@@ -1,0 +1,141 @@
+//! Two checkpoints side by side: the report in columns.
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use regrow::array::{Distance, Tolerance};
+use regrow::engine::{LeafDiff, LeafStatus};
+use regrow::tree::{LeafInfo, PathPattern};
+use regrow::{DiffOptions, DiffReport, Result};
+
+use crate::checkpoint::{Checkpoint, FindingOut, finding_out};
+use crate::columns::StructureIn;
+use crate::error::OrRaise;
+use crate::gather::let_go;
+use crate::leaves::{LeavesIn, to_leaves};
+use crate::watch::{WatchIn, watched};
+
+/// Globs; `atol`, `rtol`, `max_ulp`; whether to ignore dtypes, to check types, to look for equality alone, to list equal
+/// leaves; budget.
+type OptionsIn =
+    (Vec<String>, (Option<f64>, Option<f64>, Option<u64>), (bool, bool, bool, bool), Option<u64>);
+
+/// Kind, dtype, shape.
+type FormOut<'py> = (&'static str, String, Bound<'py, PyTuple>);
+
+/// Count of elements, of those that differ, are outside, have no distance; NaN and infinities on both sides; the largest
+/// absolute, relative and ULP distance; cosine; index of the worst pair, and the pair.
+type DistanceOut<'py> = (
+    (u64, u64, u64, u64),
+    ([u64; 2], [u64; 2]),
+    (Option<f64>, Option<f64>, Option<u64>, Option<f64>),
+    Option<(Bound<'py, PyTuple>, [[f64; 2]; 2])>,
+);
+
+/// Key path, status, form on both sides, whether it is one file, distance.
+type LeafOut<'py> =
+    (String, &'static str, Option<FormOut<'py>>, Option<FormOut<'py>>, bool, Option<DistanceOut<'py>>);
+
+/// Paths; verdict; leaves, the worst first; counts by status; containers; leaves of another kind; findings by side; bytes
+/// read; the report as text.
+pub type DiffOut<'py> = (
+    (OsString, OsString),
+    bool,
+    Vec<LeafOut<'py>>,
+    Vec<(&'static str, u64)>,
+    Vec<(String, Option<String>, Option<String>)>,
+    u64,
+    Vec<(&'static str, FindingOut)>,
+    u64,
+    String,
+);
+
+/// A pytree as a checkpoint in memory.
+#[pyfunction]
+pub fn held(structure: StructureIn<'_>, leaves: LeavesIn<'_>) -> PyResult<Checkpoint> {
+    let leaves = to_leaves(structure.tree(), &leaves)?;
+    let tree = structure.tree().with_leaves(leaves).or_raise()?;
+    regrow::Checkpoint::of_tree(tree).or_raise().map(Checkpoint::new)
+}
+
+/// Compares two opened checkpoints.
+#[pyfunction]
+pub fn diff<'py>(
+    py: Python<'py>,
+    a: &Checkpoint,
+    b: &Checkpoint,
+    options: OptionsIn,
+    watch: WatchIn,
+) -> PyResult<DiffOut<'py>> {
+    let mut options = diff_options(options).or_raise()?;
+    let (a, b) = (a.opened(), b.opened());
+    let report = watched(py, watch, u64::MAX, |monitor| {
+        options.monitor = monitor;
+        a.diff(b, &options)
+    });
+    let_go(py);
+    report_out(py, &report?)
+}
+
+fn diff_options(options: OptionsIn) -> Result<DiffOptions> {
+    let (only, (atol, rtol, max_ulp), flags, budget_bytes) = options;
+    let (ignore_dtype, check_types, equality_only, list_equal) = flags;
+    Ok(DiffOptions {
+        only: only.iter().map(|glob| PathPattern::new(glob)).collect::<Result<_>>()?,
+        tolerance: Tolerance { atol, rtol, max_ulp },
+        ignore_dtype,
+        check_types,
+        equality_only,
+        list_equal,
+        budget_bytes,
+        ..DiffOptions::default()
+    })
+}
+
+fn report_out<'py>(py: Python<'py>, report: &DiffReport) -> PyResult<DiffOut<'py>> {
+    let leaves = report.worst_first().into_iter().map(|leaf| leaf_out(py, leaf)).collect::<PyResult<_>>()?;
+    let counts = LeafStatus::ALL.into_iter().map(|status| (status.name(), report.counts.of(status)));
+    let containers = report.containers.iter();
+    let findings = report.findings.iter();
+    Ok((
+        (report.a.clone().into_os_string(), report.b.clone().into_os_string()),
+        report.is_equal(),
+        leaves,
+        counts.collect(),
+        containers.map(|one| (one.path.to_string(), one.a.clone(), one.b.clone())).collect(),
+        report.other_kind_count,
+        findings.map(|finding| (finding.side.name(), finding_out(&finding.error))).collect(),
+        report.read_bytes,
+        report.to_string(),
+    ))
+}
+
+fn leaf_out<'py>(py: Python<'py>, leaf: &LeafDiff) -> PyResult<LeafOut<'py>> {
+    let form = |info: &Option<LeafInfo>| -> PyResult<Option<FormOut<'py>>> {
+        let Some(info) = info else { return Ok(None) };
+        let shape = PyTuple::new(py, info.shape.dims())?;
+        Ok(Some((info.kind.name(), info.dtype.name().to_owned(), shape)))
+    };
+    let distance = leaf.distance.as_ref().map(|distance| distance_out(py, leaf, distance)).transpose()?;
+    let path = leaf.path.to_string();
+    Ok((path, leaf.status.name(), form(&leaf.a)?, form(&leaf.b)?, leaf.is_same_file, distance))
+}
+
+fn distance_out<'py>(py: Python<'py>, leaf: &LeafDiff, distance: &Distance) -> PyResult<DistanceOut<'py>> {
+    let worst = match leaf.worst() {
+        Some((index, worst)) => Some((PyTuple::new(py, index)?, worst.values)),
+        None => None,
+    };
+    Ok((
+        (
+            distance.count(),
+            distance.differing_count(),
+            distance.outside_count(),
+            distance.incomparable_count(),
+        ),
+        (distance.nan_counts(), distance.infinity_counts()),
+        (distance.max_abs(), distance.max_relative(), distance.max_ulp(), distance.cosine()),
+        worst,
+    ))
+}
