@@ -39,6 +39,9 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 
+DOCS_VENV := .venv-docs
+DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
+
 .PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite test-cloud cloud-servers check docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
@@ -94,7 +97,7 @@ test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, w
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
 	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
-check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
+check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
@@ -106,6 +109,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
 	(cd python && $(BIN)/mypy --strict regrow)
+	printf '==> %s\n' "codespell"
+	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
 		$(CARGO) build --quiet --locked -p regrow --example guard
@@ -114,12 +119,16 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 		printf '==> %s\n' "instruction counts: left out, valgrind is not on PATH (apt install valgrind)"
 	fi
 
-docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
+docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
 	rm -rf docs/api
 	cp -r "$$($(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')/doc" docs/api
-	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
+	printf '==> %s\n' "the site; a broken link is an error"
+	$(DOCS_BIN)/python docs/site.py stage
+	(cd docs && $(DOCS_BIN)/zensical build --clean --strict)
+	$(DOCS_BIN)/python docs/site.py check
+	printf '==> %s\n' "open docs/site-out/html/index.html"
 
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/results.md"
@@ -179,7 +188,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
+	@rm -rf target fuzz/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -241,6 +250,12 @@ $(EXECUTORS_VENV)/.installed: requirements-executors.txt | python-prerequisites
 	$(SAY) "Dask and Ray into $(EXECUTORS_VENV) (once, 300 MB)"
 	test -x $(EXECUTORS_BIN)/python || $(PYTHON) -m venv $(EXECUTORS_VENV)
 	$(EXECUTORS_BIN)/python -m pip install --quiet -r requirements-executors.txt
+	touch $@
+
+$(DOCS_VENV)/.installed: requirements-docs.txt | python-prerequisites
+	$(SAY) "Zensical and mkdocstrings into $(DOCS_VENV) (once)"
+	test -x $(DOCS_BIN)/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_BIN)/python -m pip install --quiet -r requirements-docs.txt
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites
