@@ -3,10 +3,12 @@
     ```python                     a block: runs, with what the blocks above it have left
     <!-- hidden                   runs too, and no reader sees it: what the page assumes, and what must hold afterwards
     <!-- not run: WHY -->         the block below is only compiled, and its names and keywords of regrow are looked up
+    <!-- file: NAME -->           the block below is written to that file
     <!-- page: torch -->          at the top: all of the page needs PyTorch, and runs in `make test-torch`
+    <!-- page: long -->           at the top: it starts processes, and runs in `make test-long`
 
-``s3://bucket``, ``gs://bucket`` and ``az://bucket`` become ``memory://bucket``, which has the rules of buckets and no
-server; absolute paths (``/run``, ``/shared``, ``/scratch``, ``/abs``) are those of the test.
+``s3://bucket``, ``gs://bucket`` and ``az://bucket`` become ``memory://``, which has the rules of buckets and no server;
+absolute paths (``/run``, ``/shared``, ``/scratch``, ``/abs``) are those of the test.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import pytest
 from conftest import REPOSITORY
 
 FENCE = re.compile(r" *```(\w*)$")
-COMMENT = re.compile(r"<!-- (not run: \S.*|page: torch) -->$")
+COMMENT = re.compile(r"<!-- (?:(not run): \S.*|page: (torch|long)|file: (\w+\.py)) -->$")
 BUCKET = re.compile(r"\b(s3|gs|az)://(?=bucket)")
 ABSOLUTE = re.compile(r"(?<=[\"'])/(?=(run|shared|scratch|abs)\b)")
 
@@ -38,13 +40,15 @@ class Block:
     text: str
     line: int
     is_run: bool
+    file: str | None = None
 
 
 @dataclass(frozen=True)
 class Page:
     path: Path
     blocks: tuple[Block, ...]
-    needs_torch: bool
+    kind: str = ""
+    """``torch`` or ``long``, if the page does not run in `make test`."""
 
     @property
     def name(self) -> str:
@@ -56,9 +60,12 @@ class Page:
         monkeypatch.setitem(sys.modules, "page", module)
         monkeypatch.chdir(folder)
         for block in self.blocks:
-            if block.is_run:
+            if block.file is not None:
+                (folder / block.file).write_text(block.text)
+            elif block.is_run:
                 # Tracebacks tell the lines of the page.
-                text = "\n" * (block.line - 1) + ABSOLUTE.sub(f"{folder}/", BUCKET.sub("memory://", block.text))
+                text = "\n" * (block.line - 1) + ABSOLUTE.sub(f"{folder}/", block.text)
+                text = BUCKET.sub(f"memory://{folder.name}-", text)
                 exec(compile(text, str(self.path), "exec"), vars(module))
 
 
@@ -72,7 +79,7 @@ def pages() -> Iterator[Page]:
 def parse(path: Path) -> Page:
     """The Python blocks of a page. A comment that is none of the above is a `ValueError`, since it does nothing."""
     blocks: list[Block] = []
-    needs_torch, is_run = False, True
+    kind, is_run, file = "", True, None
     lines = iter(enumerate(path.read_text().splitlines(), 1))
     for number, line in lines:
         if line == "<!-- hidden":
@@ -80,14 +87,13 @@ def parse(path: Path) -> Page:
         elif line.startswith("<!--"):
             if (comment := COMMENT.match(line)) is None:
                 raise ValueError(f"{path}:{number}: {line!r} is no comment that `snippets` knows")
-            needs_torch = needs_torch or comment[1] == "page: torch"
-            is_run = not comment[1].startswith("not run")
+            is_run, kind, file = comment[1] is None, comment[2] or kind, comment[3]
         elif fence := FENCE.match(line):
             text = until(lines, "```")
             if fence[1] == "python":
-                blocks.append(Block(text, number + 1, is_run))
-            is_run = True
-    return Page(path, tuple(blocks), needs_torch)
+                blocks.append(Block(text, number + 1, is_run, file))
+            is_run, file = True, None
+    return Page(path, tuple(blocks), kind)
 
 
 def until(lines: Iterator[tuple[int, str]], end: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from snippets import Page, pages, unknown_names
 
-HERE = [page for page in pages() if not page.needs_torch]
+HERE = [page for page in pages() if not page.kind]
 
 
 @pytest.mark.parametrize("page", HERE, ids=lambda page: page.name)

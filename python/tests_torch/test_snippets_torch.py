@@ -10,7 +10,7 @@ from snippets import Page, pages, unknown_names
 ALL = list(pages())
 
 
-@pytest.mark.parametrize("page", [page for page in ALL if page.needs_torch], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in ALL if page.kind == "torch"], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page.run(tmp_path, monkeypatch)
 
