@@ -128,7 +128,7 @@ docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with
 	$(DOCS_BIN)/python docs/site.py stage
 	(cd docs && $(DOCS_BIN)/zensical build --clean --strict)
 	$(DOCS_BIN)/python docs/site.py check
-	printf '==> %s\n' "open docs/site-out/html/index.html"
+	printf '==> %s\n' "$(PYTHON) -m http.server --directory docs/site-out/html shows it; docs/site-out/html/index.html does without the search"
 
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/results.md"

@@ -19,9 +19,12 @@ REPOSITORY = Path(__file__).parents[1]
 OUT = REPOSITORY / "docs/site-out"
 PAGES, HTML = OUT / "pages", OUT / "html"
 
-SHOWN = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE-MIT", "LICENSE-APACHE", "docs", "examples"]
+SHOWN = ["*.md", "LICENSE-*", "docs/**/*.md", "docs/**/*.png", "examples/*.py"]
 DECISIONS = Path("docs/decisions")
 RUST = Path("docs/api")
+
+# What the tests of the pages are told; see python/tests/snippets.py.
+HIDDEN = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 
 FETCHED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//[^\"'> ]*", re.IGNORECASE)
 LINKED = re.compile(r"<link\b[^>]*\bhref=[\"']?(?:https?:)?//[^\"'> ]*[^>]*>", re.IGNORECASE)
@@ -33,7 +36,10 @@ def stage() -> None:
     shutil.rmtree(PAGES, ignore_errors=True)
     for name in tracked():
         (PAGES / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(REPOSITORY / name, PAGES / name)
+        if name.suffix == ".md":
+            (PAGES / name).write_text(HIDDEN.sub("", (REPOSITORY / name).read_text()))
+        else:
+            shutil.copyfile(REPOSITORY / name, PAGES / name)
     with (PAGES / DECISIONS / "README.md").open("a") as page:
         page.write("\n" + "".join(decision_lines()))
     if (REPOSITORY / RUST).exists():
@@ -42,7 +48,7 @@ def stage() -> None:
 
 def tracked() -> list[Path]:
     """The files that the site shows: those that git has, or would take."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *SHOWN]
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *(f":(glob){each}" for each in SHOWN)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     return sorted({Path(name) for name in done.stdout.split("\0") if name and (REPOSITORY / name).is_file()})
 

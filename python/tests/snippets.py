@@ -5,7 +5,7 @@
     <!-- not run: WHY -->         the block below is only compiled, and its names and keywords of regrow are looked up
     <!-- file: NAME -->           the block below is written to that file
     <!-- page: torch -->          at the top: all of the page needs PyTorch, and runs in `make test-torch`
-    <!-- page: long -->           at the top: it starts processes, and runs in `make test-long`
+    <!-- page: long -->           at the top: it takes seconds, and runs in `make test-long`
 
 ``s3://bucket``, ``gs://bucket`` and ``az://bucket`` become ``memory://``, which has the rules of buckets and no server;
 absolute paths (``/run``, ``/shared``, ``/scratch``, ``/abs``) are those of the test.

@@ -1,4 +1,4 @@
-"""The Python blocks of the pages that start processes; `make test-long`. How they are marked: see `snippets`."""
+"""The Python blocks of the pages that take seconds; `make test-long`. How they are marked: see `snippets`."""
 
 from __future__ import annotations
 
