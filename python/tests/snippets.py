@@ -57,6 +57,7 @@ class Page:
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Runs the page in a folder of its own, as a module: classes that it defines have a home."""
         module = ModuleType("page")
+        module.__file__ = str(self.path)
         monkeypatch.setitem(sys.modules, "page", module)
         monkeypatch.chdir(folder)
         for block in self.blocks:
