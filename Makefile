@@ -25,7 +25,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
 
 BENCH_OUT := bench-output
 
