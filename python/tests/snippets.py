@@ -17,6 +17,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -72,9 +73,18 @@ class Page:
 
 def pages() -> Iterator[Page]:
     """Every page with Python in it."""
-    for path in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]:
-        if "site-out" not in path.parts and (page := parse(path)).blocks:
-            yield page
+    for path in documents():
+        if path == REPOSITORY / "README.md" or REPOSITORY / "docs" in path.parents:
+            page = parse(path)
+            if page.blocks:
+                yield page
+
+
+def documents() -> list[Path]:
+    """Every Markdown file that git has, or would take."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return sorted(path for name in done.stdout.split("\0") if name and (path := REPOSITORY / name).exists())
 
 
 def parse(path: Path) -> Page:

@@ -7,7 +7,6 @@ does not look at.
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from snippets import documents
 
 import regrow
 
@@ -22,13 +22,6 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```|^<!--.*?-->|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 REFERENCE = REPOSITORY / "docs/reference/python"
-
-
-def documents() -> list[Path]:
-    """Every Markdown file that git has, or would take."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return sorted(path for name in done.stdout.split("\0") if name and (path := REPOSITORY / name).exists())
 
 
 def anchor(heading: str) -> str:
