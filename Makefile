@@ -66,13 +66,13 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, and deletions at every call (ten minutes); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, and deletions at every call; tutorials that take seconds (ten minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run -p regrow --features cloud --test manager faults
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers (installs PyTorch, 5 GB)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
