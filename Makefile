@@ -25,7 +25,7 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates python/src python/Carg
 # Each imports JAX and what is compared with; a file of tests stays in one of them.
 PYTEST_PROCESSES ?= 2
 NEXTEST := $(if $(shell command -v cargo-nextest),,$(TOOLS)/bin/cargo-nextest)
-PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches
+PYTHON_DIRS := python/regrow python/tests python/tests_torch python/tests_cloud python/tests_executors python/tests_long python/tests_orbax_suite examples benches docs/site.py docs/griffe_keys.py
 
 # Its own, so that a wheel needs none of the judges.
 MATURIN := $(TOOLS)/maturin/bin/maturin
@@ -47,6 +47,9 @@ EXECUTORS_BIN := $(CURDIR)/$(EXECUTORS_VENV)/bin
 
 TORCH_VENV := .venv-torch
 TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
+
+DOCS_VENV := .venv-docs
+DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
 .PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
@@ -72,13 +75,13 @@ test-python: develop
 	$(SAY) "tests of the Python package"
 	cd python && $(BIN)/python -m pytest -n $(PYTEST_PROCESSES) --dist loadfile
 
-test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, and deletions at every call (ten minutes); REGROW_SEED=... for the same moments
+test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a hundred times, and deletions at every call; tutorials that take seconds (ten minutes); REGROW_SEED=... for the same moments
 	$(SAY) "what follows a save, killed or failing at every system call and every request to a bucket"
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run -p regrow --features cloud --test manager faults
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
 
-test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers (installs PyTorch, 5 GB)
+test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"
 	export VIRTUAL_ENV=$(CURDIR)/$(TORCH_VENV) PYO3_PYTHON=$(TORCH_BIN)/python
 	rm -f $(CURDIR)/$(VENV)/.release
@@ -107,7 +110,7 @@ test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, w
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
 	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
-check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
+check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling
 	$(SAY) "cargo fmt"
 	$(CARGO) fmt --all --check
 	printf '==> %s\n' "cargo clippy"
@@ -121,6 +124,8 @@ check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, 
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
 	printf '==> %s\n' "mypy"
 	(cd python && $(BIN)/mypy --strict regrow)
+	printf '==> %s\n' "codespell"
+	git ls-files -z -- ':!fixtures' ':!*.lock' ':!LICENSE-*' ':!*.json' ':!*.png' ':!requirements-*.txt' | xargs -0 $(BIN)/codespell
 	if command -v valgrind >/dev/null; then
 		printf '==> %s\n' "instruction counts"
 		$(CARGO) build --quiet --locked -p regrow --example guard
@@ -180,12 +185,16 @@ api: develop ## The snapshots of the public names anew: python/public_api.txt, c
 	$(BIN)/python python/tests/public_api.py
 	REGROW_WRITE_API=1 $(CARGO) test --quiet -p regrow --test public_api
 
-docs: rust-prerequisites python-prerequisites ## The Rust API's documentation: into docs/api/
+docs: rust-prerequisites $(DOCS_VENV)/.installed ## The documentation site, with the references of Python and Rust: into docs/site-out/html/
 	$(SAY) "cargo doc"
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps -p regrow
 	rm -rf docs/api
 	cp -r "$$($(TARGET_DIR))/doc" docs/api
-	printf '==> %s\n' "open docs/api/regrow/index.html; the guides are docs/guide/*.md"
+	printf '==> %s\n' "the site; a broken link is an error"
+	$(DOCS_BIN)/python docs/site.py stage
+	(cd docs && $(DOCS_BIN)/zensical build --clean --strict)
+	$(DOCS_BIN)/python docs/site.py check
+	printf '==> %s\n' "$(PYTHON) -m http.server --directory docs/site-out/html shows it; docs/site-out/html/index.html does without the search"
 
 bench: bench-prerequisites ## Against Orbax, safetensors and others, 1 GiB (three quarters of an hour, 9 GiB of disk); BENCH='...' for options
 	$(SAY) "benchmark: $(BENCH_OUT)/results.md"
@@ -245,7 +254,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) .tools demo-output $(BENCH_OUT) docs/api
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -307,6 +316,12 @@ $(EXECUTORS_VENV)/.installed: requirements-executors.txt | python-prerequisites
 	$(SAY) "Dask and Ray into $(EXECUTORS_VENV) (once, 300 MB)"
 	test -x $(EXECUTORS_BIN)/python || $(PYTHON) -m venv $(EXECUTORS_VENV)
 	$(EXECUTORS_BIN)/python -m pip install --quiet -r requirements-executors.txt
+	touch $@
+
+$(DOCS_VENV)/.installed: requirements-docs.txt | python-prerequisites
+	$(SAY) "Zensical and mkdocstrings into $(DOCS_VENV) (once)"
+	test -x $(DOCS_BIN)/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_BIN)/python -m pip install --quiet -r requirements-docs.txt
 	touch $@
 
 $(TORCH_VENV)/.installed: requirements-torch.txt | python-prerequisites

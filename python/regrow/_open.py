@@ -144,7 +144,8 @@ def open(
         cache: As for `load`; also for leaves that are read later.
 
     Raises:
-        NotFoundError, NotACheckpointError, UncommittedError, CorruptError, UnsupportedError.
+        NotFoundError, NotACheckpointError, UncommittedError: if there is nothing to open.
+        CorruptError, UnsupportedError: if what is there cannot be read.
     """
     at = through(cache, place("path", path, storage_options))
     opened = _open(at, step, item, strict=strict, bare=bare, mmap=mmap)

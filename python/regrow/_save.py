@@ -37,7 +37,8 @@ def save(path: StrPath, tree: Any, *, progress: Progress = None, **options: Unpa
         UnsupportedError: for a URL of which this build knows no storage.
         NotDurableError: if the new checkpoint is there, but might not survive a power cut.
         TimedOutError: in a job, with the ranks that have not come and the phase in which they are missed.
-        StorageFullError, PermissionDeniedError.
+        StorageFullError: if the disk is full.
+        PermissionDeniedError: where the user may not write.
 
     In a job of several processes an error of one is an error of all. After any error but `NotDurableError` nothing that
     was there before has changed, and nothing is left of what was begun.

@@ -24,7 +24,7 @@ pub struct Flat {
     leaves: Py<PyList>,
     /// For each node the key that its dict has, itself.
     pub(crate) dict_keys: Vec<Option<Py<PyAny>>>,
-    /// What makes a container of its children, by the number of its node, for those that this room does not know.
+    /// What makes a container of its children, by the number of its node, for those that this module does not know.
     pub(crate) rebuilds: HashMap<usize, Py<PyAny>>,
 }
 

@@ -1,6 +1,6 @@
 //! `#[derive(Pytree)]` for the crate `regrow`, which exports it; nobody needs to name this crate.
 //!
-//! | room | does |
+//! | module | does |
 //! |---|---|
 //! | `attributes` | parses `#[pytree(...)]`, refuses what makes no sense |
 //! | `plan` | what is stored of a struct or variant: its shape, its fields, their names |

@@ -93,3 +93,8 @@ pub use tree::{Pytree, StateDict};
 
 #[doc(hidden)]
 pub use tree::pytree::derive_support as __derive;
+
+// The programs of the tutorial run with the examples of this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/tutorials/rust.md")]
+mod tutorial {}

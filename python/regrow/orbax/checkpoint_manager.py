@@ -223,7 +223,7 @@ class CheckpointManager:
         Raises:
             StepAlreadyExistsError: (a `ValueError`) with `force`, for a step that is there.
             RuntimeError: after `close`.
-            What an earlier save in the background ended with.
+            Exception: what an earlier save in the background ended with.
         """
         if self._is_closed:
             raise RuntimeError("save() after close()\n  help: make a new CheckpointManager")

@@ -180,6 +180,6 @@ pub struct Description {
     /// What a reader should be told, though it is no error: "never synced", "no checksums".
     pub notes: Vec<String>,
     /// What is missing of a checkpoint that can still be read: it may not be all that was saved, or damage to it may go
-    /// unseen. An error for those who open it [strictly](OpenOptions::strict).
+    /// unseen. An error for those who open it [strictly](crate::OpenOptions::strict).
     pub warnings: Vec<String>,
 }

@@ -75,7 +75,7 @@ impl Mesh {
     /// How many devices there are.
     ///
     /// # Errors
-    /// `Limit` above [`DEVICES_MAX`].
+    /// `Limit` if there are more than 2^24.
     pub fn device_count(&self) -> Result<u64> {
         device_count(&self.shape)
     }
@@ -89,7 +89,7 @@ impl Mesh {
     ///
     /// # Errors
     /// `InvalidArgument` if names and sizes differ in number, a name or a device stands twice, a size is 0, or there
-    /// are more or fewer devices than the sizes make; `Limit` above [`DEVICES_MAX`].
+    /// are more or fewer devices than the sizes make; `Limit` if there are more than 2^24.
     pub fn check(&self) -> Result<()> {
         let (names, sizes) = (&self.axis_names, &self.shape);
         if names.len() != sizes.len() {

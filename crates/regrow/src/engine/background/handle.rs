@@ -52,7 +52,7 @@ impl SaveHandle {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// As [`save_with`](super::save_with); `Cancelled`; `SourceChanged`.
+    /// As [`save_with`](crate::save_with); `Cancelled`; `SourceChanged`.
     pub fn wait(&self) -> Result<SaveReport> {
         loop {
             if let Some(outcome) = self.wait_for(Duration::from_secs(3600)) {

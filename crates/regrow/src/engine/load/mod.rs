@@ -69,7 +69,7 @@ impl Checkpoint {
     }
 
     /// Loads into memory that the caller has: `outs` has, for each leaf of the template, where its bytes go in C
-    /// order, or `None`. Leaves that were filled come back as [`LeafData::Absent`], the others as from
+    /// order, or `None`. Leaves that were filled come back as [absent](crate::tree::LeafData::Absent), the others as from
     /// [`load`](Self::load); text is never filled in.
     ///
     /// Raw leaves are read straight to where they go and checked in the same pass, by several threads.

@@ -70,7 +70,7 @@ impl Rule {
         }
     }
 
-    /// Puts an error from outside this room (the cursor's, a store's) under this rule.
+    /// Puts an error from outside this module (the cursor's, a store's) under this rule.
     pub(super) fn adopt(self, error: &Error) -> Error {
         copy_details(error, self.error(error.what()))
     }

@@ -13,7 +13,7 @@
 //! (*) in a manifest only
 //! ```
 //!
-//! This room knows bytes; which generation lies where is in `arity`, the walk through the nodes is the reader's.
+//! This module knows bytes; which generation lies where is in `arity`, the walk through the nodes is the reader's.
 
 use bytes::Bytes;
 

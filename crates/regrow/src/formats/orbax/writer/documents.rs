@@ -9,7 +9,7 @@
 //! commit_success.txt            that it is complete, for copies on an object store
 //! ```
 //!
-//! [`documents`] turns a tree and an [`LeafEntry`] a leaf into them all; the rooms next door know how each is
+//! [`documents`] turns a tree and an [`LeafEntry`] a leaf into them all; its sibling modules know how each is
 //! spelt. The regrow layout writes the same ones.
 
 use std::collections::HashSet;

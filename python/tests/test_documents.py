@@ -1,0 +1,72 @@
+"""The documents hang together: links lead somewhere, the site has every page, its reference every public name.
+
+`make docs` checks the same of the pages in the site, and more; here are those outside of it, and what the generator
+does not look at.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+from snippets import documents
+
+import regrow
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^ *```.*?^ *```|^<!--.*?-->|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+REFERENCE = REPOSITORY / "docs/reference/python"
+
+
+def anchor(heading: str) -> str:
+    """What a heading is called in a link."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", text).strip().lower().replace(" ", "-")
+
+
+def anchors(path: Path) -> set[str]:
+    fenced = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+    return {anchor(heading) for heading in HEADING.findall(fenced.sub("", path.read_text()))}
+
+
+@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in LINK.findall(CODE.sub("", path.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, part = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if REPOSITORY / "docs/api" in file.parents:
+            continue  # `make docs` makes it, and looks there itself
+        assert file.is_file(), f"{target}: there is no such file (a folder is none: name its README.md)"
+        assert not part or file.suffix != ".md" or part in anchors(file), f"{target}: there is no such heading"
+
+
+def test_the_site_has_every_page_and_no_other() -> None:
+    with (REPOSITORY / "docs/zensical.toml").open("rb") as file:
+        shown = list(pages_of(tomllib.load(file)["project"]["nav"]))
+    names = [str(path.relative_to(REPOSITORY)) for path in documents()]
+    # Decisions are in a list that docs/site.py makes.
+    docs = [name for name in names if name.startswith("docs/") and not name.startswith("docs/decisions/2")]
+    assert sorted(shown) == sorted(["README.md", "CHANGELOG.md", "CONTRIBUTING.md", *docs])
+
+
+def pages_of(nav: list[dict[str, Any]]) -> Iterator[str]:
+    for entry in nav:
+        for value in entry.values():
+            if isinstance(value, str):
+                yield value
+            else:
+                yield from pages_of(value)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = "".join((REFERENCE / name).read_text() for name in ("regrow.md", "errors.md"))
+    shown = re.findall(r"^::: regrow\.([A-Za-z]\w*)$", pages, re.MULTILINE)
+    assert sorted(shown) == sorted(regrow.__all__)
