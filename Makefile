@@ -92,6 +92,7 @@ test-orbax-suite: develop ## Orbax' own tests against regrow.orbax (three minute
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
+	$(CARGO) build --quiet --locked -p regrow-testkit --features object-server
 	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types
