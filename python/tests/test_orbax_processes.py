@@ -13,6 +13,8 @@ import processes
 import pytest
 from conftest import REPOSITORY
 
+pytestmark = pytest.mark.timeout(300)  # the first test waits for all that both processes do
+
 WORKER = """
     import sys
     sys.path.insert(0, arguments["tests"])

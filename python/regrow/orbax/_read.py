@@ -368,10 +368,10 @@ def _restore_transformed(
     found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     values = {path: leaf for path, leaf in targets.items() if path in found.kept}
-    values |= _load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
+    values |= load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
                          targets, found.sources)  # fmt: skip
     if found.computed:
-        inputs = _load_flat(stored, found.inputs, list(found.inputs), {}, None)
+        inputs = load_flat(stored, found.inputs, list(found.inputs), {}, None)
         tree = jax.tree_util.tree_unflatten(stored.structure, [inputs.get(path, ...) for path in stored.order])
         for path, function in found.computed.items():
             values[path] = function("/".join(path), tree, args.get(path))
@@ -380,7 +380,7 @@ def _restore_transformed(
     return jax.tree_util.tree_unflatten(structure, [values[path] for path in order])
 
 
-def _load_flat(
+def load_flat(
     stored: Stored,
     args: Mapping[KeyPath, Any],
     order: list[KeyPath],
