@@ -224,6 +224,25 @@ def test_handlers_write_in_the_background(tmp_path: Path, tree: dict[str, Any]) 
         assert ours.load(tmp_path / "x", checkpointable_name="tree")["step"] == 3
 
 
+class Nested(Counter):
+    """An object that saves a checkpoint of its own in the background."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def save(self, directory: Any) -> Any:
+        async def write() -> None:
+            ours.save_async(self.path, TREE).result(timeout=20)
+
+        return write()
+
+
+def test_a_handler_may_save_in_the_background_itself(tmp_path: Path) -> None:
+    ours.save_checkpointables_async(tmp_path / "x", {"a": Nested(tmp_path / "y"), "tree": TREE}).result()
+    for name in "xy":
+        assert ours.load(tmp_path / name)["step"] == 3
+
+
 @BESIDE
 def test_a_handler_that_fails_leaves_nothing(tmp_path: Path, tree: dict[str, Any]) -> None:
     with context(ours, WordsHandler):

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .. import _async
 from .._async import AsyncSave, AsyncSaver
 from .._items import WHOLE, ItemsSave
 from .._job import Job
@@ -123,8 +124,8 @@ class Written:
             with contextlib.suppress(BaseException):
                 future.result()
 
-    def wait_for(self, save: AsyncSave) -> None:
-        """Waits for the save that calls `finish`, and raises what that has raised."""
+    def wait_for(self, save: AsyncSave, saver: AsyncSaver) -> None:
+        """Waits for the save that calls `finish`, by a saver that lives until then; raises what that has raised."""
         try:
             save.wait()
         except BaseException:
@@ -178,7 +179,9 @@ def publish(save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver |
         if saver is None:
             return Pending(commit, discard, save.cancel)
         # Handlers find the options that were in force at the call.
-        before_commit = functools.partial(contextvars.copy_context().run, written.finish) if written else None
+        context = contextvars.copy_context()
+        context.run(_is_before_commit.set, True)
+        before_commit = functools.partial(context.run, written.finish) if written else None
         seconds = time.perf_counter() - began
         handle = AsyncSave(
             save.path, saver._native.save_items(save._native, "mutable", False, seconds, 0.0, before_commit)
@@ -186,7 +189,15 @@ def publish(save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver |
     except BaseException as error:
         discard(error)
         raise
-    return Pending(lambda: written.wait_for(handle), discard, handle.cancel)
+    return Pending(lambda: written.wait_for(handle, saver), discard, handle.cancel)
+
+
+_is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)
+
+
+def saver_of_calls() -> AsyncSaver:
+    """The saver that calls share; for a handler that saves something itself another one: the first waits for it."""
+    return AsyncSaver() if _is_before_commit.get() else _async.saver_of_calls()
 
 
 def _add_item(save: ItemsSave, name: str, handler: Any, call: Call, saver: AsyncSaver | None, written: Written) -> None:

@@ -9,14 +9,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ..._async import saver_of_calls
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
 from ..._job import Job
 from .._composite import item_names
 from .._errors import as_orbax, not_covered
 from .._paths import absolute, as_path, is_temporary
-from .._saving import Pending, Written, publish
+from .._saving import Pending, Written, publish, saver_of_calls
 from ..metadata import read_step_metadata
 from . import _checkpointables, _deletion, _pytrees
 from ._context import Context, current
