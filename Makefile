@@ -108,6 +108,7 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
+	$(CARGO) build --quiet --locked -p regrow-testkit --features object-server
 	cd python && $(BIN)/python -m pytest tests_cloud $(CLOUD)
 
 check: rust-prerequisites $(TOOLS)/bin/cargo-deny $(VENV)/.installed ## Format, lints, licences, types, spelling

@@ -257,6 +257,16 @@ def azurite(folder: Path) -> Iterator[Bucket]:
         yield container
 
 
+@contextmanager
+def gcs(folder: Path) -> Iterator[str]:
+    """The test kit's own server, which speaks as Google Cloud Storage does; its endpoint, where `gs://runs` is."""
+    port = free_port()
+    target = Path(os.environ.get("CARGO_TARGET_DIR", TOOLS.parent / "target"))
+    command = [installed(target / "debug" / "object_server"), "--port", str(port), "--bucket", NAME]
+    with Process("object_server", command, folder, port):
+        yield f"http://127.0.0.1:{port}"
+
+
 CLOUD_SERVERS: dict[str, Server] = {"s3s-fs": s3s_fs, "seaweedfs": seaweedfs, "azurite": azurite}
 """Those of `make test-cloud`."""
 

@@ -319,13 +319,13 @@ def test_helpers(ocp: Any, tmp_path: Path) -> None:
     assert list(ocp.test_utils.erase_and_create_empty(folder).iterdir()) == []
 
 
-def test_what_is_not_covered_says_its_name(tmp_path: Path) -> None:
+def test_what_is_not_covered_says_its_name() -> None:
     with pytest.raises(NotImplementedError, match="emergency"):
         _ = ours.experimental.emergency
     with pytest.raises(NotImplementedError, match=r"path\.deleter"):
         _ = ours.path.deleter
-    with pytest.raises(NotImplementedError, match="legacy_transform_fn"):
-        ours.PyTreeCheckpointer().restore(tmp_path, args=ours.args.PyTreeRestore(legacy_transform_fn=print))
+    with pytest.raises(NotImplementedError, match="handler_impl"):
+        ours.PyTreeCheckpointHandler(handler_impl=1)
     with pytest.raises(AttributeError):
         _ = ours.nothing
 

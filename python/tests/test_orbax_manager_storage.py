@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as theirs
 import pytest
+from bucket_orbax import OrbaxInBuckets
 from bucket_servers import S3Bucket
+from etils import epath
 from test_buckets import bucket, s3  # noqa: F401
 from test_orbax_dropin import TREE, assert_same
 
@@ -99,6 +101,23 @@ def test_a_bucket_of_a_server_with_options_of_its_own(s3: S3Bucket, tmp_path: Pa
     with pytest.raises(ValueError, match="incomplete"):
         again.restore(7)
     assert {key.split("/")[2].partition("-")[0] for key in s3.keys("trash/run/")} == {"0"}
+
+
+def test_leaves_of_own_types_on_a_server(s3: S3Bucket) -> None:  # noqa: F811
+    root = regrow.Location(f"{s3.url}/own-leaves", **s3.options)
+    OrbaxInBuckets().test_leaves_of_own_types(lambda name: root / name)
+
+
+def test_paths_of_etils_with_secrets_of_the_environment(
+    s3: S3Bucket,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    for name, option in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "REGION": "region"}.items():
+        monkeypatch.setenv(f"AWS_{name}", s3.options[option])
+    root = epath.Path(f"{s3.url}/etils")
+    OrbaxInBuckets().test_checkpointers(lambda name: root / name)
+    OrbaxInBuckets().test_v1(lambda name: root / "v1" / name)
 
 
 # ---- leases, deletions ----------------------------------------------------------------------------------------

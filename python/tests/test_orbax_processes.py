@@ -13,10 +13,12 @@ import processes
 import pytest
 from conftest import REPOSITORY
 
+pytestmark = pytest.mark.timeout(300)  # the first test waits for all that both processes do
+
 WORKER = """
     import sys
     sys.path.insert(0, arguments["tests"])
-    import orbax_workers
+    import orbax_workers, orbax_workers_more
     done(orbax_workers.run(arguments))
     jax.distributed.shutdown()
 """
@@ -32,7 +34,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str
         "fixtures": str(REPOSITORY / "fixtures" / "orbax"),
     }
     two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    ran = processes.run(2, WORKER, folder / "run", arguments=arguments, jax=True, environment=two)
+    ran = processes.run(2, WORKER, folder / "run", arguments=arguments, jax=True, environment=two, seconds_max=200)
     return folder, [each.value for each in ran]
 
 
@@ -96,8 +98,32 @@ def test_the_manager(ended: Any) -> None:
 def test_one_replica_reads(ended: Any) -> None:
     # Of the four arrays two are not cut along the axis of the replicas.
     alike = 2 * 4 * 8 * 4
-    assert given(ended, "single_replica") == [[0], [alike]]
+    (none, whole), (received, read) = given(ended, "single_replica")
+    assert (none, received) == ([0, 0], [alike, alike // 2])
+    # Who receives reads its parts of the others, and of the rest.
+    assert [at - own for at, own in zip(whole, read, strict=True)] == [alike, alike // 2]
     assert given(ended, "single_replica_of_v1") == [[0], [alike]]
+
+
+def test_saves_of_v1_in_parts(ended: Any) -> None:
+    for errors, wrong, files in given(ended, "partial_of_v1"):
+        assert errors == ["PartialSaveReplacementError", "FileNotFoundError", "FileExistsError"]
+        assert "odd" in wrong
+        assert files == ["a"]
+    check(ended[0] / "partial_of_v1" / "a" / "state", 3)
+
+
+def test_a_step_that_one_process_reads_is_in_the_list_of_all(ended: Any) -> None:
+    for between, told, steps in given(ended, "leased"):
+        assert (between, steps) == ([0, 1], [2])
+        assert "being read" in told
+
+
+def test_who_does_not_come_in_time_is_named(ended: Any) -> None:
+    waited, late = given(ended, "late")
+    for error, text in waited:
+        assert error == "TimedOutError" and "rank 1" in text, text
+    assert all(error != "nothing" for error, _ in late), late
 
 
 def test_an_error_of_one_process_is_one_of_all(ended: Any) -> None:
@@ -107,6 +133,12 @@ def test_an_error_of_one_process_is_one_of_all(ended: Any) -> None:
             assert error != "nothing"
             assert "odd" in text, text
         assert left == ["good", "run", "0"]
+    for told in given(ended, "errors_of_v1"):
+        *errors, left = told
+        for error, text in errors:
+            assert error != "nothing"
+            assert "odd" in text, text
+        assert left == ["run"]
 
 
 def test_what_two_processes_of_the_original_have_saved(ended: Any) -> None:

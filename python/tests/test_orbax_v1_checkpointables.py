@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -173,22 +175,94 @@ def test_a_handler_that_is_registered_globally(tmp_path: Path) -> None:
         ours.save_checkpointables(tmp_path / "y", {"a": Words("hi")})
 
 
-@pytest.mark.parametrize("tree", [{}, {"tree": TREE}], ids=["alone", "beside a pytree"])
+BESIDE = pytest.mark.parametrize("tree", [{}, {"tree": TREE}], ids=["alone", "beside a pytree"])
+
+OPTION: contextvars.ContextVar[str] = contextvars.ContextVar("option")
+
+
+@dataclasses.dataclass
+class Awaited:
+    """An object whose handler writes it when it may."""
+
+    may: threading.Event
+
+
+class AwaitedHandler(WordsHandler):
+    """Writes in the background, with the options of the call."""
+
+    async def save(self, directory: Any, checkpointable: Any) -> Any:
+        async def write() -> None:
+            if not checkpointable.may.wait(30):
+                raise TimeoutError("the save waits for its handler")
+            (await directory.await_creation() / "words.txt").write_text(OPTION.get())
+
+        return write()
+
+    def is_handleable(self, checkpointable: Any) -> bool:
+        return isinstance(checkpointable, Awaited)
+
+
+@BESIDE
+def test_handlers_write_in_the_background(tmp_path: Path, tree: dict[str, Any]) -> None:
+    may = threading.Event()
+    OPTION.set("of the call")
+    with context(ours, AwaitedHandler):
+        begun = ours.save_checkpointables_async(tmp_path / "x", {"a": Awaited(may), **tree})
+        OPTION.set("of later")
+        assert not begun.done() and not (tmp_path / "x").exists()
+        may.set()
+        begun.result()
+        with ours.training.Checkpointer(tmp_path / "run") as checkpointer:
+            may.clear()
+            checkpointer.save_checkpointables_async(1, {"a": Awaited(may), **tree})
+            assert checkpointer.is_saving_in_progress() and not checkpointer.checkpoints
+            may.set()
+            checkpointer.wait()
+            assert [found.step for found in checkpointer.checkpoints] == [1]
+    assert (tmp_path / "x" / "a" / "words.txt").read_text() == "of the call"
+    if tree:
+        assert ours.load(tmp_path / "x", checkpointable_name="tree")["step"] == 3
+
+
+class Nested(Counter):
+    """An object that saves a checkpoint of its own in the background."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    async def save(self, directory: Any) -> Any:
+        async def write() -> None:
+            ours.save_async(self.path, TREE).result(timeout=20)
+
+        return write()
+
+
+def test_a_handler_may_save_in_the_background_itself(tmp_path: Path) -> None:
+    ours.save_checkpointables_async(tmp_path / "x", {"a": Nested(tmp_path / "y"), "tree": TREE}).result()
+    for name in "xy":
+        assert ours.load(tmp_path / name)["step"] == 3
+
+
+@BESIDE
 def test_a_handler_that_fails_leaves_nothing(tmp_path: Path, tree: dict[str, Any]) -> None:
-    with context(ours, WordsHandler), pytest.raises(OSError, match="background has failed"):
-        ours.save_checkpointables_async(tmp_path / "x", {"a": Words("broken"), **tree}).result()
+    with context(ours, WordsHandler):
+        begun = ours.save_checkpointables_async(tmp_path / "x", {"a": Words("broken"), **tree})
+        with pytest.raises(OSError, match="background has failed"):
+            begun.result()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_step_that_fails_is_told_once(tmp_path: Path) -> None:
+@BESIDE
+def test_a_step_that_fails_is_told_once(tmp_path: Path, tree: dict[str, Any]) -> None:
     with context(ours, WordsHandler), ours.training.Checkpointer(tmp_path / "run") as checkpointer:
-        checkpointer.save_checkpointables_async(1, {"a": Words("broken")})
+        checkpointer.save_checkpointables_async(1, {"a": Words("broken"), **tree})
         with pytest.raises(OSError, match="background has failed"):
             checkpointer.wait()
-        begun = checkpointer.save_checkpointables_async(1, {"a": Words("broken")})
+        begun = checkpointer.save_checkpointables_async(1, {"a": Words("broken"), **tree})
         with pytest.raises(OSError, match="background has failed"):
             begun.result()
-        assert checkpointer.save_checkpointables(1, {"a": Words("well")})
+        assert not checkpointer.checkpoints and not list((tmp_path / "run").iterdir())
+        assert checkpointer.save_checkpointables(1, {"a": Words("well"), **tree})
         assert [found.step for found in checkpointer.checkpoints] == [1]
 
 

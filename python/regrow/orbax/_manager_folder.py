@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .. import _job, _native
@@ -57,9 +57,8 @@ class Folder:
         self._bucket = self.path if isinstance(self.path, BucketPath) else None
         self._location = Location(self.path) if self._bucket is None else self._bucket.location
         self._forms = steps.forms_of(self.name_format)
-        job = _job.chosen(None) if options.single_host_load_and_broadcast else None
         with as_orbax():
-            self._steps = Steps(self._location, self._forms, job)
+            self._steps = Steps(self._location, self._forms, _job.chosen(None))
 
     @property
     def _engine(self) -> _native.Steps:
@@ -78,7 +77,13 @@ class Folder:
         def look() -> Any:
             return [[number, seconds, metrics] for number, _, _, seconds, metrics, _ in self._engine.list()[0]]
 
-        return {found[0]: self._info(*found) for found in self._steps.of_rank_0("orbax-steps", look)}
+        is_told = self._options.single_host_load_and_broadcast
+        found = self.of_process_0("orbax-steps", look) if is_told else look()
+        return {step[0]: self._info(*step) for step in found}
+
+    def of_process_0(self, what: str, look: Callable[[], Any]) -> Any:
+        """What `look` gives on process 0, in every process: something that JSON can say. Its error is that of all."""
+        return self._steps.of_rank_0(what, look)
 
     def _info(self, number: int, seconds: float | None, metrics: str) -> PolicyCheckpointInfo:
         when = datetime.datetime.fromtimestamp(seconds or 0, tz=datetime.UTC)
@@ -199,7 +204,7 @@ class Folder:
     def delete(self, numbers: list[int]) -> dict[int, RegrowError | None]:
         """Deletes steps, or moves them where the options say; those that are still there: somebody reads them, or why.
 
-        Process 0 deletes.
+        Process 0 deletes, and tells the others.
         """
         if not numbers or not _saving.is_primary():
             return {}

@@ -60,6 +60,11 @@ def to_delete(listed: Listed, options: CheckpointManagerOptions) -> list[int]:
     return [info.step for info, is_kept in zip(listed, kept, strict=True) if not is_kept]
 
 
+def keeps_all(options: CheckpointManagerOptions) -> bool:
+    """Whether no step is ever deleted."""
+    return _preservation(options) is None
+
+
 def _preservation(options: CheckpointManagerOptions) -> Any:
     if options.preservation_policy is not None:
         return options.preservation_policy

@@ -111,6 +111,8 @@ class Wish(NamedTuple):
     like: Any
     finish: Callable[[Any], Any] | None = None
     resized: bool = False
+    cast: np.dtype[Any] | None = None
+    """What the engine casts it to while it reads: as NumPy does."""
 
 
 class _Missing:
@@ -236,24 +238,22 @@ def _load(
 def _read(
     stored: Stored, wishes: Mapping[KeyPath, list[tuple[Any, Wish]]], replica: SingleReplica | None = None
 ) -> dict[Any, Any]:
-    """One load of all that is wished for; a second one for leaves of another shape than the stored."""
+    """One load of what is wished for as it is stored, and one for each other dtype; the same of resized leaves."""
     results: dict[Any, Any] = {}
-    rounds: list[dict[KeyPath, tuple[Any, Wish]]] = [{}, {}]
+    rounds: dict[Any, dict[KeyPath, tuple[Any, Wish]]] = {}
     for source, wanted in wishes.items():
         # Of a leaf that several places want, all but the first are read by themselves.
         for at, (path, wish) in enumerate(wanted):
-            if at == 0:
-                rounds[wish.resized][source] = path, wish
-            else:
-                rounds.append({source: (path, wish)})
-    for at, chosen in enumerate(rounds):
-        if not chosen:
-            continue
+            which = wish.resized, wish.cast, (source, at) if at else None
+            rounds.setdefault(which, {})[source] = path, wish
+    for (resized, cast, _), chosen in rounds.items():
         likes = [chosen[path][1].like if path in chosen else _left_out(stored.leaves[path]) for path in stored.order]
         like = jax.tree_util.tree_unflatten(stored.structure, likes)
         reads = _replicas.of_round(replica, (wish.like for _, wish in chosen.values()))
         with as_orbax():
-            loaded = stored.checkpoint.load(like, pad_or_truncate=at > 0, progress=False, single_replica=reads)
+            loaded = stored.checkpoint.load(
+                like, cast=cast, pad_or_truncate=resized, progress=False, single_replica=reads
+            )
         flat = jax.tree_util.tree_leaves(loaded, is_leaf=is_empty_node)
         for source, value in zip(stored.order, flat, strict=True):
             if source in chosen:
@@ -371,13 +371,9 @@ def _wish_jax(leaf: Leaf, args: Any, cast: np.dtype[Any] | None, path: KeyPath) 
     _refuse_shape(leaf, args, path)
     final_shape = wanted_shape if resized and wanted_shape is not None else shape
     to = jax.dtypes.canonicalize_dtype(cast or dtype)
-    if to == dtype and leaf.kind != "scalar":
-        return Wish(_described(final_shape, dtype, sharding), None, resized)
     if leaf.kind == "scalar":
-        like: Any = _number_like(dtype)
-    else:
-        like = np.broadcast_to(np.zeros((), dtype), final_shape)
-    return Wish(like, lambda value: _put(np.asarray(value).astype(to), sharding), resized)
+        return Wish(_number_like(dtype), lambda value: _put(np.asarray(value).astype(to), sharding), resized)
+    return Wish(_described(final_shape, to, sharding), None, resized, None if to == dtype else to)
 
 
 @lru_cache(maxsize=1024)
@@ -428,10 +424,10 @@ def _restore_transformed(
     found = plan(transforms, order, stored.leaves, default_to_original=default_to_original)
     args = _leaf_args.by_path(restore_args, _leaf_args.is_restore_args)
     values = {path: leaf for path, leaf in targets.items() if path in found.kept}
-    values |= _load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
+    values |= load_flat(stored, args, [path for path in order if path not in found.kept | found.computed.keys()],
                          targets, found.sources)  # fmt: skip
     if found.computed:
-        inputs = _load_flat(stored, found.inputs, list(found.inputs), {}, None)
+        inputs = load_flat(stored, found.inputs, list(found.inputs), {}, None)
         tree = jax.tree_util.tree_unflatten(stored.structure, [inputs.get(path, ...) for path in stored.order])
         for path, function in found.computed.items():
             values[path] = function("/".join(path), tree, args.get(path))
@@ -440,7 +436,7 @@ def _restore_transformed(
     return jax.tree_util.tree_unflatten(structure, [values[path] for path in order])
 
 
-def _load_flat(
+def load_flat(
     stored: Stored,
     args: Mapping[KeyPath, Any],
     order: list[KeyPath],

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import _job
 from .._coordination import Session
+from .._errors import RegrowError
 from .._single_replica import SingleReplica
 from ._jax import jax
 from ._type_handlers import SingleReplicaArrayHandler
@@ -46,19 +47,35 @@ def of_loading(loading: Any) -> SingleReplica | None:
     return SingleReplica(axis, replica, getattr(options, "broadcast_memory_limit_bytes", None))
 
 
-def from_process_0(path: Any, find: Callable[[], Any]) -> Any:
+def from_process_0(
+    path: Any,
+    find: Callable[[], Any],
+    *,
+    check: Callable[[], None] | None = None,
+    timeout: float | None = None,
+) -> Any:
     """What `find` gives on process 0, in all processes: what JSON can say. They all call it.
 
     With ``single_host_load_and_broadcast`` a folder of steps is listed so: once, however many processes there are.
 
+    Args:
+        path: What it is about.
+        find: Is called on process 0.
+        check: Is called in each process before.
+        timeout: Seconds to wait for the others; as long as saves do if `None`.
+
     Raises:
-        What `find` raises; in the other processes an error that says so.
+        What `find` and `check` raise; in the other processes an error that says so.
     """
     job = _job.chosen(None)
     if job is None:
+        if check is not None:
+            check()
         return find()
-    coordinator, (timeout, prefix) = job
-    with Session(coordinator, str(path), "restore", timeout=timeout, prefix=prefix) as session:
+    coordinator, (usual, prefix) = job
+    with Session(coordinator, str(path), "restore", timeout=timeout or usual, prefix=prefix) as session:
+        if check is not None:
+            _agree(session, "checked", check)
         told = b""
         if coordinator.rank == 0:
             try:
@@ -67,6 +84,21 @@ def from_process_0(path: Any, find: Callable[[], Any]) -> Any:
                 session.agree("listed", error)
                 raise
         return json.loads(session.broadcast("list", told))
+
+
+def _agree(session: Session, phase: str, check: Callable[[], None]) -> None:
+    """Goes on if `check` raises in no process; where it does, with what it has raised."""
+    failed = None
+    try:
+        check()
+    except Exception as error:
+        failed = error
+    try:
+        session.agree(phase, failed)
+    except RegrowError:
+        if failed is not None:
+            raise failed from None
+        raise
 
 
 def of_round(replica: SingleReplica | None, likes: Iterable[Any]) -> SingleReplica | None:

@@ -6,13 +6,17 @@ The engine publishes all of it at once, also what handlers of others write.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .. import _async
 from .._async import AsyncSave, AsyncSaver
 from .._items import WHOLE, ItemsSave
+from .._job import Job
 from . import _interfaces, _settings
 from ._composite import CompositeCheckpointHandler
 from ._errors import as_orbax
@@ -30,6 +34,13 @@ class About:
     custom_metadata: dict[str, Any] | None = None
     metrics: dict[str, Any] | None = None
     permission_mode: int | None = None
+    timeout_secs: float | None = None
+    """How long the processes of a job wait for each other in each phase; as long as usual if `None`."""
+
+    @property
+    def job(self) -> Job | None:
+        """The job that saves."""
+        return None if self.timeout_secs is None else Job(timeout=self.timeout_secs)
 
 
 def is_primary() -> bool:
@@ -55,9 +66,16 @@ _barriers: dict[str, int] = {}
 class Pending:
     """A save that was begun: what is left of it, and how it is given up."""
 
-    def __init__(self, work: Callable[[], object], discard: Callable[[BaseException | None], object]) -> None:
+    def __init__(
+        self,
+        work: Callable[[], object],
+        discard: Callable[[BaseException | None], object],
+        cancel: Callable[[], object],
+    ) -> None:
         self._work = work
         self._discard = discard
+        self.cancel = cancel
+        """Asks whoever is at work to stop."""
 
     def finish(self) -> None:
         """Does what is left, and waits for it.
@@ -106,8 +124,8 @@ class Written:
             with contextlib.suppress(BaseException):
                 future.result()
 
-    def wait_for(self, save: AsyncSave) -> None:
-        """Waits for the save that calls `finish`, and raises what that has raised."""
+    def wait_for(self, save: AsyncSave, saver: AsyncSaver) -> None:
+        """Waits for the save that calls `finish`, by a saver that lives until then; raises what that has raised."""
         try:
             save.wait()
         except BaseException:
@@ -132,9 +150,21 @@ def begin(handler: Any, path: Any, call: Call, *, overwrite: bool, saver: AsyncS
 def _begin(
     path: Any, items: Mapping[str, tuple[Any, Call]], overwrite: bool, saver: AsyncSaver | None, about: About
 ) -> Pending:
-    began = time.perf_counter()
     options: dict[str, Any] = {"layout": _settings.layout(), "overwrite": overwrite, "metadata": about.custom_metadata}
-    save, written = ItemsSave(path, mode=about.permission_mode, **options), Written()
+    save = ItemsSave(path, mode=about.permission_mode, job=about.job, **options)
+
+    def add(written: Written) -> None:
+        for name, (handler, call) in items.items():
+            _add_item(save, name, handler, call, saver, written)
+        if about.metrics is not None:
+            save.metrics(about.metrics)
+
+    return publish(save, add, saver)
+
+
+def publish(save: ItemsSave, add: Callable[[Written], None], saver: AsyncSaver | None) -> Pending:
+    """Has `add` add what is saved. A `saver` does the rest in the background; else whoever finishes it does."""
+    began, written = time.perf_counter(), Written()
 
     def discard(error: BaseException | None = None) -> None:
         written.abandon()
@@ -145,20 +175,29 @@ def _begin(
         save.commit()
 
     try:
-        for name, (handler, call) in items.items():
-            _add_item(save, name, handler, call, saver, written)
-        if about.metrics is not None:
-            save.metrics(about.metrics)
+        add(written)
         if saver is None:
-            return Pending(commit, discard)
-        seconds, before_commit = time.perf_counter() - began, written.finish if written else None
+            return Pending(commit, discard, save.cancel)
+        # Handlers find the options that were in force at the call.
+        context = contextvars.copy_context()
+        context.run(_is_before_commit.set, True)
+        before_commit = functools.partial(context.run, written.finish) if written else None
+        seconds = time.perf_counter() - began
         handle = AsyncSave(
             save.path, saver._native.save_items(save._native, "mutable", False, seconds, 0.0, before_commit)
         )
     except BaseException as error:
         discard(error)
         raise
-    return Pending(lambda: written.wait_for(handle), discard)
+    return Pending(lambda: written.wait_for(handle, saver), discard, handle.cancel)
+
+
+_is_before_commit = contextvars.ContextVar("_is_before_commit", default=False)
+
+
+def saver_of_calls() -> AsyncSaver:
+    """The saver that calls share; for a handler that saves something itself another one: the first waits for it."""
+    return AsyncSaver() if _is_before_commit.get() else _async.saver_of_calls()
 
 
 def _add_item(save: ItemsSave, name: str, handler: Any, call: Call, saver: AsyncSaver | None, written: Written) -> None:

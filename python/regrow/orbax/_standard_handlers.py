@@ -11,7 +11,7 @@ import numpy as np
 
 from .._options import OrbaxOptions
 from .._save import save as save_pytree
-from . import _leaf_args, _read, _settings
+from . import _leaf_args, _legacy_transforms, _read, _settings
 from ._errors import StructureError, as_orbax, not_covered
 from ._interfaces import AsyncCheckpointHandler, NoopFuture
 from ._jax import jax
@@ -187,11 +187,8 @@ def _chunking(save_args: Any) -> dict[str, dict[str, Any]]:
 
 def _cast(tree: Any, save_args: Any) -> Any:
     """The tree with leaves of the dtypes asked for."""
-    wanted = {
-        path: args.dtype
-        for path, args in _leaf_args.by_path(save_args, _leaf_args.is_save_args).items()
-        if args.dtype is not None
-    }
+    found = _leaf_args.by_path(save_args, _leaf_args.is_save_args)
+    wanted = {path: args.dtype for path, args in found.items() if args.dtype is not None}
     if not wanted:
         return tree
 
@@ -210,7 +207,7 @@ def _cast(tree: Any, save_args: Any) -> Any:
 def restore_pytree(directory: Any, args: Any, registry: Any = None) -> Any:
     """Restores what any class of arguments asks for, by its attributes."""
     if getattr(args, "legacy_transform_fn", None) is not None:
-        raise not_covered("legacy_transform_fn", "restore without, and transform the result")
+        return _legacy_transforms.restore(directory, args, registry)
     if not hasattr(args, "restore_args"):
         return restore_standard(directory, args)
     return _read.restore(

@@ -16,22 +16,22 @@ from types import TracebackType
 from typing import Any, Self
 
 from .._async import AsyncSaver
-from .._errors import InvalidArgumentError
 from . import _manager_policies, _saving
 from ._background import Background
 from ._composite import CompositeArgs
 from ._errors import StepAlreadyExistsError, as_orbax
+from ._manager_deletions import Deletions
 from ._manager_folder import METADATA_ITEM_NAME, METRIC_ITEM_NAME, Folder
 from ._manager_items import Items, check_constructor
 from ._manager_options import CheckpointManagerOptions
 from ._manager_records import RestoreRecord, SaveRecord
 from ._manager_restore import DEFAULT_ITEM_NAME, Restorer
-from ._manager_saves import Followed, Tracked
+from ._manager_saves import Tracked
 from .checkpoint_args import is_args
 from .checkpoint_managers import PolicyCheckpointInfo
 from .metadata import RootMetadata
 from .multihost import reached_preemption
-from .options import AsyncOptions
+from .options import AsyncOptions, timeout_of
 
 __all__ = [
     "DEFAULT_ITEM_NAME",
@@ -86,10 +86,10 @@ class CheckpointManager:
         self._composite = self._items.composite
         self._restorer = Restorer(self._composite, self._items.is_by_name)
         self._is_async = self._items.is_async and self._options.enable_async_checkpointing
+        self._timeout = timeout_of(self._options.async_options)
         self._saver = AsyncSaver()
         self._background = Background()
         self._tracked: Tracked | None = None
-        self._followed = Followed()
         self._last_save: float | None = None
         self._is_closed = False
         self._folder = Folder(directory, self._options)
@@ -100,8 +100,7 @@ class CheckpointManager:
         self._given_metadata = dict(metadata or {})
         self._folder.write_root_metadata(metadata)
         self._infos: dict[int, PolicyCheckpointInfo] = {}
-        self._doomed: set[int] = set()
-        """Steps that are being deleted."""
+        self._deletions = Deletions(self._folder, self._options, self._listed, self._forget)
         self.reload()
 
     # ---- what is there ----------------------------------------------------------------------------------------
@@ -138,7 +137,10 @@ class CheckpointManager:
 
     def _listed(self) -> list[PolicyCheckpointInfo]:
         """In the order in which they were saved: of those that were there, by number."""
-        return [info for info in list(self._infos.values()) if info.step not in self._doomed]
+        return [info for info in list(self._infos.values()) if info.step not in self._deletions.doomed]
+
+    def _forget(self, step: int) -> None:
+        self._infos.pop(step, None)
 
     def metrics(self, step: int) -> Any:
         """The metrics of a step; `None` if it has none."""
@@ -241,8 +243,8 @@ class CheckpointManager:
         record.waits(self._last_save)
         # For the write before, and not for the deletions that follow it.
         self._wait_for_write()
-        if step in self._doomed:
-            self._followed.wait()
+        if step in self._deletions.doomed:
+            self._deletions.wait()
         record.begins()
         if step in self._infos or (not force and not self.should_save(step)):
             if force:
@@ -256,7 +258,8 @@ class CheckpointManager:
     def _begin(self, step: int, items: dict[str, Any], metrics: Any, custom: Any) -> None:
         path = self.path_of(step)
         mode = self._options.file_options.path_permission_mode if self._options.file_options else None
-        about = _saving.About(custom, None if self._options.prevent_write_metrics else metrics, mode)
+        told = None if self._options.prevent_write_metrics else metrics
+        about = _saving.About(custom, told, mode, self._timeout if self._is_async else None)
         with as_orbax():
             self._folder.check_writer()
         # What lies there is no step: an empty folder, or what a broken deletion has left.
@@ -289,16 +292,19 @@ class CheckpointManager:
 
         def work() -> None:
             finish()
-            self._folder.set_permissions(step)
             self._last_save = time.time()
             if info.metrics is None:
                 info.metrics = self._folder.metrics(step)
-            self._infos.pop(step, None)
+            self._forget(step)
             self._infos[step] = info
-            callback = getattr(self._options.async_options, "post_finalization_callback", None)
-            if callback is not None:
-                callback()
-            self._followed.add(self._tidy, step)
+            try:
+                self._folder.set_permissions(step)
+                callback = getattr(self._options.async_options, "post_finalization_callback", None)
+                if callback is not None:
+                    callback()
+            finally:
+                # Whatever these do here: the other processes of a job meet there.
+                self._deletions.follow(step)
 
         self._tracked = tracked = Tracked(info, work, tells=tells)
         return tracked
@@ -352,10 +358,11 @@ class CheckpointManager:
     # ---- deleting ---------------------------------------------------------------------------------------------
 
     def delete(self, step: int) -> None:
-        """Deletes a step.
+        """Deletes a step: process 0 does, and what it finds is true of all.
 
         Raises:
             FileNotFoundError: if it is not there.
+            ValueError: if somebody reads it, or there are files of yours in it.
         """
         if self._options.read_only:
             _log.warning("%s is read only: step %s was not deleted", self._directory, step)
@@ -363,32 +370,7 @@ class CheckpointManager:
         if step not in self._infos:
             raise FileNotFoundError(f"Requested deleting a non-existent step: {step}.")
         self._wait_for(step)
-        self._followed.wait()
-        with as_orbax():
-            left = self._folder.delete([step])
-        if step in left:
-            raise left[step] or InvalidArgumentError(f"step {step} is being read\n  help: wait for its reader")
-        self._infos.pop(step, None)
-        with as_orbax():
-            self._folder.point()
-
-    def _tidy(self, saved: int) -> None:
-        """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
-        if not self._folder.is_good(saved):
-            return
-        doomed = _manager_policies.to_delete(self._listed(), self._options)
-        self._doomed.update(doomed)
-        try:
-            left = self._folder.delete(doomed)
-            for step in doomed:
-                if step not in left:
-                    self._infos.pop(step, None)
-            for step, error in left.items():
-                # The next save tries again.
-                _log.warning("step %d was not deleted: %s", step, error or "somebody reads it")
-        finally:
-            self._doomed.difference_update(doomed)
-        self._folder.point()
+        self._deletions.delete(step)
 
     # ---- waiting ----------------------------------------------------------------------------------------------
 
@@ -403,7 +385,7 @@ class CheckpointManager:
     def wait_for_deletions(self) -> None:
         """Waits for the deletions that follow saves, unless they are to go on in the background."""
         if not self._options.enable_background_delete:
-            self._followed.wait()
+            self._deletions.wait()
 
     def _wait_for_write(self) -> None:
         self._background.wait()
@@ -432,7 +414,7 @@ class CheckpointManager:
         finally:
             self._is_closed = True
             try:
-                self._followed.close()
+                self._deletions.close()
             finally:
                 self._composite.close()
 

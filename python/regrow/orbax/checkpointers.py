@@ -17,7 +17,7 @@ from ._standard_handlers import (
     StandardSaveArgs,
 )
 from .checkpoint_args import get_registered_args_cls, has_registered_args, is_args
-from .options import AsyncOptions, MultiprocessingOptions
+from .options import AsyncOptions, MultiprocessingOptions, timeout_of
 
 __all__ = ["AbstractCheckpointer", "AsyncCheckpointer", "Checkpointer", "PyTreeCheckpointer", "StandardCheckpointer"]
 
@@ -54,6 +54,7 @@ class Checkpointer(AbstractCheckpointer):
     ) -> None:
         self._handler = handler
         self._permission_mode = getattr(file_options, "path_permission_mode", None)
+        self._timeout: int | None = None
         self._is_closed = False
 
     @property
@@ -103,7 +104,7 @@ class Checkpointer(AbstractCheckpointer):
             raise DestinationExistsError(
                 f"Destination {path} already exists.\n  help: give force=True to replace it", file=str(path)
             )
-        about = _saving.About(custom_metadata, metrics, self._permission_mode)
+        about = _saving.About(custom_metadata, metrics, self._permission_mode, None if saver is None else self._timeout)
         call = call_of(self._handler, args, kwargs, for_save=True)
         return _saving.begin(self._handler, path, call, overwrite=force, saver=saver, about=about)
 
@@ -171,6 +172,7 @@ class AsyncCheckpointer(Checkpointer):
         self._saver = AsyncSaver()
         self._background = Background()
         options = async_options or AsyncOptions()
+        self._timeout = timeout_of(options, timeout_secs)
         self._on_commit = options.post_finalization_callback or post_finalization_callback
 
     def save(

@@ -23,7 +23,7 @@ class AsyncOptions:
     """How saves in the background go.
 
     Attributes:
-        timeout_secs: How long the processes of a job wait for each other.
+        timeout_secs: How long the processes of a job wait for each other, in each phase of a save in the background.
         barrier_sync_fn: Orbax' own barrier; not used, the engine has one.
         post_finalization_callback: Is called when a checkpoint has been committed.
         create_directories_asynchronously: Not used: nothing is created before the background save begins.
@@ -33,6 +33,18 @@ class AsyncOptions:
     barrier_sync_fn: Any = None
     post_finalization_callback: Callable[[], None] | None = None
     create_directories_asynchronously: bool = True
+
+
+def timeout_of(options: Any, given: int | None = None) -> int:
+    """The time-out that a caller has given, or that is in options of any class.
+
+    Raises:
+        ValueError: for one that nobody could keep.
+    """
+    seconds: int = given or int(getattr(options, "timeout_secs", AsyncOptions.timeout_secs))
+    if seconds <= 0:
+        raise ValueError(f"Timeout must be positive, but got {seconds} seconds.\n  help: set timeout_secs")
+    return seconds
 
 
 @dataclasses.dataclass

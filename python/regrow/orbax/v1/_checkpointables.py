@@ -12,6 +12,7 @@ from .. import _interfaces
 from .._bucket_path import bucket_path
 from .._composite import item_names
 from .._paths import as_path
+from .._saving import Written
 from ..metadata import read_step_metadata
 from . import _deletion, _handlers, _pytrees, _registration
 from ._context import Context
@@ -68,29 +69,23 @@ def check_names(checkpointables: Any, what: str) -> None:
 # ---- saves ----------------------------------------------------------------------------------------------------
 
 
-def add(
-    save: ItemsSave, name: str, value: Any, context: Context, *, in_background: bool
-) -> tuple[bool, Awaitable[Any] | None]:
-    """Adds one of them: whether it is kept for the saver in the background, and what is left for its handler to do."""
+def add(save: ItemsSave, name: str, value: Any, context: Context, written: Written, *, in_background: bool) -> None:
+    """Adds one of them: what its handler leaves to do is done before the commit."""
     handler = _registration.resolve_handler_for_save(context.checkpointables.registry, value, name=name)
     if isinstance(handler, _handlers.PyTreeHandler):
         _pytrees.check_leaves(value)
         tree, options = _pytrees.save_plan(value, context)
         (save.later if in_background else save.tree)(name, tree, **options)
-        return in_background, None
+        return
     save.handler(name, typestr(type(handler)))
     folder = Directory(context.file.path_class(Path(save.folder(name))))
-    return False, _interfaces.run(_begun(handler.save(folder, value)))
+    left = _interfaces.run(_begun(handler.save(folder, value)))
+    if left is not None:
+        written.add((), lambda: _interfaces.run(_begun(left)))
 
 
 async def _begun(call: Awaitable[Any]) -> Any:
     return await call
-
-
-def finish(rest: list[Awaitable[Any]]) -> None:
-    """Has the handlers do what they have left."""
-    for awaitable in rest:
-        _interfaces.run(_begun(awaitable))
 
 
 # ---- loads ----------------------------------------------------------------------------------------------------

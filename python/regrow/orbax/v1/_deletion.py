@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..._remove import remove
 from .. import _saving
+from .._bucket_path import BucketPath
+from .._errors import as_orbax, not_covered
 from .._paths import TMP_DIR_SUFFIX, as_path
 from ._context import Context, current
 from ._layout import CHECKPOINT_DELETION_KEY as RECORD
@@ -55,8 +58,11 @@ def plan(
     """What is left to do for a deletion; `None` if there is nothing to delete. A record of it is written here."""
     check_arguments(name, missing_ok)
     path = as_path(path)
-    if context.deletion.gcs_deletion_options.todelete_full_path is not None:
-        raise NotImplementedError(f"todelete_full_path is for buckets, and {path} is in none")
+    in_bucket = isinstance(path, BucketPath)
+    if context.deletion.gcs_deletion_options.todelete_full_path is not None and not (in_bucket and is_step):
+        raise NotImplementedError(f"todelete_full_path is for the steps of a run in a bucket, and {path} is none")
+    if in_bucket and name is not None:
+        raise not_covered("deletions of one checkpointable in a bucket", "delete the checkpoint, or save it anew")
     if os.path.islink(path) or not path.name:
         raise ValueError(f"{path} is a symlink, or the root of a storage\n  help: give the path of a checkpoint")
     if not path.exists():
@@ -129,7 +135,11 @@ def _sync_folder(path: Any) -> None:
 
 def _remove(path: Any) -> bool:
     """Removes a folder, which has no name any more as soon as that begins."""
-    if _saving.is_primary():
+    if isinstance(path, BucketPath):
+        if _saving.is_primary():
+            with as_orbax():
+                remove(path)
+    elif _saving.is_primary():
         aside = path.parent / f"{path.name}{TMP_DIR_SUFFIX}-deleted-{uuid.uuid4().hex}"
         os.rename(path, aside)
         _sync_folder(path.parent)

@@ -6,14 +6,16 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..._errors import NotACheckpointError, UncommittedError
 from ..._items import ItemsSave
+from ..._job import Job
 from .._composite import item_names
 from .._errors import as_orbax, not_covered
 from .._paths import absolute, as_path, is_temporary
+from .._saving import Pending, Written, publish, saver_of_calls
 from ..metadata import read_step_metadata
 from . import _checkpointables, _deletion, _pytrees
 from ._context import Context, current
@@ -25,9 +27,6 @@ from ._metadata import CheckpointMetadata
 from ._responses import Response
 from .errors import InvalidLayoutError
 from .options import CheckpointLayout
-
-check_state = _pytrees.check_leaves
-
 
 # ---- saves ----------------------------------------------------------------------------------------------------
 
@@ -41,38 +40,42 @@ def save_checkpointables(
         ValueError: if there is a checkpoint, without `overwrite`.
         KeyError: for an object that nobody can save.
     """
-    with as_orbax():
-        begun = publish(path, checkpointables, overwrite, custom_metadata, None, in_background=False)
-    finish(begun)
+    _save(path, checkpointables, overwrite, custom_metadata)
 
 
 def save_checkpointables_async(
     path: Any, checkpointables: dict[str, Any], *, overwrite: bool = False, custom_metadata: Any = None
 ) -> Response[None]:
     """The same in the background: returns when the snapshot is taken."""
+    return _save_async(path, checkpointables, overwrite, custom_metadata)
+
+
+def _save(path: Any, checkpointables: dict[str, Any], overwrite: bool, custom: Any, **about: bool) -> None:
     with as_orbax():
-        begun = begin(path, checkpointables, overwrite, custom_metadata, None)
-    return Response(lambda: finish(begun))
+        begun = begin(path, checkpointables, overwrite, custom, in_background=False, **about)
+    begun.wait()
+
+
+def _save_async(
+    path: Any, checkpointables: dict[str, Any], overwrite: bool, custom: Any, **about: bool
+) -> Response[None]:
+    with as_orbax():
+        begun = begin(path, checkpointables, overwrite, custom, in_background=True, **about)
+    return Response(begun.wait)
 
 
 class Begun:
     """A save that was begun: who waits for it does what is left of it."""
 
-    def __init__(
-        self,
-        path: Any,
-        commit: Callable[[], Any],
-        cancel: Callable[[], None],
-        discard: Callable[[], None],
-        context: Context,
-    ) -> None:
+    def __init__(self, path: Any, pending: Pending, context: Context, *, calls_back: bool) -> None:
         self._path = path
-        self._commit = commit
-        self.cancel = cancel
-        """Asks whoever is at work to stop."""
-        self._discard = discard
+        self._pending = pending
         self._context = context
-        self.called_back = False
+        self._calls_back = calls_back
+
+    def cancel(self) -> None:
+        """Asks whoever is at work to stop."""
+        self._pending.cancel()
 
     def wait(self) -> None:
         """Waits for it, and commits.
@@ -80,28 +83,26 @@ class Begun:
         Raises:
             What went wrong; nothing is left of it then.
         """
-        try:
-            self._commit()
-        except BaseException:
-            self._discard()
-            raise
+        self._pending.finish()
         mode = self._context.file.path_permission_mode
         if mode is not None:
             os.chmod(self._path, mode)
         callback = self._context.asynchronous.post_finalization_callback
-        if self.called_back and callback is not None:
+        if self._calls_back and callback is not None:
             callback()
 
 
-def begin(path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any) -> Begun:
-    """Begins a save in the background: pytrees may change as soon as this has returned."""
-    return publish(path, checkpointables, overwrite, custom, metrics, in_background=True)
-
-
-def publish(
-    path: Any, checkpointables: Mapping[str, Any], overwrite: bool, custom: Any, metrics: Any, *, in_background: bool
+def begin(
+    path: Any,
+    checkpointables: Mapping[str, Any],
+    overwrite: bool,
+    custom: Any,
+    metrics: Any = None,
+    *,
+    in_background: bool,
+    are_states: bool = False,
 ) -> Begun:
-    """A checkpoint with all of them in it, which is left to commit."""
+    """Begins a save: in the background checkpointables may change as soon as this has returned."""
     _checkpointables.check_names(checkpointables, "checkpointables")
     if not checkpointables:
         raise ValueError("`checkpointables` must be a dict with at least one, found none")
@@ -114,45 +115,20 @@ def publish(
     _deletion.refuse_pending(path)
     keywords = _pytrees.save_plan(None, context)[1]
     form = {name: keywords[name] for name in ("layout", "orbax") if name in keywords}
-    save = ItemsSave(path, overwrite=overwrite, metadata=custom, **form)
-    try:
+    job = Job(timeout=context.asynchronous.timeout_secs) if in_background else None
+    save = ItemsSave(path, overwrite=overwrite, metadata=custom, job=job, **form)
+
+    def add(written: Written) -> None:
         if metrics is not None:
             save.metrics(metrics)
-        rest: list[Awaitable[Any]] = []
-        is_kept = False
         for name, value in checkpointables.items():
-            kept, left = _checkpointables.add(save, name, value, context, in_background=in_background)
-            is_kept |= kept
-            rest += [] if left is None else [left]
-        if is_kept:
-            # The saver commits by itself: what handlers have left is done before.
-            _checkpointables.finish(rest)
-            handle = _kept_by_saver(save)
-            begun = Begun(path, handle.wait, handle.cancel, save.drop, context)
-        else:
-            begun = Begun(path, lambda: _finish_here(save, rest), save.cancel, save.drop, context)
-    except BaseException:
-        save.drop()
-        raise
-    begun.called_back = in_background
-    return begun
+            if are_states:
+                # Not before: other processes of a job are told of what is wrong here.
+                _pytrees.check_leaves(value)
+            _checkpointables.add(save, name, value, context, written, in_background=in_background)
 
-
-def _kept_by_saver(save: ItemsSave) -> Any:
-    from ..._async import AsyncSave, saver_of_calls
-
-    return AsyncSave(save.path, saver_of_calls()._native.save_items(save._native, "mutable", False, 0.0, 0.0))
-
-
-def _finish_here(save: ItemsSave, rest: list[Awaitable[Any]]) -> None:
-    _checkpointables.finish(rest)
-    save.commit()
-
-
-def finish(begun: Begun) -> None:
-    """Waits for a save."""
-    with as_orbax():
-        begun.wait()
+    pending = publish(save, add, saver_of_calls() if in_background else None)
+    return Begun(path, pending, context, calls_back=in_background)
 
 
 def save(
@@ -168,8 +144,7 @@ def save(
     Raises:
         ValueError: if there is a checkpoint, without `overwrite`; for leaves that cannot be saved.
     """
-    check_state(state)
-    save_checkpointables(path, {checkpointable_name: state}, overwrite=overwrite, custom_metadata=custom_metadata)
+    _save(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
 def save_async(
@@ -181,10 +156,7 @@ def save_async(
     custom_metadata: Any = None,
 ) -> Response[None]:
     """Saves a pytree in the background: returns when the snapshot is taken."""
-    check_state(state)
-    return save_checkpointables_async(
-        path, {checkpointable_name: state}, overwrite=overwrite, custom_metadata=custom_metadata
-    )
+    return _save_async(path, {checkpointable_name: state}, overwrite, custom_metadata, are_states=True)
 
 
 # ---- loads ----------------------------------------------------------------------------------------------------

@@ -33,12 +33,14 @@ def check_leaves(tree: Any) -> None:
     """
     if is_empty_node(tree):
         raise ValueError("Found empty item.")
-    for leaf in jax.tree_util.tree_leaves(tree):
-        if not is_leaf(leaf):
-            raise ValueError(
-                f"Unsupported leaf type for saving: {type(leaf)}. Supported are: {LEAF_TYPES}\n"
-                "  help: save arrays, numbers and text; for objects of your own register a CheckpointableHandler"
-            )
+    if all(map(is_leaf, jax.tree_util.tree_leaves(tree))):
+        return
+    keys, leaf = next(found for found in jax.tree_util.tree_leaves_with_path(tree) if not is_leaf(found[1]))
+    raise ValueError(
+        f"Unsupported leaf type for saving: {type(leaf)}. Supported are: {LEAF_TYPES}\n"
+        f"  leaf {'/'.join(tuple_path_from_keypath(keys))}\n"
+        "  help: save arrays, numbers and text; for objects of your own register a CheckpointableHandler"
+    )
 
 
 def is_leaf(leaf: Any) -> bool:

@@ -58,7 +58,10 @@ class CheckpointLayout(enum.Enum):
 
 @dataclasses.dataclass(kw_only=True)
 class AsyncOptions(Options):
-    """Saves in the background: `post_finalization_callback` is called after the commit of one."""
+    """Saves in the background: `post_finalization_callback` is called after the commit of one.
+
+    `timeout_secs` is how long the processes of a job wait for each other, in each phase of a save.
+    """
 
     timeout_secs: int = 1200
     post_finalization_callback: Callable[[], None] | None = None

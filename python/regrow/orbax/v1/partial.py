@@ -10,26 +10,30 @@ whose arrays are views of its files: `finalize` holds none of them in memory whi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ... import _job
 from ..._checkpoint import Leaf
+from ..._errors import NotFoundError
 from ..._items import ItemsSave
 from ..._leaves import JAX_ARRAY, NUMPY_ARRAY
 from ..._nodes import PrngKey
 from ..._open import open as open_checkpoint
 from ..._options import OrbaxOptions
-from .. import _saving
+from ..._remove import remove
+from .._bucket_path import BucketPath
 from .._errors import as_orbax
 from .._jax import jax
-from .._paths import absolute
+from .._paths import absolute, is_finalized
+from .._replicas import from_process_0
 from ..tree import from_flattened_with_keypath, is_empty_node, tuple_path_from_keypath
 from . import _pytrees
 from ._context import current
@@ -44,6 +48,8 @@ SUFFIX = ".partial_save"
 class PartialSaveReplacementError(ValueError):
     """A leaf is saved twice."""
 
+
+_ERRORS = {kind.__name__: kind for kind in (FileExistsError, FileNotFoundError, PartialSaveReplacementError)}
 
 _TIMEOUT_SECONDS = 1200
 """How long processes wait for each other."""
@@ -65,16 +71,13 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
     from ..._async import saver_of_calls
 
     final, session = _places(path)
-    if final.exists():
-        raise FileExistsError(f"Finalized checkpoint already exists at {final}.\n  help: delete it first")
-    _pytrees.check_leaves(state)
-    _refuse_saved(session, state)
+    wanted = {tuple_path_from_keypath(keys) for keys, leaf in _flat(state) if leaf is not ...}
+    part = _by_process_0(final, lambda: _next_part(final, session, wanted), lambda: _pytrees.check_leaves(state))
     tree, keywords = _pytrees.save_plan(state, current())
     told = {"custom_metadata": custom_metadata or {}, "whole": _form(keywords)}
-    # Sorted by name, parts are in the order of their saves.
-    part = session / f"{time.time_ns():020}-{uuid.uuid4().hex}"
     with as_orbax():
-        saving = saver_of_calls().save(str(part), tree, layout="regrow", metadata=told, when_busy="queue", **keywords)
+        about: Any = {"layout": "regrow", "metadata": told, "when_busy": "queue"}
+        saving = saver_of_calls().save(session / part, tree, **about, **keywords)
 
     def finish() -> None:
         with as_orbax():
@@ -84,7 +87,7 @@ def save_async(path: Any, state: Any, *, custom_metadata: Any = None) -> Respons
 
 
 def finalize(path: Any) -> None:
-    """Publishes what was saved in parts: all of it or nothing.
+    """Publishes what was saved in parts: all of it or nothing. In a job process 0 does, when all have called.
 
     Raises:
         FileExistsError: if there is something at the path.
@@ -92,16 +95,49 @@ def finalize(path: Any) -> None:
         PartialSaveReplacementError: (a `ValueError`) for a leaf that was saved twice.
     """
     final, session = _places(path)
+
+    def publish() -> None:
+        _refuse_finished(final)
+        if not session.exists():
+            raise FileNotFoundError(f"Partial save path {session} does not exist.\n  help: call partial.save() first")
+        _publish(final, session)
+        _remove(session)
+
+    with as_orbax():
+        _by_process_0(final, publish)
+
+
+def _by_process_0(final: Any, work: Callable[[], Any], check: Callable[[], None] | None = None) -> Any:
+    """What `work` gives on process 0, for all: others may see parts come and go. So are the errors of this module."""
+
+    def told() -> Any:
+        try:
+            return [None, work()]
+        except tuple(_ERRORS.values()) as error:
+            if type(error).__name__ not in _ERRORS:
+                raise
+            return [type(error).__name__, str(error)]
+
+    error, found = from_process_0(final, told, check=check, timeout=_TIMEOUT_SECONDS)
+    if error is not None:
+        raise _ERRORS[error](found)
+    return found
+
+
+def _refuse_finished(final: Any) -> None:
     if final.exists():
         raise FileExistsError(f"Finalized checkpoint already exists at {final}.\n  help: delete it first")
-    if not session.exists():
-        raise FileNotFoundError(f"Partial save path {session} does not exist.\n  help: call partial.save() first")
-    _saving.barrier(f"{final}:finalize", _TIMEOUT_SECONDS)
-    if _saving.is_primary():
-        with as_orbax():
-            _publish(final, session)
-        shutil.rmtree(session)
-    _saving.barrier(f"{final}:finalized", _TIMEOUT_SECONDS)
+
+
+def _next_part(final: Any, session: Any, wanted: Any) -> str:
+    """The name of the part that is saved next, of the leaves that are wanted."""
+    _refuse_finished(final)
+    for part in _parts(session):
+        for keys, leaf in _leaves_of(open_checkpoint(part).tree):
+            if isinstance(leaf, Leaf) and leaf.kind != "placeholder":
+                _refuse(tuple_path_from_keypath(keys), wanted)
+    # Sorted by name, parts are in the order of their saves.
+    return f"{time.time_ns():020}-{uuid.uuid4().hex}"
 
 
 def _form(keywords: dict[str, Any]) -> dict[str, Any]:
@@ -122,16 +158,19 @@ def _places(path: Any) -> tuple[Any, Any]:
 def _parts(session: Any) -> list[Any]:
     if not session.exists():
         return []
-    return sorted(part for part in session.iterdir() if (part / "regrow.json").exists())
+    return sorted(part for part in session.iterdir() if is_finalized(part) and (part / "regrow.json").exists())
 
 
-def _refuse_saved(session: Any, state: Any) -> None:
-    flat, _ = jax.tree_util.tree_flatten_with_path(state)
-    wanted = {tuple_path_from_keypath(keys) for keys, leaf in flat if leaf is not ...}
-    for part in _parts(session):
-        for keys, leaf in _leaves_of(open_checkpoint(str(part)).tree):
-            if isinstance(leaf, Leaf) and leaf.kind != "placeholder":
-                _refuse(tuple_path_from_keypath(keys), wanted)
+def _remove(session: Any) -> None:
+    """Removes the parts, and what saves of some have left that never ended."""
+    if not isinstance(session, BucketPath):
+        shutil.rmtree(session)
+        return
+    for part in session.iterdir():
+        is_unfinished = not is_finalized(part)
+        # What is no save at all stays.
+        with contextlib.suppress(NotFoundError):
+            remove(part, unfinished=is_unfinished, force=is_unfinished)
 
 
 def _refuse(at: tuple[str, ...], others: Any) -> None:
@@ -139,6 +178,10 @@ def _refuse(at: tuple[str, ...], others: Any) -> None:
         raise PartialSaveReplacementError(
             f"the leaf {'/'.join(at)} was saved in an earlier part\n  help: save each leaf once"
         )
+
+
+def _flat(tree: Any) -> Any:
+    return jax.tree_util.tree_flatten_with_path(tree)[0]
 
 
 def _leaves_of(tree: Any) -> list[tuple[Any, Any]]:
@@ -155,7 +198,7 @@ def _publish(final: Any, session: Any) -> None:
     custom: dict[str, Any] = {}
     told: dict[str, Any] = {}
     for part in _parts(session):
-        checkpoint = open_checkpoint(str(part))
+        checkpoint = open_checkpoint(part)
         about = checkpoint.metadata or {}
         told = told or about
         custom |= about["custom_metadata"]
@@ -173,7 +216,7 @@ def _publish(final: Any, session: Any) -> None:
         options["orbax"] = OrbaxOptions(**options["orbax"])
     if jax.process_count() > 1:
         options["job"] = _job.Job.alone()
-    with ItemsSave(str(final), metadata=custom or None, **options) as whole:
+    with ItemsSave(final, metadata=custom or None, **options) as whole:
         if leaves:
             _add(whole, from_flattened_with_keypath(list(leaves.values())), shardings)
         whole.commit()

@@ -150,16 +150,8 @@ class Checkpointer:
         custom_metadata: Any = None,
     ) -> bool:
         """As `save_checkpointables`, of one pytree."""
-        begun = self.save_async(
-            step,
-            state,
-            checkpointable_name=checkpointable_name,
-            force=force,
-            overwrite=overwrite,
-            metrics=metrics,
-            custom_metadata=custom_metadata,
-        )
-        return begun is not None and bool(begun.result())
+        states = {checkpointable_name: state}
+        return _done(self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True))
 
     def save_checkpointables(
         self,
@@ -176,15 +168,7 @@ class Checkpointer:
         Raises:
             StepAlreadyExistsError: for a step that is there, without `overwrite`.
         """
-        begun = self.save_checkpointables_async(
-            step,
-            checkpointables,
-            force=force,
-            overwrite=overwrite,
-            metrics=metrics,
-            custom_metadata=custom_metadata,
-        )
-        return begun is not None and bool(begun.result())
+        return _done(self._save(step, checkpointables, force, overwrite, metrics, custom_metadata))
 
     def save_async(
         self,
@@ -198,15 +182,8 @@ class Checkpointer:
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
         """As `save_checkpointables_async`, of one pytree."""
-        _functions.check_state(state)
-        return self.save_checkpointables_async(
-            step,
-            {checkpointable_name: state},
-            force=force,
-            overwrite=overwrite,
-            metrics=metrics,
-            custom_metadata=custom_metadata,
-        )
+        states = {checkpointable_name: state}
+        return self._save(step, states, force, overwrite, metrics, custom_metadata, are_states=True)
 
     def save_checkpointables_async(
         self,
@@ -219,6 +196,18 @@ class Checkpointer:
         custom_metadata: Any = None,
     ) -> Response[bool] | None:
         """The same in the background; `None` if the step is not due."""
+        return self._save(step, checkpointables, force, overwrite, metrics, custom_metadata)
+
+    def _save(
+        self,
+        step: int,
+        checkpointables: dict[str, Any],
+        force: bool,
+        overwrite: bool,
+        metrics: Any,
+        custom: Any,
+        **about: bool,
+    ) -> Response[bool] | None:
         self._wait_for_deletion()
         manager = self._manager
         if not overwrite and any(found.step == step for found in self.checkpoints):
@@ -226,9 +215,10 @@ class Checkpointer:
         if not (force or overwrite) and not self.should_save(step):
             return None
         self.wait()
+        path = manager.path_of(step)
         with current(self._context), as_orbax():
-            begun = _functions.begin(manager.path_of(step), checkpointables, overwrite, custom_metadata, metrics)
-        finish = manager.keep_track(step, lambda: _functions.finish(begun), metrics, tells=False)
+            begun = _functions.begin(path, checkpointables, overwrite, custom, metrics, in_background=True, **about)
+        finish = manager.keep_track(step, begun.wait, metrics, tells=False)
 
         def both() -> bool:
             done = finish()
@@ -401,6 +391,10 @@ class Checkpointer:
         """`metadata`."""
         found: CheckpointMetadata[Any] = _renamed("metadata", self.metadata)(*args, **kwargs)
         return found
+
+
+def _done(begun: Response[bool] | None) -> bool:
+    return begun is not None and bool(begun.result())
 
 
 def _renamed(name: str, method: Any) -> Any:

@@ -96,8 +96,10 @@ impl Job {
                 for (name, work) in &trees {
                     items.tree(name, &work.tree, &work.options)?;
                 }
-                trees.iter().try_for_each(|(_, work)| work.check_unchanged())?;
-                before_commit.map_or(Ok(()), |before_commit| (before_commit.0)())?;
+                let ready = trees.iter().try_for_each(|(_, work)| work.check_unchanged());
+                let ready = ready.and_then(|()| before_commit.map_or(Ok(()), |call| (call.0)()));
+                // The other processes of a job end with the same.
+                ready.inspect_err(|error| items.fail(error.duplicate()))?;
                 items.commit()?
             }
         };

@@ -1,0 +1,96 @@
+"""What a manager deletes: what follows saves, and what a caller asks for.
+
+Process 0 of a job chooses and deletes, and tells the others what is gone: so their lists are what storage has, also
+where somebody reads a step that was to go, and though each process has times of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .._errors import InvalidArgumentError
+from . import _manager_policies, _settings
+from ._errors import as_orbax
+from ._manager_folder import Folder
+from ._manager_options import CheckpointManagerOptions
+from ._manager_saves import Followed
+from .checkpoint_managers import PolicyCheckpointInfo
+
+_log = logging.getLogger("regrow.orbax")
+
+
+class Deletions:
+    """Deletes steps of a folder: in a thread of its own those that follow saves."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        options: CheckpointManagerOptions,
+        listed: Callable[[], list[PolicyCheckpointInfo]],
+        forget: Callable[[int], object],
+    ) -> None:
+        """Of the steps that are `listed`; is to `forget` those that are gone."""
+        self._folder = folder
+        self._options = options
+        self._listed = listed
+        self._forget = forget
+        self._followed = Followed()
+        self.doomed: set[int] = set()
+        """Steps that are being deleted."""
+
+    def follow(self, saved: int) -> None:
+        """Deletes what the options do not keep, in the background, now that this step is saved."""
+        self._followed.add(self._tidy, saved)
+
+    def wait(self) -> None:
+        """Waits for the deletions that follow saves, and raises what went wrong, once."""
+        self._followed.wait()
+
+    def close(self) -> None:
+        """Waits for them, and ends their thread."""
+        self._followed.close()
+
+    def delete(self, step: int) -> None:
+        """Deletes a step.
+
+        Raises:
+            InvalidArgumentError: if somebody reads it, or there are files of others in it.
+        """
+        self.wait()
+
+        def work() -> None:
+            left = self._folder.delete([step])
+            if step in left:
+                raise left[step] or InvalidArgumentError(f"step {step} is being read\n  help: wait for its reader")
+
+        with as_orbax():
+            self._folder.of_process_0(f"orbax-deletion-{step}", work)
+        self._forget(step)
+        with as_orbax():
+            self._folder.point()
+
+    def _tidy(self, saved: int) -> None:
+        """Deletes what the options do not keep, once a save is there that is known to be; never all of it."""
+        if not _manager_policies.keeps_all(self._options) or _settings.checks_saves():
+            for step in self._folder.of_process_0("orbax-deletions", lambda: self._delete_after(saved)):
+                self._forget(step)
+        self._folder.point()
+
+    def _delete_after(self, saved: int) -> list[int]:
+        """The steps that are gone."""
+        if not self._folder.is_good(saved):
+            return []
+        doomed = _manager_policies.to_delete(self._listed(), self._options)
+        self.doomed.update(doomed)
+        try:
+            left = self._folder.delete(doomed)
+            gone = [step for step in doomed if step not in left]
+            for step in gone:
+                self._forget(step)
+            for step, error in left.items():
+                # The next save tries again.
+                _log.warning("step %d was not deleted: %s", step, error or "somebody reads it")
+            return gone
+        finally:
+            self.doomed.difference_update(doomed)
