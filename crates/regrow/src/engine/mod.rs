@@ -3,6 +3,7 @@
 //! | module | does |
 //! |---|---|
 //! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; begins anew if it is replaced meanwhile |
+//! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
@@ -35,6 +36,7 @@ mod convert;
 mod copy;
 mod items;
 mod keys;
+mod leaves;
 mod list;
 mod load;
 mod mapped;
