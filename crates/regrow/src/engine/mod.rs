@@ -80,5 +80,6 @@ pub use open::{Checkpoint, open, open_with};
 pub use overview::overview;
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
+pub(crate) use retry::Retries;
 pub use save::{save, save_with};
 pub use verify::{VerifiedShare, verify, verify_share, verify_with};

@@ -27,8 +27,8 @@
 
 mod documents;
 mod ending;
-mod files;
 mod names;
+mod reading;
 mod trees;
 
 use std::path::{Path, PathBuf};
