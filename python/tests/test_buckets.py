@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from bucket_exchange import TensorStoreExchange
 from bucket_servers import SECRET, Bucket, S3Bucket, moto
-from bucket_suite import AtomicConformance, StoreConformance, TensorStoreExchange, tree
+from bucket_suite import AtomicConformance, StoreConformance, tree
 
 import regrow
 

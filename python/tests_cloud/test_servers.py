@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from typing import cast
 
 import pytest
+from bucket_exchange import TensorStoreExchange
 from bucket_servers import CLOUD_SERVERS, Bucket, S3Bucket
-from bucket_suite import AtomicConformance, StoreConformance, TensorStoreExchange
+from bucket_suite import AtomicConformance, StoreConformance
 
 Started = Callable[[str], Bucket]
 

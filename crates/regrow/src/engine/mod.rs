@@ -3,6 +3,7 @@
 //! | module | does |
 //! |---|---|
 //! | `open`, `retry` | finds the layout, gives a [`Checkpoint`] of lazy leaves; begins anew if it is replaced meanwhile |
+//! | `leaves` | reads one leaf, or a part of one |
 //! | `search`, `keys` | finds a leaf by its key path, also where two print alike |
 //! | `patterns` | refuses globs that match nothing |
 //! | `load`, `template` | selection, casts, restoring into a template: a plan of reads, and the one executor of it |
@@ -39,6 +40,7 @@ mod diff;
 mod in_memory;
 mod items;
 mod keys;
+mod leaves;
 mod list;
 mod load;
 mod mapped;
@@ -86,5 +88,6 @@ pub use open::{Checkpoint, open, open_with};
 pub use overview::overview;
 pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
+pub(crate) use retry::Retries;
 pub use save::{save, save_with};
 pub use verify::{VerifiedShare, verify, verify_share, verify_with};

@@ -12,7 +12,7 @@ const TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Counts retries: over when both limits are passed, so that neither a slow read nor a busy writer ends it early.
 #[derive(Debug)]
-pub(super) struct Retries {
+pub(crate) struct Retries {
     since: Instant,
     done: u32,
 }
@@ -26,7 +26,7 @@ impl Retries {
     ///
     /// # Errors
     /// What `read` says; `Replaced` if a writer wins.
-    pub(super) fn until_unreplaced<T>(read: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn until_unreplaced<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
         let mut retries = Self::begin();
         loop {
             match read() {

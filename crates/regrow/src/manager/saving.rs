@@ -235,8 +235,9 @@ impl Manager {
     }
 
     /// Saves several items as one step, if the policy says so; whether it does. `fill` is called then: it adds JSON and
-    /// files, which are written before it returns, and gives the trees, which are the background's. Of an item by its name,
-    /// [`restore`](Self::restore) takes it in [`OpenOptions::item`](crate::OpenOptions::item).
+    /// files, which are written before it returns, and gives the trees, which are the background's. What was saved so is
+    /// restored by [`restore_items`](Self::restore_items), one item alone also by [`restore`](Self::restore) with
+    /// [`OpenOptions::item`](crate::OpenOptions::item).
     ///
     /// ```
     /// use regrow::manager::{Manager, ManagerOptions, SaveStep};

@@ -30,6 +30,11 @@ impl Together {
         self.job.is_some()
     }
 
+    /// Whether this process does what one does for all.
+    pub(super) fn is_rank_0(&self) -> bool {
+        self.job.as_ref().is_none_or(|job| job.coordinator.rank() == 0)
+    }
+
     /// Waits until all have come here. `purpose` is a word.
     ///
     /// # Errors

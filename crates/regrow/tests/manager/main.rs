@@ -8,6 +8,7 @@ mod faults;
 mod looping;
 mod readers_and_writers;
 mod records;
+mod restored_items;
 mod together;
 
 use std::fs;

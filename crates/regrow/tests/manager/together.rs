@@ -163,6 +163,34 @@ fn what_one_process_cannot_restore_none_does() {
 }
 
 #[test]
+fn items_that_one_process_cannot_restore_none_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Location::local(folder.path().join("run"));
+    let told = on_ranks(RANKS, |rank| {
+        let manager = Manager::new(&root, of_rank("restore-items", rank)).unwrap();
+        for step in [1, 2] {
+            manager.save(step, &tree(step as u8), &SaveStep::default()).unwrap();
+        }
+        manager.wait().unwrap();
+        let restored = manager.restore_items(|step| {
+            let leased = manager.steps().leased()?;
+            match (rank, step.location().name_text().as_str()) {
+                (1, "2") => Err(regrow::Error::corrupt("a bad disk")),
+                _ => Ok((step.item("default")?.load(&LoadOptions::default())?.len(), leased)),
+            }
+        });
+        let restored = restored.unwrap();
+        let passed: Vec<u64> = restored.passed_over.iter().map(|passed| passed.step).collect();
+        (restored.step.number, restored.value, passed)
+    });
+    for (rank, (number, (leaves, leased), passed)) in told.into_iter().enumerate() {
+        assert_eq!((number, leaves, passed), (1, 2, vec![2]));
+        // One keeps it for all.
+        assert!(rank > 0 || leased == [1], "{leased:?}");
+    }
+}
+
+#[test]
 fn a_failure_of_one_is_told_to_all_before_the_next_save() {
     let folder = tempfile::tempdir().unwrap();
     let root = Location::local(folder.path().join("run"));

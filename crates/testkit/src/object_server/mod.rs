@@ -17,7 +17,9 @@
 //! connection    socket  ->  HTTP
 //! request       first line and headers  ->  Target: op, bucket, key
 //! fault         Target  ->  Strike, what is to befall it
-//! service       Target, body  ->  answer            list, xml, text: its formats
+//! service       who may ask; Target, body  ->  answer
+//! objects       reads, writes, copies, deletions, lists        uploads: in parts
+//! answers       empty ones, documents               list, json, xml, text: their formats
 //! store         objects, uploads, conditions        blob: their bytes
 //! control       /-/ for clients in other languages
 //! ```
@@ -32,17 +34,20 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+mod answers;
 mod blob;
 mod connection;
 mod control;
 mod fault;
 mod json;
 mod list;
+mod objects;
 mod refusal;
 mod request;
 mod service;
 mod store;
 mod text;
+mod uploads;
 mod xml;
 
 use std::io;

@@ -25,9 +25,10 @@
 //!
 //! [`OpenOptions::item`]: super::OpenOptions::item
 
+mod documents;
 mod ending;
-mod files;
 mod names;
+mod reading;
 mod trees;
 
 use std::path::{Path, PathBuf};
@@ -44,10 +45,7 @@ use super::together::publish_together;
 use super::{SaveOptions, SaveReport};
 use crate::coordination::{Job, Session};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::orbax::checkpoint_metadata::{
-    JSON_HANDLER, OF_THE_WHOLE, V1_JSON_HANDLER, V1_METRICS_HANDLER,
-};
-use crate::formats::orbax::json_text;
+use crate::formats::orbax::checkpoint_metadata::OF_THE_WHOLE;
 use crate::formats::orbax::marker_files::COMMIT_SUCCESS_FILE;
 use crate::location::{Location, ToLocation};
 use crate::monitor::{Monitor, Running};
@@ -57,13 +55,6 @@ use crate::tree::{Key, Pytree};
 
 /// The name of an item that is the checkpoint itself: then there is no other one.
 pub const WHOLE: &str = "";
-
-/// The item that metrics are kept in, and its file.
-const METRICS: &str = "metrics";
-
-/// The file of a JSON item, and in the v1 API.
-const JSON_FILE: &str = "metadata";
-const V1_JSON_FILE: &str = "data.json";
 
 /// How a checkpoint of several items is saved.
 #[derive(Debug, Clone, Default)]
@@ -217,54 +208,6 @@ impl ItemsSave {
         })
     }
 
-    /// Adds a JSON document, as Orbax' `JsonCheckpointHandler` keeps it.
-    ///
-    /// # Errors
-    /// `AlreadyExists` for a name that was added before; what the storage says.
-    pub fn json(&self, name: &str, value: &Value) -> Result<()> {
-        self.json_text(name, None, &json_text::to_python_json(value)?)
-    }
-
-    /// The same of a text, which may have Python's `NaN` and `Infinity` in it, in a file of this name.
-    ///
-    /// # Errors
-    /// As [`json`](Self::json); `InvalidArgument` if it is no JSON.
-    pub fn json_text(&self, name: &str, file: Option<&str>, text: &[u8]) -> Result<()> {
-        let (usual, handler) = match self.v1 {
-            true => (V1_JSON_FILE, V1_JSON_HANDLER),
-            false => (JSON_FILE, JSON_HANDLER),
-        };
-        self.add(name, Taken::Alone, || self.write_json(name, file.unwrap_or(usual), handler, text).map(drop))
-    }
-
-    /// Adds metrics: the item `metrics`, which Orbax' manager reads, and a member of the checkpoint's metadata.
-    ///
-    /// # Errors
-    /// As [`json`](Self::json).
-    pub fn metrics(&self, metrics: &Value) -> Result<()> {
-        self.metrics_text(&json_text::to_python_json(metrics)?)
-    }
-
-    /// The same of a text, which may have Python's `NaN` and `Infinity` in it.
-    ///
-    /// # Errors
-    /// As [`json_text`](Self::json_text).
-    pub fn metrics_text(&self, text: &[u8]) -> Result<()> {
-        let handler = if self.v1 { V1_METRICS_HANDLER } else { JSON_HANDLER };
-        self.add(METRICS, Taken::Alone, || {
-            let value = self.write_json(METRICS, METRICS, handler, text)?;
-            // Numbers that JSON has not stand in the item alone.
-            if let Ok(Value::Object(metrics)) = serde_json::from_slice(text) {
-                self.state().metrics = metrics;
-            }
-            match value {
-                Value::Object(_) => Ok(()),
-                other => Err(Error::invalid("metrics are numbers by name")
-                    .expected("a JSON object", crate::zarr::json::brief(&other))),
-            }
-        })
-    }
-
     /// Adds one file of an item. Several calls make an item of several files.
     ///
     /// # Errors
@@ -364,16 +307,6 @@ impl ItemsSave {
             report
         });
         monitor.conclude(saved)
-    }
-
-    fn write_json(&self, name: &str, file: &str, handler: &str, text: &[u8]) -> Result<Value> {
-        let value: Value = json_text::parse(text)
-            .map_err(|error| Error::invalid(format!("the item {name} is no JSON: {}", error.what())))?;
-        check_file(file)?;
-        self.keep_name(name, file)?;
-        self.note(name, Some(handler));
-        self.on_rank_0(|| self.publication.write(&path_in(name, file), text))?;
-        Ok(value)
     }
 
     /// Takes a name, and does what is to be done under it.

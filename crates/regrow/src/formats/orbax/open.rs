@@ -208,6 +208,13 @@ fn open_items(
     }
     if let Some(wanted) = &options.item {
         let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
+            if let ItemHandlers::Many(handlers) = &about.item_handlers
+                && handlers.iter().any(|(name, _)| name == wanted)
+            {
+                return Err(Error::corrupt(format!("the item {wanted} is listed but its folder is missing"))
+                    .in_file(at.join(wanted))
+                    .help("copy the checkpoint again, all of it, or take another step"));
+            }
             let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
             return Err(Error::new(ErrorKind::NotFound, format!("there is no item {wanted:?}"))
                 .in_file(at)
