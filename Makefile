@@ -67,7 +67,7 @@ test: test-rust test-python ## All tests: engine, command, Python
 
 test-rust: rust-prerequisites $(NEXTEST)
 	$(SAY) "tests of the engine and the command"
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --workspace --exclude regrow-python --no-fail-fast
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run --workspace --exclude regrow-python --tests --no-fail-fast
 	printf '==> %s\n' "examples in the documentation"
 	$(CARGO) test --quiet --doc -p regrow
 

@@ -69,7 +69,7 @@ fn what_is_no_folder_of_steps_is_said_to_be_none() {
     for (arguments, code) in [
         (vec!["steps", text(&none)], 3),
         (vec!["steps", text(&path)], 2),
-        (vec!["steps", text(&path), "--step", "1"], 2),
+        (vec!["steps", text(folder.path()), "--step", "1"], 2),
         (vec!["steps", text(folder.path()), "--watch", "0"], 2),
     ] {
         let run = regrow(&arguments);

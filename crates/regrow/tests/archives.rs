@@ -16,6 +16,7 @@ use regrow::{
     copy, open, open_with, remove, save_with, verify,
 };
 use regrow_testkit::archives::{Member, files_below, tar, zip};
+use regrow_testkit::memory_folder;
 
 type Pack = fn(&[Member]) -> Vec<u8>;
 
@@ -39,7 +40,7 @@ fn packed(pack: Pack, folder: &Path) -> Vec<u8> {
 #[test]
 fn every_layout_is_read_where_it_lies() {
     for (number, (layout, suffix)) in layouts().into_iter().enumerate() {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = memory_folder().unwrap();
         let tree = tree(number as u8);
         let name = format!("run{suffix}");
         let options = SaveOptions { layout: layout.clone(), ..SaveOptions::default() };
@@ -74,7 +75,7 @@ fn every_layout_is_read_where_it_lies() {
                 }
                 // What lies alone at the top need not be named; the pair of files is two.
                 if layout.name() != "pytree_data" {
-                    let unnamed = tempfile::tempdir().unwrap();
+                    let unnamed = memory_folder().unwrap();
                     let unnamed = unnamed.path().join(format!("copy{suffix}"));
                     copy(&file, &unnamed, &CopyOptions::default())
                         .unwrap_or_else(|error| panic!("{}", say(&error)));
@@ -89,12 +90,12 @@ fn every_layout_is_read_where_it_lies() {
                         say(&"other at the top")
                     );
                 }
-                let target = tempfile::tempdir().unwrap();
+                let target = memory_folder().unwrap();
                 let target = target.path().join("out");
                 convert(&path, &target, &ConvertOptions { lossy: true, ..ConvertOptions::default() })
                     .unwrap();
                 assert!(bytes_of(&load(&target).unwrap()) == bytes_of(&tree), "{}", say(&"converted"));
-                let beside = tempfile::tempdir().unwrap();
+                let beside = memory_folder().unwrap();
                 let copied = beside.path().join(&name);
                 copy(&path, &copied, &CopyOptions::default())
                     .unwrap_or_else(|error| panic!("{}", say(&error)));

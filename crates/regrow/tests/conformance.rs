@@ -3,7 +3,7 @@
 //!
 //! Each layout is seeded with the fixtures of its original tool and with what regrow itself writes in it. Every
 //! file of each is cut, flipped and filled with hostile numbers, byte for byte where it is small. All of that happens on
-//! a local disk, in memory and in a bucket behind a server, and what a reader says must be the same everywhere.
+//! a file system, in memory and in a bucket behind a server, and what a reader says must be the same everywhere.
 
 #![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
 
@@ -20,7 +20,7 @@ use regrow::tree::{Key, Leaf, LeafKind, NodeKind, Scalar, Tree, TreeBuilder};
 use regrow::{Checkpoint, ErrorKind, OpenOptions, SaveOptions};
 use regrow_testkit::{damages, fixtures};
 
-/// Damages of each kind to each file, on a local disk and in memory.
+/// Damages of each kind to each file, in a local file and in memory.
 const EACH_MAX: usize = 96;
 
 /// The same in a bucket behind a server, where each takes a few requests.
@@ -97,7 +97,7 @@ type Place = (Location, usize, Option<tempfile::TempDir>);
 
 /// Where the damaged checkpoints are, and how many damages of each kind there are to be.
 fn places() -> Vec<Place> {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = regrow_testkit::memory_folder().unwrap();
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let memory = format!("memory://conformance{number}/runs").to_location().unwrap();

@@ -110,10 +110,9 @@ fn generation(path: &Path) -> Option<u8> {
     Some(first)
 }
 
-/// A folder in memory, if the system has one: what is tested is the order of the calls.
+/// A folder in memory: what is tested is the order of the calls.
 fn root() -> tempfile::TempDir {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+    regrow_testkit::memory_folder().unwrap()
 }
 
 /// A place for a checkpoint, with the old one in it if it is to be overwritten; a new one has folders to be made.

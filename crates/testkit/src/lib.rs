@@ -29,6 +29,16 @@ pub fn expected(fixture: &str) -> serde_json::Value {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// A folder in memory, if the system has one: for tests of what is written that do not ask where. On a disk most of their time
+/// would be waiting until it has what was written.
+///
+/// # Errors
+/// What the file system says.
+pub fn memory_folder() -> std::io::Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+}
+
 /// Copies a folder, so that a test may damage the copy.
 ///
 /// # Errors

@@ -163,9 +163,7 @@ mod calls {
 
     /// The folder that all begin with, in memory if the system has some.
     fn template() -> tempfile::TempDir {
-        let memory = Path::new("/dev/shm");
-        let folder =
-            if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
+        let folder = regrow_testkit::memory_folder().unwrap();
         made(&Location::local(folder.path().join("run")));
         folder
     }
