@@ -254,7 +254,7 @@ fn what_both_have_in_one_file_is_read_once_or_not_at_all() {
         ..SaveOptions::default()
     };
     let report = save_with(&second, &common::tree(0), &based).unwrap();
-    assert_eq!(report.reused_bytes > 0, true);
+    assert!(report.reused_bytes > 0);
     let bytes = report.data_bytes;
     let known = diff_with(
         &first,
