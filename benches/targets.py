@@ -135,7 +135,8 @@ def targets(scale: Scale) -> list[Target]:
     what = "fresh process: import, ours to orbax.checkpoint"
     out.append(Target("import", what, lambda s: s.ratio(IMPORT, "fresh process", OURS, "orbax"), 0.15, False, "x"))
     within("regrow ls", LS, many, 150e-3, "ms")
-    within("regrow --help", HELP, "fresh process", 150e-3, "ms")
+    what = "fresh process: python -m regrow --help, to python alone"
+    out.append(Target("regrow --help", what, lambda s: s.ratio(HELP, "fresh process", OURS, "python"), 3, False, "x"))
     within("wheel", SIZE, "wheel", 12 * MIB, "MiB")
     small, _, large = scale.growth_bytes
     for operation in (SAVE, INTO):
