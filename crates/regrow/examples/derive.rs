@@ -4,6 +4,7 @@
 //! gives Python the same dicts, lists and numbers.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use half::bf16;
@@ -48,8 +49,14 @@ mod seconds {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
-    let path = folder.join("regrow_derive_example");
+    let folder = std::env::args().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
+    let (step, refusal) = run(&folder.join("regrow_derive_example"))?;
+    println!("resumed at step {step}\n{refusal}");
+    Ok(())
+}
+
+/// Saves and resumes; gives the step, and what is said of a type that does not fit.
+pub fn run(path: &Path) -> Result<(u64, String), Box<dyn std::error::Error>> {
     let layer = |bias| Layer { kernel: vec![[bf16::ONE; 4]; 8], bias };
     let state = TrainState {
         step: 100,
@@ -60,17 +67,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         device: "gpu:0".to_owned(),
     };
     let options = SaveOptions { overwrite: true, ..SaveOptions::default() };
-    let report = regrow::save_with(&path, &state, &options)?;
+    let report = regrow::save_with(path, &state, &options)?;
     println!("saved {} leaves, {} bytes, to {}", report.leaf_count, report.stored_bytes, path.display());
 
-    for (leaf, info) in regrow::open(&path)?.tree().iter() {
+    for (leaf, info) in regrow::open(path)?.tree().iter() {
         println!("  {leaf:<24} {} {}", info.dtype, info.shape);
     }
 
     // A new run: the same shapes, another device. Data goes into the arrays that are there.
     let mut resumed = TrainState { step: 0, device: "cpu:0".to_owned(), ..state.clone() };
-    regrow::load_into(&path, &mut resumed)?;
-    println!("resumed at step {} on {} with {:?}", resumed.step, resumed.device, resumed.schedule);
+    regrow::load_into(path, &mut resumed)?;
+    println!("on {} with {:?}", resumed.device, resumed.schedule);
 
     // Another type that does not fit: every difference in one error, by key path.
     #[derive(Pytree)]
@@ -78,9 +85,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         step: String,
         layers: Vec<Vec<f32>>,
     }
-    match regrow::load::<Older>(&path) {
-        Ok(older) => println!("it fits: {} {}", older.step, older.layers.len()),
-        Err(error) => println!("{error}"),
+    match regrow::load::<Older>(path) {
+        Ok(older) => Err(format!("it fits: {} {}", older.step, older.layers.len()).into()),
+        Err(error) => Ok((resumed.step, error.to_string())),
     }
-    Ok(())
 }
