@@ -1,6 +1,6 @@
 //! Saves, overwrites, loads and copies through random faults of a bucket: nothing lost, nothing half visible, no wrong byte.
 #![cfg(feature = "cloud")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ fn for_all<S: Strategy>(
     };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
-            scope.spawn(&run);
+            scope.spawn(run);
         }
     });
 }
