@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proptest::test_runner::{TestCaseResult, TestError, TestRunner};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::engine::{Layout, load};
 use regrow::location::{Location, StorageOptions};
@@ -17,47 +18,15 @@ use regrow_testkit::object_server::{Action, Fault, ObjectServer, Op, Refusal, Wh
 /// No operation goes on for longer than this, whatever the bucket does.
 const TIME_MAX: Duration = Duration::from_secs(120);
 
-/// So many cases run at once, since nearly all that a case does is to wait before it asks a bucket again.
-const AT_ONCE: u32 = 12;
-
 fn start() -> ObjectServer {
     let server = ObjectServer::start().unwrap();
     server.create_bucket("faults");
     server
 }
 
-/// Tries `case` with so many values, which are made smaller if it fails. Each thread has a server of its own, whose faults
-/// strike whoever asks; each run has a place of its own in it.
-fn for_all<S: Strategy>(
-    values: impl Fn() -> S + Sync,
-    cases: u32,
-    shrinks: u32,
-    case: impl Fn(&ObjectServer, &str, S::Value) -> TestCaseResult + Sync,
-) {
-    let config = ProptestConfig {
-        cases: cases.div_ceil(AT_ONCE),
-        max_shrink_iters: shrinks,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    let run = || {
-        let (server, runs) = (start(), std::cell::Cell::new(0));
-        let outcome = TestRunner::new(config.clone()).run(&values(), |value| {
-            runs.set(runs.get() + 1);
-            server.clear_faults();
-            case(&server, &format!("{:08x}", runs.get()), value)
-        });
-        outcome.unwrap_or_else(|error| match error {
-            TestError::Fail(why, value) => panic!("{why}\nthe smallest that fails: {value:#?}"),
-            TestError::Abort(why) => panic!("{why}"),
-        });
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            scope.spawn(&run);
-        }
-    });
-}
+/// A server for each test: its faults strike whoever asks.
+static SERVER: LazyLock<ObjectServer> = LazyLock::new(start);
+static SERVER_OF_COPIES: LazyLock<ObjectServer> = LazyLock::new(start);
 
 fn root(server: &ObjectServer, case: &str) -> Location {
     let options = StorageOptions::new()
@@ -151,65 +120,66 @@ fn timed<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
-#[test]
-fn whatever_a_bucket_does_a_checkpoint_is_the_old_or_the_new_one() {
-    let layouts = || prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax"]);
-    let values = || (prop::collection::vec(fault(), 1..4), layouts());
-    for_all(values, cases(), 40, |server, case, (faults, layout)| {
-        save_and_load(server, case, &faults, layout)
-    });
-}
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-fn save_and_load(server: &ObjectServer, case: &str, faults: &[Fault], layout: &str) -> TestCaseResult {
-    let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
-    let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
-    let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-    let path = root(server, case).join(format!("x{suffix}"));
-    let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+    #[test]
+    fn whatever_a_bucket_does_a_checkpoint_is_the_old_or_the_new_one(
+        faults in prop::collection::vec(fault(), 1..4),
+        layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax"]),
+    ) {
+        // Each run has a place of its own, also while a failure is made smaller.
+        static CASES: AtomicU64 = AtomicU64::new(0);
+        let case = CASES.fetch_add(1, Ordering::Relaxed);
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
+        let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
+        let path = root(&SERVER, &format!("{case:016x}")).join(format!("x{suffix}"));
+        let options = |overwrite| SaveOptions { layout: layout.clone(), overwrite, ..SaveOptions::default() };
+        SERVER.clear_faults();
 
-    // A first save: whole or not there.
-    server.faults(faults.to_vec());
-    let saved = timed(|| save_with(&path, &tree(1), &options(false)));
-    server.clear_faults();
-    match (&saved, load(&path)) {
-        (Ok(_), loaded) => prop_assert_eq!(fill_of(&loaded.unwrap()), 1),
-        (Err(_), Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
-        (Err(_), Err(error)) => prop_assert!(
-            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint),
-            "{}",
-            error
-        ),
+        // A first save: whole or not there.
+        SERVER.faults(faults.clone());
+        let saved = timed(|| save_with(&path, &tree(1), &options(false)));
+        SERVER.clear_faults();
+        match (&saved, load(&path)) {
+            (Ok(_), loaded) => prop_assert_eq!(fill_of(&loaded.unwrap()), 1),
+            (Err(_), Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
+            (Err(_), Err(error)) => prop_assert!(
+                matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint),
+                "{}", error
+            ),
+        }
+        // The next one works, and cleans up.
+        save_with(&path, &tree(2), &options(true)).unwrap();
+        prop_assert_eq!(fill_of(&load(&path).unwrap()), 2);
+
+        // An overwrite: the old one or the new one.
+        SERVER.faults(faults.clone());
+        let saved = timed(|| save_with(&path, &tree(3), &options(true)));
+        SERVER.clear_faults();
+        let found = fill_of(&load(&path).unwrap());
+        prop_assert!(found == 3 || saved.is_err() && found == 2, "{} after {:?}", found, saved.map(drop));
+        let report = verify(&path).unwrap();
+        prop_assert!(report.is_ok(), "{:?}", report.findings);
+
+        // A load: all of it, right, or an error.
+        SERVER.faults(faults.clone());
+        let loaded = timed(|| load(&path));
+        SERVER.clear_faults();
+        match loaded {
+            // Layouts without checksums cannot tell a byte that the bucket sent wrongly.
+            Ok(loaded) if layout.name() == "regrow" => prop_assert_eq!(fill_of(&loaded), found),
+            Ok(_) | Err(_) => {}
+        }
+        // Whatever was begun is finished by the next save, and nothing is left of it.
+        save_with(&path, &tree(4), &options(true)).unwrap();
+        prop_assert_eq!(fill_of(&load(&path).unwrap()), 4);
+        let left: Vec<String> = SERVER.keys("faults", &format!("{case:016x}/"));
+        let unsettled = left.iter().filter(|key| key.contains("regrow-moved") || key.contains("regrow-writing"));
+        prop_assert_eq!(unsettled.count(), 0, "{:?}", left);
+        prop_assert_eq!(open(&path).unwrap().tree().len(), 3);
     }
-    // The next one works, and cleans up.
-    save_with(&path, &tree(2), &options(true)).unwrap();
-    prop_assert_eq!(fill_of(&load(&path).unwrap()), 2);
-
-    // An overwrite: the old one or the new one.
-    server.faults(faults.to_vec());
-    let saved = timed(|| save_with(&path, &tree(3), &options(true)));
-    server.clear_faults();
-    let found = fill_of(&load(&path).unwrap());
-    prop_assert!(found == 3 || saved.is_err() && found == 2, "{} after {:?}", found, saved.map(drop));
-    let report = verify(&path).unwrap();
-    prop_assert!(report.is_ok(), "{:?}", report.findings);
-
-    // A load: all of it, right, or an error.
-    server.faults(faults.to_vec());
-    let loaded = timed(|| load(&path));
-    server.clear_faults();
-    match loaded {
-        // Layouts without checksums cannot tell a byte that the bucket sent wrongly.
-        Ok(loaded) if layout.name() == "regrow" => prop_assert_eq!(fill_of(&loaded), found),
-        Ok(_) | Err(_) => {}
-    }
-    // Whatever was begun is finished by the next save, and nothing is left of it.
-    save_with(&path, &tree(4), &options(true)).unwrap();
-    prop_assert_eq!(fill_of(&load(&path).unwrap()), 4);
-    let left: Vec<String> = server.keys("faults", &format!("{case}/"));
-    let unsettled = left.iter().filter(|key| key.contains("regrow-moved") || key.contains("regrow-writing"));
-    prop_assert_eq!(unsettled.count(), 0, "{:?}", left);
-    prop_assert_eq!(open(&path).unwrap().tree().len(), 3);
-    Ok(())
 }
 
 /// From where to where a checkpoint is copied.
@@ -220,101 +190,93 @@ enum Way {
     Within,
 }
 
-#[test]
-fn whatever_a_bucket_does_a_copy_is_whole_or_the_target_is_as_it_was() {
-    let layouts =
-        || prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax", "pytree_data"]);
-    let ways = || prop::sample::select(vec![Way::ToBucket, Way::FromBucket, Way::Within]);
-    let values = || (prop::collection::vec(fault(), 1..4), layouts(), ways());
-    for_all(values, cases() / 2, 10, |server, case, (faults, layout, way)| {
-        save_and_copy(server, case, &faults, layout, way)
-    });
-}
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases() / 2, max_shrink_iters: 10, failure_persistence: None, ..ProptestConfig::default() })]
 
-fn save_and_copy(
-    server: &ObjectServer,
-    case: &str,
-    faults: &[Fault],
-    layout: &str,
-    way: Way,
-) -> TestCaseResult {
-    let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
-    let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
-    let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
-    let (disk, bucket) = (tempfile::tempdir().unwrap(), root(server, case));
-    let disk_root = Location::local(disk.path());
-    let (from, to) = match way {
-        Way::ToBucket => (&disk_root, &bucket),
-        Way::FromBucket => (&bucket, &disk_root),
-        Way::Within => (&bucket, &bucket),
-    };
-    let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
-    let save = |fill| {
-        let options = SaveOptions { layout: layout.clone(), overwrite: true, ..SaveOptions::default() };
-        save_with(&source, &tree(fill), &options).unwrap();
-    };
-    let copied = |overwrite| {
-        let options = CopyOptions { overwrite, ..CopyOptions::default() };
-        timed(|| copy(&source, &target, &options))
-    };
-    // What was read wrongly from the source is what arrives: of layouts without checksums nobody can know.
-    let may_differ =
-        way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
-    save(1);
+    #[test]
+    fn whatever_a_bucket_does_a_copy_is_whole_or_the_target_is_as_it_was(
+        faults in prop::collection::vec(fault(), 1..4),
+        layout in prop::sample::select(vec!["regrow", "orbax", "safetensors", "npy", "flax", "pytree_data"]),
+        way in prop::sample::select(vec![Way::ToBucket, Way::FromBucket, Way::Within]),
+    ) {
+        static CASES: AtomicU64 = AtomicU64::new(0);
+        let case = format!("copy-{:016x}", CASES.fetch_add(1, Ordering::Relaxed));
+        let layout_options = if layout == "safetensors" { r#"{"max_shard_size": 100000}"# } else { "null" };
+        let layout = Layout::from_name(layout, serde_json::from_str(layout_options).unwrap()).unwrap();
+        let suffix = if layout.name() == "flax" { ".msgpack" } else { "" };
+        let (disk, bucket) = (tempfile::tempdir().unwrap(), root(&SERVER_OF_COPIES, &case));
+        let disk_root = Location::local(disk.path());
+        let (from, to) = match way {
+            Way::ToBucket => (&disk_root, &bucket),
+            Way::FromBucket => (&bucket, &disk_root),
+            Way::Within => (&bucket, &bucket),
+        };
+        let (source, target) = (from.join(format!("s{suffix}")), to.join(format!("t{suffix}")));
+        let save = |fill| {
+            let options = SaveOptions { layout: layout.clone(), overwrite: true, ..SaveOptions::default() };
+            save_with(&source, &tree(fill), &options).unwrap();
+        };
+        let copied = |overwrite| {
+            let options = CopyOptions { overwrite, ..CopyOptions::default() };
+            timed(|| copy(&source, &target, &options))
+        };
+        // What was read wrongly from the source is what arrives: of layouts without checksums nobody can know.
+        let may_differ =
+            way != Way::ToBucket && faults.iter().any(|fault| format!("{fault:?}").contains("WrongBytes"));
+        SERVER_OF_COPIES.clear_faults();
+        save(1);
 
-    // A first copy, and again, as a person would: whole or not there.
-    for _ in 0..2 {
-        if load(&target).is_ok() {
-            break;
-        }
-        server.faults(faults.to_vec());
-        let first = copied(false);
-        server.clear_faults();
-        match (&first, load(&target)) {
-            _ if may_differ => {}
-            (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
-            (first, Err(error)) => {
-                let is_none = matches!(
-                    error.kind(),
-                    ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint
-                );
-                prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
+        // A first copy, and again, as a person would: whole or not there.
+        for _ in 0..2 {
+            if load(&target).is_ok() {
+                break;
+            }
+            SERVER_OF_COPIES.faults(faults.clone());
+            let first = copied(false);
+            SERVER_OF_COPIES.clear_faults();
+            match (&first, load(&target)) {
+                _ if may_differ => {}
+                (_, Ok(loaded)) => prop_assert_eq!(fill_of(&loaded), 1),
+                (first, Err(error)) => {
+                    let is_none =
+                        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Uncommitted | ErrorKind::NotACheckpoint);
+                    prop_assert!(first.is_err() && is_none, "{} after {:?}", error, first);
+                }
             }
         }
-    }
-    // What was begun is gone on with, to the end, whatever is there.
-    if load(&target).is_err() || may_differ {
-        let done = copied(may_differ && layout.name() != "pytree_data");
-        prop_assert!(done.is_ok() || may_differ, "{:?}", done);
-    }
-    if !may_differ {
-        prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
-    }
+        // What was begun is gone on with, to the end, whatever is there.
+        if load(&target).is_err() || may_differ {
+            let done = copied(may_differ && layout.name() != "pytree_data");
+            prop_assert!(done.is_ok() || may_differ, "{:?}", done);
+        }
+        if !may_differ {
+            prop_assert_eq!(fill_of(&load(&target).unwrap()), 1);
+        }
 
-    // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
-    if layout.name() == "pytree_data" {
-        return Ok(());
+        // An overwrite: the old one or the new one. A pair in a bucket stays as it is.
+        if layout.name() == "pytree_data" {
+            return Ok(());
+        }
+        save(2);
+        SERVER_OF_COPIES.faults(faults.clone());
+        let second = copied(true);
+        SERVER_OF_COPIES.clear_faults();
+        if !may_differ || second.is_err() && layout.name() == "regrow" {
+            let found = fill_of(&load(&target).unwrap());
+            prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
+        }
+        // The next one ends it, and nothing is left.
+        let done = copied(true);
+        prop_assert!(done.is_ok(), "{:?}", done);
+        prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
+        let report = verify(&target).unwrap();
+        prop_assert!(report.is_ok(), "{:?}", report.findings);
+        let left = SERVER_OF_COPIES.keys("faults", &format!("{case}/"));
+        let is_left = |key: &&String| {
+            ["regrow-moved", "regrow-writing", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark))
+        };
+        prop_assert_eq!(left.iter().filter(is_left).count(), 0, "{:?}", left);
     }
-    save(2);
-    server.faults(faults.to_vec());
-    let second = copied(true);
-    server.clear_faults();
-    if !may_differ || second.is_err() && layout.name() == "regrow" {
-        let found = fill_of(&load(&target).unwrap());
-        prop_assert!(found == 2 || second.is_err() && found == 1, "{} after {:?}", found, second);
-    }
-    // The next one ends it, and nothing is left.
-    let done = copied(true);
-    prop_assert!(done.is_ok(), "{:?}", done);
-    prop_assert_eq!(fill_of(&load(&target).unwrap()), 2);
-    let report = verify(&target).unwrap();
-    prop_assert!(report.is_ok(), "{:?}", report.findings);
-    let left = server.keys("faults", &format!("{case}/"));
-    let is_left = |key: &&String| {
-        ["regrow-moved", "regrow-writing", "orbax-checkpoint-tmp"].iter().any(|mark| key.contains(mark))
-    };
-    prop_assert_eq!(left.iter().filter(is_left).count(), 0, "{:?}", left);
-    Ok(())
 }
 
 /// `REGROW_LONG=1` runs many more.
