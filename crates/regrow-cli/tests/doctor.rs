@@ -1,7 +1,5 @@
 //! What the command says of itself and of what is around it: versions, manual pages, `doctor`.
 
-#![expect(clippy::unwrap_used, reason = "a test's failure is a panic")]
-
 #[cfg(test)]
 mod common;
 
