@@ -151,26 +151,29 @@ test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Pyth
 		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
 	"$$out/venv/bin/python" -I python/tests/installed.py
 
-# Beside the extension, python/regrow.data holds what goes to share/ of the environment.
+WHEEL_PROFILE ?= release
+# Built twice, the second time with python/regrow._native.data, which the first one writes: what goes to share/ of the environment.
 wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
-	$(SAY) "the command, release profile"
-	$(CARGO) build --quiet --locked --release -p regrow-cli
-	printf '==> %s\n' "manual pages and completions: python/regrow.data"
-	target="$$($(TARGET_DIR))"
-	command="$$target/release/regrow"
-	share=python/regrow.data/data/share
-	rm -rf python/regrow.data "$$target/wheels"
+	@out="$$($(TARGET_DIR))/wheels"
+	build() { (cd python && $(MATURIN) build --quiet --locked --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
+	install() { "$$out/venv/bin/pip" install --quiet --force-reinstall "$$out"/regrow-*.whl; }
+	rm -rf python/regrow._native.data "$$out"
+	printf '==> %s\n' "the extension, $(WHEEL_PROFILE) profile"
+	build
+	$(PYTHON) -m venv "$$out/venv"
+	install
+	printf '==> %s\n' "manual pages and completions: python/regrow._native.data"
+	command="$$out/venv/bin/regrow"
+	share=python/regrow._native.data/data/share
 	mkdir -p $$share/bash-completion/completions $$share/zsh/site-functions $$share/fish/vendor_completions.d
 	"$$command" man $$share/man/man1
 	"$$command" completions bash > $$share/bash-completion/completions/regrow
 	"$$command" completions zsh > $$share/zsh/site-functions/_regrow
 	"$$command" completions fish > $$share/fish/vendor_completions.d/regrow.fish
-	printf '==> %s\n' "wheel: $$target/wheels"
-	(cd python && $(MATURIN) build --quiet --locked --release --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$target/wheels" $(WHEEL))
-	printf '==> %s\n' "installed into a fresh venv"
-	$(PYTHON) -m venv "$$target/wheels/venv"
-	"$$target/wheels/venv/bin/pip" install --quiet "$$target"/wheels/regrow-*.whl
-	"$$target/wheels/venv/bin/python" -I python/tests/installed.py --packaged
+	printf '==> %s\n' "with them, into $$out and a fresh venv"
+	build
+	install
+	"$$out/venv/bin/python" -I python/tests/installed.py --packaged
 
 workflows: $(TOOLS)/workflows/.installed ## Lint what is in .github/, and CITATION.cff (installs zizmor and check-jsonschema into .tools)
 	$(SAY) "zizmor"
