@@ -81,10 +81,11 @@ def pages() -> Iterator[Page]:
 
 
 def documents() -> list[Path]:
-    """Every Markdown file that git has, or would take."""
+    """Every Markdown file that git has, or would take; a link to one is that one."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.md"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    return sorted(path for name in done.stdout.split("\0") if name and (path := REPOSITORY / name).exists())
+    paths = [REPOSITORY / name for name in done.stdout.split("\0") if name]
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def parse(path: Path) -> Page:
