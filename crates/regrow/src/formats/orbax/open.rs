@@ -210,6 +210,7 @@ fn open_items(
         let Some((name, item)) = found.iter().find(|(name, _)| name == wanted) else {
             if let ItemHandlers::Many(handlers) = &about.item_handlers
                 && handlers.iter().any(|(name, _)| name == wanted)
+                && deleted.as_ref() != Some(wanted)
             {
                 return Err(Error::corrupt(format!("the item {wanted} is listed but its folder is missing"))
                     .in_file(at.join(wanted))
