@@ -149,22 +149,20 @@ def _with_kept(options: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a call, and behind them the rules of the file that it names."""
     place = places(None, rules=options["rules"])
     layout, of_layout, only, rename, cast, transpose, reshape, lossy = _native.convert_rules(place["rules"])
-    kept: dict[str, Any] = {"only": only or None, "lossy": lossy}
-    if layout is not None:
-        kept["layout"] = layout
-    if options.get("layout", kept.get("layout")) == kept.get("layout"):
+    kept: dict[str, Any] = {"only": only or None, "lossy": lossy, "layout": layout or CONVERT.defaults["layout"]}
+    said = {name: value for name, value in options.items() if value is not None}
+    if said.get("layout", kept["layout"]) == kept["layout"]:
         kept |= json.loads(of_layout)
         if "per_leaf" in kept:
             kept["per_leaf"] = dict(kept["per_leaf"])
     for name, rules in (("rename", rename), ("cast", cast), ("transpose", transpose), ("reshape", reshape)):
-        first = options.pop(name, None)
-        if first is None or isinstance(first, Mapping):
-            # The first that matches decides: what the call says comes first, and goes before the same of the file.
-            rest = {pattern: rule for pattern, rule in rules if pattern not in (first or {})}
-            options[name] = {**(first or {}), **rest} or None
-        else:
-            options[name] = first
-    return kept | options
+        first = said.get(name, {})
+        if isinstance(first, Mapping):
+            # The first that matches decides: the call's before the file's, and of two alike the first.
+            said[name] = dict(first)
+            for pattern, rule in rules:
+                said[name].setdefault(pattern, rule)
+    return kept | said
 
 
 def _form(form: tuple[str, str, list[int]]) -> LeafForm:

@@ -80,6 +80,23 @@ def test_keywords_come_first(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert {leaf.target.dtype for leaf in plan.leaves if leaf.source.kind == "numpy_array"} == {"bfloat16"}
 
 
+def test_a_file_without_a_layout_is_of_the_default_one(files: tuple[Path, Path], tmp_path: Path) -> None:
+    source, rules = files
+    rules.write_text("[options]\ndata_format = 'no such form'")
+    with pytest.raises(regrow.InvalidArgumentError, match="data_format"):
+        regrow.convert(source, tmp_path / "new", rules=rules)
+    rules.write_text("only = ['params/**']\n[options]\nchunk_byte_size = 8")
+    for layout in ({}, {"layout": "regrow"}):
+        target = tmp_path / f"x{len(layout)}"
+        regrow.convert(source, target, rules=rules, only=None, **layout)
+        assert regrow.open(target)["params/kernel"].chunk_shape not in (None, (2, 3))
+        assert "step" not in regrow.load(target)
+    # Of two rules that are alike the first decides, as on the command line.
+    rules.write_text("".join(f"[[cast]]\nleaves = '**/bias'\ndtype = '{name}'\n" for name in ("float16", "float64")))
+    assert regrow.convert(source, tmp_path / "y", rules=rules).leaf_count == 3
+    assert regrow.load(tmp_path / "y")["params"]["bias"].dtype == np.float16
+
+
 @pytest.mark.parametrize(
     ("written", "error", "named"),
     [

@@ -257,3 +257,17 @@ fn a_file_of_rules_that_is_none_is_wrong_usage_and_says_where() {
         assert!(!target.exists());
     }
 }
+
+#[test]
+fn a_file_of_rules_without_a_layout_is_of_the_default_one() {
+    let (folder, path) = saved();
+    let rules = folder.path().join("rules.toml");
+    std::fs::write(&rules, "[options]\nchunk_byte_size = 8\n").unwrap();
+    let target = folder.path().join("new");
+    let run = regrow(["convert", text(&path), text(&target), "--rules", text(&rules), "--layout", "regrow"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let listed: serde_json::Value =
+        serde_json::from_str(&regrow(["ls", "--json", text(&target)]).stdout).unwrap();
+    let is_cut = |leaf: &serde_json::Value| leaf["chunk_shape"] != leaf["shape"];
+    assert!(listed["leaves"].as_array().unwrap().iter().any(is_cut), "{listed}");
+}

@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use regrow::array::Dtype;
-use regrow::engine::{ConvertOptions, ConvertPlan, ConvertRules, PlannedLeaf, Rename};
+use regrow::engine::{
+    CastRule, ConvertOptions, ConvertPlan, ConvertRules, PlannedLeaf, RenameRule, ReshapeRule, TransposeRule,
+};
 use regrow::formats::{Loss, LossKind};
 use regrow::location::Location;
 use regrow::text::{counted, printable, printable_lines};
-use regrow::tree::{LeafInfo, PathPattern};
-use regrow::{Error, ErrorKind, SaveOptions};
+use regrow::tree::LeafInfo;
+use regrow::{Error, ErrorKind};
 use serde_json::{Map, Value, json};
 
 use crate::Globals;
@@ -163,64 +164,61 @@ impl Convert {
     }
 
     fn convert_options(&self, globals: &Globals) -> Result<ConvertOptions, Error> {
-        let mut kept = match &self.rules {
+        let mut rules = match &self.rules {
             Some(file) => ConvertRules::read(globals.locate(file)?)?,
             None => ConvertRules::default(),
         };
         if let Some(layout) = &self.layout {
-            let kept_layout = kept.layout.replace(layout.clone());
-            if kept_layout.as_ref() != Some(layout) {
-                // Options of another layout.
-                kept.options = Map::new();
+            if rules.to_layout()?.name() != layout {
+                // They are of another layout.
+                rules.options = Map::new();
             }
+            rules.layout = Some(layout.clone());
         }
         for text in &self.options {
             let (name, value) = split(text, "NAME=VALUE")?;
             let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-            kept.options.insert(name.to_owned(), value);
+            rules.options.insert(name.to_owned(), value);
         }
-        let kept = kept.options()?;
-        let casts: Result<Vec<(PathPattern, Dtype)>, Error> = self
-            .cast
-            .iter()
-            .map(|text| {
-                let (glob, dtype) = text.rsplit_once('=').unwrap_or(("**", text));
-                let dtype: Dtype = dtype.parse().map_err(|_| {
-                    let names: Vec<&str> = Dtype::all().map(Dtype::name).collect();
-                    Error::invalid(format!("--cast has the unknown dtype {dtype:?}"))
-                        .expected(format_args!("one of {}", names.join(", ")), format_args!("{dtype:?}"))
-                })?;
-                Ok((PathPattern::new(glob)?, dtype))
-            })
-            .collect();
-        let save = SaveOptions {
-            layout: kept.save.layout,
-            overwrite: self.overwrite,
-            not_durable: self.no_sync,
-            cast: casts?.into_iter().chain(kept.save.cast).collect(),
-            base: self.base.as_deref().map(|base| globals.locate(base)).transpose()?,
-            ..SaveOptions::default()
-        };
-        let only: Result<Vec<PathPattern>, Error> =
-            self.only.iter().map(|text| PathPattern::new(text)).collect();
-        let rename: Result<Vec<Rename>, Error> = self
-            .rename
-            .iter()
-            .map(|text| {
-                let (pattern, replacement) = split(text, "REGEX=PATH")?;
-                Rename::new(pattern, replacement)
-            })
-            .collect();
-        Ok(ConvertOptions {
-            open: globals.open_options(),
-            save,
-            only: if self.only.is_empty() { kept.only } else { only? },
-            rename: rename?.into_iter().chain(kept.rename).collect(),
-            transpose: rules(&self.transpose, "GLOB=AXES")?.into_iter().chain(kept.transpose).collect(),
-            reshape: rules(&self.reshape, "GLOB=SHAPE")?.into_iter().chain(kept.reshape).collect(),
-            lossy: self.lossy || kept.lossy,
-        })
+        if !self.only.is_empty() {
+            rules.only.clone_from(&self.only);
+        }
+        rules.lossy |= self.lossy;
+        // The first rule that matches decides: those of the command line come before those of the file.
+        prepend(&mut rules.rename, &self.rename, |text| {
+            let (from, to) = split(text, "REGEX=PATH")?;
+            Ok(RenameRule { from: from.to_owned(), to: to.to_owned() })
+        })?;
+        prepend(&mut rules.cast, &self.cast, |text| {
+            let (leaves, dtype) = text.rsplit_once('=').unwrap_or(("**", text));
+            Ok(CastRule { leaves: leaves.to_owned(), dtype: dtype.to_owned() })
+        })?;
+        prepend(&mut rules.transpose, &self.transpose, |text| {
+            let (leaves, axes) = numbers(text, "GLOB=AXES")?;
+            Ok(TransposeRule { leaves, axes })
+        })?;
+        prepend(&mut rules.reshape, &self.reshape, |text| {
+            let (leaves, shape) = numbers(text, "GLOB=SHAPE")?;
+            Ok(ReshapeRule { leaves, shape })
+        })?;
+        let mut options = rules.options()?;
+        options.open = globals.open_options();
+        options.save.overwrite = self.overwrite;
+        options.save.not_durable = self.no_sync;
+        options.save.base = self.base.as_deref().map(|base| globals.locate(base)).transpose()?;
+        Ok(options)
     }
+}
+
+/// Puts rules of texts before those that are there.
+fn prepend<R>(
+    rules: &mut Vec<R>,
+    texts: &[String],
+    of: impl Fn(&str) -> Result<R, Error>,
+) -> Result<(), Error> {
+    let first = texts.iter().map(|text| of(text)).collect::<Result<Vec<R>, Error>>()?;
+    rules.splice(0..0, first);
+    Ok(())
 }
 
 /// The two halves around the last `=`: keys and expressions may hold one.
@@ -229,23 +227,14 @@ fn split<'a>(text: &'a str, form: &str) -> Result<(&'a str, &'a str), Error> {
     split.ok_or_else(|| Error::invalid(format!("{text:?} lacks a =")).expected(form, text))
 }
 
-/// Globs with lists of numbers.
-fn rules<T: std::str::FromStr>(texts: &[String], form: &str) -> Result<Vec<(PathPattern, Vec<T>)>, Error> {
-    texts
-        .iter()
-        .map(|text| {
-            let (glob, numbers) = split(text, form)?;
-            let numbers: Result<Vec<T>, _> = numbers
-                .split(',')
-                .filter(|number| !number.trim().is_empty())
-                .map(|n| n.trim().parse())
-                .collect();
-            let numbers = numbers.map_err(|_| {
-                Error::invalid(format!("{text:?} holds no list of numbers")).expected(form, text)
-            })?;
-            Ok((PathPattern::new(glob)?, numbers))
-        })
-        .collect()
+/// A glob, and a list of numbers.
+fn numbers<T: std::str::FromStr>(text: &str, form: &str) -> Result<(String, Vec<T>), Error> {
+    let (glob, numbers) = split(text, form)?;
+    let numbers: Result<Vec<T>, _> =
+        numbers.split(',').filter(|number| !number.trim().is_empty()).map(|n| n.trim().parse()).collect();
+    let numbers = numbers
+        .map_err(|_| Error::invalid(format!("{text:?} holds no list of numbers")).expected(form, text))?;
+    Ok((glob.to_owned(), numbers))
 }
 
 fn print_plan(out: &mut impl Write, plan: &ConvertPlan) -> std::io::Result<()> {
