@@ -5,6 +5,8 @@
 use std::path::{Path, PathBuf};
 
 pub mod archives;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub mod crash;
 mod damage;
 #[cfg(feature = "object-server")]
 pub mod object_server;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! write    tmp/.regrow-0/model.data  tmp/.regrow-1/model.manifest
-//! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced
+//! commit   fsync both -> lock the folder -> make tmp/.regrow-replaced, and sync the folders above it
 //!          model.manifest -> tmp/.regrow-replaced      from here on the new files are the checkpoint, wherever they are
 //!          model.data     -> tmp/.regrow-replaced
 //!          tmp/.regrow-0/model.data     -> model.data
@@ -154,6 +154,11 @@ fn take_names_until(
         }
         open_to_readers(staged, targets)?;
         fs::create_dir(&aside)?;
+        if durable && targets.iter().any(|target| fs::symlink_metadata(target).is_ok()) {
+            // What goes there must not be lost with the name of a folder that only memory knows of.
+            sync_folder(staged)?;
+            sync_folder(parent)?;
+        }
         // The last is what makes the checkpoint: it goes first.
         for target in targets.iter().rev() {
             let Some(name) = target.file_name() else { continue };

@@ -94,8 +94,18 @@ pub fn options() -> SaveOptions {
     SaveOptions { not_durable: true, ..SaveOptions::default() }
 }
 
-/// Saves as `count` processes would, one after another.
+/// Saves as `count` processes would, one after another. Nothing is synced.
 pub fn save_by(
+    count: usize,
+    target: impl ToLocation,
+    trees: &[Tree<Leaf>],
+    options: &SaveOptions,
+) -> Result<()> {
+    save_shares(count, target, trees, &SaveOptions { not_durable: true, ..options.clone() })
+}
+
+/// Saves as `count` processes would, one after another.
+pub fn save_shares(
     count: usize,
     target: impl ToLocation,
     trees: &[Tree<Leaf>],
@@ -107,7 +117,7 @@ pub fn save_by(
         kind: &Target::Folder,
         overwrite: options.overwrite,
         may_replace: None,
-        durable: false,
+        durable: !options.not_durable,
         monitor: &monitor,
     };
     let writers = options.layout.format().many_writers().unwrap();

@@ -1,6 +1,6 @@
-//! A child process under `ptrace`: at one chosen system call it is killed, or the call fails.
+//! A child process under `ptrace`: an [`Observer`] sees its system calls, and may kill it or let a call fail.
 //!
-//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks count, of every
+//! The child calls [`mark`] before and after what is to be tested; only calls between the two marks are seen, of every
 //! thread that is started there. The engine makes system calls without libc, so a preloaded library would not see them.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! ```
 //! For Linux on x86-64: elsewhere the registers are others.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -36,15 +36,18 @@ impl Call {
 }
 
 /// The calls that files are made, changed and looked at with; whether each changes something.
-const CALLS: [(c_long, &str, bool); 40] = [
+const CALLS: [(c_long, &str, bool); 45] = [
     (libc::SYS_write, "write", true),
     (libc::SYS_writev, "writev", true),
     (libc::SYS_pwrite64, "pwrite64", true),
     (libc::SYS_pwritev, "pwritev", true),
+    (libc::SYS_pwritev2, "pwritev2", true),
     (libc::SYS_copy_file_range, "copy_file_range", true),
+    (libc::SYS_sendfile, "sendfile", true),
     (libc::SYS_fsync, "fsync", true),
     (libc::SYS_fdatasync, "fdatasync", true),
     (libc::SYS_syncfs, "syncfs", true),
+    (libc::SYS_sync, "sync", true),
     (libc::SYS_rename, "rename", true),
     (libc::SYS_renameat, "renameat", true),
     (libc::SYS_renameat2, "renameat2", true),
@@ -52,6 +55,8 @@ const CALLS: [(c_long, &str, bool); 40] = [
     (libc::SYS_mkdirat, "mkdirat", true),
     (libc::SYS_link, "link", true),
     (libc::SYS_linkat, "linkat", true),
+    (libc::SYS_symlink, "symlink", true),
+    (libc::SYS_symlinkat, "symlinkat", true),
     (libc::SYS_unlink, "unlink", true),
     (libc::SYS_unlinkat, "unlinkat", true),
     (libc::SYS_rmdir, "rmdir", true),
@@ -122,11 +127,82 @@ pub fn mark() {
     }
 }
 
+/// What is to be done with a call that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// It is made.
+    Make,
+    /// It is not made: the process is killed, or the call returns an error.
+    Fault(Fault),
+}
+
+/// Sees the calls between the marks.
+pub trait Observer {
+    /// A mark has been reached; `is_first` for the one before what is tested.
+    ///
+    /// # Errors
+    /// What ends the trace.
+    fn at_mark(&mut self, is_first: bool) -> io::Result<()>;
+
+    /// A thread is about to make a call.
+    ///
+    /// # Errors
+    /// What ends the trace.
+    fn begins(&mut self, thread: pid_t, call: &Call) -> io::Result<Action>;
+
+    /// The call that a thread has made has returned this: below zero an error number.
+    ///
+    /// # Errors
+    /// What ends the trace.
+    fn ended(&mut self, thread: pid_t, result: i64) -> io::Result<()>;
+}
+
+/// A fault at one call.
+struct Injection {
+    chosen: fn(&Call) -> bool,
+    at: usize,
+    fault: Fault,
+    count: usize,
+    hit: Option<&'static str>,
+}
+
+impl Observer for Injection {
+    fn at_mark(&mut self, _is_first: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn begins(&mut self, _thread: pid_t, call: &Call) -> io::Result<Action> {
+        if !(self.chosen)(call) {
+            return Ok(Action::Make);
+        }
+        self.count += 1;
+        if self.count != self.at + 1 {
+            return Ok(Action::Make);
+        }
+        self.hit = Some(call.name().unwrap_or("another"));
+        Ok(Action::Fault(self.fault))
+    }
+
+    fn ended(&mut self, _thread: pid_t, _result: i64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Runs a child to its end; the fault comes at the call number `at`, from 0, of those that `chosen` chooses.
 ///
 /// # Errors
 /// What the system says; `EPERM` where tracing is not allowed.
 pub fn run(command: &mut Command, chosen: fn(&Call) -> bool, at: usize, fault: Fault) -> io::Result<Run> {
+    let mut injection = Injection { chosen, at, fault, count: 0, hit: None };
+    let (code, stdout) = observe(command, &mut injection)?;
+    Ok(Run { hit: injection.hit, code, stdout })
+}
+
+/// Runs a child to its end: its exit code, unless a signal ended it, and what it wrote to stdout.
+///
+/// # Errors
+/// What the system or the observer says; `EPERM` where tracing is not allowed.
+pub fn observe(command: &mut Command, observer: &mut impl Observer) -> io::Result<(Option<i32>, String)> {
     command.env(IS_TRACED, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // SAFETY: between fork and exec the child makes this one system call and nothing else.
     unsafe {
@@ -137,46 +213,38 @@ pub fn run(command: &mut Command, chosen: fn(&Call) -> bool, at: usize, fault: F
     }
     let mut child = command.spawn()?;
     let main = pid_t::try_from(child.id()).map_err(io::Error::other)?;
-    let mut tracer = Tracer { main, chosen, at, fault, ..Tracer::default() };
-    let code = tracer.trace();
+    let code = Tracer { main, observer, marks: 0, seen: HashMap::new() }.trace();
+    if code.is_err() {
+        let _ = child.kill();
+    }
     let mut stdout = String::new();
     if let Some(mut pipe) = child.stdout.take() {
         io::Read::read_to_string(&mut pipe, &mut stdout)?;
     }
-    Ok(Run { hit: tracer.hit, code: code?, stdout })
+    Ok((code?, stdout))
 }
 
-struct Tracer {
+/// Where a thread is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Outside,
+    /// In a call; the error number that it is to return.
+    Inside(Option<c_int>),
+}
+
+struct Tracer<'o, O> {
     main: pid_t,
-    chosen: fn(&Call) -> bool,
-    at: usize,
-    fault: Fault,
-    is_between_marks: bool,
-    count: usize,
-    hit: Option<&'static str>,
-    /// Threads whose first stop has been seen, and whether each is inside a call.
-    seen: HashMap<pid_t, bool>,
-    /// Threads whose call is to return the error.
-    failing: HashSet<pid_t>,
+    observer: &'o mut O,
+    marks: usize,
+    /// Threads whose first stop has been seen.
+    seen: HashMap<pid_t, At>,
 }
 
-impl Default for Tracer {
-    fn default() -> Self {
-        Self {
-            main: 0,
-            chosen: writes,
-            at: 0,
-            fault: Fault::Kill,
-            is_between_marks: false,
-            count: 0,
-            hit: None,
-            seen: HashMap::new(),
-            failing: HashSet::new(),
-        }
+impl<O: Observer> Tracer<'_, O> {
+    fn is_between_marks(&self) -> bool {
+        self.marks % 2 == 1
     }
-}
 
-impl Tracer {
     /// Follows all threads until the process has ended; its exit code.
     fn trace(&mut self) -> io::Result<Option<i32>> {
         loop {
@@ -194,7 +262,7 @@ impl Tracer {
                 continue;
             }
             let signal = self.stopped(pid, status)?;
-            let request = if self.is_between_marks { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
+            let request = if self.is_between_marks() { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
             // A thread that a kill has ended meanwhile is gone, which the next wait will say.
             let _ = trace(request, pid, std::ptr::null_mut(), signal as usize as *mut c_void);
         }
@@ -209,7 +277,7 @@ impl Tracer {
             return Ok(0);
         }
         if is_new {
-            self.seen.insert(pid, false);
+            self.seen.insert(pid, At::Outside);
             if pid == self.main {
                 let options =
                     libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
@@ -220,7 +288,8 @@ impl Tracer {
         match signal {
             libc::SIGTRAP => Ok(0),
             libc::SIGSTOP => {
-                self.is_between_marks = !self.is_between_marks;
+                self.marks += 1;
+                self.observer.at_mark(self.is_between_marks())?;
                 Ok(0)
             }
             other => Ok(other),
@@ -229,39 +298,38 @@ impl Tracer {
 
     /// A call begins or ends.
     fn at_call(&mut self, pid: pid_t) -> io::Result<()> {
-        let is_inside = self.seen.entry(pid).or_insert(false);
-        *is_inside = !*is_inside;
-        let begins = *is_inside;
+        let at = self.seen.get(&pid).copied().unwrap_or(At::Outside);
         let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
-        if trace(libc::PTRACE_GETREGS, pid, std::ptr::null_mut(), registers.as_mut_ptr().cast()).is_err() {
+        let is_read =
+            trace(libc::PTRACE_GETREGS, pid, std::ptr::null_mut(), registers.as_mut_ptr().cast()).is_ok();
+        let next = if at == At::Outside { At::Inside(None) } else { At::Outside };
+        self.seen.insert(pid, next);
+        if !is_read {
             return Ok(());
         }
         // SAFETY: the call above has filled all of it.
         let mut registers = unsafe { registers.assume_init() };
-        if begins {
-            let arguments =
-                [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
-            let call = Call { number: registers.orig_rax.cast_signed(), arguments };
-            if !(self.chosen)(&call) {
-                return Ok(());
+        match at {
+            At::Outside => {
+                let arguments =
+                    [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8, registers.r9];
+                let call = Call { number: registers.orig_rax.cast_signed(), arguments };
+                match self.observer.begins(pid, &call)? {
+                    Action::Make => return Ok(()),
+                    Action::Fault(Fault::Kill) => {
+                        // SAFETY: the process is a child of ours that has not been waited for.
+                        unsafe { libc::kill(self.main, libc::SIGKILL) };
+                        return Ok(());
+                    }
+                    Action::Fault(Fault::Fail(number)) => {
+                        // No call has this number: the kernel does nothing.
+                        registers.orig_rax = u64::MAX;
+                        self.seen.insert(pid, At::Inside(Some(number)));
+                    }
+                }
             }
-            self.count += 1;
-            if self.count != self.at + 1 {
-                return Ok(());
-            }
-            self.hit = Some(call.name().unwrap_or("another"));
-            if self.fault == Fault::Kill {
-                // SAFETY: the process is a child of ours that has not been waited for.
-                unsafe { libc::kill(self.main, libc::SIGKILL) };
-                return Ok(());
-            }
-            // No call has this number: the kernel does nothing.
-            registers.orig_rax = u64::MAX;
-            self.failing.insert(pid);
-        } else if let (true, Fault::Fail(number)) = (self.failing.remove(&pid), self.fault) {
-            registers.rax = i64::from(-number).cast_unsigned();
-        } else {
-            return Ok(());
+            At::Inside(None) => return self.observer.ended(pid, registers.rax.cast_signed()),
+            At::Inside(Some(number)) => registers.rax = i64::from(-number).cast_unsigned(),
         }
         trace(libc::PTRACE_SETREGS, pid, std::ptr::null_mut(), (&raw mut registers).cast())
     }

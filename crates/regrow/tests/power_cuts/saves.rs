@@ -1,0 +1,196 @@
+//! Saves of one checkpoint: new, in place of another, on a base, by several processes.
+
+use std::path::{Path, PathBuf};
+
+use regrow::array::{Array, Dtype, Shape};
+use regrow::engine::Layout;
+use regrow::tree::{Leaf, Tree};
+use regrow::{ErrorKind, SaveOptions, load, save_with, verify};
+use serde_json::{Value, json};
+
+use super::{Scene, check, told};
+use crate::common::cuts::{Cut, bytes_of, dict, save_shares};
+
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+/// What is saved, and over what.
+#[derive(Debug, Clone)]
+struct Save {
+    layout: &'static str,
+    options: Value,
+    file: &'static str,
+    over: Over,
+    processes: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    Nothing,
+    /// The old checkpoint is replaced.
+    Old,
+    /// The old checkpoint is the base of the new one, at another path.
+    Base,
+}
+
+/// Two arrays full of one value, and one that no generation changes; their lengths differ from one generation to the next.
+fn tree(generation: u8) -> Tree<Leaf> {
+    let full = |len: usize, fill: u8| {
+        let shape = Shape::new(vec![len as u64]).unwrap();
+        Array::new(Dtype::UInt8, shape, vec![fill; len].into()).unwrap()
+    };
+    dict([
+        ("a".to_owned(), full(9000 + usize::from(generation), generation)),
+        ("b".to_owned(), full(100, generation)),
+        ("frozen".to_owned(), full(8192, 7)),
+    ])
+}
+
+/// What a process of several holds.
+fn share(generation: u8, rank: usize, count: usize) -> Tree<Leaf> {
+    let cut = Cut { shape: vec![8 + u64::from(generation), 6], chunk: vec![2, 3], boxes: vec![1, 1] };
+    dict([("cut".to_owned(), cut.held_by(rank, count)), ("all".to_owned(), cut.replicated())])
+}
+
+impl Save {
+    fn target(&self, root: &Path) -> PathBuf {
+        root.join("run").join(self.file)
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::from_name(self.layout, self.options.clone()).unwrap()
+    }
+
+    fn save(&self, target: &Path, generation: u8, base: Option<&Path>) -> regrow::Result<()> {
+        let options = SaveOptions {
+            layout: self.layout(),
+            overwrite: true,
+            base: base.map(|base| base.to_owned().into()),
+            ..SaveOptions::default()
+        };
+        if self.processes == 1 {
+            return save_with(target, &tree(generation), &options).map(drop);
+        }
+        let trees: Vec<Tree<Leaf>> =
+            (0..self.processes).map(|rank| share(generation, rank, self.processes)).collect();
+        save_shares(self.processes, target, &trees, &options)
+    }
+
+    fn expected(&self, generation: u8) -> Tree<Leaf> {
+        if self.processes == 1 { tree(generation) } else { share(generation, 0, 1) }
+    }
+
+    /// The generation that a path holds.
+    fn generation(&self, target: &Path) -> Result<Option<u8>, String> {
+        let loaded: Tree<Leaf> = match load(target) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            other => told("load", other)?,
+        };
+        let found = bytes_of(&loaded);
+        let Some(generation) = [OLD, NEW].into_iter().find(|&each| found == bytes_of(&self.expected(each)))
+        else {
+            return Err("a checkpoint that nobody saved".to_owned());
+        };
+        let report = told("verify", verify(target))?;
+        if !report.is_ok() {
+            return Err(format!("generation {generation} does not verify: {:?}", report.findings));
+        }
+        Ok(Some(generation))
+    }
+}
+
+impl Scene for Save {
+    fn name(&self) -> String {
+        format!("{} {} {} over {:?} by {}", self.file, self.layout, self.options, self.over, self.processes)
+    }
+
+    fn prepare(&self, root: &Path) {
+        match self.over {
+            Over::Nothing => {}
+            Over::Old => self.save(&self.target(root), OLD, None).unwrap(),
+            Over::Base => self.save(&root.join("base"), OLD, None).unwrap(),
+        }
+    }
+
+    fn act(&self, root: &Path) -> regrow::Result<()> {
+        let base = root.join("base");
+        self.save(&self.target(root), NEW, (self.over == Over::Base).then_some(base.as_path()))
+    }
+
+    fn check(&self, root: &Path, is_done: bool) -> Result<(), String> {
+        let target = self.target(root);
+        let before = (self.over == Over::Old).then_some(OLD);
+        let found = self.generation(&target)?;
+        if found != Some(NEW) && (is_done || found != before) {
+            return Err(format!("the path holds generation {found:?}"));
+        }
+        if self.over == Over::Base && self.generation(&root.join("base"))? != Some(OLD) {
+            return Err("the base is gone".to_owned());
+        }
+        // The next save works, and leaves nothing beside the checkpoint.
+        told("the next save", self.save(&target, OLD, None))?;
+        if self.generation(&target)? != Some(OLD) {
+            return Err("the next save is not there".to_owned());
+        }
+        let names = std::fs::read_dir(target.parent().unwrap()).unwrap();
+        let strangers: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| !name.starts_with(self.file))
+            .collect();
+        if strangers.is_empty() { Ok(()) } else { Err(format!("left beside it: {strangers:?}")) }
+    }
+}
+
+fn saves() -> Vec<Save> {
+    let layouts = [
+        ("regrow", json!({}), "ckpt"),
+        ("orbax", json!({}), "ckpt"),
+        ("orbax", json!({"use_ocdbt": false, "use_zarr3": true}), "ckpt"),
+        ("flax", json!({}), "ckpt.msgpack"),
+        ("equinox", json!({}), "ckpt.eqx"),
+        ("pytree_data", json!({}), "ckpt"),
+        ("safetensors", json!({}), "ckpt.safetensors"),
+        ("safetensors", json!({"max_shard_size": 9000}), "ckpt"),
+        ("npy", json!({}), "ckpt.npz"),
+        ("npy", json!({}), "ckpt"),
+    ];
+    let mut saves = Vec::new();
+    for over in [Over::Nothing, Over::Old] {
+        for (layout, options, file) in layouts.clone() {
+            saves.push(Save { layout, options, file, over, processes: 1 });
+        }
+        for (layout, options) in [("regrow", json!({})), ("orbax", json!({}))] {
+            saves.push(Save { layout, options, file: "ckpt", over, processes: 2 });
+        }
+    }
+    saves.push(Save { layout: "regrow", options: json!({}), file: "ckpt", over: Over::Base, processes: 1 });
+    saves
+}
+
+pub fn scenes() -> Vec<Box<dyn Scene>> {
+    saves().into_iter().map(|save| Box::new(save) as Box<dyn Scene>).collect()
+}
+
+fn check_all(wanted: impl Fn(&Save) -> bool) {
+    saves().iter().filter(|save| wanted(save)).for_each(|save| check(save));
+}
+
+#[test]
+fn a_folder_is_old_or_new() {
+    check_all(|save| save.processes == 1 && save.file == "ckpt" && save.layout != "pytree_data");
+}
+
+#[test]
+fn a_file_is_old_or_new() {
+    check_all(|save| save.file.contains('.'));
+}
+
+#[test]
+fn files_beside_each_other_are_old_or_new() {
+    check_all(|save| save.layout == "pytree_data");
+}
+
+#[test]
+fn what_several_processes_save_is_old_or_new() {
+    check_all(|save| save.processes > 1);
+}
