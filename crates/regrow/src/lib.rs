@@ -71,6 +71,7 @@ pub mod report;
 pub mod sharding;
 pub mod storage;
 pub mod store;
+mod system;
 pub mod text;
 pub mod threads;
 pub mod tree;
