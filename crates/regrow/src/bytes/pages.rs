@@ -175,6 +175,8 @@ mod tests {
 
     use super::*;
 
+    // Only Linux makes pages ahead.
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_are_made_until_nobody_wants_them() {
         // Of all maps that have a part of the range: large pages are asked for piece by piece, which cuts it up, and
@@ -218,6 +220,7 @@ mod tests {
         assert_eq!(all.0, [(base, 3 * page + 1), (base + 5 * page, page)]);
     }
 
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_that_somebody_fills_are_made_as_far_as_he_comes_and_keep_their_bytes() {
         let mut map = MmapOptions::new().len(4 << 20).map_anon().unwrap();
@@ -231,6 +234,7 @@ mod tests {
         FreshPages::of(&[]).make_to(9);
     }
 
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn after_a_large_page_that_was_slow_some_are_made_small() {
         let map = MmapOptions::new().len(4 * LARGE_PAGE_LEN_BYTES).map_anon().unwrap();

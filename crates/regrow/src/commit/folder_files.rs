@@ -146,8 +146,7 @@ impl FolderFiles<'_> {
     /// Gives a folder in it this mode.
     pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
         let path = self.folder.join(relative_path(below.as_bytes())?);
-        set_mode(&path, mode)
-            .map_err(|error| Error::io("cannot change the mode of", &path, error))
+        set_mode(&path, mode).map_err(|error| Error::io("cannot change the mode of", &path, error))
     }
 
     fn sync_later(self, path: PathBuf) {

@@ -115,10 +115,7 @@ fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
         ),
         (Ability::Reserve, system::allocate(&plain, 1 << 16).and_then(done)),
         (Ability::HardLinks, fs::hard_link(at("plain"), at("link"))),
-        (
-            Ability::FileLocks,
-            system::lock_record(&plain).and_then(|found| done(found == RecordLock::Ours)),
-        ),
+        (Ability::FileLocks, system::lock_record(&plain).and_then(|found| done(found == RecordLock::Ours))),
         (Ability::FolderLocks, has_folder_locks(&at("one"))),
         (Ability::Exchange, system::exchange(&at("one"), &at("other")).and_then(done)),
         (Ability::RenameNew, system::rename_no_replace(&at("plain"), &at("named")).and_then(done)),

@@ -118,8 +118,7 @@ impl Staging {
         };
         sweep(parent, name);
         targets.iter().try_for_each(|target| check(target)).map_err(undo)?;
-        let found_mode =
-            targets.iter().find_map(|target| Some(mode_of(&fs::symlink_metadata(target).ok()?)));
+        let found_mode = targets.iter().find_map(|target| Some(mode_of(&fs::symlink_metadata(target).ok()?)));
         let own = (terms.own_folder)(parent, name, found_mode.is_some()).map_err(undo)?;
         Ok(Self {
             data: terms.below.map_or_else(|| own.path.clone(), |below| own.path.join(below)),

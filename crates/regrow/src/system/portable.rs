@@ -85,9 +85,9 @@ impl PageCache {
     }
 }
 
-/// Has the next writes to a file go past the page cache: they do not.
-pub(crate) fn set_direct(_file: &File, _direct: bool) -> io::Result<()> {
-    Err(family::not_supported())
+/// Has the next writes to a file go past the page cache, which they cannot, or through it, which they do.
+pub(crate) fn set_direct(_file: &File, direct: bool) -> io::Result<()> {
+    if direct { Err(family::not_supported()) } else { Ok(()) }
 }
 
 /// Whether a file system has refused direct I/O with this error: there is none to refuse.

@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, FileType, Metadata, OpenOptions, Permissions};
 use std::io;
-pub(crate) use std::os::unix::fs::FileExt;
 use std::os::unix::ffi::OsStrExt;
+pub(crate) use std::os::unix::fs::FileExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 

@@ -284,12 +284,14 @@ pub(crate) fn path_of_key(key: &[u8]) -> Option<&Path> {
 fn is_name(part: &str) -> bool {
     let stem = part.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_device = matches!(stem.as_str(), "CON" | "PRN" | "AUX" | "NUL")
-        || ["COM", "LPT"].iter().any(|port| {
-            stem.strip_prefix(port).is_some_and(|number| number.chars().count() == 1)
-        });
+        || ["COM", "LPT"]
+            .iter()
+            .any(|port| stem.strip_prefix(port).is_some_and(|number| number.chars().count() == 1));
     !is_device
         && !part.ends_with(['.', ' '])
-        && !part.contains(|sign: char| sign < ' ' || matches!(sign, '\\' | ':' | '<' | '>' | '"' | '|' | '?' | '*'))
+        && !part.contains(|sign: char| {
+            sign < ' ' || matches!(sign, '\\' | ':' | '<' | '>' | '"' | '|' | '?' | '*')
+        })
 }
 
 /// Bytes as a name; those that are no text become signs for that.

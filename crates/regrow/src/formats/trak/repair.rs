@@ -478,7 +478,7 @@ fn data_start(file: &File, spec: &ArraySpec) -> Result<u64> {
 
 /// Where the data of a file begins.
 fn header_len(file: &File, usual: usize) -> Result<u64> {
-        let mut prefix = [0; crate::formats::npy::header::PREFIX_LEN_BYTES];
+    let mut prefix = [0; crate::formats::npy::header::PREFIX_LEN_BYTES];
     match file.read_exact_at(&mut prefix, 0) {
         Ok(()) => Ok(crate::formats::npy::header::Header::len_bytes(&prefix)? as u64),
         Err(_) => Ok(usual as u64),

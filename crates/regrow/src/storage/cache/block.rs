@@ -133,13 +133,11 @@ pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Resul
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-    let written = private_file().open(&temporary).and_then(
-        |mut file| {
-            file.write_all(&identity.header(bytes))?;
-            file.write_all(bytes)?;
-            fs::rename(&temporary, path)
-        },
-    );
+    let written = private_file().open(&temporary).and_then(|mut file| {
+        file.write_all(&identity.header(bytes))?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    });
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }

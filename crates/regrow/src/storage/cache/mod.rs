@@ -120,7 +120,8 @@ impl Cache {
                 .help("what is in it would be taken for what the bucket has: name a folder of your own"));
             }
         }
-        let mode = [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| mode_of(&found)));
+        let mode =
+            [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| mode_of(&found)));
         let mode = mode.into_iter().try_fold(0, |all, mode| mode.map(|mode| all | mode)).map_err(failed)?;
         if mode & 0o002 != 0 {
             return Err(Error::invalid("every user of this machine may write into the folder of the cache")

@@ -154,7 +154,7 @@ impl Blob for DirectReader {
         let explain = |error| self.explain(error, offset);
         // Whole device blocks; the last one may lie beyond the end of the file.
         let from = (offset % ALIGN_BYTES as u64) as usize;
-        let is_done = way == ReadPath::Direct && {
+        let is_done = way == ReadPath::Direct && self.direct.is_some() && {
             let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
             self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
         };
