@@ -2,7 +2,7 @@
 //!
 //! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|
-//! | a new name | `renameat2 NOREPLACE` | folder: `rename`, which never replaces one that holds anything; file: `link`, `unlink` |
+//! | a new name | `renameat2 NOREPLACE` | folder: a look, then `rename`, which never replaces one that holds anything; file: `link`, `unlink` |
 //! | a new name, under a lock | the same | a look, then `rename` |
 //! | exchange two folders | `renameat2 EXCHANGE` | old aside, new in; for that moment neither has the name |
 //! | replace a file | `rename` | |
@@ -24,7 +24,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 
 fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     if fs::symlink_metadata(from)?.is_dir() {
-        return match fs::rename(from, to) {
+        return match rename_if_free(from, to) {
             Err(error) if fs::symlink_metadata(to).is_ok() && is_occupied(&error) => {
                 Err(io::ErrorKind::AlreadyExists.into())
             }
