@@ -23,7 +23,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::rename::rename_new;
 use super::siblings;
@@ -260,6 +260,35 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
     found
 }
 
+/// How long a reader waits for an overwrite to give a name to the new checkpoint.
+const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether something has the name of `path`, now or after the overwrite that is under way: where two names cannot be
+/// exchanged, for a moment nothing has it.
+pub(crate) fn reappears(path: &Path) -> bool {
+    let since = Instant::now();
+    let is_there = || fs::symlink_metadata(path).is_ok();
+    let mut quiet = 0;
+    // Of several writers one may have ended, and the next begun, between two looks.
+    while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
+        match is_being_replaced(path) {
+            true => std::thread::sleep(READER_PACE),
+            false => quiet += 1,
+        }
+    }
+    is_there()
+}
+
+/// Whether a living writer has moved the folder at `path` aside.
+fn is_being_replaced(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = fs::read_dir(parent) else { return false };
+    let mut aside =
+        entries.flatten().filter(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced));
+    aside.any(|entry| matches!(lock_shared(&entry.path()), Ok(Lock::Theirs | Lock::Unlockable(_))))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unfinished,
@@ -433,6 +462,25 @@ mod tests {
         drop(again);
         sweep(root.path(), name);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_reader_waits_for_a_name_while_its_writer_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("target");
+        assert!(!reappears(&target), "nobody is at it");
+        let aside = replaced_path(root.path(), OsStr::new("target")).unwrap();
+        fs::create_dir(&aside).unwrap();
+        assert!(!reappears(&target), "its writer is dead");
+        let held = lock(&aside).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| reappears(&target));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!reader.is_finished());
+            fs::create_dir(&target).unwrap();
+            assert!(reader.join().unwrap());
+        });
+        drop(held);
     }
 
     #[test]
