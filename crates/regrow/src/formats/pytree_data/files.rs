@@ -91,7 +91,7 @@ fn stem_of(at: &Location) -> Location {
     let name = at.name().as_encoded_bytes();
     let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
     let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
-    let stem = at.with_name(&name_of_bytes(stem));
+    let stem = at.with_name(name_of_bytes(stem));
     // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
     let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
     if at.is_file() || is_unfinished() { stem } else { at.clone() }
