@@ -51,7 +51,7 @@ TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-portable test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
@@ -82,6 +82,13 @@ test-long: develop $(NEXTEST) ## Processes killed at random moments of a save, a
 	PATH="$(TOOLS)/bin:$$PATH" REGROW_LONG=1 $(CARGO) nextest run -p regrow --features cloud --test power_cuts --no-capture
 	printf '==> %s\n' "saves by several processes, some of which are killed"
 	cd python && $(BIN)/python -m pytest -s tests_long
+
+# All of the engine's tests, but for those that say of themselves why they need Linux' own calls.
+test-portable: rust-prerequisites $(NEXTEST) ## The engine without Linux' own calls, as other systems get it: its tests, on Linux (builds it anew, some minutes); PORTABLE='...' for nextest
+	$(SAY) "clippy, portable"
+	$(CARGO) clippy -p regrow --all-targets --locked --features portable,cloud -- -D warnings
+	printf '==> %s\n' "tests of the engine, portable"
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) nextest run -p regrow --locked --features portable,cloud --tests --no-fail-fast $(PORTABLE)
 
 test-torch: rust-prerequisites $(TORCH_VENV)/.installed ## What needs PyTorch: tensors, DTensors and FSDP2 of several processes, the real TRAKer, transformers, the pages about it (installs PyTorch, 5 GB)
 	$(SAY) "the Python extension, dev profile"

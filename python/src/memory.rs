@@ -18,7 +18,6 @@ use pyo3::types::{PyBytes, PyMemoryView};
 use regrow::array::{Array, Dtype, Shape};
 use regrow::store::PrivateMap;
 use regrow::{Error, Result};
-use rustix::mm::{Advice, madvise};
 
 pub use self::dlpack::{take_tensor, tensor_host_device};
 use crate::error::{OrRaise, caught};
@@ -478,7 +477,10 @@ pub fn join<'py>(py: Python<'py>, pieces: &[Piece<'_>]) -> PyResult<Bound<'py, P
 }
 
 /// Has the kernel make all pages of fresh memory at once, which is cheaper than a fault for each; advice only.
+#[cfg(target_os = "linux")]
 fn make_present(room: &mut [MaybeUninit<u8>]) {
+    use rustix::mm::{Advice, madvise};
+
     let page = rustix::param::page_size();
     let start = room.as_mut_ptr();
     let skip = start.addr().next_multiple_of(page) - start.addr();
@@ -486,6 +488,10 @@ fn make_present(room: &mut [MaybeUninit<u8>]) {
     // SAFETY: the range is whole pages within memory that is ours alone, and the advice changes no contents.
     let _ = unsafe { madvise(start.wrapping_add(skip).cast(), len, Advice::LinuxPopulateWrite) };
 }
+
+/// Only Linux does that.
+#[cfg(not(target_os = "linux"))]
+fn make_present(_room: &mut [MaybeUninit<u8>]) {}
 
 fn copy_with_threads(jobs: Vec<(&mut [MaybeUninit<u8>], Piece<'_>)>) -> Result<()> {
     let jobs = Mutex::new(jobs.into_iter());

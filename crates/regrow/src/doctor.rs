@@ -16,6 +16,7 @@ pub use crate::commit::Ability;
 use crate::commit::probe;
 use crate::error::{Error, Result};
 use crate::options::BUDGET_DEFAULT_BYTES;
+use crate::system::room;
 use crate::threads::thread_count;
 
 /// What a machine has.
@@ -67,15 +68,13 @@ pub struct Disk {
 /// `NotFound` if there is no such folder; what the file system says.
 pub fn disk(folder: &Path) -> Result<Disk> {
     let absolute = folder.canonicalize().map_err(|error| Error::io("cannot open", folder, error))?;
-    let room =
-        rustix::fs::statvfs(&absolute).map_err(|error| Error::io("cannot look at", folder, error.into()))?;
+    let room = room(&absolute).map_err(|error| Error::io("cannot look at", folder, error))?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     Ok(Disk {
         kind: kind_of(&absolute, &mounts),
-        free_bytes: room.f_bavail.saturating_mul(room.f_frsize),
-        total_bytes: room.f_blocks.saturating_mul(room.f_frsize),
-        // Btrfs and others make room for files as they come, and say 0 of 0.
-        free_files: Some(room.f_favail).filter(|_| room.f_files > 0),
+        free_bytes: room.free_bytes,
+        total_bytes: room.total_bytes,
+        free_files: room.free_files,
         abilities: probe(&absolute),
         folder: absolute,
     })

@@ -50,8 +50,10 @@
 //! | `ndarray` | `ndarray::Array` and `ArcArray` as leaves |
 //! | `num-complex` | `num_complex::Complex` as an element |
 //! | `cloud` | buckets and web servers, with a cache on the local disk: `s3://`, `gs://`, `az://`, `https://` |
+//! | `portable` | for tests: the portable form of system calls on Linux too; slower, and it promises less |
 //!
-//! It builds on Linux alone: reads, writes and renames use its own system calls.
+//! Linux is what it is tested on, and whose own system calls it uses. For macOS and Windows, which get a portable form of these,
+//! it compiles and was never run (`docs/limits.md`). Machines are little-endian, with addresses of 64 bits.
 
 pub mod array;
 pub mod bytes;
@@ -71,6 +73,7 @@ pub mod report;
 pub mod sharding;
 pub mod storage;
 pub mod store;
+mod system;
 pub mod text;
 pub mod threads;
 pub mod tree;

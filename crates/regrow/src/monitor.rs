@@ -23,11 +23,13 @@
 //! ```
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::refuses_direct;
 
 /// A hook is called once in this time, and at the end.
 const TELL_EVERY: Duration = Duration::from_millis(50);
@@ -155,11 +157,11 @@ impl fmt::Display for IoPath {
             Self::Small => f.write_str("small files"),
             Self::Direct => f.write_str("direct"),
             // What a file system says that has none.
-            Self::Buffered { os_error } if *os_error == rustix::io::Errno::INVAL.raw_os_error() => {
+            Self::Buffered { os_error } if refuses_direct(&io::Error::from_raw_os_error(*os_error)) => {
                 f.write_str("buffered (the file system refuses direct I/O)")
             }
             Self::Buffered { os_error } => {
-                let error = std::io::Error::from_raw_os_error(*os_error);
+                let error = io::Error::from_raw_os_error(*os_error);
                 write!(f, "buffered (the file system refuses direct I/O: {error})")
             }
         }

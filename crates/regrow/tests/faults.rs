@@ -32,6 +32,9 @@ const ITEMS: &str = "items";
 /// No layout: what a handler has written is the checkpoint.
 const FILES: &str = "files";
 
+/// Whether a folder is replaced by two renames: between them its path is empty, until the next save puts the old one back.
+const TWO_STEPS: bool = cfg!(feature = "portable");
+
 /// EIO, ENOSPC, EACCES, EDQUOT, EINTR.
 const ERRORS: [i32; 5] = [5, 28, 13, 122, 4];
 
@@ -197,12 +200,18 @@ fn a_save_that_is_killed_leaves_the_previous_or_the_new() {
 
 /// Checks saves that are killed before each of their calls that write.
 fn check_killed(layout: &'static str, overwrite: bool) {
-    let mut seen_new = false;
+    let (mut seen_new, mut put_back) = (false, 0);
     for at in 0.. {
         let scene = Scene::new(layout, overwrite);
         let Some(ended) = traced(&scene, writes, at, Fault::Kill) else { return };
-        let now = generation(&scene.target);
+        let mut now = generation(&scene.target);
         let context = format!("{layout}, overwrite {overwrite}, call {at}, {ended:?}");
+        if TWO_STEPS && overwrite && now.is_none() {
+            assert_eq!(ended.hit, Some("rename"), "{context}");
+            put_back += 1;
+            scene.sweep();
+            now = generation(&scene.target);
+        }
         assert!(now == Some(NEW) || now == scene.previous() && !seen_new, "{now:?}: {context}");
         seen_new |= now == Some(NEW);
         scene.sweep();
@@ -215,6 +224,51 @@ fn check_killed(layout: &'static str, overwrite: bool) {
         }
     }
     assert!(seen_new);
+    let is_folder = matches!(layout, "regrow" | ITEMS | FILES);
+    assert_eq!(put_back, usize::from(TWO_STEPS && overwrite && is_folder), "{layout}");
+}
+
+/// Whether a call syncs or renames.
+fn orders(call: &Call) -> bool {
+    call.name().is_some_and(|name| name.contains("sync") || name.starts_with("rename"))
+}
+
+/// Files and folders below a folder.
+fn below(folder: &Path) -> usize {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| 1 + if path.is_dir() { below(&path) } else { 0 }).sum()
+}
+
+#[test]
+fn a_folder_is_synced_before_it_has_its_name_and_the_one_above_afterwards() {
+    for overwrite in [false, true] {
+        let mut calls = Vec::new();
+        // Killed at each of them in turn, which says its name.
+        loop {
+            let Some(ended) = traced(&Scene::new("regrow", overwrite), orders, calls.len(), Fault::Kill)
+            else {
+                return;
+            };
+            let Some(call) = ended.hit else { break };
+            calls.push(call);
+        }
+        let renames: Vec<&str> = calls.iter().copied().filter(|call| call.starts_with("rename")).collect();
+        let expected: &[&str] = match (TWO_STEPS, overwrite) {
+            (false, false) => &["renameat2"],
+            // The first finds that somebody has the name, the second exchanges them.
+            (false, true) => &["renameat2", "renameat2"],
+            (true, false) => &["rename"],
+            (true, true) => &["rename", "rename"],
+        };
+        assert_eq!(renames, expected, "{calls:?}");
+        let is_rename = |call: &&str| call.starts_with("rename");
+        let first = calls.iter().position(|call| is_rename(&call)).unwrap();
+        let last = calls.iter().rposition(|call| is_rename(&call)).unwrap();
+        // Each file and each folder, then those above: the target's, and those that were made for it.
+        let scene = Scene::new("regrow", true);
+        assert_eq!(first, 1 + below(&scene.target), "{calls:?}");
+        assert_eq!(calls.len() - 1 - last, if overwrite { 1 } else { 3 }, "{calls:?}");
+    }
 }
 
 /// How the child ended; `None` where nobody may trace, as in some containers: then there is nothing to be seen.

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 /// The folders that keep the rule, below `src`.
-const FOLDERS: [&str; 8] =
-    ["formats", "engine", "manager", "storage", "commit", "store", "coordination", "sharding"];
+const FOLDERS: [&str; 9] =
+    ["formats", "engine", "manager", "storage", "commit", "store", "coordination", "sharding", "system"];
 
 /// Pairs that need each other, and why.
 const INSEPARABLE: [&str; 3] = [

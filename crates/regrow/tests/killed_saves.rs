@@ -80,7 +80,13 @@ fn a_killed_save_is_all_or_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
 
-        let now = generation(&latest);
+        let mut now = generation(&latest);
+        if cfg!(feature = "portable") && now.is_none() {
+            // Killed between the two renames of an overwrite: the next save puts the old one back.
+            left += unfinished(folder.path());
+            drop(StagedFolder::create(&latest, true).unwrap());
+            now = generation(&latest);
+        }
         assert!(seen.is_none() || now.is_some(), "an overwrite lost the old checkpoint");
         seen = now.or(seen);
         left += unfinished(folder.path());

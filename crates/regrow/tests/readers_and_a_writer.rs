@@ -17,6 +17,9 @@ use regrow::{Checkpoint, ConvertOptions, Error, ErrorKind, LoadOptions, SaveOpti
 /// Elements of the long array: some blocks of checksums, some chunks, in layouts that have them.
 const LONG_LEN: u64 = 40_000;
 
+/// Whether a folder is replaced by two renames, between which its path is empty.
+const TWO_STEPS: bool = cfg!(feature = "portable");
+
 /// A layout, with the name that its checkpoints have here.
 struct Case {
     name: &'static str,
@@ -255,7 +258,8 @@ fn what_was_opened_is_never_mixed_with_what_takes_its_place() {
 fn readers_beside_a_writer_see_one_checkpoint_or_the_other() {
     const SAVES: u8 = 40;
     let folder = tempfile::tempdir().unwrap();
-    for case in cases() {
+    // A step that is overwritten by two renames has no name for a moment, and the folder of steps has one less.
+    for case in cases().into_iter().filter(|case| !TWO_STEPS || case.step.is_none()) {
         let path = folder.path().join(case.name);
         save(&path, &case, 0);
         let (is_over, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -330,7 +334,17 @@ fn a_base_that_is_replaced_gives_the_new_checkpoint_nothing_of_another() {
         });
         while !is_over.load(Ordering::Relaxed) {
             let options = SaveOptions { base: Some(base.clone().into()), ..case.options.clone() };
-            regrow::save_with(&next, &stamped(1), &options).unwrap();
+            match regrow::save_with(&next, &stamped(1), &options) {
+                // Between the two renames there is no base, and nothing was saved.
+                Err(error) if TWO_STEPS => {
+                    assert!(
+                        matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidArgument),
+                        "{error}"
+                    );
+                    continue;
+                }
+                saved => saved.unwrap(),
+            };
             let report = regrow::verify(&next).unwrap();
             assert!(report.is_ok(), "{:?}", report.findings);
             assert_eq!(stamps(regrow::engine::load(&next).unwrap().leaves()), BTreeSet::from([1]));

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use rustix::mm::{Advice, madvise};
+use crate::system::{make_large_page, make_pages, page_size};
 
 /// A large page; so many bytes are made at a time at most, and in between somebody looks whether they are still wanted.
 pub(crate) const LARGE_PAGE_LEN_BYTES: usize = 2 << 20;
@@ -75,7 +75,7 @@ impl Pages {
         let mut spans: Vec<(usize, usize)> =
             spans.map(|memory| (memory.as_ptr().addr(), memory.len())).collect();
         spans.sort_unstable();
-        let page_len = rustix::param::page_size();
+        let page_len = page_size();
         let mut joined: Vec<(usize, usize)> = Vec::with_capacity(spans.len());
         for (start, len) in spans {
             match joined.last_mut() {
@@ -145,7 +145,7 @@ impl FreshPages {
         }
     }
 
-    /// Makes the next large page, or a run of small ones. False if the kernel cannot.
+    /// Makes the next large page, or a run of small ones. False if the system cannot.
     fn make_more(&mut self) -> bool {
         let at = self.start + self.made_bytes;
         let left = self.len_bytes - self.made_bytes;
@@ -153,12 +153,8 @@ impl FreshPages {
             && left >= LARGE_PAGE_LEN_BYTES
             && SMALL_LEFT_BYTES.load(Ordering::Relaxed) == 0;
         if is_large {
-            want_large_page(at);
-            let began = own_time();
-            if !make_pages(at, LARGE_PAGE_LEN_BYTES) {
-                return false;
-            }
-            if own_time().saturating_sub(began) > LARGE_PAGE_TIME_MAX {
+            let Some(time) = make_large_page(at, LARGE_PAGE_LEN_BYTES) else { return false };
+            if time > LARGE_PAGE_TIME_MAX {
                 SMALL_LEFT_BYTES.store(SMALL_LEN_BYTES, Ordering::Relaxed);
             }
             self.made_bytes += LARGE_PAGE_LEN_BYTES;
@@ -173,54 +169,14 @@ impl FreshPages {
     }
 }
 
-/// Processor time that this thread has taken; none where the system does not tell.
-fn own_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes one `timespec`, and there is one.
-    let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    match (told, seconds, nanoseconds) {
-        (0, Ok(seconds), Ok(nanoseconds)) => Duration::new(seconds, nanoseconds),
-        _ => Duration::ZERO,
-    }
-}
-
-/// Asks for a large page at an address of fresh memory. Advice only.
-fn want_large_page(start: usize) {
-    let pages = std::ptr::without_provenance_mut(start);
-    // SAFETY: the address goes to the kernel and nowhere else, and the advice changes the contents of no page.
-    let _ = unsafe { madvise(pages, LARGE_PAGE_LEN_BYTES, Advice::LinuxHugepage) };
-}
-
-/// Makes the pages of fresh memory, of which `start` is the address, at once instead of one by one as they are touched.
-/// Contents do not change. False if the kernel (before 5.14) cannot, or has no memory for them.
-fn make_pages(start: usize, len_bytes: usize) -> bool {
-    let before = start % rustix::param::page_size();
-    let pages = std::ptr::without_provenance_mut(start - before);
-    // SAFETY: the address goes to the kernel and nowhere else. Of what is mapped and may be written to, the call
-    // makes the pages and changes no byte; where nothing is mapped, or only for reading, it fails.
-    unsafe { madvise(pages, before + len_bytes, Advice::LinuxPopulateWrite) }.is_ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use memmap2::MmapOptions;
 
     use super::*;
 
-    #[test]
-    fn a_threads_own_time_goes_on_while_it_works_and_not_while_it_sleeps() {
-        let (began, clock) = (own_time(), Instant::now());
-        while own_time() < began + Duration::from_millis(5) {
-            assert!(clock.elapsed() < Duration::from_secs(60), "it stands still");
-        }
-        let before = own_time();
-        thread::sleep(Duration::from_millis(50));
-        assert!(own_time() - before < Duration::from_millis(25));
-    }
-
+    // Only Linux makes pages ahead.
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_are_made_until_nobody_wants_them() {
         // Of all maps that have a part of the range: large pages are asked for piece by piece, which cuts it up, and
@@ -254,7 +210,7 @@ mod tests {
 
     #[test]
     fn memories_that_no_page_lies_between_are_one() {
-        let page = rustix::param::page_size();
+        let page = page_size();
         let map = MmapOptions::new().len(8 * page).map_anon().unwrap();
         let base = map.as_ptr().addr();
         let cut = |from: usize, to: usize| &map[from..to];
@@ -264,6 +220,7 @@ mod tests {
         assert_eq!(all.0, [(base, 3 * page + 1), (base + 5 * page, page)]);
     }
 
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn pages_that_somebody_fills_are_made_as_far_as_he_comes_and_keep_their_bytes() {
         let mut map = MmapOptions::new().len(4 << 20).map_anon().unwrap();
@@ -277,6 +234,7 @@ mod tests {
         FreshPages::of(&[]).make_to(9);
     }
 
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn after_a_large_page_that_was_slow_some_are_made_small() {
         let map = MmapOptions::new().len(4 * LARGE_PAGE_LEN_BYTES).map_anon().unwrap();

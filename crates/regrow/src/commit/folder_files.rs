@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +13,7 @@ use crate::storage::Storage;
 use crate::storage::local::LocalDisk;
 use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{Blob, DirectWriter, FileWriter, WriteOptions};
+use crate::system::set_mode;
 
 /// The temporary folder, and what is to be synced in it.
 #[derive(Clone, Copy)]
@@ -146,8 +146,7 @@ impl FolderFiles<'_> {
     /// Gives a folder in it this mode.
     pub(super) fn set_mode(self, below: &str, mode: u32) -> Result<()> {
         let path = self.folder.join(relative_path(below.as_bytes())?);
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-            .map_err(|error| Error::io("cannot change the mode of", &path, error))
+        set_mode(&path, mode).map_err(|error| Error::io("cannot change the mode of", &path, error))
     }
 
     fn sync_later(self, path: PathBuf) {

@@ -9,11 +9,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FlockOperation, fcntl_lock};
-use rustix::io::Errno;
-
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::make_folders;
+use crate::system::{RecordLock, lock_record};
 
 /// What this process holds.
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -43,11 +41,10 @@ pub(crate) fn hold(path: &Path) -> Result<Option<Hold>> {
     }
     let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let file = file.map_err(|error| Error::io("cannot lock", &path, error))?;
-    match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::AGAIN | Errno::ACCESS) => return Err(taken(&path)),
-        Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(None),
-        Err(error) => return Err(Error::io("cannot lock", &path, error.into())),
+    match lock_record(&file).map_err(|error| Error::io("cannot lock", &path, error))? {
+        RecordLock::Ours => {}
+        RecordLock::Theirs => return Err(taken(&path)),
+        RecordLock::Missing => return Ok(None),
     }
     held.insert(path.clone());
     Ok(Some(Hold { path, _file: file, pid: std::process::id() }))

@@ -22,18 +22,15 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use rustix::fs::OFlags;
+use std::time::{Duration, Instant};
 
 use super::rename::rename_new;
 use super::siblings;
 use crate::error::{Error, Result};
 use crate::formats::UNCOMMITTED_MARK;
 use crate::store::local::folders::random_name;
+use crate::system::{id_of, id_of_name, make_folder, name_of_bytes, open_folder_no_link, set_mode};
 
 const TEMPORARY: &str = ".orbax-checkpoint-tmp-";
 const REPLACED: &str = "replaced-";
@@ -86,8 +83,7 @@ impl OwnFolder {
         let mode = if private { 0o700 } else { 0o777 };
         for _ in 0..TRIES {
             let path = parent.join(temporary_name(name, "")?);
-            let made = fs::DirBuilder::new().mode(mode).create(&path);
-            made.map_err(|error| Error::io("cannot make a folder", &path, error))?;
+            make_folder(&path, mode).map_err(|error| Error::io("cannot make a folder", &path, error))?;
             match lock(&path) {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
                     return Ok(Self { path, has_beginning: false, _lock: lock });
@@ -113,7 +109,7 @@ impl OwnFolder {
         let mode = if private { 0o700 } else { 0o777 };
         let cannot_lock = |error| Error::io("cannot lock", &path, error);
         for _ in 0..READER_TRIES {
-            match fs::DirBuilder::new().mode(mode).create(&path) {
+            match make_folder(&path, mode) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(Error::io("cannot make a folder", &path, error));
                 }
@@ -122,7 +118,7 @@ impl OwnFolder {
             match lock(&path) {
                 Ok(Lock::Ours(lock) | Lock::Unlockable(lock)) => {
                     if private {
-                        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(cannot_lock)?;
+                        set_mode(&path, mode).map_err(cannot_lock)?;
                     }
                     let has_beginning = !is_over(&path);
                     return Ok(Self { path, has_beginning, _lock: lock });
@@ -155,7 +151,7 @@ pub(super) fn aside_path(parent: &Path, name: &OsStr) -> Result<PathBuf> {
 pub(super) fn leftovers_of(parent: &Path, name: &OsStr) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(parent) else { return Vec::new() };
     let is_left = |entry: &OsStr| {
-        let rest = entry.as_bytes().strip_prefix(name.as_bytes());
+        let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
         kind_of(entry, name).is_some()
             || rest.is_some_and(|rest| rest.starts_with(UNCOMMITTED_MARK.as_bytes()))
     };
@@ -190,7 +186,7 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
         if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
-        let Some(_lock) = lock_leftover(&path) else { continue };
+        let Some(_lock) = lock_leftover(&path, kind) else { continue };
         if kind == Kind::Copy && !siblings::has_begun(&path) && !is_over(&path) {
             continue;
         }
@@ -214,10 +210,12 @@ pub(super) fn sweep(parent: &Path, name: &OsStr) -> bool {
 }
 
 /// The lock on a folder that nobody writes to any more.
-fn lock_leftover(path: &Path) -> Option<File> {
+fn lock_leftover(path: &Path, kind: Kind) -> Option<File> {
     for _ in 0..READER_TRIES {
         match lock(path) {
             Ok(Lock::Ours(lock)) => return Some(lock),
+            // Who lives and has put it there finds it back, and moves it aside again.
+            Ok(Lock::Unlockable(folder)) if kind == Kind::Replaced => return Some(folder),
             // A reader of files that a dead writer has left holds it for a moment.
             Ok(Lock::Theirs) if siblings::has_begun(path) => std::thread::sleep(READER_PACE),
             _ => return None,
@@ -262,6 +260,35 @@ pub(crate) fn begun(stem: &Path) -> Option<Begun> {
     found
 }
 
+/// How long a reader waits for an overwrite to give a name to the new checkpoint.
+const OVERWRITE_WAIT: Duration = Duration::from_secs(10);
+
+/// Whether something has the name of `path`, now or after the overwrite that is under way: where two names cannot be
+/// exchanged, for a moment nothing has it.
+pub(crate) fn reappears(path: &Path) -> bool {
+    let since = Instant::now();
+    let is_there = || fs::symlink_metadata(path).is_ok();
+    let mut quiet = 0;
+    // Of several writers one may have ended, and the next begun, between two looks.
+    while !is_there() && quiet < 3 && since.elapsed() < OVERWRITE_WAIT {
+        match is_being_replaced(path) {
+            true => std::thread::sleep(READER_PACE),
+            false => quiet += 1,
+        }
+    }
+    is_there()
+}
+
+/// Whether a living writer has moved the folder at `path` aside.
+fn is_being_replaced(path: &Path) -> bool {
+    let Some(name) = path.file_name() else { return false };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(entries) = fs::read_dir(parent) else { return false };
+    let mut aside =
+        entries.flatten().filter(|entry| kind_of(&entry.file_name(), name) == Some(Kind::Replaced));
+    aside.any(|entry| matches!(lock_shared(&entry.path()), Ok(Lock::Theirs | Lock::Unlockable(_))))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unfinished,
@@ -277,7 +304,7 @@ fn temporary_name(name: &OsStr, kind: &str) -> Result<OsString> {
 
 /// What stands for a name that is too long for its temporary names; `None` for all others.
 fn shortened(name: &OsStr) -> Option<OsString> {
-    let bytes = name.as_bytes();
+    let bytes = name.as_encoded_bytes();
     let mut end = KEPT_LEN_MAX_BYTES - "~".len() - HASH_LEN;
     if bytes.len() <= KEPT_LEN_MAX_BYTES {
         return None;
@@ -287,7 +314,7 @@ fn shortened(name: &OsStr) -> Option<OsString> {
         end -= 1;
     }
     let hash = blake3::hash(bytes).to_hex();
-    let mut short = OsStr::from_bytes(bytes.get(..end)?).to_owned();
+    let mut short = name_of_bytes(bytes.get(..end)?);
     short.push("~");
     short.push(hash.get(..HASH_LEN)?);
     Some(short)
@@ -297,7 +324,8 @@ fn shortened(name: &OsStr) -> Option<OsString> {
 fn kind_of(entry: &OsStr, name: &OsStr) -> Option<Kind> {
     let short = shortened(name);
     let name = short.as_deref().unwrap_or(name);
-    let rest = entry.as_bytes().strip_prefix(name.as_bytes())?.strip_prefix(TEMPORARY.as_bytes())?;
+    let rest = entry.as_encoded_bytes().strip_prefix(name.as_encoded_bytes())?;
+    let rest = rest.strip_prefix(TEMPORARY.as_bytes())?;
     if rest == COPY.as_bytes() {
         return Some(Kind::Copy);
     }
@@ -334,12 +362,10 @@ fn lock_shared(path: &Path) -> io::Result<Lock> {
 }
 
 fn lock_by(path: &Path, take: fn(&File) -> std::result::Result<(), TryLockError>) -> io::Result<Lock> {
-    let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
-    let folder = File::options().read(true).custom_flags(flags).open(path)?;
+    let folder = open_folder_no_link(path)?;
     match take(&folder) {
         Ok(()) => {
-            let (held, named) = (folder.metadata()?, fs::symlink_metadata(path)?);
-            if (held.dev(), held.ino()) != (named.dev(), named.ino()) {
+            if id_of(&folder)? != id_of_name(path)? {
                 return Err(io::ErrorKind::NotFound.into());
             }
             Ok(Lock::Ours(folder))
@@ -430,12 +456,31 @@ mod tests {
         // It was committed, and only the folder was left.
         fs::remove_file(path.join("journal")).unwrap();
         let again = OwnFolder::of_copy(root.path(), name, true).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(crate::system::mode_of(&fs::metadata(&path).unwrap()) & 0o777, 0o700);
         sweep(root.path(), name);
         assert!(path.is_dir());
         drop(again);
         sweep(root.path(), name);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_reader_waits_for_a_name_while_its_writer_lives() {
+        let root = tempfile::tempdir().unwrap();
+        let target = root.path().join("target");
+        assert!(!reappears(&target), "nobody is at it");
+        let aside = replaced_path(root.path(), OsStr::new("target")).unwrap();
+        fs::create_dir(&aside).unwrap();
+        assert!(!reappears(&target), "its writer is dead");
+        let held = lock(&aside).unwrap();
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| reappears(&target));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!reader.is_finished());
+            fs::create_dir(&target).unwrap();
+            assert!(reader.join().unwrap());
+        });
+        drop(held);
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod transfer;
 pub(crate) use belongs::{note_of_files, noted_files, strangers_in};
 pub(crate) use hold::hold;
 pub(crate) use joined_transfer::JoinedTransfer;
-pub(crate) use leftovers::{Begun, begun};
+pub(crate) use leftovers::{Begun, begun, reappears};
 pub(crate) use move_folder::move_folder;
 pub(crate) use new_file::{NewFile, sweep_new_files};
 pub use probe::Ability;

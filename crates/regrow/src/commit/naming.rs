@@ -1,8 +1,7 @@
 //! The commit itself: what is written is synced, gets its name, and the folder above is synced.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -12,8 +11,9 @@ use super::staging::{Staged, Staging};
 use crate::error::{Error, ErrorKind, Result};
 use crate::monitor::Stage;
 use crate::store::local::folders::{sync_folder, sync_made};
+use crate::system::{set_mode, sync_at, sync_file_system};
 
-/// From this many files and folders on, one `syncfs` is cheaper than syncing each, whatever else it flushes.
+/// From this many files and folders on, one sync of the file system is cheaper than one of each, whatever else it flushes.
 const SYNC_EACH_MAX: usize = 64;
 
 /// How often the target may change under an overwrite before it gives up.
@@ -69,7 +69,7 @@ pub(super) fn take_name(
         // Also if it is gone by now: what was private stays so.
         let kept = match keep_owner_and_mode(target, source) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {
-                fs::set_permissions(source, fs::Permissions::from_mode(mode & 0o777))
+                set_mode(source, mode & 0o777)
             }
             other => other,
         };
@@ -90,8 +90,10 @@ pub(super) fn take_name(
         }
         match replace() {
             Ok(to_remove) => return Ok(to_remove),
-            // Somebody took it away in between; the name is free now.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && source.exists() => {}
+            // Somebody took it away in between, and the name is free now; or put an old one back.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists)
+                    && source.exists() => {}
             Err(error) => return Err(cannot_commit(error)),
         }
     }
@@ -102,7 +104,7 @@ impl Staging {
     /// Gives what was written the mode that was asked for, if one was.
     fn set_own_mode(&self, source: &Path) -> io::Result<()> {
         match self.mode.get() {
-            Some(&mode) => fs::set_permissions(source, fs::Permissions::from_mode(mode)),
+            Some(&mode) => set_mode(source, mode),
             None => Ok(()),
         }
     }
@@ -141,13 +143,13 @@ pub(super) fn sync_written(top: &Path, unsynced: &Mutex<Vec<PathBuf>>) -> Result
         next += 1;
     }
     let files = std::mem::take(&mut *unsynced.lock().unwrap_or_else(PoisonError::into_inner));
-    if files.len() + folders.len() > SYNC_EACH_MAX {
-        let flush = || -> io::Result<()> { Ok(rustix::fs::syncfs(File::open(top)?)?) };
-        return flush().map_err(|error| Error::io("cannot sync", top, error));
+    if files.len() + folders.len() > SYNC_EACH_MAX
+        && sync_file_system(top).map_err(|error| Error::io("cannot sync", top, error))?
+    {
+        return Ok(());
     }
     for file in &files {
-        let synced = File::open(file).and_then(|file| file.sync_all());
-        synced.map_err(|error| Error::io("cannot sync", file, error))?;
+        sync_at(file).map_err(|error| Error::io("cannot sync", file, error))?;
     }
     for folder in folders.iter().rev() {
         sync_folder(folder).map_err(|error| Error::io("cannot sync the folder", folder, error))?;

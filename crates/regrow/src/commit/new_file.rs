@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::rename::rename_new;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::{LOCK_SUFFIX, random_name, sync_folder};
+use crate::system;
 
 const TEMPORARY: &str = ".regrow-tmp-";
 
@@ -55,7 +56,7 @@ impl NewFile {
     /// # Errors
     /// What the disk says.
     pub(crate) fn sync(self) -> Result<Self> {
-        self.file.sync_all().map_err(|error| Error::io("cannot sync", &self.temporary, error))?;
+        system::sync(&self.file).map_err(|error| Error::io("cannot sync", &self.temporary, error))?;
         Ok(self)
     }
 

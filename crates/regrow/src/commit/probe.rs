@@ -6,17 +6,14 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use memmap2::MmapMut;
-use rustix::fs::{
-    CWD, FallocateFlags, FlockOperation, OFlags, RenameFlags, fallocate, fcntl_lock, renameat_with,
-};
 
 use super::leftovers::{Lock, OwnFolder, lock, remove, sweep};
 use crate::error::{Error, Result};
 use crate::store::local::folders::sync_folder;
+use crate::system::{self, Caching, RecordLock};
 
 /// Offsets, lengths and memory of direct I/O are multiples of this.
 const BLOCK_LEN_BYTES: usize = 4096;
@@ -103,37 +100,39 @@ fn try_all(folder: &Path) -> io::Result<Vec<(Ability, bool)>> {
     let mut plain = new_file("plain")?;
     plain.write_all(&[1; BLOCK_LEN_BYTES])?;
     ["one", "other"].iter().try_for_each(|name| fs::create_dir(at(name)))?;
-    let direct = |name: &str| {
-        let flags = OFlags::DIRECT.bits().cast_signed();
-        File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(at(name))
+    let direct = || -> io::Result<File> {
+        let file = new_file("direct")?;
+        system::set_direct(&file, true).map(|()| file)
     };
     let mut block = MmapMut::map_anon(BLOCK_LEN_BYTES)?;
-    let rename = |from: &str, to: &str, how| Ok(renameat_with(CWD, at(from), CWD, at(to), how)?);
 
     let tried = [
-        (Ability::DirectWrites, direct("direct").and_then(|mut file| file.write_all(&block))),
+        (Ability::DirectWrites, direct().and_then(|mut file| file.write_all(&block))),
         (
             Ability::DirectReads,
-            direct("plain").and_then(|mut file| io::Read::read_exact(&mut file, &mut block)),
+            system::open_file(&at("plain"), Caching::Past)
+                .and_then(|mut file| io::Read::read_exact(&mut file, &mut block)),
         ),
-        (Ability::Reserve, fallocate(&plain, FallocateFlags::empty(), 0, 1 << 16).map_err(io::Error::from)),
+        (Ability::Reserve, system::allocate(&plain, 1 << 16).and_then(done)),
         (Ability::HardLinks, fs::hard_link(at("plain"), at("link"))),
-        (
-            Ability::FileLocks,
-            fcntl_lock(&plain, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from),
-        ),
+        (Ability::FileLocks, system::lock_record(&plain).and_then(|found| done(found == RecordLock::Ours))),
         (Ability::FolderLocks, has_folder_locks(&at("one"))),
-        (Ability::Exchange, rename("one", "other", RenameFlags::EXCHANGE)),
-        (Ability::RenameNew, rename("plain", "named", RenameFlags::NOREPLACE)),
-        (Ability::Sync, plain.sync_all().and_then(|()| sync_folder(folder))),
+        (Ability::Exchange, system::exchange(&at("one"), &at("other")).and_then(done)),
+        (Ability::RenameNew, system::rename_no_replace(&at("plain"), &at("named")).and_then(done)),
+        (Ability::Sync, system::sync(&plain).and_then(|()| sync_folder(folder))),
     ];
     tried.into_iter().map(|(ability, tried)| Ok((ability, is_there(tried)?))).collect()
+}
+
+/// An error where the system says that it cannot.
+fn done(can: bool) -> io::Result<()> {
+    if can { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
 fn has_folder_locks(folder: &Path) -> io::Result<()> {
     match lock(folder)? {
         Lock::Ours(_) => Ok(()),
-        Lock::Theirs | Lock::Unlockable(_) => Err(io::ErrorKind::Unsupported.into()),
+        Lock::Theirs | Lock::Unlockable(_) => done(false),
     }
 }
 

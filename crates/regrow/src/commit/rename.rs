@@ -1,8 +1,9 @@
-//! The three ways in which a name changes hands, and what to do where the file system lacks the best of them.
+//! The ways in which a name changes hands, and what to do where the file system lacks the best of them.
 //!
-//! | wanted | system call | where it is missing (some network and FUSE file systems) |
+//! | wanted | system call | where it is missing (some network and FUSE file systems; systems other than Linux and macOS) |
 //! |---|---|---|
-//! | a new name | `renameat2 NOREPLACE` | folder: `rename`, which never replaces one that holds anything; file: `link`, `unlink` |
+//! | a new name | `renameat2 NOREPLACE` | folder: a look, then `rename`, which never replaces one that holds anything; file: `link`, `unlink` |
+//! | a new name, under a lock | the same | a look, then `rename` |
 //! | exchange two folders | `renameat2 EXCHANGE` | old aside, new in; for that moment neither has the name |
 //! | replace a file | `rename` | |
 
@@ -10,49 +11,61 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
+use crate::system;
+pub(super) use crate::system::exchange;
 
 /// Gives `from` the name `to`, which nobody may have.
 ///
 /// # Errors
 /// `AlreadyExists` if somebody has.
 pub(super) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(()),
-        Err(error) if is_missing(error) => rename_new_without_flags(from, to),
-        Err(error) => Err(error.into()),
-    }
+    if system::rename_no_replace(from, to)? { Ok(()) } else { rename_new_without_flags(from, to) }
 }
 
 fn rename_new_without_flags(from: &Path, to: &Path) -> io::Result<()> {
     if fs::symlink_metadata(from)?.is_dir() {
-        return match fs::rename(from, to) {
+        return match rename_if_free(from, to) {
             Err(error) if fs::symlink_metadata(to).is_ok() && is_occupied(&error) => {
                 Err(io::ErrorKind::AlreadyExists.into())
             }
             other => other,
         };
     }
-    fs::hard_link(from, to)?;
-    fs::remove_file(from)
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from).or_else(|error| match fs::symlink_metadata(from) {
+            // Over NFS the answer to a removal may be lost.
+            Err(gone) if gone.kind() == io::ErrorKind::NotFound => Ok(()),
+            _ => {
+                let _ = fs::remove_file(to);
+                Err(error)
+            }
+        }),
+        Err(error) if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) => {
+            Err(error)
+        }
+        // A file system without hard links.
+        Err(_) => rename_if_free(from, to),
+    }
+}
+
+/// [`rename_new`] for who holds a lock that keeps other writers from the name. A process that is killed leaves one of
+/// the two names, and never both, wherever it runs.
+pub(super) fn rename_new_under_lock(from: &Path, to: &Path) -> io::Result<()> {
+    if system::rename_no_replace(from, to)? { Ok(()) } else { rename_if_free(from, to) }
+}
+
+/// A look and a rename: only a lock keeps others from coming in between.
+fn rename_if_free(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(to) {
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_occupied(error: &io::Error) -> bool {
     use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
     matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
-}
-
-/// Exchanges the names of two folders in one step; `false` where the file system cannot.
-///
-/// # Errors
-/// `NotFound` if one of them is not there.
-pub(super) fn exchange(new: &Path, target: &Path) -> io::Result<bool> {
-    match renameat_with(CWD, new, CWD, target, RenameFlags::EXCHANGE) {
-        Ok(()) => Ok(true),
-        Err(error) if is_missing(error) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Gives `target` the name `aside` and `new` the name `target`; undoes the first if the second fails.
@@ -65,25 +78,19 @@ pub(super) fn replace_in_two_steps(new: &Path, target: &Path, aside: &Path) -> i
     })
 }
 
-fn is_missing(error: Errno) -> bool {
-    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
-}
-
 /// Gives `new` the mode of `old`, which it is about to replace, and its owner where that is allowed: what was
 /// private stays so.
 ///
 /// # Errors
 /// What the file system says; `NotFound` if there is no `old`.
 pub(super) fn keep_owner_and_mode(old: &Path, new: &Path) -> io::Result<()> {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let (was, is) = (fs::metadata(old)?, fs::metadata(new)?);
-    if (was.uid(), was.gid()) != (is.uid(), is.gid()) {
-        // Only the super-user may give files away.
-        let _ = std::os::unix::fs::chown(new, Some(was.uid()), Some(was.gid()));
+    if !system::have_same_owner(&was, &is) {
+        let _ = system::give_to_owner_of(&was, new);
     }
     // A folder's other bits say who owns what is made in it, and who may remove it; a file's would make it run as another.
     let kept = if was.is_dir() { 0o7777 } else { 0o777 };
-    fs::set_permissions(new, fs::Permissions::from_mode(was.mode() & kept))
+    system::set_mode(new, system::mode_of(&was) & kept)
 }
 
 #[cfg(test)]
@@ -92,14 +99,13 @@ mod tests {
 
     #[test]
     fn what_was_private_stays_private() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let (old, new) = (folder.path().join("old"), folder.path().join("new"));
         fs::write(&old, b"").unwrap();
         fs::write(&new, b"").unwrap();
-        fs::set_permissions(&old, fs::Permissions::from_mode(0o600)).unwrap();
+        system::set_mode(&old, 0o600).unwrap();
         keep_owner_and_mode(&old, &new).unwrap();
-        assert_eq!(fs::metadata(&new).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(system::mode_of(&fs::metadata(&new).unwrap()) & 0o777, 0o600);
         fs::remove_file(&old).unwrap();
         assert_eq!(keep_owner_and_mode(&old, &new).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
@@ -108,7 +114,7 @@ mod tests {
     fn without_flags_a_folder_or_file_is_never_replaced() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
-        for rename in [rename_new, rename_new_without_flags] {
+        for rename in [rename_new, rename_new_without_flags, rename_new_under_lock, rename_if_free] {
             fs::create_dir_all(path("old/inside")).unwrap();
             fs::create_dir_all(path("new")).unwrap();
             fs::write(path("file"), b"f").unwrap();

@@ -17,15 +17,15 @@
 //! left ([`finish`]). A step that fails is undone with those before it.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Permissions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::rename::{keep_owner_and_mode, rename_new};
+use super::rename::{keep_owner_and_mode, rename_new_under_lock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::local::folders::sync_folder;
+use crate::system::{give_to_owner_of, mode_of, open_folder, set_mode};
 
 /// The folder, below the temporary one, for what is replaced. That it is there says that a commit has begun; so it,
 /// like the folders of the files, has a name that no leaf of a folder checkpoint gets.
@@ -86,7 +86,7 @@ impl Moves<'_> {
             return Err(io::Error::other(Died));
         }
         self.left -= 1;
-        rename_new(from, to)?;
+        rename_new_under_lock(from, to)?;
         self.done.push((from.to_owned(), to.to_owned()));
         if self.durable { sync_folder(self.parent) } else { Ok(()) }
     }
@@ -95,7 +95,7 @@ impl Moves<'_> {
     fn undo(&self) -> io::Result<()> {
         self.done.iter().rev().try_for_each(|(from, to)| {
             // Once more: what fails once may have been a moment's trouble.
-            rename_new(to, from).or_else(|_| rename_new(to, from))
+            rename_new_under_lock(to, from).or_else(|_| rename_new_under_lock(to, from))
         })
     }
 }
@@ -198,15 +198,14 @@ fn open_to_readers(staged: &Path, targets: &[PathBuf]) -> io::Result<()> {
     let (mut readable, mut owner) = (0o777, None);
     for (at, target) in targets.iter().enumerate() {
         let file = fs::metadata(staged_path(staged, at, target))?;
-        readable &= file.mode();
-        owner = Some((file.uid(), file.gid()));
+        readable &= mode_of(&file);
+        owner = Some(file);
     }
-    if let Some((user, group)) = owner {
-        // Only the super-user may give folders away.
-        let _ = std::os::unix::fs::chown(staged, Some(user), Some(group));
+    if let Some(owner) = owner {
+        let _ = give_to_owner_of(&owner, staged);
     }
     let class = |read: u32, look: u32| if readable & read == 0 { 0 } else { look };
-    fs::set_permissions(staged, Permissions::from_mode(0o700 | class(0o040, 0o050) | class(0o004, 0o005)))
+    set_mode(staged, 0o700 | class(0o040, 0o050) | class(0o004, 0o005))
 }
 
 /// Takes the steps that a dead writer of these files had left; none, and false, if it had not begun or a checkpoint is
@@ -227,11 +226,11 @@ pub(super) fn finish(staged: &Path, parent: &Path) -> io::Result<bool> {
     for from in &waiting {
         let Some(name) = from.file_name() else { continue };
         let to = parent.join(name);
-        match rename_new(from, &to) {
+        match rename_new_under_lock(from, &to) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Data of the old checkpoint, which the dead writer had no time to move.
-                rename_new(&to, &staged.join(REPLACED).join(name))?;
-                rename_new(from, &to)?;
+                rename_new_under_lock(&to, &staged.join(REPLACED).join(name))?;
+                rename_new_under_lock(from, &to)?;
             }
             other => other?,
         }
@@ -295,13 +294,13 @@ fn waiting(staged: &Path) -> io::Result<Vec<PathBuf>> {
 /// Whether somebody commits into the folder of `target` now, as far as its lock can tell.
 pub(crate) fn is_under_way(target: &Path) -> bool {
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    open_folder(parent).is_ok_and(|folder| matches!(folder.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Holds the folder `parent` against other commits of this kind; they would mix their files.
 fn lock(parent: &Path) -> Result<File> {
     let cannot = |error| Error::io("cannot lock", parent, error);
-    let folder = File::open(parent).map_err(cannot)?;
+    let folder = open_folder(parent).map_err(cannot)?;
     let since = Instant::now();
     loop {
         match folder.try_lock() {

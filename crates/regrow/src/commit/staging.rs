@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fmt::Debug;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -15,6 +14,7 @@ use crate::location::Location;
 use crate::monitor::Monitor;
 use crate::store::local::folders::make_folders;
 use crate::store::{DirectWriter, FileWriter, WriteOptions};
+use crate::system::mode_of;
 
 /// A checkpoint of one kind under its temporary name: what a commit and a copy need to know of it.
 pub(super) trait Staged: Debug + Send + Sync {
@@ -118,8 +118,7 @@ impl Staging {
         };
         sweep(parent, name);
         targets.iter().try_for_each(|target| check(target)).map_err(undo)?;
-        let found_mode =
-            targets.iter().find_map(|target| Some(fs::symlink_metadata(target).ok()?.permissions().mode()));
+        let found_mode = targets.iter().find_map(|target| Some(mode_of(&fs::symlink_metadata(target).ok()?)));
         let own = (terms.own_folder)(parent, name, found_mode.is_some()).map_err(undo)?;
         Ok(Self {
             data: terms.below.map_or_else(|| own.path.clone(), |below| own.path.join(below)),

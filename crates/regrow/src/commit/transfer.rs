@@ -31,6 +31,7 @@ use crate::store::local::folders::{make_folders, relative_path};
 use crate::store::{
     Blob, DirectWriter, FileSink, FileWriter, LocalStore, Store, WriteOptions, WrittenFile, missing,
 };
+use crate::system;
 
 /// The files of a folder, or the one file, below the temporary folder. No reader takes it for a checkpoint by its name.
 pub(super) const FILES: &str = ".orbax-checkpoint-tmp-files";
@@ -353,7 +354,7 @@ impl FileSink for Rest {
 
     fn finish(self: Box<Self>) -> Result<WrittenFile> {
         if self.durable {
-            self.file.sync_all().map_err(|error| Error::io("cannot sync", &self.path, error))?;
+            system::sync(&self.file).map_err(|error| Error::io("cannot sync", &self.path, error))?;
         }
         Ok(WrittenFile { len_bytes: self.offset_bytes, block_crc32c: Vec::new() })
     }

@@ -9,6 +9,7 @@ use super::OpenOptions;
 use super::keys;
 use super::retry::Retries;
 use super::search;
+use crate::commit::reappears;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};
 use crate::formats::{Description, Format, Reader, builtin_formats, suggestions};
@@ -158,7 +159,9 @@ impl Checkpoint {
                 }
                 Err(error) if error.kind() == ErrorKind::Replaced => true,
                 // Of several writers one may have ended, and the next begun, while this looked.
-                Err(_) if before.is_none() => pytree_data::appears_at(&at),
+                Err(_) if before.is_none() => {
+                    pytree_data::appears_at(&at) || at.local_path().is_ok_and(reappears)
+                }
                 Err(_) => identity(&at) != before || self::place(&at) != place,
                 Ok(checkpoint) => checkpoint.is_replaced(),
             };

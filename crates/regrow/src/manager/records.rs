@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::StoreExt;
+use crate::system::{has_ended, host_name};
 
 /// Where they are, below the folder of steps.
 pub(super) const FOLDER: &str = ".regrow";
@@ -87,7 +88,7 @@ pub(super) struct Holder {
 impl Holder {
     /// This process.
     pub(super) fn own() -> Self {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = host_name();
         Self { holder: format!("{host}:{}", std::process::id()), machine: own_machine() }
     }
 
@@ -98,8 +99,7 @@ impl Holder {
             return false;
         }
         let pid = self.holder.rsplit_once(':').and_then(|(_, pid)| pid.parse().ok());
-        pid.and_then(rustix::process::Pid::from_raw)
-            .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+        pid.is_some_and(has_ended)
     }
 }
 

@@ -15,6 +15,7 @@ use super::{Publication, UNCOMMITTED_MARK, is_bookkeeping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
 use crate::store::local::folders::{make_folders, random_name, sync_folder};
+use crate::system;
 
 /// Bytes that an upload holds at once.
 const PIECE_LEN_BYTES: usize = 1 << 20;
@@ -148,7 +149,7 @@ impl Lent {
             } else if self.is_temporary {
                 upload(to, &path, &name).map_err(|error| error.in_file(&path))?;
             } else if to.is_durable() {
-                let synced = File::open(&path).and_then(|file| file.sync_all());
+                let synced = system::sync_at(&path);
                 synced.map_err(|error| Error::io("cannot sync", &path, error))?;
             }
             to.monitor().advance(0)?;

@@ -2,7 +2,6 @@
 
 use std::fs::{self, FileType};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::location::Location;
 use crate::store::local::read_beginning;
 use crate::store::{LocalStore, Store, read_document};
+use crate::system::{id_at, name_of_special};
 
 /// Paths, and `file:///path`.
 pub(super) const KIND: StorageKind = StorageKind { schemes: &["file"], locate };
@@ -106,8 +106,8 @@ impl Storage for LocalDisk {
     }
 
     fn identity(&self, path: &Path) -> Option<Identity> {
-        let found = fs::metadata(path).ok()?;
-        Some(Identity::Inode(found.dev(), found.ino(), found.created().ok()))
+        let (found, id) = (fs::metadata(path).ok()?, id_at(path).ok()?);
+        Some(Identity::Inode(id.device, id.number, found.created().ok()))
     }
 
     fn publish(&self, target: &Location, options: PublishOptions<'_>) -> Result<Box<dyn Publication>> {
@@ -195,13 +195,9 @@ fn kind_of(kind: FileType) -> EntryKind {
 pub(crate) fn name_of(kind: FileType) -> &'static str {
     if kind.is_dir() {
         "a folder"
-    } else if kind.is_fifo() {
-        "a pipe"
-    } else if kind.is_socket() {
-        "a socket"
     } else if kind.is_symlink() {
         "a link"
     } else {
-        "a device"
+        name_of_special(kind)
     }
 }

@@ -14,9 +14,10 @@
 use std::io;
 use std::sync::{Mutex, TryLockError};
 
-use memmap2::{Advice, MmapMut, MmapOptions};
+use memmap2::{MmapMut, MmapOptions};
 
 use crate::bytes::pages::zeroed;
+use crate::system::want_large_pages;
 
 /// Length of one buffer, and so of one direct write. See `examples/direct_write.rs` for the measurement.
 pub(super) const BUFFER_LEN_BYTES: usize = 4 << 20;
@@ -58,7 +59,7 @@ impl Buffer {
         }
         let mut map = MmapOptions::new().len(BUFFER_LEN_BYTES).map_anon()?;
         // Direct I/O into large pages has fewer pieces to gather: twice the speed on a virtual disk. Only advice.
-        let _ = map.advise(Advice::HugePage);
+        want_large_pages(&map);
         map.fill(0);
         Ok(Self::Aligned(map))
     }

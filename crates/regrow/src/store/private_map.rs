@@ -5,6 +5,8 @@ use std::io;
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::system;
+
 /// The whole of a file as writable memory: what is written to it stays in this process, and the file as it is.
 #[derive(Debug)]
 pub struct PrivateMap(MmapRaw);
@@ -36,5 +38,5 @@ impl PrivateMap {
 
 /// Whether a file could not be mapped because its file system has no maps.
 pub(super) fn has_no_maps(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
+    system::has_no_maps(error)
 }

@@ -25,6 +25,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::{flax, regrow};
 use crate::location::Location;
 use crate::storage::Entry;
+use crate::system::not_found;
 
 /// Items that Orbax itself names so.
 const ITEMS: [&str; 3] = ["default", "state", "pytree"];
@@ -60,7 +61,7 @@ pub(super) fn detect(at: &Location) -> Result<Found> {
     if steps::is_temporary(at) {
         return Err(steps::uncommitted(at));
     }
-    let found = at.look()?.ok_or_else(|| Error::io("cannot open", at, rustix::io::Errno::NOENT.into()))?;
+    let found = at.look()?.ok_or_else(|| Error::io("cannot open", at, not_found()))?;
     if !found.is_folder() {
         let is_msgpack = found.is_file() && legacy::is_msgpack_file(at);
         return Ok(if is_msgpack { Found::MsgpackFile } else { Found::Nothing(Vec::new()) });

@@ -1,13 +1,12 @@
 //! Which two files a path means.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::commit::{Begun, begun, is_under_way, where_is};
 use crate::error::{Error, ErrorKind, Result};
 use crate::location::Location;
+use crate::system::name_of_bytes;
 
 pub use crate::options::{DATA_SUFFIX, MANIFEST_SUFFIX};
 
@@ -89,10 +88,10 @@ impl Files {
 }
 
 fn stem_of(at: &Location) -> Location {
-    let name = at.name().as_bytes();
+    let name = at.name().as_encoded_bytes();
     let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix.as_bytes()));
     let Some(stem) = stem.filter(|stem| !stem.is_empty()) else { return at.clone() };
-    let stem = at.with_name(OsStr::from_bytes(stem));
+    let stem = at.with_name(name_of_bytes(stem));
     // Whether its writer lives or not: in the midst of a commit the file may have no name, and will have it again.
     let is_unfinished = || !at.exists() && begun_at(&stem).is_some();
     if at.is_file() || is_unfinished() { stem } else { at.clone() }

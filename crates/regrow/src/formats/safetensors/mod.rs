@@ -26,7 +26,6 @@
 use std::ffi::OsStr;
 
 use bytes::Bytes;
-use rustix::io::Errno;
 
 use super::{Fidelity, Format, Loss, ManyWriters, Preview, Reader, SingleFile, Target};
 use crate::error::{Error, Result};
@@ -34,6 +33,7 @@ use crate::location::Location;
 use crate::options::{OpenOptions, SaveOptions};
 use crate::reads::PrivateMaps;
 use crate::storage::Publication;
+use crate::system::not_found;
 use crate::tree::{Leaf, LeafInfo, Tree};
 
 pub mod build;
@@ -154,7 +154,7 @@ fn refuse_absent(at: &Location) -> Result<()> {
     super::refuse_uncommitted(at)?;
     match at.look()? {
         Some(_) => Ok(()),
-        None => Err(Error::io("cannot open", at, Errno::NOENT.into())),
+        None => Err(Error::io("cannot open", at, not_found())),
     }
 }
 

@@ -13,10 +13,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
-use rustix::fs::FallocateFlags;
 
 use super::finite::is_finite;
 use super::layout::ArraySpec;
@@ -27,6 +24,7 @@ use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::formats::npy::descr::Descr;
 use crate::formats::npy::header::{Header, PREFIX_LEN_BYTES};
 use crate::store::local::regular::open_regular;
+use crate::system::{FileExt, allocate};
 
 /// Rows of a mask that are read at a time.
 const MASK_PIECE_ROWS: u64 = 64 << 10;
@@ -345,10 +343,7 @@ fn runs(rows: &[u64]) -> impl Iterator<Item = (u64, u64)> {
 
 /// Gives a file its length, with the disk's room for it where the file system can promise that.
 fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len_bytes) {
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(len_bytes),
-        other => Ok(other?),
-    }
+    if allocate(file, len_bytes)? { Ok(()) } else { file.set_len(len_bytes) }
 }
 
 fn read_spec(file: &File) -> Result<(ArraySpec, u64)> {

@@ -32,6 +32,7 @@ use super::store::{is_there, lock};
 use crate::commit::sweep_new_files;
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::store::local::regular::open_regular;
+use crate::system::{FileExt, sync};
 use crate::text::counted;
 
 /// What to repair with.
@@ -378,7 +379,7 @@ impl Work<'_> {
         let found = file.metadata().map_err(cannot)?.len();
         let start = data_start(&file, spec).in_file(path)?;
         let expected = start + spec.len_bytes()?;
-        file.set_len(expected).and_then(|()| file.sync_all()).map_err(cannot)?;
+        file.set_len(expected).and_then(|()| sync(&file)).map_err(cannot)?;
         if found > expected {
             self.say_path(
                 path,
@@ -477,7 +478,6 @@ fn data_start(file: &File, spec: &ArraySpec) -> Result<u64> {
 
 /// Where the data of a file begins.
 fn header_len(file: &File, usual: usize) -> Result<u64> {
-    use std::os::unix::fs::FileExt;
     let mut prefix = [0; crate::formats::npy::header::PREFIX_LEN_BYTES];
     match file.read_exact_at(&mut prefix, 0) {
         Ok(()) => Ok(crate::formats::npy::header::Header::len_bytes(&prefix)? as u64),

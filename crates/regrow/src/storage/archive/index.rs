@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
-use std::ffi::OsString;
 use std::ops::Bound;
-use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, OnceLock};
 
 use crate::bytes::zip;
 use crate::error::{Error, ErrorKind, Result};
 use crate::storage::{Entry, EntryKind};
+use crate::system::name_of_bytes;
 
 /// Most members that are read of one archive.
 const MEMBERS_MAX: usize = 10_000_000;
@@ -164,7 +163,7 @@ impl Index {
                 self.members.contains_key(whole.as_slice())
             };
             if !is_twice {
-                entries.push(Entry { name: OsString::from_vec(part.to_vec()), found, is_link });
+                entries.push(Entry { name: name_of_bytes(part), found, is_link });
             }
             from = match end {
                 // `0` follows `/`.

@@ -1,7 +1,5 @@
 //! A folder in an archive as a store of keys, and one member as a blob.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +15,7 @@ use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, EachChunk, FETCH_LEN_MAX_BYTES, Located, ReadPath, Scratch, Span,
     Store, Suits, Version, missing, resolve_range,
 };
+use crate::system::name_of_bytes;
 
 /// Documents up to here are read at once. Of longer ones, each piece has to look like a part of a document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
@@ -182,7 +181,7 @@ impl Store for ArchiveStore {
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {
-        self.storage.describe(&self.folder.join(OsStr::from_bytes(key)))
+        self.storage.describe(&self.folder.join(name_of_bytes(key)))
     }
 }
 

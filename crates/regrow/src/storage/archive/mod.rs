@@ -29,7 +29,6 @@
 //! layout.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,6 +36,7 @@ use super::{Document, Entry, Found, Identity, Publication, PublishOptions, Readi
 use crate::error::{Error, ErrorKind, Result, ResultExt};
 use crate::location::Location;
 use crate::store::{Blob, Store};
+use crate::system::{key_of_path, not_found};
 
 mod index;
 mod keys;
@@ -135,7 +135,7 @@ enum Kind {
 impl Kind {
     /// What the name of a file says.
     fn of(name: &OsStr) -> Option<Self> {
-        let name = name.as_bytes();
+        let name = name.as_encoded_bytes();
         let (stem, suffix) = name.split_at(name.len().checked_sub(".tar".len())?);
         match suffix.to_ascii_lowercase().as_slice() {
             b".tar" if !stem.is_empty() => Some(Self::Tar),
@@ -183,8 +183,8 @@ impl Opened {
     fn open(file: &Location, kind: Kind) -> Result<(Self, Option<Identity>)> {
         let reading = file.for_reading()?;
         let identity = reading.identity.or_else(|| file.identity());
-        let gone = || Error::io("cannot open the archive", file, rustix::io::Errno::NOENT.into());
-        let name = reading.location.name().as_bytes();
+        let gone = || Error::io("cannot open the archive", file, not_found());
+        let name = reading.location.name().as_encoded_bytes();
         let blob = reading.location.parent().store().open(name)?.ok_or_else(gone)?;
         let index = match kind {
             Kind::Tar => tar::read_index(&*blob),
@@ -214,7 +214,7 @@ impl ArchiveStorage {
 
     /// The name that a path is.
     fn key_of(&self, path: &Path) -> Result<Vec<u8>> {
-        clean(path.as_os_str().as_bytes()).map_err(|error| {
+        clean(&key_of_path(path)).map_err(|error| {
             Error::invalid(format!("this is no path in an archive: {}", error.what()))
                 .in_file(self.describe(path))
         })

@@ -11,7 +11,6 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -19,6 +18,7 @@ use std::time::{Duration, SystemTime};
 use super::Source;
 use crate::bytes::checksum::crc32c;
 use crate::bytes::limits::work_space;
+use crate::system::{FileExt, make_private_folders, private_file, reading_no_link};
 
 pub(super) const HEADER_LEN_BYTES: u64 = 64;
 
@@ -73,7 +73,7 @@ pub(super) enum Outcome {
 
 /// Fills `out` with the bytes of a block of `len_bytes` from `skip` on. All of the block is checked.
 pub(super) fn read(path: &Path, identity: &Identity, len_bytes: u64, skip: usize, out: &mut [u8]) -> Outcome {
-    let Ok(file) = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path) else {
+    let Ok(file) = reading_no_link().open(path) else {
         return Outcome::Missing;
     };
     let checked = read_checked(&file, identity, len_bytes, skip, out);
@@ -129,17 +129,15 @@ pub(super) fn write(path: &Path, identity: &Identity, bytes: &[u8]) -> io::Resul
     if let Some(folder) = path.parent()
         && !folder.is_dir()
     {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        make_private_folders(folder)?;
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-    let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).and_then(
-        |mut file| {
-            file.write_all(&identity.header(bytes))?;
-            file.write_all(bytes)?;
-            fs::rename(&temporary, path)
-        },
-    );
+    let written = private_file().open(&temporary).and_then(|mut file| {
+        file.write_all(&identity.header(bytes))?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    });
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }

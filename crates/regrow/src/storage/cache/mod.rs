@@ -19,12 +19,12 @@
 //! | `bound` | removing the blocks that were not used for the longest time |
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::system::{make_private_folders, mode_of, own_user, owner_of};
 
 mod block;
 mod bound;
@@ -106,10 +106,10 @@ impl Cache {
         let folder = std::path::absolute(folder.as_ref())
             .map_err(|error| Error::io("cannot make the cache", folder.as_ref(), error))?;
         let failed = |error| Error::io("cannot make the cache", &folder, error);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder.join("blocks")).map_err(failed)?;
-        let own = [rustix::process::geteuid().as_raw(), 0];
+        make_private_folders(&folder.join("blocks")).map_err(failed)?;
+        let own = [own_user(), 0];
         for part in [folder.clone(), folder.join("blocks")] {
-            let owner = fs::metadata(&part).map_err(failed)?.uid();
+            let owner = owner_of(&fs::metadata(&part).map_err(failed)?);
             if !own.contains(&owner) {
                 return Err(Error::new(
                     ErrorKind::PermissionDenied,
@@ -120,7 +120,8 @@ impl Cache {
                 .help("what is in it would be taken for what the bucket has: name a folder of your own"));
             }
         }
-        let mode = [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| found.mode()));
+        let mode =
+            [&folder, &folder.join("blocks")].map(|part| fs::metadata(part).map(|found| mode_of(&found)));
         let mode = mode.into_iter().try_fold(0, |all, mode| mode.map(|mode| all | mode)).map_err(failed)?;
         if mode & 0o002 != 0 {
             return Err(Error::invalid("every user of this machine may write into the folder of the cache")

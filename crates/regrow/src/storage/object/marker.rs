@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::{Object, Objects};
 use crate::error::{Error, Result};
+use crate::system::{has_ended, host_name};
 
 /// Who writes the checkpoint; there while it is written.
 pub(super) const CLAIM: &str = "regrow-writing.json";
@@ -105,10 +106,9 @@ impl Claim {
             if self.pid == std::process::id() {
                 return Running::all().contains(&self.nonce);
             }
-            let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
-            pid.is_none_or(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+            !has_ended(self.pid)
         };
-        self.is_released || self.host == host() && !is_alive()
+        self.is_released || is_here(&self.host) && !is_alive()
     }
 
     /// Whether nobody writes any more: the writer is known to be gone, or its time is over.
@@ -153,11 +153,16 @@ impl Drop for Running {
     }
 }
 
-/// The machine's name, with the identity of its boot: process numbers begin anew with each.
+/// The machine's name, with the identity of its boot, which only Linux has: process numbers begin anew with each.
 fn host() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{name} {}", boot.trim())
+    format!("{} {}", host_name(), boot.trim())
+}
+
+/// Whether a writer that gave this as its host was a process of this start of this machine. Other machines may have its
+/// name, so without the identity of a boot nobody is.
+fn is_here(host_of_writer: &str) -> bool {
+    host_of_writer == host() && !host_of_writer.ends_with(' ')
 }
 
 /// The text of a marker.

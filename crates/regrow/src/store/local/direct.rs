@@ -20,7 +20,6 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -34,6 +33,7 @@ use crate::monitor::Monitor;
 use crate::store::blocks::{BLOCK_LEN_BYTES, BlockChecksums};
 use crate::store::buffer::{Buffer, RING_LEN, SMALL_LEN_BYTES};
 use crate::store::{FileSink, WriteOptions, WrittenFile};
+use crate::system::{FileExt, sync};
 
 /// Bytes copied and checksummed at a time: small enough to be in cache for the second of the two.
 const PIECE_LEN_BYTES: usize = 256 << 10;
@@ -264,7 +264,7 @@ impl DirectWriter {
             output.file.set_len(len_bytes)?;
         }
         self.watch.filled(len_bytes);
-        if self.options.durable { self.watch.sync(|| output.file.sync_all()) } else { Ok(()) }
+        if self.options.durable { self.watch.sync(|| sync(&output.file)) } else { Ok(()) }
     }
 
     /// Where the next bytes go, up to the end of their piece; never empty.
@@ -503,7 +503,7 @@ impl FileSink for DirectWriter {
             for (offset_bytes, bytes) in patches {
                 file.write_all_at(bytes, *offset_bytes)?;
             }
-            if durable { file.sync_all() } else { Ok(()) }
+            if durable { sync(&file) } else { Ok(()) }
         };
         patch().map_err(|error| Error::io("cannot write", &path, error))?;
         Ok(written)

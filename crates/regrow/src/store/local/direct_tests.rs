@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::super::output::{Mode, set_direct};
+use super::super::output::Mode;
 use super::*;
 use crate::bytes::checksum::crc32c;
 use crate::store::buffer::ALIGN_BYTES;
+use crate::system::set_direct;
 
 const MIB: usize = 1 << 20;
 

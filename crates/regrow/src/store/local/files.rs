@@ -11,8 +11,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use rustix::buffer::spare_capacity;
-use rustix::fs::OFlags;
 
 use super::folder::FilePlace;
 use super::map::map_file;
@@ -24,6 +22,7 @@ use crate::store::{
     Blob, ByteRange, CACHED_LEN_BYTES, FETCH_LEN_MAX_BYTES, LONG_LEN_MIN_BYTES, ReadPath, Scratch,
     resolve_range,
 };
+use crate::system::{Caching, FileExt, append_at};
 
 /// Files that one store keeps open.
 pub(super) const OPEN_FILES_MAX: usize = 16;
@@ -93,7 +92,7 @@ impl OpenFile {
     /// # Errors
     /// What the system says of opening it.
     pub(super) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
-        let opened = place.open(OFlags::empty());
+        let opened = place.open(Caching::Through);
         match opened.and_then(|file| Ok((file.metadata()?.is_file(), file))) {
             Ok((true, file)) => Ok(Some(Self { file, map: OnceLock::new(), reader: OnceLock::new() })),
             Ok((false, _)) => Ok(None),
@@ -122,15 +121,16 @@ impl OpenFile {
         bytes.try_reserve_exact(wanted).map_err(|_| too_large())?;
         while bytes.len() < wanted {
             let offset = part.start + bytes.len() as u64;
-            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), offset) {
+            match append_at(&self.file, &mut bytes, offset) {
                 Ok(0) => {
                     return Err(Error::corrupt("the file became shorter while it was read")
                         .at_byte(offset)
                         .expected(format_args!("{len_bytes} bytes"), format_args!("{offset} bytes"))
                         .help("something else is writing to it; wait for that, or copy it again"));
                 }
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(io_error(error.into()).at_byte(offset)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(io_error(error).at_byte(offset)),
             }
         }
         bytes.truncate(wanted);
@@ -142,15 +142,15 @@ impl OpenFile {
         let mut filled = 0;
         while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let offset = offset_bytes.saturating_add(filled as u64);
-            match rustix::io::pread(&self.file, rest, offset) {
+            match self.file.read_at(rest, offset) {
                 Ok(0) => {
                     return Err(Error::corrupt("the file ends before the bytes that are wanted")
                         .at_byte(offset)
                         .help("it was cut short, or something else is writing to it: wait for that, or copy it again"));
                 }
                 Ok(read) => filled += read,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(io_error(error.into()).at_byte(offset)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(io_error(error).at_byte(offset)),
             }
         }
         Ok(())

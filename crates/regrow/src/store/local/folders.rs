@@ -1,16 +1,12 @@
 //! Folders and the names in them: which keys are safe paths, making folders, syncing them.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
-
 use crate::error::{Error, Result};
+use crate::system;
+pub(crate) use crate::system::sync_folder;
 
 /// Names that end so are TensorStore's locks and our own unfinished puts: never a value.
 pub(crate) const LOCK_SUFFIX: &str = ".__lock";
@@ -21,14 +17,11 @@ pub(crate) const LOCK_SUFFIX: &str = ".__lock";
 /// `InvalidArgument` if it is empty, has a NUL, begins with `/`, or has an empty, `.` or `..` component.
 pub(crate) fn relative_path(key: &[u8]) -> Result<&Path> {
     let safe = !key.contains(&0) && key.split(|&byte| byte == b'/').all(is_name);
-    if !safe {
-        return Err(Error::invalid(format!(
-            "key {:?} is no safe relative path",
-            String::from_utf8_lossy(key)
-        ))
-        .help("a key in a folder must not be empty, absolute, or have `.`, `..` or empty parts"));
-    }
-    Ok(Path::new(OsStr::from_bytes(key)))
+    let path = system::path_of_key(key).filter(|_| safe);
+    path.ok_or_else(|| {
+        Error::invalid(format!("key {:?} is no safe relative path", String::from_utf8_lossy(key)))
+            .help("a key in a folder must not be empty, absolute, or have `.`, `..` or empty parts")
+    })
 }
 
 fn is_name(part: &[u8]) -> bool {
@@ -82,25 +75,16 @@ pub(crate) fn link_if_absent(from: &Path, to: &Path) -> io::Result<bool> {
         Ok(()) => return Ok(true),
         // Over NFS the answer to a link that was made may be lost, and the second try finds its own work.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let file = |path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
-            return Ok(file(from)? == file(to)?);
+            return Ok(system::id_at(from)? == system::id_at(to)?);
         }
         Err(_) => {}
     }
     // A file system without hard links.
-    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        Ok(()) => Ok(true),
-        Err(Errno::EXIST) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Makes the names in `folder` survive a power cut.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder)?.sync_all() {
-        // Some network file systems have nothing to sync in a folder, and say so like this.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-        other => other,
+    match system::rename_no_replace(from, to) {
+        Ok(true) => Ok(true),
+        Ok(false) => Err(system::not_supported()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

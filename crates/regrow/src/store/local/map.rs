@@ -8,8 +8,9 @@ use std::fs::File;
 use std::io;
 
 use bytes::Bytes;
-use memmap2::{Mmap, MmapOptions, MmapRaw};
-use rustix::mm::{Advice, madvise};
+use memmap2::{Mmap, MmapOptions};
+
+use crate::system::{Pattern, advise_map};
 
 /// How the bytes of a map are about to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,45 +45,17 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// What of a file is in the page cache: asked without reading, and so without bringing any of it there.
-///
-/// A look at a page by a read that must not wait (`RWF_NOWAIT`) starts to read that page: the next look finds it
-/// there, and takes the file for cached.
-#[derive(Debug)]
-pub(super) struct Residency(MmapRaw);
-
-impl Residency {
-    /// Maps the whole of `file`; the map is never read.
-    pub(super) fn of(file: &File) -> io::Result<Self> {
-        MmapOptions::new().map_raw_read_only(file).map(Self)
-    }
-
-    /// Whether the page of that byte is in the page cache; `None` if the kernel does not say, and of what lies
-    /// outside. To those who neither own the file nor may write to it, the kernel says yes of every page.
-    pub(super) fn has(&self, offset: u64) -> Option<bool> {
-        let offset = usize::try_from(offset).ok().filter(|&offset| offset < self.0.len())?;
-        let page = self.0.as_mut_ptr().wrapping_add(offset - offset % rustix::param::page_size());
-        let mut found = 0;
-        // SAFETY: `page` is the beginning of a page of the map, of which the kernel tells in one byte; `found` is
-        // that byte, and nothing else is written or read.
-        let answer = unsafe { libc::mincore(page.cast(), 1, &raw mut found) };
-        (answer == 0).then_some(found & 1 != 0)
-    }
-}
-
-/// Tells the kernel how `bytes`, part of a map, are about to be read. Advice only: it changes no contents, and
+/// Tells the system how `bytes`, part of a map, are about to be read. Advice only: it changes no contents, and
 /// failure is of no consequence.
 pub fn advise(bytes: &[u8], access: Access) {
     if bytes.len() < ADVICE_LEN_MIN_BYTES {
         return;
     }
-    let before = bytes.as_ptr().addr() % rustix::param::page_size();
-    let start = bytes.as_ptr().wrapping_sub(before).cast_mut().cast();
-    let advice = match access {
-        Access::Sequential => Advice::Sequential,
-        Access::Soon => Advice::WillNeed,
-    };
-    // SAFETY: `start` is the beginning of the page that holds the first of `bytes`, so the range lies within
-    // pages that the borrow keeps mapped; neither kind of advice changes what any of them contains.
-    let _ = unsafe { madvise(start, before + bytes.len(), advice) };
+    advise_map(
+        bytes,
+        match access {
+            Access::Sequential => Pattern::Sequential,
+            Access::Soon => Pattern::Soon,
+        },
+    );
 }

@@ -23,20 +23,17 @@
 //! A put on the condition that there is no value links the temporary file to its name, and syncs nothing.
 //! The temporary name ends as TensorStore's own do, so that neither it nor we list one that a crash left.
 
-use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use rustix::fs::FileType;
-
 use super::{Blob, ByteRange, Located, PrivateMap, Span, Store, Version, missing};
 use crate::error::{Error, Result};
 use crate::storage::Document;
+use crate::system::{name_of_bytes, sync};
 
 mod direct;
 mod files;
@@ -126,7 +123,7 @@ impl LocalStore {
             };
             for entry in entries {
                 let entry = entry.map_err(cannot_list)?;
-                let key = [below.as_slice(), entry.file_name().as_bytes()].concat();
+                let key = [below.as_slice(), entry.file_name().as_encoded_bytes()].concat();
                 let Ok(kind) = entry.file_type() else { continue };
                 if kind.is_dir() {
                     let folder_key = [key.as_slice(), b"/"].concat();
@@ -185,7 +182,7 @@ impl Store for LocalStore {
             let made = make_folders(folder)?;
             let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
             file.write_all(&value)?;
-            file.sync_all()?;
+            sync(&file)?;
             fs::rename(&temporary, &path)?;
             sync_folder(folder)?;
             sync_made(&made)
@@ -287,25 +284,24 @@ impl Store for LocalStore {
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(Error::io("cannot look at", self.describe(key), error)),
         };
-        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         // The time of the last change of its inode, too: a program can set back the other one.
-        Ok(is_file.then(|| Version {
-            len_bytes: found.st_size.cast_unsigned(),
+        Ok(found.is_file.then(|| Version {
+            len_bytes: found.len_bytes,
             text: format!(
                 "file {} {} {} {}.{:09} {}.{:09}",
-                found.st_dev,
-                found.st_ino,
-                found.st_size,
-                found.st_mtime,
-                found.st_mtime_nsec,
-                found.st_ctime,
-                found.st_ctime_nsec
+                found.id.device,
+                found.id.number,
+                found.len_bytes,
+                found.modified.0,
+                found.modified.1,
+                found.changed.0,
+                found.changed.1
             ),
         }))
     }
 
     fn describe(&self, key: &[u8]) -> PathBuf {
-        self.root().join(OsStr::from_bytes(key))
+        self.root().join(name_of_bytes(key))
     }
 }
 

@@ -5,13 +5,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
-
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 
 use crate::monitor::Monitor;
 use crate::store::buffer::{ALIGN_BYTES, Buffer, SMALL_LEN_BYTES};
+use crate::system::{self, FileExt, refuses_direct, set_direct, start_write_back};
 
 /// The file, and how it takes its bytes.
 pub(super) struct Output {
@@ -48,7 +45,7 @@ impl Output {
             self.mode = match set_direct(&self.file, true) {
                 Ok(()) => Mode::Direct,
                 Err(refusal) => {
-                    self.monitor.refused_direct(refusal.raw_os_error());
+                    self.monitor.refused_direct(os_error(&refusal));
                     Mode::Buffered
                 }
             };
@@ -58,10 +55,10 @@ impl Output {
             buffer.bytes_mut().get_mut(len..padded).unwrap_or_default().fill(0);
             match self.write_all(buffer, padded, offset) {
                 // Some file systems take the flag and then refuse the write, or want another alignment.
-                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                Err(error) if refuses_direct(&error) => {
                     set_direct(&self.file, false)?;
                     self.mode = Mode::Buffered;
-                    self.monitor.refused_direct(Errno::INVAL.raw_os_error());
+                    self.monitor.refused_direct(os_error(&error));
                 }
                 other => {
                     self.monitor.went_direct();
@@ -70,10 +67,7 @@ impl Output {
             }
         }
         self.write_all(buffer, len, offset)?;
-        if let Some(len) = std::num::NonZeroU64::new(len as u64) {
-            // Starts write-back of these pages now, as sync_file_range would; it drops none that are not on disk.
-            let _ = fadvise(&self.file, offset, Some(len), Advice::DontNeed);
-        }
+        start_write_back(&self.file, offset, len);
         Ok(())
     }
 
@@ -85,28 +79,11 @@ impl Output {
     }
 }
 
-pub(super) fn set_direct(file: &File, direct: bool) -> rustix::io::Result<()> {
-    let mut flags = fcntl_getfl(file)?;
-    flags.set(OFlags::DIRECT, direct);
-    fcntl_setfl(file, flags)
+fn os_error(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or_default()
 }
 
-/// Reserves disk space; file systems that cannot are left to fail later.
-///
-/// Free space is asked for first: ext4 would otherwise take all there is before it says that it is not enough,
-/// and for that moment the disk would be full for everybody.
+/// Reserves disk space for a file that is not small; file systems that cannot are left to fail later.
 pub(super) fn reserve(file: &File, len_bytes: u64) -> io::Result<()> {
-    if len_bytes < SMALL_LEN_BYTES as u64 {
-        return Ok(());
-    }
-    if let Ok(disk) = rustix::fs::fstatvfs(file) {
-        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
-        if disk.f_blocks > 0 && free_bytes < len_bytes {
-            return Err(Errno::NOSPC.into());
-        }
-    }
-    match rustix::io::retry_on_intr(|| fallocate(file, FallocateFlags::empty(), 0, len_bytes)) {
-        Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => Err(error.into()),
-        _ => Ok(()),
-    }
+    if len_bytes < SMALL_LEN_BYTES as u64 { Ok(()) } else { system::reserve(file, len_bytes) }
 }

@@ -15,23 +15,21 @@
 //! path leads to later.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::io;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use rustix::fs::{Advice, OFlags, fadvise};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::folder::FilePlace;
-use super::map::{Residency, map_file};
+use super::map::map_file;
 use super::regular::is_absent;
 use crate::error::{Error, Result};
 use crate::storage::Identity;
 use crate::store::buffer::ALIGN_BYTES;
 use crate::store::{Blob, PrivateMap, ReadPath, Scratch, Suits};
+use crate::system::{Caching, FileExt, PageCache, Pattern, advise_file, id_of, look_at, refuses_direct};
 
 /// A file that is open for reading by offset, by any number of threads at once.
 #[derive(Debug)]
@@ -45,7 +43,7 @@ pub(crate) struct DirectReader {
     /// Past the page cache, where the file system can.
     direct: Option<File>,
     is_refused: AtomicBool,
-    residency: Option<Residency>,
+    page_cache: PageCache,
     map: OnceLock<Bytes>,
 }
 
@@ -54,29 +52,27 @@ impl DirectReader {
     pub(crate) fn open(place: FilePlace<'_>) -> Result<Option<Self>> {
         let path = place.describe();
         let cannot_open = |error| Error::io("cannot open", &path, error);
-        let cached = match place.open(OFlags::empty()) {
+        let cached = match place.open(Caching::Through) {
             Ok(file) => file,
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(cannot_open(error)),
         };
-        let found = cached.metadata().map_err(cannot_open)?;
-        if !found.is_file() {
+        let found = look_at(&cached).map_err(cannot_open)?;
+        if !found.is_file {
             return Ok(None);
         }
-        let _ = fadvise(&cached, 0, None, Advice::Random);
+        advise_file(&cached, Pattern::Random);
         // Another file may have been renamed to this name in between: then there is no second way.
-        let is_same = |file: &File| {
-            file.metadata().is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
-        };
-        let open = |more| place.open(more).ok().filter(is_same);
-        let (direct, streamed) = (open(OFlags::DIRECT), open(OFlags::empty()));
+        let is_same = |file: &File| id_of(file).is_ok_and(|id| id == found.id);
+        let open = |caching| place.open(caching).ok().filter(is_same);
+        let (direct, streamed) = (open(Caching::Past), open(Caching::Through));
         if let Some(file) = &streamed {
-            let _ = fadvise(file, 0, None, Advice::Sequential);
+            advise_file(file, Pattern::Sequential);
         }
         Ok(Some(Self {
             path,
-            len_bytes: found.len(),
-            residency: Residency::of(&cached).ok(),
+            len_bytes: found.len_bytes,
+            page_cache: PageCache::of(&cached),
             cached,
             streamed,
             direct,
@@ -87,8 +83,7 @@ impl DirectReader {
 
     /// Whether `file` is the same file.
     pub(super) fn is_of(&self, file: &File) -> bool {
-        let identity = |file: &File| file.metadata().map(|found| (found.dev(), found.ino())).ok();
-        identity(file).is_some_and(|found| identity(&self.cached) == Some(found))
+        id_of(file).is_ok_and(|id| id_of(&self.cached).is_ok_and(|own| own == id))
     }
 
     /// Reads the first `wanted` bytes of `room`, which is aligned as `start` is; false if direct I/O is refused.
@@ -102,7 +97,7 @@ impl DirectReader {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => done += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                Err(error) if refuses_direct(&error) => {
                     self.is_refused.store(true, Ordering::Relaxed);
                     return Ok(false);
                 }
@@ -159,7 +154,7 @@ impl Blob for DirectReader {
         let explain = |error| self.explain(error, offset);
         // Whole device blocks; the last one may lie beyond the end of the file.
         let from = (offset % ALIGN_BYTES as u64) as usize;
-        let is_done = way == ReadPath::Direct && {
+        let is_done = way == ReadPath::Direct && self.direct.is_some() && {
             let room = scratch.aligned((from + len).next_multiple_of(ALIGN_BYTES)).map_err(explain)?;
             self.read_direct(offset - from as u64, from + len, room).map_err(explain)?
         };
@@ -184,18 +179,9 @@ impl Blob for DirectReader {
         PrivateMap::of(&self.cached).map_err(|error| Error::io("cannot map", &self.path, error))
     }
 
-    /// By a look at the first, the last and two between. True where nobody knows: then they are best read as if they were.
+    /// By a few looks.
     fn is_cached(&self, offset: u64, len: u64) -> bool {
-        let looks = [0, len / 3, len / 3 * 2, len.saturating_sub(1)].map(|at| offset.saturating_add(at));
-        let is_known = |&at: &u64| self.residency.as_ref().and_then(|residency| residency.has(at));
-        if looks.iter().any(|at| is_known(at) == Some(false)) {
-            return false;
-        }
-        // The kernel may not have said what it knows. This look brings the page there; it is the last of them.
-        let mut byte = [0];
-        let mut into = [IoSliceMut::new(&mut byte)];
-        let looked = preadv2(&self.cached, &mut into, offset.saturating_add(len / 2), ReadWriteFlags::NOWAIT);
-        !matches!(looked, Err(Errno::AGAIN))
+        self.page_cache.has(&self.cached, offset, len)
     }
 
     fn has_its_length(&self) -> bool {
@@ -203,8 +189,8 @@ impl Blob for DirectReader {
     }
 
     fn identity(&self) -> Option<Identity> {
-        let found = self.cached.metadata().ok()?;
-        Some(Identity::Inode(found.dev(), found.ino(), found.created().ok()))
+        let (found, id) = (self.cached.metadata().ok()?, id_of(&self.cached).ok()?);
+        Some(Identity::Inode(id.device, id.number, found.created().ok()))
     }
 
     /// A disk has the next request while the last one's bytes are checked.
@@ -266,6 +252,8 @@ mod tests {
         }
     }
 
+    // Only Linux says what is there.
+    #[cfg(all(target_os = "linux", not(feature = "portable")))]
     #[test]
     fn a_look_at_the_page_cache_leaves_it_as_it_is() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
@@ -274,8 +262,8 @@ mod tests {
         let reader = open(&path).unwrap();
         assert!(reader.is_cached(0, 1 << 20));
         reader.cached.sync_all().unwrap();
-        fadvise(&reader.cached, 0, None, Advice::DontNeed).unwrap();
-        let is_in_memory = reader.residency.as_ref().unwrap().has(0) == Some(true);
+        rustix::fs::fadvise(&reader.cached, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let is_in_memory = reader.page_cache.has_page(0) == Some(true);
         assert!(!is_in_memory, "the working folder is on a disk");
         for _ in 0..3 {
             assert!(!reader.is_cached(0, 1 << 20));
@@ -285,7 +273,7 @@ mod tests {
         reader.read(0, &mut vec![0; 1 << 19], ReadPath::Cached).unwrap();
         assert!(reader.is_cached(0, 1 << 19));
         assert!(!reader.is_cached(0, 1 << 20));
-        assert_eq!(reader.residency.as_ref().unwrap().has(1 << 20), None);
+        assert_eq!(reader.page_cache.has_page(1 << 20), None);
     }
 
     #[test]
@@ -295,7 +283,7 @@ mod tests {
         std::fs::write(&path, [5; 10_000]).unwrap();
         let reader = open(&path).unwrap();
         assert_eq!(reader.fetch(4000, 6000, ReadPath::Direct, &mut Scratch::default()).unwrap(), [5; 6000]);
-        assert!(reader.is_cached(0, 10_000));
+        assert_eq!(reader.is_cached(0, 10_000), !cfg!(feature = "portable"));
     }
 
     #[test]

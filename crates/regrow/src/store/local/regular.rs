@@ -3,13 +3,11 @@
 
 use std::fs::{self, File, FileType};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-
-use rustix::fs::OFlags;
 
 use crate::error::{Error, Result};
 use crate::storage::local::name_of;
+use crate::system::{reading, reading_no_link};
 
 /// Opens the regular file at `path`, for reading or also for writing; `None` if nothing has the name.
 ///
@@ -17,7 +15,7 @@ use crate::storage::local::name_of;
 /// `Corrupt` if something else than a regular file has the name, or a link that leads nowhere; what the file system
 /// says.
 pub(crate) fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> {
-    let opened = options().write(writable).open(path);
+    let opened = reading().write(writable).open(path);
     match opened.and_then(|file| Ok((file.metadata()?.file_type(), file))) {
         Ok((kind, file)) if kind.is_file() => Ok(Some(file)),
         Ok((kind, _)) => Err(not_regular(path, kind)),
@@ -37,7 +35,7 @@ pub(crate) fn open_regular(path: &Path, writable: bool) -> Result<Option<File>> 
 /// # Errors
 /// As [`open_regular`].
 pub(crate) fn open_or_make_regular(path: &Path) -> Result<File> {
-    let nofollow = options_with(OFlags::NOFOLLOW).write(true).create(true).truncate(false).open(path);
+    let nofollow = reading_no_link().write(true).create(true).truncate(false).open(path);
     match nofollow.and_then(|file| Ok((file.metadata()?.file_type(), file))) {
         Ok((kind, file)) if kind.is_file() => Ok(file),
         Ok((kind, _)) => Err(not_regular(path, kind)),
@@ -46,16 +44,6 @@ pub(crate) fn open_or_make_regular(path: &Path) -> Result<File> {
             _ => Err(Error::io("cannot open", path, error)),
         },
     }
-}
-
-fn options() -> fs::OpenOptions {
-    options_with(OFlags::empty())
-}
-
-fn options_with(flags: OFlags) -> fs::OpenOptions {
-    let mut options = File::options();
-    options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY | flags).bits().cast_signed());
-    options
 }
 
 fn not_regular(path: &Path, kind: FileType) -> Error {

@@ -4,14 +4,13 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use rustix::fs::OFlags;
-
 use super::files::OpenFile;
 use super::folder::{FilePlace, Folder};
 use super::regular::is_absent;
 use crate::bytes::glance::{Glance, Language};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::ByteRange;
+use crate::system::Caching;
 
 /// Files up to here are read at once. Of longer ones, each piece has to look like a part of a document.
 const AT_ONCE_LEN_MAX_BYTES: u64 = 4 << 20;
@@ -57,7 +56,7 @@ pub(super) fn read_document_at(
 ) -> Result<Option<Vec<u8>>> {
     let path = &place.describe();
     let cannot_read = |error| Error::io(&format!("cannot read {what}"), path, error);
-    let file = match place.open(OFlags::empty()) {
+    let file = match place.open(Caching::Through) {
         Ok(file) => file,
         Err(error) if is_absent(&error) => return Ok(None),
         Err(error) => return Err(cannot_read(error)),

@@ -94,6 +94,10 @@ fn a_base_that_is_replaced_stays_the_one_that_was_opened() {
     let (tree, options) = (tree(&theirs), SaveOptions::default());
     let plan = Plan::new(&tree, &options).unwrap();
     let files = base.match_leaves(&plan);
+    if cfg!(feature = "portable") {
+        // It has no way to the folder but the name, which is another's: all is written anew.
+        return assert!(files.is_empty());
+    }
     assert_eq!(files.len(), 2);
     let mut found = vec![0; before.len()];
     files[0].opened.read(0, &mut found, ReadPath::Cached).unwrap();

@@ -1,0 +1,11 @@
+// Which machines regrow is built for. `tests/platforms.rs` gives this file to the compiler, for machines that are refused.
+
+#[cfg(target_endian = "big")]
+compile_error!(
+    "regrow does not build for big-endian machines: arrays lie in memory as they lie in files, which are little-endian"
+);
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!(
+    "regrow builds for machines with addresses of 64 bits alone: lengths and offsets of files are used as lengths in memory"
+);
