@@ -106,6 +106,11 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 	$(SAY) "examples/candle"
 	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
+# Left out: what traces a process or mounts a file system, which an emulator of programs cannot.
+test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
+	$(SAY) "the engine's tests on aarch64"
+	.ci/cross aarch64-unknown-linux-gnu test -p regrow $(AARCH64)
+
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
 	$(CARGO) build --quiet --locked -p regrow-testkit --features object-server
@@ -139,6 +144,9 @@ package: rust-prerequisites ## The three crates as crates.io would get them, eac
 	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
 	$(CARGO) package --locked --allow-dirty $(PACKAGED)
 
+# They import no judge: what is installed with regrow is enough for them.
+SDIST_TESTS := arguments command containers convert_rules dtypes errors html lazy_reads manager places progress regions text
+
 test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
 	$(SAY) "sdist"
 	out="$$($(TARGET_DIR))/sdist"
@@ -150,12 +158,15 @@ test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Pyth
 	CARGO_TARGET_DIR="$$($(TARGET_DIR))" MATURIN_PEP517_ARGS="--profile dev --locked" PYO3_PYTHON="$$out/venv/bin/python" \
 		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
 	"$$out/venv/bin/python" -I python/tests/installed.py
+	printf '==> %s\n' "tests of the package that need NumPy alone"
+	"$$out/venv/bin/pip" install --quiet $$(sed -n 's/^\(pytest\(-timeout\)\{0,1\}==[^ ]*\).*/\1/p' requirements-dev.txt)
+	cd python && "$$out/venv/bin/pytest" -q $(SDIST_TESTS:%=tests/test_%.py)
 
 WHEEL_PROFILE ?= release
 # Built twice, the second time with python/regrow._native.data, which the first one writes: what goes to share/ of the environment.
 wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
 	@out="$$($(TARGET_DIR))/wheels"
-	build() { (cd python && $(MATURIN) build --quiet --locked --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
+	build() { (cd python && $(MATURIN) build --quiet --locked --strip --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
 	install() { "$$out/venv/bin/pip" install --quiet --force-reinstall "$$out"/regrow-*.whl; }
 	rm -rf python/regrow._native.data "$$out"
 	printf '==> %s\n' "the extension, $(WHEEL_PROFILE) profile"
@@ -258,7 +269,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -372,6 +383,10 @@ $(TOOLS)/workflows/.installed: requirements-workflows.txt | python-prerequisites
 	$(PYTHON) -m venv $(TOOLS)/workflows
 	$(TOOLS)/workflows/bin/python -m pip install --quiet -r requirements-workflows.txt
 	touch $@
+
+$(TOOLS)/cross/.installed: .ci/cross requirements-cross.txt | python-prerequisites
+	$(SAY) "Debian's Rust, zig and qemu into .tools (once)"
+	.ci/cross install
 
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"
