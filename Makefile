@@ -51,12 +51,12 @@ TORCH_BIN := $(CURDIR)/$(TORCH_VENV)/bin
 DOCS_VENV := .venv-docs
 DOCS_BIN := $(CURDIR)/$(DOCS_VENV)/bin
 
-.PHONY: help demo test test-rust test-python test-long test-portable test-torch test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
+.PHONY: help demo test test-rust test-python test-long test-portable test-torch test-aarch64 test-executors test-orbax-suite example-candle test-cloud cloud-servers check package test-sdist wheel workflows api docs bench bench-quick bench-long guard fuzz
 .PHONY: bench-torch bench-buckets bench-processes bench-prerequisites prerequisites rust-prerequisites python-prerequisites develop develop-release clean
 
 help: ## Say what there is
 	@printf 'regrow: what make can do\n\n'
-	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 	printf '\nNeeds: a Rust toolchain (rustup.rs), Python 3.11 or newer with venv, a C compiler, GNU make.\n'
 
 demo: develop-release ## Train, save, restore with three tools, compare: into demo-output/
@@ -115,6 +115,13 @@ example-candle: rust-prerequisites ## A model of candle whose tensors are leaves
 	$(SAY) "examples/candle"
 	$(CARGO) run --quiet --locked --manifest-path examples/candle/Cargo.toml
 
+# Left out: tests of memory and of time, where the emulator's own would be measured.
+AARCH64 ?= --lib --test conformance -- \
+	--skip pages_are_made_until_nobody_wants_them --skip no_damage_panics_or_takes_memory --skip two_hundred_thousand_keys_take_no_time
+test-aarch64: rust-prerequisites $(TOOLS)/cross/.installed ## The engine's own tests and those of the fixtures, built for aarch64, under qemu (fetches a compiler, 250 MB)
+	$(SAY) "the engine's tests on aarch64"
+	.ci/cross aarch64-unknown-linux-gnu test -p regrow $(AARCH64)
+
 test-cloud: develop cloud-servers ## Buckets of s3s-fs, SeaweedFS and Azurite, with TensorStore and Orbax (installs the servers, 400 MB); CLOUD='...' for pytest
 	$(SAY) "servers of object stores: the conformance suite, TensorStore, Orbax"
 	$(CARGO) build --quiet --locked -p regrow-testkit --features object-server
@@ -148,6 +155,9 @@ package: rust-prerequisites ## The three crates as crates.io would get them, eac
 	$(SAY) "cargo package: $$($(TARGET_DIR))/package"
 	$(CARGO) package --locked --allow-dirty $(PACKAGED)
 
+# They import no judge: what is installed with regrow is enough for them.
+SDIST_TESTS := arguments command containers convert_rules dtypes errors html lazy_reads manager places progress regions text
+
 test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Python package, built and tried in a fresh venv (some minutes)
 	$(SAY) "sdist"
 	out="$$($(TARGET_DIR))/sdist"
@@ -159,12 +169,15 @@ test-sdist: $(MATURIN) rust-prerequisites ## The source distribution of the Pyth
 	CARGO_TARGET_DIR="$$($(TARGET_DIR))" MATURIN_PEP517_ARGS="--profile dev --locked" PYO3_PYTHON="$$out/venv/bin/python" \
 		"$$out/venv/bin/pip" install --quiet "$$out"/regrow-*.tar.gz
 	"$$out/venv/bin/python" -I python/tests/installed.py
+	printf '==> %s\n' "tests of the package that need NumPy alone"
+	"$$out/venv/bin/pip" install --quiet $$(sed -n 's/^\(pytest\(-timeout\)\{0,1\}==[^ ]*\).*/\1/p' requirements-dev.txt)
+	cd python && "$$out/venv/bin/pytest" -q $(SDIST_TESTS:%=tests/test_%.py)
 
 WHEEL_PROFILE ?= release
 # Built twice, the second time with python/regrow._native.data, which the first one writes: what goes to share/ of the environment.
 wheel: $(MATURIN) rust-prerequisites ## The wheel, with the command, its manual pages and completions, tried in a fresh venv (some minutes); WHEEL='...' for maturin
 	@out="$$($(TARGET_DIR))/wheels"
-	build() { (cd python && $(MATURIN) build --quiet --locked --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
+	build() { (cd python && $(MATURIN) build --quiet --locked --strip --profile $(WHEEL_PROFILE) --interpreter "$$($(PYTHON) -c 'import sys; print(sys.executable)')" --out "$$out" $(WHEEL)); }
 	install() { "$$out/venv/bin/pip" install --quiet --force-reinstall "$$out"/regrow-*.whl; }
 	rm -rf python/regrow._native.data "$$out"
 	printf '==> %s\n' "the extension, $(WHEEL_PROFILE) profile"
@@ -267,7 +280,7 @@ fuzz: rust-prerequisites $(TOOLS)/bin/cargo-fuzz ## Every parser against random 
 	done
 
 clean: ## Remove all that make has built
-	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out
+	@rm -rf target fuzz/target examples/candle/target $(VENV) $(TORCH_VENV) $(EXECUTORS_VENV) $(BUCKETS_VENV) $(DOCS_VENV) .tools demo-output $(BENCH_OUT) docs/api docs/site-out docs/.cache
 
 # ---- what the targets stand on ------------------------------------------------------------------------------
 
@@ -368,7 +381,8 @@ $(VENV)/.release: $(VENV)/.installed $(RUST_SOURCES)
 	touch $(CURDIR)/$@
 
 # `cargo install` does not look at rust-version by itself, hence the variable.
-INSTALL := CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
+# Nobody debugs them, and debug information is a good part of the work.
+INSTALL := CARGO_PROFILE_DEV_DEBUG=0 CARGO_RESOLVER_INCOMPATIBLE_RUST_VERSIONS=fallback $(CARGO) install --quiet --locked --debug --root $(TOOLS)
 
 $(MATURIN): requirements-dev.txt | python-prerequisites
 	$(SAY) "maturin into .tools (once)"
@@ -381,6 +395,10 @@ $(TOOLS)/workflows/.installed: requirements-workflows.txt | python-prerequisites
 	$(PYTHON) -m venv $(TOOLS)/workflows
 	$(TOOLS)/workflows/bin/python -m pip install --quiet -r requirements-workflows.txt
 	touch $@
+
+$(TOOLS)/cross/.installed: .ci/cross requirements-cross.txt | python-prerequisites
+	$(SAY) "Debian's Rust, zig and qemu into .tools (once)"
+	.ci/cross install
 
 $(TOOLS)/bin/cargo-nextest: | rust-prerequisites
 	$(SAY) "cargo-nextest into .tools (once, some minutes)"

@@ -21,9 +21,13 @@ REPOSITORY = Path(__file__).parents[1]
 OUT = REPOSITORY / "docs/site-out"
 PAGES, HTML = OUT / "pages", OUT / "html"
 
-SHOWN = ["*.md", "LICENSE-*", "docs/**/*.md", "docs/**/*.png", "examples/*.py"]
+SHOWN = ["*.md", "LICENSE-*", "docs/**/*.md", "docs/**/*.png", "docs/site.css", "**/public_api.txt"]
+SHOWN += [f"examples/**/*.{suffix}" for suffix in ("py", "rs", "toml")]
 DECISIONS = Path("docs/decisions")
 RUST = Path("docs/api")
+
+# Some titles say the date, too.
+DATED = re.compile(r"^[0-9-]{10}: | \([0-9-]{10}\)$")
 
 # What the tests of the pages are told; see python/tests/snippets.py.
 HIDDEN = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
@@ -60,7 +64,7 @@ def tracked() -> list[Path]:
 def decision_lines() -> list[str]:
     """A line for each decision, the newest first."""
     notes = sorted((REPOSITORY / DECISIONS).glob("2*.md"), reverse=True)
-    return [f"- {note.name[:10]}: [{title(note)}]({note.name})\n" for note in notes]
+    return [f"- {note.name[:10]}: [{DATED.sub('', title(note))}]({note.name})\n" for note in notes]
 
 
 def title(page: Path) -> str:

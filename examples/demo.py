@@ -2,7 +2,7 @@
 
 Trains a small Flax model on scikit-learn's handwritten digits, saves the training state with Orbax and
 opens that with regrow; saves it with regrow and restores it with Orbax, with safetensors and with
-regrow; proves all all of them bit-identical; and goes on training from the restored state to the very
+regrow; proves all of them bit-identical; and goes on training from the restored state to the very
 loss of an uninterrupted run.
 
     make demo          # writes demo-output/, replacing what an earlier run left there

@@ -7,6 +7,7 @@ does not look at.
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_every_link_leads_somewhere(path: Path) -> None:
             continue  # `make docs` makes it, and looks there itself
         assert file.is_file(), f"{target}: there is no such file (a folder is none: name its README.md)"
         assert not part or file.suffix != ".md" or part in anchors(file), f"{target}: there is no such heading"
+
+
+def test_the_site_has_all_that_its_pages_link_to() -> None:
+    tracked = runpy.run_path(str(REPOSITORY / "docs/site.py"))["tracked"]
+    shown = {REPOSITORY / name for name in tracked()}
+    for page in shown.intersection(documents()):
+        for target in LINK.findall(CODE.sub("", page.read_text())):
+            file = (page.parent / target.partition("#")[0]).resolve()
+            if file.is_file() and REPOSITORY / "docs/api" not in file.parents:
+                assert file in shown, f"{page}: the site leaves out {target}; docs/site.py says what it takes (SHOWN)"
 
 
 def test_the_site_has_every_page_and_no_other() -> None:
