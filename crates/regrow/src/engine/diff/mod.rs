@@ -20,10 +20,9 @@ mod gather;
 mod judge;
 mod pair;
 mod report;
-mod small;
 
 use super::retry::Retries;
-use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions};
+use super::{Checkpoint, OpenOptions};
 use crate::array::Tolerance;
 use crate::error::{Error, Result};
 use crate::location::ToLocation;
