@@ -4,10 +4,12 @@
 //! no network, and nothing in it runs but its own script. Texts of the checkpoint are data to it, never HTML.
 
 mod assemble;
+mod file;
 pub mod model;
 mod page;
 
 pub use assemble::{ReportOptions, STEPS_READ_MAX, Subject, assemble};
+pub use file::{check_target, save_page};
 pub use page::page;
 
 /// The example in the README.

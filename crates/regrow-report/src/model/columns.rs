@@ -78,6 +78,20 @@ impl KeyTree {
         node
     }
 
+    /// The key path of a node. What kind of keys they were is lost.
+    pub fn path(&self, node: u32) -> KeyPath {
+        let mut names = Vec::new();
+        let mut at = node as usize;
+        while let Some((parent, name)) = self.parent.get(at).zip(self.name.get(at)) {
+            if *parent == NO_PARENT {
+                break;
+            }
+            names.extend(self.names.get(*name as usize).map(|name| Key::dict(name.as_str())));
+            at = *parent as usize;
+        }
+        names.into_iter().rev().collect()
+    }
+
     /// Nodes, with the root.
     pub fn len(&self) -> usize {
         self.name.len()
