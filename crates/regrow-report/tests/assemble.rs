@@ -271,6 +271,8 @@ fn a_folder_of_steps_is_told_over_time() {
     assert_eq!(damaged, [Some(false), Some(true), Some(false)]);
     assert!(!report.is_sound() && !series.steps[1].note.is_empty());
     assert!(series.steps.iter().all(|step| step.stored_bytes > Some(0) && step.written_seconds > Some(1e9)));
+    // That of a save that has just ended.
+    assert!(series.steps.iter().all(|step| step.save_seconds.is_none_or(|save| (0.0..600.0).contains(&save))));
     let norms: Vec<(&str, Option<f64>, Option<f64>)> =
         series.norms.iter().map(|norm| (norm.name.as_str(), norm.l2_norm[0], norm.l2_norm[2])).collect();
     assert_eq!(norms, [("opt", Some(2.0), Some(10.0)), ("params", Some(5.0), Some(25.0))]);

@@ -93,7 +93,8 @@ impl Report {
             save_page(&model, file)?;
         }
         if globals.json {
-            out::json(out, &model)?;
+            // Columns: a line for each number would be no help to anybody.
+            out::json_line(out, &model)?;
         } else if let Some(file) = &file {
             say(out, file, &model)?;
         } else {

@@ -44,6 +44,7 @@ pub(super) fn series(
         let mut point = StepPoint { step: number, ..StepPoint::default() };
         if let Some(step) = listed.get(&number) {
             point.written_seconds = step.seconds;
+            point.save_seconds = step.save_seconds;
             let stock = folder.as_ref().and_then(|folder| folder.stock(step).ok().flatten());
             point.stored_bytes = stock.map(|stock| stock.bytes);
             add_metrics("", &step.metrics, &mut point.metrics);
