@@ -292,7 +292,7 @@ fn arrays_on_devices_are_drawn() {
     let report = report(&held.into(), &[], &ReportOptions::default());
     assert_eq!(report.leaves.sharding, [Some(0), None, Some(0)]);
     let [one] = &report.shardings[..] else { panic!("{report:?}") };
-    assert_eq!((one.words.as_str(), one.leaf_count, one.bytes), ("P('x',) over x=2,y=2", 2, 64));
+    assert_eq!((one.words.as_str(), one.leaf_count, one.bytes), ("P('x') over x=2,y=2", 2, 64));
     assert_eq!((one.mesh.len(), one.spec.as_slice()), (2, &["x".to_owned()][..]));
     let example = one.example.as_ref().unwrap();
     assert_eq!((example.device_count, example.replica_count, &example.part_shape[..]), (4, 2, &[4][..]));
