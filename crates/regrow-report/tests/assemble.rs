@@ -265,6 +265,7 @@ fn a_folder_of_steps_is_told_over_time() {
     fs::write(&file, bytes).unwrap();
     let report = of(folder.path());
     assert_eq!(report.checkpoint.step, Some(5));
+    assert!(report.checkpoint.stored_bytes > Some(0));
     let series = report.steps.as_ref().unwrap();
     assert_eq!(series.steps.iter().map(|step| step.step).collect::<Vec<_>>(), numbers);
     let damaged: Vec<_> = series.steps.iter().map(|step| step.is_damaged).collect();

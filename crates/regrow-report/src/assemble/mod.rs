@@ -154,6 +154,10 @@ fn assemble_once(subject: &Subject, others: &[Subject], options: &ReportOptions)
         report.comparisons.push(comparison);
     }
     report.steps = series::series(checkpoint, read.as_ref(), options)?;
+    let mut steps = report.steps.iter().flat_map(|series| &series.steps);
+    if let Some(own) = steps.find(|step| Some(step.step) == report.checkpoint.step) {
+        report.checkpoint.stored_bytes = own.stored_bytes;
+    }
     Ok(report)
 }
 
