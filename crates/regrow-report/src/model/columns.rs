@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use regrow::tree::{Key, KeyPath};
+use regrow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// A parent that is none: that of the root.
@@ -92,6 +93,20 @@ impl KeyTree {
         names.into_iter().rev().collect()
     }
 
+    /// Errs if the nodes are no tree, or a row of `node` is none of them.
+    pub(super) fn check(&self, node: &[u32]) -> Result<()> {
+        let has_names = self.name.iter().all(|name| (*name as usize) < self.names.len());
+        let is_root = |node: usize, parent: u32| node == 0 && parent == NO_PARENT;
+        let is_below = |node: usize, parent: u32| (parent as usize) < node;
+        let is_tree = self.name.len() == self.parent.len()
+            && !self.parent.is_empty()
+            && self.parent.iter().enumerate().all(|(node, parent)| is_root(node, *parent) || is_below(node, *parent));
+        if has_names && is_tree && node.iter().all(|node| (*node as usize) < self.name.len()) {
+            return Ok(());
+        }
+        Err(Error::invalid("the key paths of a report are no tree").help("add them with KeyTree::add"))
+    }
+
     /// Nodes, with the root.
     pub fn len(&self) -> usize {
         self.name.len()
@@ -123,6 +138,17 @@ impl Words {
     pub fn push(&mut self, text: &str) {
         let at = position(&mut self.building.positions, &mut self.values, text);
         self.index.push(at);
+    }
+
+    /// Errs if there are not `len` rows, or one has no text.
+    pub(super) fn check(&self, name: &str, len: usize) -> Result<()> {
+        let has_texts = self.index.iter().all(|at| (*at as usize) < self.values.len());
+        if has_texts && self.index.len() == len {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("the column {name} of a report does not fit the others"))
+            .expected(format!("{len} rows, each with a text"), format!("{} rows", self.index.len()))
+            .help("add a row for each leaf with Words::push"))
     }
 
     /// Rows.

@@ -1,9 +1,10 @@
 //! Another checkpoint, and what differs.
 
+use regrow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::Overview;
 use super::columns::{KeyTree, Words};
+use super::{Overview, check_len};
 
 /// A checkpoint that the report's own is compared with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -49,4 +50,26 @@ pub struct LeafDifferences {
     pub max_ulp: Vec<Option<u64>>,
     /// The cosine of the angle between both.
     pub cosine: Vec<Option<f64>>,
+}
+
+impl LeafDifferences {
+    /// Errs if the columns do not fit together.
+    pub(super) fn check(&self) -> Result<()> {
+        let count = self.node.len();
+        self.keys.check(&self.node)?;
+        self.status.check("status", count)?;
+        self.form_a.check("form_a", count)?;
+        self.form_b.check("form_b", count)?;
+        for (name, len) in [
+            ("count", self.count.len()),
+            ("differing_count", self.differing_count.len()),
+            ("max_abs", self.max_abs.len()),
+            ("max_relative", self.max_relative.len()),
+            ("max_ulp", self.max_ulp.len()),
+            ("cosine", self.cosine.len()),
+        ] {
+            check_len(name, len, count)?;
+        }
+        Ok(())
+    }
 }

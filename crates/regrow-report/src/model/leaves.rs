@@ -1,7 +1,9 @@
 //! The leaves of a checkpoint in columns.
 
+use regrow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+use super::check_len;
 use super::columns::{KeyTree, Words};
 
 /// The leaves of a checkpoint, in flatten order. Every column has a row for each.
@@ -95,4 +97,75 @@ pub struct Histograms {
     pub upper: Vec<f64>,
     /// The elements in each bin.
     pub count: Vec<u64>,
+}
+
+impl Leaves {
+    /// The columns of words, with their names.
+    pub(crate) fn words(&self) -> [(&'static str, &Words); 7] {
+        [
+            ("kind", &self.kind),
+            ("dtype", &self.dtype),
+            ("shape", &self.shape),
+            ("coding", &self.coding),
+            ("chunk_shape", &self.chunk_shape),
+            ("checksum", &self.checksum),
+            ("file", &self.file),
+        ]
+    }
+
+    /// Errs if the columns do not fit together.
+    pub(super) fn check(&self, sharding_count: usize) -> Result<()> {
+        let count = self.node.len();
+        self.keys.check(&self.node)?;
+        self.words().into_iter().try_for_each(|(name, words)| words.check(name, count))?;
+        for (name, len) in [
+            ("elements", self.elements.len()),
+            ("bytes", self.bytes.len()),
+            ("chunk_count", self.chunk_count.len()),
+            ("state", self.state.len()),
+            ("sharding", self.sharding.len()),
+        ] {
+            check_len(name, len, count)?;
+        }
+        if self.sharding.iter().flatten().any(|at| *at as usize >= sharding_count) {
+            return Err(Error::invalid("a leaf of a report has a sharding that is not there"));
+        }
+        self.statistics.as_ref().map_or(Ok(()), |statistics| statistics.check(count))
+    }
+}
+
+impl Statistics {
+    /// The columns of counts, with their names.
+    pub(crate) fn counts(&self) -> [(&'static str, &[u64]); 4] {
+        [
+            ("count", &self.count),
+            ("nan_count", &self.nan_count),
+            ("infinity_count", &self.infinity_count),
+            ("zero_count", &self.zero_count),
+        ]
+    }
+
+    /// The columns of values, with their names.
+    pub(crate) fn values(&self) -> [(&'static str, &[Option<f64>]); 5] {
+        [
+            ("min", &self.min),
+            ("max", &self.max),
+            ("mean", &self.mean),
+            ("standard_deviation", &self.standard_deviation),
+            ("l2_norm", &self.l2_norm),
+        ]
+    }
+
+    fn check(&self, count: usize) -> Result<()> {
+        self.counts().into_iter().try_for_each(|(name, column)| check_len(name, column.len(), count))?;
+        self.values().into_iter().try_for_each(|(name, column)| check_len(name, column.len(), count))?;
+        let Histograms { first, lower, upper, count: counts } = &self.histograms;
+        check_len("first of the histograms", first.len(), count + 1)?;
+        check_len("upper of the histograms", upper.len(), lower.len())?;
+        check_len("count of the histograms", counts.len(), lower.len())?;
+        if first.is_sorted() && first.last() == Some(&(lower.len() as u64)) {
+            return Ok(());
+        }
+        Err(Error::invalid("the histograms of a report do not say where each leaf's bins are"))
+    }
 }

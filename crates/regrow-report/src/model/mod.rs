@@ -20,6 +20,8 @@ pub mod steps;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use regrow::{Error, Result};
+
 use comparison::Comparison;
 use leaves::Leaves;
 use sharding::ShardingUse;
@@ -140,4 +142,23 @@ pub struct Finding {
     pub found: Option<String>,
     /// What to do.
     pub help: Option<String>,
+}
+
+impl Report {
+    /// Errs if the columns do not fit together: one is not as long as the others, or names what is not there.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, with the name of the column.
+    pub fn check(&self) -> Result<()> {
+        self.leaves.check(self.shardings.len())?;
+        self.comparisons.iter().try_for_each(|comparison| comparison.leaves.check())
+    }
+}
+
+/// Errs if a column is not as long as it has to be.
+fn check_len(name: &str, len: usize, expected: usize) -> Result<()> {
+    if len == expected {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the column {name} of a report is not as long as the others")).expected(expected, len))
 }
