@@ -18,7 +18,7 @@ from test_diff import random_bits
 import regrow
 from regrow._leaves import DTYPES
 
-TREE = {"params": {"w": np.arange(6, dtype=np.float32), "b": np.array([np.nan, 0, np.inf], np.float32)}, "step": 3}
+TREE = {"params": {"b": np.array([np.nan, 0, np.inf], np.float32), "w": np.arange(6, dtype=np.float32)}, "step": 3}
 
 
 def expected(array: np.ndarray[Any, Any]) -> dict[str, Any]:
