@@ -27,14 +27,8 @@ pub enum SubjectIn {
 }
 
 /// Title and command; globs; bytes of a sample; whether to make statistics; step and item; budget.
-type OptionsIn = (
-    (Option<String>, String),
-    Vec<String>,
-    Option<u64>,
-    bool,
-    (Option<u64>, Option<String>),
-    Option<u64>,
-);
+type OptionsIn =
+    ((Option<String>, String), Vec<String>, Option<u64>, bool, (Option<u64>, Option<String>), Option<u64>);
 
 /// The number of elements that were looked at, of NaNs, infinities and zeros, by leaf.
 type CountsOut = (Vec<u64>, Vec<u64>, Vec<u64>, Vec<u64>);

@@ -139,7 +139,8 @@ fn every_fixture_that_opens_has_a_report() {
             assert_eq!(report.checkpoint.protection.unprotected_bytes, 0, "{}", path.display());
         }
     }
-    for layout in ["equinox", "flax", "npy", "orbax", "pytree_data", "regrow", "safetensors", "torch", "trak"] {
+    for layout in ["equinox", "flax", "npy", "orbax", "pytree_data", "regrow", "safetensors", "torch", "trak"]
+    {
         assert!(layouts.contains_key(layout), "{layout}: {layouts:?}");
     }
 }
@@ -214,8 +215,14 @@ fn keys_are_kept_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
     let long = "l".repeat(300);
-    let keys =
-        ["</script><script>alert(1)</script>", "a/b", "\u{202e}rtl", "\"><img onerror=x>", &long, "\u{1b}[2J"];
+    let keys = [
+        "</script><script>alert(1)</script>",
+        "a/b",
+        "\u{202e}rtl",
+        "\"><img onerror=x>",
+        &long,
+        "\u{1b}[2J",
+    ];
     regrow::save(&path, &dict(keys.map(|key| (key, floats(&[1.0]))))).unwrap();
     let report = of(&path);
     for key in keys {
@@ -273,7 +280,9 @@ fn a_folder_of_steps_is_told_over_time() {
     assert!(!report.is_sound() && !series.steps[1].note.is_empty());
     assert!(series.steps.iter().all(|step| step.stored_bytes > Some(0) && step.written_seconds > Some(1e9)));
     // That of a save that has just ended.
-    assert!(series.steps.iter().all(|step| step.save_seconds.is_none_or(|save| (0.0..600.0).contains(&save))));
+    assert!(
+        series.steps.iter().all(|step| step.save_seconds.is_none_or(|save| (0.0..600.0).contains(&save)))
+    );
     let norms: Vec<(&str, Option<f64>, Option<f64>)> =
         series.norms.iter().map(|norm| (norm.name.as_str(), norm.l2_norm[0], norm.l2_norm[2])).collect();
     assert_eq!(norms, [("opt", Some(2.0), Some(10.0)), ("params", Some(5.0), Some(25.0))]);
@@ -306,7 +315,8 @@ fn arrays_on_devices_are_drawn() {
 fn a_bucket_and_globs() {
     let url = "memory://report/x";
     regrow::save(url, &dict([("a", floats(&[1.0; 100])), ("b", floats(&[2.0; 100]))])).unwrap();
-    let only = |glob| ReportOptions { only: vec![PathPattern::new(glob).unwrap()], ..ReportOptions::default() };
+    let only =
+        |glob| ReportOptions { only: vec![PathPattern::new(glob).unwrap()], ..ReportOptions::default() };
     let found = report(&at(url), &[at(url)], &only("a"));
     assert_eq!(found.checkpoint.location, url);
     assert_eq!(found.leaves.statistics.as_ref().unwrap().count, [100, 0]);

@@ -67,7 +67,8 @@ fn every_layout_comes_to_the_same() {
 fn a_sample_is_spread_and_says_how_much_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    save(&path, &dict([("long", floats((0..100_000).map(|i| i as f32))), ("short", floats([1.0; 10]))])).unwrap();
+    save(&path, &dict([("long", floats((0..100_000).map(|i| i as f32))), ("short", floats([1.0; 10]))]))
+        .unwrap();
     let options = StatisticsOptions { sample_bytes: Some(4000), ..StatisticsOptions::default() };
     let report = statistics_with(&path, &options).unwrap();
     let [long, short] = &report.leaves[..] else { panic!("{report:?}") };
@@ -92,7 +93,8 @@ fn a_sample_is_spread_and_says_how_much_it_is() {
 fn some_leaves_and_some_histograms() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x");
-    let leaves = [("a", floats([1.0; 5])), ("b", floats([2.0; 9])), ("c", floats([3.0; 9])), ("d", floats([]))];
+    let leaves =
+        [("a", floats([1.0; 5])), ("b", floats([2.0; 9])), ("c", floats([3.0; 9])), ("d", floats([]))];
     save(&path, &dict(leaves)).unwrap();
     let report = statistics_with(
         &path,
@@ -127,7 +129,10 @@ fn what_is_no_number_is_read_and_has_none() {
         ("bytes", of_kind(LeafKind::Bytes, array(Dtype::UInt8, &[3], vec![1, 2, 3]))),
         (
             "key",
-            of_kind(LeafKind::PrngKey(Some(Arc::from("threefry2x32"))), array(Dtype::UInt32, &[2], vec![9; 8])),
+            of_kind(
+                LeafKind::PrngKey(Some(Arc::from("threefry2x32"))),
+                array(Dtype::UInt32, &[2], vec![9; 8]),
+            ),
         ),
         ("text", Leaf::text("abc")),
     ]);

@@ -58,7 +58,9 @@ impl Report {
         let to_stdout = self.output.as_deref() == Some(Path::new("-"));
         if to_stdout && globals.json {
             let what = "--json and a page cannot both go to stdout";
-            return Err(Failure::Usage(Error::invalid(what).help("give -o the name of a file, or leave it out")));
+            return Err(Failure::Usage(
+                Error::invalid(what).help("give -o the name of a file, or leave it out"),
+            ));
         }
         // With --json the model is what is asked for; a page only if it has a name.
         let file = match &self.output {
@@ -101,10 +103,13 @@ impl Report {
             page(&model, out)?;
         }
         out.flush()?;
-        let overviews = || std::iter::once(&model.checkpoint).chain(model.comparisons.iter().map(|one| &one.other));
+        let overviews =
+            || std::iter::once(&model.checkpoint).chain(model.comparisons.iter().map(|one| &one.other));
         if !globals.json {
             overviews().flat_map(|one| &one.findings).for_each(|finding| out::warn(&finding_text(finding)));
-            overviews().flat_map(|one| &one.warnings).for_each(|warning| out::warn(&format!("warning: {warning}")));
+            overviews()
+                .flat_map(|one| &one.warnings)
+                .for_each(|warning| out::warn(&format!("warning: {warning}")));
         }
         Ok(if model.is_sound() { Exit::Fine } else { Exit::FoundWrong })
     }
@@ -123,7 +128,8 @@ impl Report {
 /// A line of verdict.
 fn say(out: &mut impl Write, file: &Path, model: &Model) -> std::io::Result<()> {
     let about = &model.checkpoint;
-    let damaged = model.steps.iter().flat_map(|series| &series.steps).filter(|step| step.is_damaged == Some(true));
+    let damaged =
+        model.steps.iter().flat_map(|series| &series.steps).filter(|step| step.is_damaged == Some(true));
     let verdict = match (about.findings.len(), damaged.count(), about.reading) {
         (0, 0, Reading::Whole) => out::tint(Tint::Good, "sound"),
         (0, 0, _) => "not all of it read".into(),

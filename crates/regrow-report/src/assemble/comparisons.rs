@@ -15,12 +15,15 @@ use crate::model::comparison::{Comparison, LeafDifferences};
 /// # Errors
 /// Those of [`Checkpoint::diff`].
 pub(super) fn comparison(own: &Checkpoint, other: &Opened, options: &ReportOptions) -> Result<Comparison> {
-    let report = own.diff(&other.checkpoint, &DiffOptions {
-        only: options.only.clone(),
-        budget_bytes: options.budget_bytes,
-        monitor: options.monitor.clone(),
-        ..DiffOptions::default()
-    })?;
+    let report = own.diff(
+        &other.checkpoint,
+        &DiffOptions {
+            only: options.only.clone(),
+            budget_bytes: options.budget_bytes,
+            monitor: options.monitor.clone(),
+            ..DiffOptions::default()
+        },
+    )?;
     let mut about = overview(other, Reading::Whole)?;
     about.findings.extend(report.findings.iter().map(|DiffFinding { side, error }| match side {
         Side::A => finding(own, error),

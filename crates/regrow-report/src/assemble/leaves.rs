@@ -6,8 +6,8 @@ use regrow::engine::{LeafReading, LeafStatistics, StatisticsReport};
 use regrow::formats::ReaderExt;
 use regrow::tree::LeafInfo;
 
-use super::words::{below, data_bytes, dtype};
 use super::protection;
+use super::words::{below, data_bytes, dtype};
 use crate::model::leaves::{Histograms, LeafState, Leaves, Statistics};
 
 /// What is known of each leaf, and what was read of it.
@@ -26,7 +26,8 @@ pub(super) fn leaves(checkpoint: &Checkpoint, read: Option<&StatisticsReport>) -
         leaves.chunk_count.push(chunk_count(info));
         let checksum = protection::of_leaf(checkpoint, leaf, info);
         leaves.checksum.push(checksum);
-        let reading = read.and_then(|read| read.leaves.get(leaf)).map(|leaf| leaf.reading).unwrap_or_default();
+        let reading =
+            read.and_then(|read| read.leaves.get(leaf)).map(|leaf| leaf.reading).unwrap_or_default();
         leaves.state.push(match (reading, checksum) {
             (LeafReading::Failed, _) => LeafState::Damaged,
             (_, "") if data_bytes(info) > 0 => LeafState::Unprotected,
@@ -47,7 +48,10 @@ fn chunk_count(info: &LeafInfo) -> u64 {
 }
 
 fn statistics(leaves: &[LeafStatistics]) -> Statistics {
-    let mut columns = Statistics { histograms: Histograms { first: vec![0], ..Histograms::default() }, ..Statistics::default() };
+    let mut columns = Statistics {
+        histograms: Histograms { first: vec![0], ..Histograms::default() },
+        ..Statistics::default()
+    };
     for leaf in leaves {
         let stats = leaf.stats.as_deref();
         let count = |of: fn(&Stats) -> u64| stats.map_or(0, of);

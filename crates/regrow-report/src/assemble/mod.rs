@@ -138,7 +138,9 @@ fn assemble_once(subject: &Subject, others: &[Subject], options: &ReportOptions)
     let mut report = Report {
         title: options.title.clone().unwrap_or_else(|| words::title(checkpoint)),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        written_seconds: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
+        written_seconds: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0.0, |since| since.as_secs_f64()),
         command: options.command.clone(),
         checkpoint: overview::overview(&opened, options.reading())?,
         leaves: leaves::leaves(checkpoint, read.as_ref()),

@@ -53,7 +53,9 @@ pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Protection {
     let unprotected = format_bytes(found.unprotected_bytes);
     found.words = match (found.protected_bytes, found.unprotected_bytes) {
         (0, 0) => "There is no data that could be damaged.".to_owned(),
-        _ if checkpoint.path().as_os_str().is_empty() => "It is in memory; there is nothing stored.".to_owned(),
+        _ if checkpoint.path().as_os_str().is_empty() => {
+            "It is in memory; there is nothing stored.".to_owned()
+        }
         (_, 0) => format!("All data is under checksums: {}.", kinds.join(", ")),
         (0, _) => format!(
             "Nothing protects the data: a flipped bit in any of its {unprotected} could go unseen. {}",

@@ -121,7 +121,9 @@ fn squares(checkpoint: &Checkpoint, read: &StatisticsReport) -> Squares {
     let mut squares = Squares::new();
     for ((path, info), leaf) in checkpoint.tree().iter().zip(&read.leaves) {
         let is_learnt = matches!(info.dtype.class(), DtypeClass::Float | DtypeClass::Complex);
-        let Some(stats) = leaf.stats.as_ref().filter(|stats| is_learnt && stats.count() > 0) else { continue };
+        let Some(stats) = leaf.stats.as_ref().filter(|stats| is_learnt && stats.count() > 0) else {
+            continue;
+        };
         let Some(norm) = stats.l2_norm() else { continue };
         // Of a sample: what it would be if the rest is like it.
         let own = norm * norm * (info.shape.len_elements() as f64 / stats.count() as f64);

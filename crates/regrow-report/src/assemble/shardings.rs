@@ -24,7 +24,8 @@ pub(super) fn shardings(checkpoint: &Checkpoint) -> Vec<ShardingUse> {
             uses.push(described(sharding));
             largest.push((leaf, info, sharding));
         }
-        let (Some(own), Some(known)) = (uses.get_mut(number as usize), largest.get_mut(number as usize)) else {
+        let (Some(own), Some(known)) = (uses.get_mut(number as usize), largest.get_mut(number as usize))
+        else {
             continue;
         };
         own.leaf_count += 1;

@@ -184,7 +184,8 @@ impl Stats {
             lanes.iter_mut().zip(values).for_each(|(lane, value)| lane.add(f64::from_le_bytes(*value)));
         }
         let block = lanes.into_iter().fold(Lane::EMPTY, Lane::joined);
-        let finite = || values.iter().map(|value| f64::from_le_bytes(*value)).filter(|value| value.is_finite());
+        let finite =
+            || values.iter().map(|value| f64::from_le_bytes(*value)).filter(|value| value.is_finite());
         let mut mean = block.sum / block.finite_count as f64;
         if !mean.is_finite() {
             // The sum passed the largest double; dividing first loses a little and overflows never.

@@ -201,8 +201,12 @@ impl<'c> Comparison<'c> {
                 (false, _) => a.dtype.size_bytes() + b.dtype.size_bytes(),
             } as u64;
             let step = pair.piece_elements();
-            let working = working_len_bytes(self.a, pair.a.leaf, a, step)
-                .saturating_add(working_len_bytes(self.b, pair.b.leaf, b, step));
+            let working = working_len_bytes(self.a, pair.a.leaf, a, step).saturating_add(working_len_bytes(
+                self.b,
+                pair.b.leaf,
+                b,
+                step,
+            ));
             job.cost_bytes = working.saturating_add(step.saturating_mul(per_element));
             let job_elements = match job.is_sealed {
                 // Its checksum is checked while it is read front to back.
@@ -343,7 +347,8 @@ impl<'c> Pair<'c> {
         if self.a.info.dtype != self.b.info.dtype {
             return false;
         }
-        match (self.a.checkpoint.reader().source(self.a.leaf), self.b.checkpoint.reader().source(self.b.leaf)) {
+        match (self.a.checkpoint.reader().source(self.a.leaf), self.b.checkpoint.reader().source(self.b.leaf))
+        {
             (Ok(Source::Raw(a)), Ok(Source::Raw(b))) => {
                 (a.offset_bytes, a.len_bytes) == (b.offset_bytes, b.len_bytes)
                     && a.blob.identity().is_some_and(|identity| Some(identity) == b.blob.identity())

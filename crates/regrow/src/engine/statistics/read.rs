@@ -48,9 +48,8 @@ pub(super) fn run(
     let leaves = vec![LeafStatistics::default(); checkpoint.tree().len()];
     let found = Mutex::new(Found { leaves, ..Found::default() });
     pieces::for_each_batch(plan.jobs, options.budget_bytes, |batch| {
-        let is_small = |job: &&Job| {
-            job.is_whole && job.count > 0 && !matches!(job.task, Task::Text | Task::Unknown)
-        };
+        let is_small =
+            |job: &&Job| job.is_whole && job.count > 0 && !matches!(job.task, Task::Text | Task::Unknown);
         let small = SmallLeaves::read(checkpoint, batch.iter().filter(is_small).map(|job| job.leaf));
         let outcomes = batch.iter().map(|job| match read(checkpoint, job, &small, monitor)? {
             Outcome::Failed(error) if error.kind() == ErrorKind::Cancelled => Err(error),
@@ -119,12 +118,7 @@ fn read(checkpoint: &Checkpoint, job: &Job, small: &SmallLeaves, monitor: &Monit
     Ok(read.map_or_else(Outcome::Failed, Outcome::Read))
 }
 
-fn read_array(
-    checkpoint: &Checkpoint,
-    job: &Job,
-    small: &SmallLeaves,
-    monitor: &Monitor,
-) -> Result<Outcome> {
+fn read_array(checkpoint: &Checkpoint, job: &Job, small: &SmallLeaves, monitor: &Monitor) -> Result<Outcome> {
     let info = checkpoint.info(job.leaf)?;
     let mut stats = match job.task {
         Task::Numbers => Some(Box::new(Stats::new(info.dtype))),
