@@ -33,7 +33,7 @@ MATURIN := $(TOOLS)/maturin/bin/maturin
 BENCH_OUT := bench-output
 
 # What crates.io would get.
-PACKAGED := -p regrow-derive -p regrow -p regrow-cli
+PACKAGED := -p regrow-derive -p regrow -p regrow-report -p regrow-cli
 
 # Says where cargo builds.
 TARGET_DIR := $(CARGO) metadata --no-deps --format-version 1 | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])'

@@ -1,0 +1,171 @@
+//! The leaves of a checkpoint in columns.
+
+use regrow::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::check_len;
+use super::columns::{KeyTree, Words};
+
+/// The leaves of a checkpoint, in flatten order. Every column has a row for each.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Leaves {
+    /// All key paths.
+    pub keys: KeyTree,
+    /// The node in `keys` of each leaf.
+    pub node: Vec<u32>,
+    /// What it is: `jax_array`, `scalar`, `str`.
+    pub kind: Words,
+    /// The dtype; for text `str`, for bytes `bytes`.
+    pub dtype: Words,
+    /// The shape as people write it: `[64, 10]`.
+    pub shape: Words,
+    /// Elements; 0 of what is no array.
+    pub elements: Vec<u64>,
+    /// Bytes, decoded.
+    pub bytes: Vec<u64>,
+    /// How its bytes are coded: `raw`, `zstd`.
+    pub coding: Words,
+    /// The shape of its chunks; empty where it is stored in one piece.
+    pub chunk_shape: Words,
+    /// How many chunks; 1 where it is stored in one piece.
+    pub chunk_count: Vec<u64>,
+    /// What vouches for its bytes: `crc32c of blocks`; empty where nothing does.
+    pub checksum: Words,
+    /// What is known of its bytes.
+    pub state: Vec<LeafState>,
+    /// The file with its data, relative to the checkpoint; the first one if there are several; empty if there is none.
+    pub file: Words,
+    /// How it lies on devices, as a position in [`Report::shardings`](super::Report::shardings).
+    pub sharding: Vec<Option<u32>>,
+    /// What its numbers look like; `None` where no data was read.
+    pub statistics: Option<Statistics>,
+}
+
+/// What is known of the bytes of a leaf.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeafState {
+    /// All of them were read, and their checksums are right.
+    Verified,
+    /// They are not what was written, or cannot be read: there is a finding.
+    Damaged,
+    /// Not all of them were read.
+    #[default]
+    NotRead,
+    /// Nothing protects them: damage could go unseen.
+    Unprotected,
+}
+
+/// What the numbers of leaves look like: a row for each leaf, zeros and `None` where a leaf has no numbers.
+///
+/// Bounds, mean, deviation and norm are of the finite elements.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Elements looked at: all, or a sample if they are fewer than [`Leaves::elements`].
+    pub count: Vec<u64>,
+    /// Elements that are NaN.
+    pub nan_count: Vec<u64>,
+    /// Elements that are infinite.
+    pub infinity_count: Vec<u64>,
+    /// Elements that are zero.
+    pub zero_count: Vec<u64>,
+    /// The lowest.
+    pub min: Vec<Option<f64>>,
+    /// The highest.
+    pub max: Vec<Option<f64>>,
+    /// The mean.
+    pub mean: Vec<Option<f64>>,
+    /// The standard deviation.
+    pub standard_deviation: Vec<Option<f64>>,
+    /// The square root of the sum of squares.
+    pub l2_norm: Vec<Option<f64>>,
+    /// How they are distributed.
+    pub histograms: Histograms,
+}
+
+/// A small histogram for each leaf; none where a leaf has no finite numbers.
+///
+/// The bins of a leaf are the rows from `first` of it to `first` of the next one, in rising order; between bins there may
+/// be gaps, in which no element lies.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histograms {
+    /// The first bin of each leaf, and behind the last leaf the number of all bins.
+    pub first: Vec<u64>,
+    /// The lower edge of each bin.
+    pub lower: Vec<f64>,
+    /// The upper edge of each bin.
+    pub upper: Vec<f64>,
+    /// The elements in each bin.
+    pub count: Vec<u64>,
+}
+
+impl Leaves {
+    /// The columns of words, with their names.
+    pub(crate) fn words(&self) -> [(&'static str, &Words); 7] {
+        [
+            ("kind", &self.kind),
+            ("dtype", &self.dtype),
+            ("shape", &self.shape),
+            ("coding", &self.coding),
+            ("chunk_shape", &self.chunk_shape),
+            ("checksum", &self.checksum),
+            ("file", &self.file),
+        ]
+    }
+
+    /// Errs if the columns do not fit together.
+    pub(super) fn check(&self, sharding_count: usize) -> Result<()> {
+        let count = self.node.len();
+        self.keys.check(&self.node)?;
+        self.words().into_iter().try_for_each(|(name, words)| words.check(name, count))?;
+        for (name, len) in [
+            ("elements", self.elements.len()),
+            ("bytes", self.bytes.len()),
+            ("chunk_count", self.chunk_count.len()),
+            ("state", self.state.len()),
+            ("sharding", self.sharding.len()),
+        ] {
+            check_len(name, len, count)?;
+        }
+        if self.sharding.iter().flatten().any(|at| *at as usize >= sharding_count) {
+            return Err(Error::invalid("a leaf of a report has a sharding that is not there"));
+        }
+        self.statistics.as_ref().map_or(Ok(()), |statistics| statistics.check(count))
+    }
+}
+
+impl Statistics {
+    /// The columns of counts, with their names.
+    pub(crate) fn counts(&self) -> [(&'static str, &[u64]); 4] {
+        [
+            ("count", &self.count),
+            ("nan_count", &self.nan_count),
+            ("infinity_count", &self.infinity_count),
+            ("zero_count", &self.zero_count),
+        ]
+    }
+
+    /// The columns of values, with their names.
+    pub(crate) fn values(&self) -> [(&'static str, &[Option<f64>]); 5] {
+        [
+            ("min", &self.min),
+            ("max", &self.max),
+            ("mean", &self.mean),
+            ("standard_deviation", &self.standard_deviation),
+            ("l2_norm", &self.l2_norm),
+        ]
+    }
+
+    fn check(&self, count: usize) -> Result<()> {
+        self.counts().into_iter().try_for_each(|(name, column)| check_len(name, column.len(), count))?;
+        self.values().into_iter().try_for_each(|(name, column)| check_len(name, column.len(), count))?;
+        let Histograms { first, lower, upper, count: counts } = &self.histograms;
+        check_len("first of the histograms", first.len(), count + 1)?;
+        check_len("upper of the histograms", upper.len(), lower.len())?;
+        check_len("count of the histograms", counts.len(), lower.len())?;
+        if first.is_sorted() && first.last() == Some(&(lower.len() as u64)) {
+            return Ok(());
+        }
+        Err(Error::invalid("the histograms of a report do not say where each leaf's bins are"))
+    }
+}

@@ -1,0 +1,24 @@
+//! JSON inside a script element, where `</script>` in a text would end it.
+
+use std::io::{self, Write};
+
+/// Writes JSON with `<` as `\u003c`: it stands in texts alone, and is the same text to whoever parses it.
+pub struct Inert<W>(pub W);
+
+impl<W: Write> Write for Inert<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut parts = bytes.split(|byte| *byte == b'<');
+        if let Some(first) = parts.next() {
+            self.0.write_all(first)?;
+        }
+        for part in parts {
+            self.0.write_all(br"\u003c")?;
+            self.0.write_all(part)?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
