@@ -20,6 +20,8 @@
 //! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
 //! | `shares` | which leaves are whose, where processes work without talking to each other |
 //! | `copy` | a checkpoint to another place, byte for byte |
+//! | `seal` | checksums beside checkpoints of layouts that have none, and opening under them |
+//! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
 //! | `verify` | reads everything once and reports all that is wrong |
@@ -44,6 +46,7 @@ mod leaves;
 mod list;
 mod load;
 mod mapped;
+mod names;
 mod open;
 mod overview;
 mod patterns;
@@ -52,6 +55,7 @@ mod remove;
 mod replace;
 mod retry;
 mod save;
+mod seal;
 mod search;
 mod shares;
 mod template;
@@ -90,4 +94,5 @@ pub use regions::LeafRegion;
 pub use remove::{RemoveOptions, RemoveReport, remove};
 pub(crate) use retry::Retries;
 pub use save::{save, save_with};
+pub use seal::{SealOptions, SealReport, seal};
 pub use verify::{VerifiedShare, verify, verify_share, verify_with};

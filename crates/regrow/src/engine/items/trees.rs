@@ -18,6 +18,10 @@ use crate::tree::{Leaf, Tree};
 impl ItemsSave {
     /// Writes the item, and notes what it is.
     pub(super) fn write_tree(&self, name: &str, tree: &Tree<Leaf>, options: &SaveOptions) -> Result<()> {
+        if options.seal {
+            return Err(Error::invalid("an item has no seal of its own")
+                .help("seal the whole checkpoint when it is there: `regrow seal`"));
+        }
         let own = self.own_options(name, options);
         let handler = match &options.layout {
             Layout::Orbax(orbax) if orbax.v1 || self.v1 => Some(V1_PYTREE_HANDLER),
