@@ -425,6 +425,9 @@ def copy_share(
     """Brings a share of a copy, by its ticket and files; gives of each file the name, by what it is found, its digest,
     and whether it was read back; and bytes that were there already."""
 
+def seal(path: _Place, step: int | None, remove: bool, watch: _Watch) -> tuple[str, int, int, bool]:
+    """Path, files, bytes, whether anything has changed."""
+
 def remove(path: _Place, unfinished: bool, force: bool) -> tuple[str, int, int]:
     """Removes a checkpoint, or what a save has left; gives path, files, bytes."""
 
@@ -528,16 +531,30 @@ def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
 def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
     """The best step by a metric; the newest of equals."""
 
-def open(path: _Place, step: int | None, item: str | None, strict: bool, bare: bool, mapped: bool) -> Checkpoint:
+def open(
+    path: _Place,
+    step: int | None,
+    item: str | None,
+    strict: bool,
+    bare: bool,
+    mapped: bool,
+    ignore_seal: bool = False,
+) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
 def verify(
-    path: _Place, step: int | None, item: str | None, bare: bool, watch: _Watch
+    path: _Place, step: int | None, item: str | None, bare: bool, ignore_seal: bool, watch: _Watch
 ) -> tuple[list[_Finding], int, int, bool, list[str]]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_share(
-    path: _Place, step: int | None, item: str | None, bare: bool, share: tuple[int, int], watch: _Watch
+    path: _Place,
+    step: int | None,
+    item: str | None,
+    bare: bool,
+    ignore_seal: bool,
+    share: tuple[int, int],
+    watch: _Watch,
 ) -> tuple[tuple[list[_Finding], int, int, bool, list[str]], list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
     shares and what it says in one line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -159,12 +160,18 @@ def copy_share(
 
 
 def verify(
-    shared: tuple[Executor, int], at: Portable, step: int | None, item: str | None, bare: bool, progress: Progress
+    shared: tuple[Executor, int],
+    at: Portable,
+    step: int | None,
+    item: str | None,
+    bare: bool,
+    ignore_seal: bool,
+    progress: Progress,
 ) -> VerifyReport:
     """Verifies, each share by a call of the executor. Begins anew if the checkpoint is replaced meanwhile."""
     for is_last in attempts():
         try:
-            return _verify(shared, at, step, item, bare, progress)
+            return _verify(shared, at, step, item, bare, ignore_seal, progress)
         except ReplacedError:
             if is_last:
                 raise
@@ -172,13 +179,19 @@ def verify(
 
 
 def _verify(
-    shared: tuple[Executor, int], at: Portable, step: int | None, item: str | None, bare: bool, progress: Progress
+    shared: tuple[Executor, int],
+    at: Portable,
+    step: int | None,
+    item: str | None,
+    bare: bool,
+    ignore_seal: bool,
+    progress: Progress,
 ) -> VerifyReport:
     executor, count = shared
     with Watch(progress, "verifying") as (_, callback):
-        opened = _opened(at, step, item, bare)
+        opened = _opened(at, step, item, bare, ignore_seal)
         pinned = opened.step if opened.steps else step
-        calls = [(at, pinned, item, bare, (share, count)) for share in range(count)]
+        calls = [(at, pinned, item, bare, ignore_seal, (share, count)) for share in range(count)]
         ends = [opened.data_bytes * share // count for share in range(count + 1)]
         share_bytes = [end - start for start, end in pairwise(ends)]
         found = run(executor, "a verification", verify_share, calls, _told(callback, share_bytes))
@@ -201,24 +214,29 @@ def _verify(
     )
 
 
-def _opened(at: Portable, step: int | None, item: str | None, bare: bool) -> _native.Checkpoint:
-    """The checkpoint, or its arrays alone where what is beside them is damaged: then that is a finding."""
+def _opened(at: Portable, step: int | None, item: str | None, bare: bool, ignore_seal: bool) -> _native.Checkpoint:
+    """The checkpoint; without its seal, or its arrays alone, where what is beside them is damaged: a finding."""
     try:
-        return _native.open(arrived(at), step, item, False, bare, False)
+        return _native.open(arrived(at), step, item, False, bare, False, ignore_seal)
     except (CorruptError, UnsupportedError):
-        try:
-            return _native.open(arrived(at), step, item, False, True, False)
-        except RegrowError:
-            pass
+        for is_bare, is_unsealed in ((bare, True), (True, ignore_seal)):
+            with suppress(RegrowError):
+                return _native.open(arrived(at), step, item, False, is_bare, False, is_unsealed)
         raise
 
 
 def verify_share(
-    at: Portable, step: int | None, item: str | None, bare: bool, share: tuple[int, int], _call: tuple[Any, ...]
+    at: Portable,
+    step: int | None,
+    item: str | None,
+    bare: bool,
+    ignore_seal: bool,
+    share: tuple[int, int],
+    _call: tuple[Any, ...],
 ) -> _Outcome:
     """Verifies a share, in a process of an executor."""
     try:
-        return _native.verify_share(arrived(at), step, item, bare, share, unwatched()), None
+        return _native.verify_share(arrived(at), step, item, bare, ignore_seal, share, unwatched()), None
     except RegrowError as error:
         return None, error
 

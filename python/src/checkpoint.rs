@@ -71,7 +71,7 @@ pub fn save_report(report: SaveReport) -> SaveOut {
 
 /// Opens a checkpoint of any layout: metadata only.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, strict, bare, mapped))]
+#[pyo3(signature = (path, step, item, strict, bare, mapped, ignore_seal=false))]
 pub fn open(
     py: Python<'_>,
     path: LocationIn,
@@ -80,23 +80,25 @@ pub fn open(
     strict: bool,
     bare: bool,
     mapped: bool,
+    ignore_seal: bool,
 ) -> PyResult<Checkpoint> {
-    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare, mapped }))
+    released(py, || regrow::open_with(path, &OpenOptions { step, item, strict, bare, mapped, ignore_seal }))
         .map(Checkpoint)
 }
 
 /// Reads and checks the whole checkpoint at a path.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, bare, watch))]
+#[pyo3(signature = (path, step, item, bare, ignore_seal, watch))]
 pub fn verify(
     py: Python<'_>,
     path: LocationIn,
     step: Option<u64>,
     item: Option<String>,
     bare: bool,
+    ignore_seal: bool,
     watch: WatchIn,
 ) -> PyResult<VerifyOut> {
-    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
+    let open = OpenOptions { step, item, bare, ignore_seal, ..OpenOptions::default() };
     // How much there is to check shows only when it is open: it may be long.
     let report =
         watched(py, watch, u64::MAX, |monitor| regrow::verify_with(path, &VerifyOptions { open, monitor }))?;
@@ -106,17 +108,18 @@ pub fn verify(
 /// Reads and checks one share of the leaves; also, of each finding, its place among those of all shares and what it says
 /// in one line.
 #[pyfunction]
-#[pyo3(signature = (path, step, item, bare, share, watch))]
+#[pyo3(signature = (path, step, item, bare, ignore_seal, share, watch))]
 pub fn verify_share(
     py: Python<'_>,
     path: LocationIn,
     step: Option<u64>,
     item: Option<String>,
     bare: bool,
+    ignore_seal: bool,
     share: (u32, u32),
     watch: WatchIn,
 ) -> PyResult<(VerifyOut, Vec<(usize, String)>)> {
-    let open = OpenOptions { step, item, bare, ..OpenOptions::default() };
+    let open = OpenOptions { step, item, bare, ignore_seal, ..OpenOptions::default() };
     let verified = watched(py, watch, u64::MAX, |monitor| {
         regrow::engine::verify_share(path, &VerifyOptions { open, monitor }, share.0, share.1)
     })?;

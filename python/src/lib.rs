@@ -25,6 +25,7 @@
 //! | `diff` | two checkpoints side by side |
 //! | `coordination` | what the processes of a job tell each other |
 //! | `remove` | one checkpoint, or what a save has left |
+//! | `seal` | checksums beside a checkpoint |
 //! | `list` | the checkpoints in a folder |
 //! | `steps` | a folder of steps: what is kept, who reads and who writes |
 //! | `flax` | Flax' msgpack to Python's objects and back, without a checkpoint |
@@ -66,6 +67,7 @@ mod pytree_data;
 mod regions;
 mod remove;
 mod safetensors;
+mod seal;
 mod shards;
 mod steps;
 mod trak;
@@ -127,6 +129,8 @@ mod _native {
     use crate::safetensors::{
         safetensors_bytes, safetensors_open, safetensors_open_bytes, safetensors_open_mapped,
     };
+    #[pymodule_export]
+    use crate::seal::seal;
     #[pymodule_export]
     use crate::steps::{StepLease, Steps, WriterLock, best_step, steps_to_delete, wants_step};
     #[pymodule_export]

@@ -29,6 +29,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "diff": regrow.diff,
     "copy": regrow.copy,
     "remove": regrow.remove,
+    "seal": regrow.seal,
     "list_checkpoints": regrow.list_checkpoints,
     "coordinator": regrow.coordinator,
     "ray_executor": regrow.ray_executor,

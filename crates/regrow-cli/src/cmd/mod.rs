@@ -17,6 +17,7 @@ pub mod ls;
 pub mod man;
 pub mod overview;
 pub mod rm;
+pub mod seal;
 pub mod steps;
 pub mod verify;
 

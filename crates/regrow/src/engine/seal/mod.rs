@@ -21,7 +21,7 @@ use super::names::names_in;
 use super::{Layout, OpenOptions, Retries, SaveOptions};
 use crate::error::{Error, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
-use crate::formats::pytree_data::Files;
+use crate::formats::pytree_data::{self, Files};
 use crate::location::{Location, ToLocation};
 use crate::monitor::Monitor;
 use crate::seal::{FILE_NAME, Place, SealDocument, is_name_of_seal};
@@ -160,7 +160,8 @@ fn document_of(at: &Location, layout: &str, monitor: &Monitor) -> Result<(SealDo
 fn names_beside(at: &Location, layout: &str) -> Result<Vec<String>> {
     if layout == "pytree_data" {
         let files = Files::of(at).located();
-        return Ok(vec![files.data.name_text(), files.manifest.name_text()]);
+        let data = pytree_data::other_data_file(&files)?.unwrap_or_else(|| files.data.name_text());
+        return Ok(vec![data, files.manifest.name_text()]);
     }
     let is_index = at.name_text().ends_with(".safetensors.index.json");
     if is_index || at.with_suffix(ARRAYS_SUFFIX).is_folder() {
@@ -178,6 +179,14 @@ fn remove(at: &Location) -> Result<SealReport> {
         file.parent().store().delete(file.name().as_encoded_bytes())?;
     }
     Ok(SealReport { path: file.describe(), file_count: 0, bytes: 0, has_changed })
+}
+
+/// Takes away the seal of files that are about to be replaced; that of a folder goes with the folder.
+///
+/// # Errors
+/// What the storage says.
+pub(super) fn take_from_files(at: &Location) -> Result<()> {
+    if at.is_folder() { Ok(()) } else { remove(at).map(drop) }
 }
 
 /// The seal of a save: with the checkpoint where that can be read before it is committed, else right behind it.
@@ -205,8 +214,7 @@ impl SealOfSave {
             publication.write(FILE_NAME, &document.to_bytes()?)?;
             self.is_wanted = false;
         }
-        let target = publication.target();
-        if target.is_folder() { Ok(()) } else { remove(target).map(drop) }
+        take_from_files(publication.target())
     }
 
     /// After the commit: everything else.
