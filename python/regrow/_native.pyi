@@ -544,7 +544,7 @@ def open(
 
 def verify(
     path: _Place, step: int | None, item: str | None, bare: bool, ignore_seal: bool, watch: _Watch
-) -> tuple[list[_Finding], int, int, bool, list[str]]:
+) -> tuple[list[_Finding], int, int, bool, list[str], int]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_share(
@@ -555,7 +555,7 @@ def verify_share(
     ignore_seal: bool,
     share: tuple[int, int],
     watch: _Watch,
-) -> tuple[tuple[list[_Finding], int, int, bool, list[str]], list[tuple[int, str]]]:
+) -> tuple[tuple[list[_Finding], int, int, bool, list[str], int], list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
     shares and what it says in one line."""
 
@@ -804,7 +804,7 @@ class Checkpoint:
 
     def map_private(self, leaves: Sequence[int], unverified: bool, watch: _Watch) -> _Maps:
         """Private maps of the files of these leaves; for each leaf the number of its map, first byte and length."""
-    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str]]:
+    def verify(self, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
         """Findings, checked bytes, number of leaves, whether every data byte is under a checksum, notes."""
 
     def overview(self) -> str:

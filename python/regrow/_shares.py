@@ -9,8 +9,8 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -203,7 +203,7 @@ def _verify(
         for finding, (place, said) in zip(findings, places, strict=True)
     ]
     placed.sort(key=lambda each: each[0])
-    (_, _, leaf_count, has_data_checksums, notes), _ = found[0]
+    (_, _, leaf_count, has_data_checksums, notes, _), _ = found[0]
     said = {said for _, _, said in placed}
     return VerifyReport(
         [finding for _, finding, _ in placed],
@@ -211,6 +211,7 @@ def _verify(
         leaf_count,
         has_data_checksums,
         [note for note in notes if note not in said],
+        sum(unprotected_bytes for (*_, unprotected_bytes), _ in found),
     )
 
 

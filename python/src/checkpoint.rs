@@ -130,7 +130,14 @@ pub fn verify_share(
 
 fn verify_out(report: VerifyReport) -> VerifyOut {
     let findings = report.findings.iter().map(|finding| finding_out(&finding.error)).collect();
-    (findings, report.checked_bytes, report.leaf_count, report.has_data_checksums, report.notes)
+    (
+        findings,
+        report.checked_bytes,
+        report.leaf_count,
+        report.has_data_checksums,
+        report.notes,
+        report.unprotected_bytes,
+    )
 }
 
 /// An error as something that was found.
@@ -172,8 +179,8 @@ type InfoOut<'py> = (Option<Bound<'py, PyTuple>>, Option<Bound<'py, PyTuple>>, O
 /// Positions of leaves, kinds, dtypes, shapes.
 type SelectedOut<'py> = (Bound<'py, PyList>, Bound<'py, PyBytes>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
-/// Findings, bytes read, leaves, whether there are checksums, notes.
-type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>);
+/// Findings, bytes read, leaves, whether there are checksums, notes, bytes that nothing protects.
+type VerifyOut = (Vec<FindingOut>, u64, usize, bool, Vec<String>, u64);
 
 /// Kind, message, file, leaf, offset.
 pub type FindingOut = (&'static str, String, Option<String>, Option<String>, Option<u64>);

@@ -28,8 +28,7 @@ mod values;
 use bar::Bar;
 use cmd::{
     cat::Cat, completions::Completions, convert::Convert, cp::Cp, demo::Demo, diff::Diff, doctor::Doctor,
-    ls::Ls, man::Man, overview::Overview, rm::Rm, seal::Seal, steps::Steps,
-    verify::Verify,
+    ls::Ls, man::Man, overview::Overview, rm::Rm, seal::Seal, steps::Steps, verify::Verify,
 };
 use exit::{Exit, Failure};
 use regrow::engine::ByteSize;

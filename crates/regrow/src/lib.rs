@@ -80,9 +80,9 @@ pub mod zarr;
 pub use engine::value::{load, load_into, load_into_with, load_with};
 pub use engine::{
     Checkpoint, ConvertOptions, CopyOptions, CopyReport, DiffOptions, DiffReport, LeafRegion, LoadOptions,
-    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions, SealReport,
-    VerifyOptions, VerifyReport, convert, copy, diff, diff_with, list, open, open_with, remove, save, save_async,
-    save_with, seal, verify, verify_with,
+    OpenOptions, RegionOptions, RemoveOptions, RemoveReport, SaveOptions, SaveReport, SealOptions,
+    SealReport, VerifyOptions, VerifyReport, convert, copy, diff, diff_with, list, open, open_with, remove,
+    save, save_async, save_with, seal, verify, verify_with,
 };
 pub use error::{Error, ErrorKind, Place, Result};
 pub use monitor::Monitor;

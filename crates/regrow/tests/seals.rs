@@ -7,6 +7,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use common::{bytes_of, layouts, tree};
@@ -14,11 +15,12 @@ use regrow::array::{Array, Dtype, Region, Shape};
 use regrow::engine::Layout;
 use regrow::location::{Location, ToLocation};
 use regrow::tree::{Key, Leaf, LeafData, NodeKind, Scalar, Tree, TreeBuilder};
-use regrow::{ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions};
+use regrow::{ErrorKind, LoadOptions, OpenOptions, SaveOptions, SealOptions, VerifyOptions};
 use regrow_testkit::{copy_folder, fixtures, memory_folder};
 
-/// Flips in each checkpoint.
-const FLIPS: u64 = 150;
+/// Flips in each checkpoint, unless the environment says otherwise: `docs/reliability.md` has the figures of more.
+const FLIPS: u64 = 40;
+const FLIPS_VARIABLE: &str = "REGROW_TEST_FLIPS";
 
 const SEAL: &str = "regrow.seal.json";
 
@@ -149,7 +151,8 @@ fn a_sealed_checkpoint_reads_as_before_in_every_storage() {
             assert!(report.has_changed && report.file_count > 0 && report.bytes > 0, "{}", say(&report));
             for mapped in [false, true] {
                 let open = OpenOptions { mapped, ..OpenOptions::default() };
-                let loaded = regrow::engine::load_with(&path, &LoadOptions { open, ..LoadOptions::default() });
+                let loaded =
+                    regrow::engine::load_with(&path, &LoadOptions { open, ..LoadOptions::default() });
                 let loaded = loaded.unwrap_or_else(|error| panic!("{}", say(&error)));
                 assert!(bytes_of(&loaded) == bytes_of(&tree), "{}", say(&"other bytes"));
             }
@@ -240,17 +243,42 @@ fn put(file: &Path, bytes: &[u8]) {
     fs::write(file, bytes).unwrap();
 }
 
+/// What becomes of damage to a checkpoint that has no seal.
+#[derive(Default)]
+struct Unsealed {
+    seen: u64,
+    wrong: u64,
+}
+
+impl Unsealed {
+    fn count(&mut self, path: &Path, good: &str) {
+        let load = LoadOptions { open: unsealed(), ..LoadOptions::default() };
+        let loaded = regrow::engine::load_with(path, &load);
+        let verify = VerifyOptions { open: unsealed(), ..VerifyOptions::default() };
+        let verified = regrow::verify_with(path, &verify);
+        if loaded.is_err() || !verified.is_ok_and(|report| report.is_ok()) {
+            self.seen += 1;
+        } else if loaded.is_ok_and(|tree| contents(&tree) != good) {
+            self.wrong += 1;
+        }
+    }
+}
+
 #[test]
 fn every_flipped_bit_is_seen() {
     let folder = memory_folder().unwrap();
-    println!("| checkpoint | flips | seen |\n|---|---|---|");
+    let flips = std::env::var(FLIPS_VARIABLE).map_or(FLIPS, |text| text.parse().unwrap());
+    println!(
+        "| checkpoint | flips | seen | of the checkpoint's own files | seen without a seal | wrong numbers without |"
+    );
+    println!("|---|---|---|---|---|---|");
     for (name, path) in checkpoints(folder.path()) {
         let good = contents(&regrow::engine::load(&path).unwrap());
         seal(&path);
         let all: Vec<(PathBuf, Vec<u8>)> =
             files(path.parent().unwrap()).into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
-        let mut seen = 0;
-        for flip in 0..FLIPS {
+        let (mut seen, mut own, mut without) = (0, 0, Unsealed::default());
+        for flip in 0..flips {
             // Every file as often, so that short ones are met, too.
             let (file, bytes) = &all[(flip % all.len() as u64) as usize];
             let bit = scrambled(flip) % (bytes.len() as u64 * 8);
@@ -260,10 +288,14 @@ fn every_flipped_bit_is_seen() {
             let what = format!("{name}: bit {bit} of {}", file.display());
             assert!(is_seen(&path, &good, &what), "{what}: unseen");
             seen += 1;
+            if !is_seal(file) {
+                own += 1;
+                without.count(&path, &good);
+            }
             put(file, bytes);
         }
         assert!(!is_seen(&path, &good, &name), "{name}: all is well again");
-        println!("| {name} | {FLIPS} | {seen} |");
+        println!("| {name} | {flips} | {seen} | {own} | {} | {} |", without.seen, without.wrong);
     }
 }
 
@@ -340,7 +372,9 @@ fn a_checkpoint_that_was_changed_on_purpose_can_be_read_and_sealed_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.npy");
     let layout = Layout::from_name("npy", serde_json::Value::Null).unwrap();
-    let one = |value: u8| Leaf::array(Array::new(Dtype::UInt8, Shape::new([3]).unwrap(), vec![value; 3].into()).unwrap());
+    let one = |value: u8| {
+        Leaf::array(Array::new(Dtype::UInt8, Shape::new([3]).unwrap(), vec![value; 3].into()).unwrap())
+    };
     let tree = |value: u8| {
         let mut build = TreeBuilder::new();
         build.leaf(Key::Index(0), one(value)).unwrap();
@@ -356,7 +390,10 @@ fn a_checkpoint_that_was_changed_on_purpose_can_be_read_and_sealed_again() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert_eq!(error.place().file.as_deref(), Some(path.as_path()));
     let help = error.help_text().unwrap();
-    assert!(help.contains("regrow seal") && help.contains("--remove") && help.contains("ignore_seal"), "{help}");
+    assert!(
+        help.contains("regrow seal") && help.contains("--remove") && help.contains("ignore_seal"),
+        "{help}"
+    );
     let load = LoadOptions { open: unsealed(), ..LoadOptions::default() };
     let read = regrow::engine::load_with(&path, &load).unwrap();
     assert!(contents(&read) == contents(&tree(2)));
@@ -377,7 +414,8 @@ fn a_step_has_a_seal_of_its_own() {
     for step in ["1", "2"] {
         regrow::save_with(folder.path().join(step), &small_tree(), &options(&layout)).unwrap();
     }
-    let report = regrow::seal(folder.path(), &SealOptions { step: Some(1), ..SealOptions::default() }).unwrap();
+    let report =
+        regrow::seal(folder.path(), &SealOptions { step: Some(1), ..SealOptions::default() }).unwrap();
     assert_eq!(report.path, folder.path().join("1").join(SEAL));
     let step = |step| OpenOptions { step: Some(step), ..OpenOptions::default() };
     let is_sealed = |at: u64| {
@@ -409,6 +447,16 @@ fn a_damaged_checkpoint_is_not_sealed_and_a_seal_that_cannot_be_written_says_so(
     assert!(regrow::seal(&path, &SealOptions::default()).is_err());
     assert!(!path.join(SEAL).exists());
     put(&manifest, &good);
+    // Where nothing can be written: an error that says so, and nothing left behind.
+    let mode = |mode: u32| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    // The superuser may write everywhere.
+    if fs::write(path.join("probe"), b"").is_err() {
+        let error = regrow::seal(&path, &SealOptions::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+    }
+    mode(0o755);
+    let _ = fs::remove_file(path.join("probe"));
     // Two at once: each whole, the last one stays.
     std::thread::scope(|scope| {
         for _ in 0..2 {

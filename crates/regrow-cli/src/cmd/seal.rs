@@ -51,7 +51,9 @@ impl Seal {
             (true, false) => writeln!(out, "{path}: sealed {files}, {}", out::size(report.bytes))?,
             (true, true) => writeln!(out, "{path}: taken away")?,
             (false, true) => writeln!(out, "{path}: there is no seal")?,
-            (false, false) => writeln!(out, "{path}: this layout has these checksums already; nothing to do")?,
+            (false, false) => {
+                writeln!(out, "{path}: this layout has these checksums already; nothing to do")?
+            }
         }
         Ok(Exit::Fine)
     }

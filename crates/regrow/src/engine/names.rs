@@ -60,9 +60,11 @@ fn walk(at: &Location, below: &str, depth: usize, names: &mut BTreeSet<String>) 
             EntryKind::Folder => walk(&at.join(name), &format!("{path}/"), depth + 1, names)?,
             EntryKind::File => drop(names.insert(path)),
             EntryKind::Other => {
-                return Err(Error::unsupported("there is something that is no file, and no part of a checkpoint")
-                    .in_file(at.join(name))
-                    .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
+                return Err(Error::unsupported(
+                    "there is something that is no file, and no part of a checkpoint",
+                )
+                .in_file(at.join(name))
+                .help("remove it, or what is left of it: a pipe, a device, a link that leads nowhere"));
             }
         }
     }

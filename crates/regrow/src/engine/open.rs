@@ -147,7 +147,8 @@ impl Checkpoint {
             let before = opening.identity.or_else(|| identity(&opening.location));
             let place = place(&opening.location);
             let opened = read_under_seal(&opening.location, options.ignore_seal, &read);
-            let opened = opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
+            let opened =
+                opened.map(|reader| Self::of(&at, before, options.mapped, opening.is_pinned(), reader));
             // Opened while somebody replaced it: parts of two checkpoints, or neither.
             let is_replaced = match &opened {
                 Ok(checkpoint) if checkpoint.reader().standing().reads_open_files => false,

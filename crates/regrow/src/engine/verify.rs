@@ -250,7 +250,26 @@ impl Checkpoint {
             checked_bytes: checked.into_inner(),
             notes,
             has_data_checksums: reader.standing().has_data_checksums,
+            unprotected_bytes: self.unprotected_bytes(own),
         })
+    }
+
+    /// Bytes of these leaves' array data that no checksum is over, as far as the layout can tell: of a leaf that only it
+    /// decodes it says that of all leaves together.
+    fn unprotected_bytes(&self, own: &dyn Fn(usize) -> bool) -> u64 {
+        let reader = self.reader();
+        if reader.standing().has_data_checksums {
+            return 0;
+        }
+        let is_unprotected = |leaf: usize| match reader.source(leaf) {
+            Ok(Source::Raw(extent)) => extent.checks.is_none(),
+            Ok(Source::Coded(coded)) => coded.seal.is_none(),
+            Ok(Source::Memory(_)) => true,
+            _ => false,
+        };
+        let arrays = self.tree().leaves().iter().enumerate().filter(|(_, info)| info.kind.is_array());
+        let unprotected = arrays.filter(|(leaf, _)| own(*leaf) && is_unprotected(*leaf));
+        unprotected.map(|(_, info)| info.len_bytes()).fold(0, u64::saturating_add)
     }
 }
 

@@ -80,8 +80,7 @@ impl SealedStore {
 impl Store for SealedStore {
     fn get(&self, key: &[u8], range: ByteRange) -> Result<Option<Bytes>> {
         let Value::Sealed(file) = self.value(key)? else { return self.store.get(key, range) };
-        let part =
-            resolve_range(range, file.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        let part = resolve_range(range, file.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
         self.checked(key, &file, part.start, part.end).map(Some)
     }
 
@@ -93,8 +92,7 @@ impl Store for SealedStore {
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<bool> {
         let Value::Sealed(file) = self.value(key)? else { return self.store.stream(key, range, each) };
-        let part =
-            resolve_range(range, file.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
+        let part = resolve_range(range, file.len_bytes).map_err(|error| error.in_file(self.describe(key)))?;
         let mut at = part.start;
         while at < part.end {
             // To where a block ends, so that none is read twice.

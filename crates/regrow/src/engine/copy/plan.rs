@@ -7,10 +7,10 @@ use super::read::read_piece;
 use crate::engine::Checkpoint;
 use crate::engine::names::{is_left_out, names_in, not_text};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::COMMIT_MARKERS;
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::orbax::{self, steps::step_number};
 use crate::formats::pytree_data::{self, DATA_SUFFIX, Files, MANIFEST_SUFFIX};
-use crate::formats::COMMIT_MARKERS;
 use crate::location::Location;
 use crate::storage::{EntryKind, Marker, Target, TransferFile};
 use crate::store::{Blob, Store};
@@ -264,8 +264,8 @@ fn files_in(at: &Location, prefix: &str) -> Result<Vec<SourceFile>> {
     names
         .into_iter()
         .map(|key| {
-        let name = format!("{prefix}{key}");
-        stored(Arc::clone(&store), key.into_bytes(), name)
-    })
-    .collect()
+            let name = format!("{prefix}{key}");
+            stored(Arc::clone(&store), key.into_bytes(), name)
+        })
+        .collect()
 }

@@ -121,7 +121,9 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
     }
     let report = checkpoint.verify()?;
     if let Some(first) = report.findings.into_iter().next() {
-        return Err(first.error.help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
+        return Err(first
+            .error
+            .help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
     }
     let part = sealed_part(at, options)?;
     let (document, bytes) = document_of(&part, &layout, &options.monitor)?;

@@ -44,10 +44,13 @@ impl SealedReader {
     pub fn new(reader: Box<dyn Reader>, seal: Arc<Seal>) -> Result<Self> {
         let folder = &seal.place.folder;
         let store = if seal.place.covers_folder { folder.opened()? } else { folder.store() };
-        let names = seal.files.iter().enumerate().map(|(at, file)| (store.describe(file.name.as_bytes()), at));
+        let names =
+            seal.files.iter().enumerate().map(|(at, file)| (store.describe(file.name.as_bytes()), at));
         let (by_name, blobs) = (names.collect(), seal.files.iter().map(|_| OnceLock::new()).collect());
         let mut description = reader.description().clone();
-        description.notes.push(format!("sealed: {}", crate::text::counted(seal.files.len(), "file", "files")));
+        description
+            .notes
+            .push(format!("sealed: {}", crate::text::counted(seal.files.len(), "file", "files")));
         let sealed = Self { reader, description, seal: Arc::clone(&seal), store, by_name, blobs };
         if sealed.description.layout == READ_BY_PATH {
             for at in 0..seal.files.len() {

@@ -32,7 +32,6 @@
 
 use serde::{Deserialize, Serialize};
 
-
 use crate::array::Shape;
 use crate::bytes::checksum::{Crc32c, crc32c};
 use crate::bytes::hex;
