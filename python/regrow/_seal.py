@@ -35,7 +35,7 @@ def seal(
 
     From then on `open`, `load`, `verify` and `diff` check every byte that they read. The checkpoint is verified first,
     and not touched; its own tools read it as before. The seal is ``regrow.seal.json`` in the folder, or
-    ``NAME.regrow.seal.json`` beside a file: 256 KiB for each GiB. All files are read once, at the speed of the disk.
+    ``regrow.seal.NAME.json`` beside a file: 256 KiB for each GiB. All files are read once, at the speed of the disk.
 
     A checkpoint in the layout regrow has such checksums without a seal: nothing is done.
 

@@ -95,7 +95,7 @@ def test_the_library_reads_what_is_sealed(library: str, tmp_path: Path) -> None:
     report = regrow.seal(path)
     assert (report.file_count, report.has_changed) == (len(files), True)
     assert report.bytes == sum(map(len, files.values()))
-    assert report.path == str(path / SEAL if path.is_dir() else tmp_path / f"{name}.{SEAL}")
+    assert report.path == str(path / SEAL if path.is_dir() else tmp_path / f"regrow.seal.{name}.json")
     assert {file: file.read_bytes() for file in files} == files, "nothing is touched"
     assert _leaves(read(path)) == before, f"{library} reads it as before"
     assert _leaves(regrow.load(path)) == loaded
@@ -135,12 +135,12 @@ def test_a_save_seals(layout: str, tmp_path: Path) -> None:
     regrow.save(path, TREE, layout=layout, seal=True)
     assert regrow.verify(path).has_data_checksums
     regrow.save(path, TREE, layout=layout, overwrite=True)
-    assert not list(tmp_path.rglob(f"*{SEAL}")), "an old seal does not stay"
+    assert not list(tmp_path.rglob("regrow.seal.*")), "an old seal does not stay"
     regrow.save_async(path, TREE, layout=layout, overwrite=True, seal=True).wait()
     assert regrow.verify(path).has_data_checksums
     regrow.convert(path, tmp_path / "default")
     regrow.convert(tmp_path / "default", tmp_path / "again.npz", layout="npy", seal=True)
-    assert (tmp_path / f"again.npz.{SEAL}").exists()
+    assert (tmp_path / "regrow.seal.again.npz.json").exists()
     assert not regrow.seal(tmp_path / "default").has_changed, "it has its own"
 
 
@@ -183,3 +183,14 @@ def test_jax_arrays_come_from_sealed_files(tmp_path: Path) -> None:
     regrow.seal(tmp_path / "x")
     like = {"a": jnp.zeros((100, 200)), "b": {"c": jnp.zeros(7, jnp.int32)}}
     assert _leaves(regrow.load(tmp_path / "x", like)) == _leaves(TREE)
+
+
+def test_flax_finds_the_newest_of_sealed_checkpoints(tmp_path: Path) -> None:
+    checkpoints = pytest.importorskip("flax.training.checkpoints")
+    for step in (5, 10):
+        checkpoints.save_checkpoint(tmp_path, {"a": np.full(9, step)}, step=step, keep=2, overwrite=True)
+        regrow.seal(tmp_path, step=step)
+    assert checkpoints.latest_checkpoint(tmp_path).endswith("checkpoint_10")
+    assert regrow.verify(tmp_path).has_data_checksums
+    assert checkpoints.restore_checkpoint(tmp_path, None)["a"][0] == 10
+    assert regrow.load(tmp_path, step=5)["a"][0] == 5

@@ -83,7 +83,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 fn is_seal(path: &Path) -> bool {
-    path.to_string_lossy().ends_with(SEAL)
+    path.file_name().unwrap().to_string_lossy().starts_with("regrow.seal.")
 }
 
 /// A checkpoint of each layout in a folder of its own, so that all that belongs to it is in that folder: what regrow writes,

@@ -20,7 +20,7 @@
 //! | `convert` | from any layout to any other, a leaf at a time; by several processes, each a share of the leaves |
 //! | `shares` | which leaves are whose, where processes work without talking to each other |
 //! | `copy` | a checkpoint to another place, byte for byte |
-//! | `seal` | checksums beside checkpoints of layouts that have none, and opening under them |
+//! | `seal`, `sealed` | checksums beside checkpoints of layouts that have none; opening what has them |
 //! | `names` | the files of a checkpoint's folder |
 //! | `remove` | one checkpoint, or what a save has left |
 //! | `list` | the checkpoints in a folder |
@@ -56,6 +56,7 @@ mod replace;
 mod retry;
 mod save;
 mod seal;
+mod sealed;
 mod search;
 mod shares;
 mod template;

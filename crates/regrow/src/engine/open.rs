@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use super::OpenOptions;
 use super::keys;
 use super::retry::Retries;
-use super::seal::read_under_seal;
+use super::sealed::read_under_seal;
 use super::search;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::pytree_data::{self, Files, PytreeData};

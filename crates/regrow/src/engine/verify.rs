@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::bands::{band_elements, for_each_band};
 use super::load::short_blocks;
 use super::retry::Retries;
-use super::seal::misfits;
+use super::sealed::misfits;
 use super::shares::shares_of;
 use super::{BUDGET_DEFAULT_BYTES, Checkpoint, OpenOptions, VerifyOptions};
 use crate::bytes::limits::allocate;

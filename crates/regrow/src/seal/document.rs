@@ -24,9 +24,12 @@ use crate::bytes::checksum::crc32c;
 use crate::bytes::hex;
 use crate::error::{Error, Result};
 
-/// Name of a seal in the folder of a checkpoint. Beside a checkpoint of single files it follows their name:
-/// `model.msgpack.regrow.seal.json`.
-pub const FILE_NAME: &str = "regrow.seal.json";
+/// Name of a seal in the folder of a checkpoint.
+pub(crate) const FILE_NAME: &str = "regrow.seal.json";
+
+/// Beside a checkpoint of single files its name is between these two: `regrow.seal.model.msgpack.json`. What begins with the
+/// name of the checkpoint, others would take for one: Flax lists `checkpoint_*`.
+pub(super) const BESIDE: (&str, &str) = ("regrow.seal.", ".json");
 
 /// The version that is written, and the last that is read.
 const VERSION: u32 = 1;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::document::{FILE_NAME, HELP, SealDocument};
+use super::document::{BESIDE, FILE_NAME, HELP, SealDocument};
 use super::storage::SealedStorage;
 use crate::bytes::glance::Language;
 use crate::bytes::limits::JSON_LEN_MAX_BYTES;
@@ -23,6 +23,9 @@ const WORDS: Words = Words {
                     reads it as it is",
 };
 
+/// Longest name of a file.
+const NAME_LEN_MAX_BYTES: usize = 255;
+
 /// Where a seal lies, and which names it covers.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
@@ -36,7 +39,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Where the seal of the checkpoint at a location lies: in its folder, or beside its files.
-    pub fn of(at: &Location) -> Self {
+    pub(crate) fn of(at: &Location) -> Self {
         if at.is_folder() {
             return Self { folder: at.clone(), file: at.join(FILE_NAME), covers_folder: true };
         }
@@ -44,14 +47,16 @@ impl Place {
         let name = at.name_text();
         let stem = [DATA_SUFFIX, MANIFEST_SUFFIX].iter().find_map(|suffix| name.strip_suffix(suffix));
         let stem = stem.filter(|stem| !stem.is_empty()).unwrap_or(&name);
-        let file = at.with_name(format!("{stem}.{FILE_NAME}"));
+        let (before, behind) = BESIDE;
+        let file = at.with_name(format!("{before}{stem}{behind}"));
         Self { folder: at.parent(), file, covers_folder: false }
     }
 }
 
 /// Whether a file of this name is a seal.
 pub(crate) fn is_name_of_seal(name: &str) -> bool {
-    name.strip_suffix(FILE_NAME).is_some_and(|stem| stem.is_empty() || stem.ends_with(['.', '/']))
+    let name = name.rsplit('/').next().unwrap_or_default();
+    name == FILE_NAME || name.starts_with(BESIDE.0) && name.ends_with(BESIDE.1)
 }
 
 /// The seal of a checkpoint, and its files.
@@ -89,7 +94,7 @@ impl Seal {
     ///
     /// # Errors
     /// `Corrupt` and `Unsupported` for a seal that cannot be used; what the storage says.
-    pub fn found(at: &Location) -> Result<Option<Self>> {
+    pub(crate) fn found(at: &Location) -> Result<Option<Self>> {
         let own = Self::read(Place::of(at))?;
         // Elsewhere each look is a request.
         if own.is_some() || at.local_path().is_err() || at.name().is_empty() {
@@ -105,6 +110,11 @@ impl Seal {
     /// # Errors
     /// As [`found`](Self::found).
     fn read(place: Place) -> Result<Option<Self>> {
+        // Neither is a reason for an error of its own: what is to be opened has one then, or is nothing that was sealed.
+        let is_nowhere = || place.folder.local_path().is_ok() && !place.folder.is_folder();
+        if place.file.name().len() > NAME_LEN_MAX_BYTES || is_nowhere() {
+            return Ok(None);
+        }
         let document = place.file.read_document("the seal", Language::Json, JSON_LEN_MAX_BYTES)?;
         let Some(bytes) = document else { return Ok(None) };
         Self::of(&bytes, place.clone()).in_file(&place.file).map(Some)
@@ -156,7 +166,7 @@ impl Seal {
     }
 
     /// The same location, where all that is read of the sealed files is checked.
-    pub fn location(self: &Arc<Self>, at: &Location) -> Location {
+    pub(crate) fn location(self: &Arc<Self>, at: &Location) -> Location {
         Location::new(Arc::new(SealedStorage::new(Arc::clone(at.storage()), Arc::clone(self))), at.path())
     }
 
@@ -164,7 +174,7 @@ impl Seal {
     ///
     /// # Errors
     /// What the storage says.
-    pub fn misfits(&self) -> Result<Vec<Error>> {
+    pub(crate) fn misfits(&self) -> Result<Vec<Error>> {
         let mut found = Vec::new();
         let is_far = self.place.folder.local_path().is_err();
         let threads = if is_far { thread_count().max(8) } else { 1 };

@@ -22,6 +22,5 @@ mod read;
 mod storage;
 mod store;
 
-pub use document::FILE_NAME;
-pub(crate) use document::{BLOCK_LEN_BYTES, HELP, SealDocument};
+pub(crate) use document::{BLOCK_LEN_BYTES, FILE_NAME, HELP, SealDocument};
 pub(crate) use files::{Place, Seal, SealedFile, is_name_of_seal};

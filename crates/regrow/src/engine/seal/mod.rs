@@ -1,21 +1,9 @@
-//! Seals: checksums beside checkpoints of layouts that have none. [`crate::seal`] has what a seal is.
-//!
-//! | module | does |
-//! |---|---|
-//! | `opening` | opens what is sealed under its seal |
-//! | `reader` | the reader of a checkpoint under its seal |
-//! | `check` | looks at blocks that no leaf asks for |
-//! | `sums` | takes the checksums |
+//! Sealing: checksums beside checkpoints of layouts that have none. [`mod@crate::seal`] has what a seal is.
 
-mod check;
-mod opening;
-mod reader;
 mod sums;
 
 use std::fmt;
 use std::path::PathBuf;
-
-pub(super) use opening::{misfits, read_under_seal};
 
 use super::names::names_in;
 use super::{Layout, OpenOptions, Retries, SaveOptions};
