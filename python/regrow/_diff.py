@@ -13,6 +13,7 @@ from ._convert import LeafForm
 from ._errors import InvalidArgumentError, ReplacedError
 from ._leaves import to_native
 from ._location import Location, Place, StrPath, place
+from ._opening import Opening
 from ._progress import Progress, Watch
 from ._tree import flatten
 
@@ -222,7 +223,7 @@ def _taken(name: str, side: Any, storage_options: Any) -> Place | _native.Checkp
 
 
 def _opened(side: Place | _native.Checkpoint, step: int | None, item: str | None) -> _native.Checkpoint:
-    return side if isinstance(side, _native.Checkpoint) else _native.open(side, step, item, False, False, False)
+    return side if isinstance(side, _native.Checkpoint) else _native.open(side, Opening(step, item))
 
 
 def _tolerance(name: str, value: Any) -> float | None:

@@ -69,6 +69,8 @@ class Cache:
     def report(self) -> tuple[int, int, int]:
         """Bytes read from the folder, bytes fetched since it did not have them, blocks that were damaged."""
 
+_Opening = tuple[int | None, str | None, bool, bool, bool, bool]
+"""How to open: `regrow._opening.Opening`."""
 _Place = str | Location
 
 @final
@@ -531,30 +533,14 @@ def steps_to_delete(steps: Sequence[_StepFacts], keep: str) -> list[int]:
 def best_step(steps: Sequence[_StepFacts], metric: str, is_max: bool) -> int | None:
     """The best step by a metric; the newest of equals."""
 
-def open(
-    path: _Place,
-    step: int | None,
-    item: str | None,
-    strict: bool,
-    bare: bool,
-    mapped: bool,
-    ignore_seal: bool = False,
-) -> Checkpoint:
+def open(path: _Place, opening: _Opening) -> Checkpoint:
     """Opens a checkpoint of any layout."""
 
-def verify(
-    path: _Place, step: int | None, item: str | None, bare: bool, ignore_seal: bool, watch: _Watch
-) -> tuple[list[_Finding], int, int, bool, list[str], int]:
+def verify(path: _Place, opening: _Opening, watch: _Watch) -> tuple[list[_Finding], int, int, bool, list[str], int]:
     """Reads and checks everything: what `Checkpoint.verify` gives."""
 
 def verify_share(
-    path: _Place,
-    step: int | None,
-    item: str | None,
-    bare: bool,
-    ignore_seal: bool,
-    share: tuple[int, int],
-    watch: _Watch,
+    path: _Place, opening: _Opening, share: tuple[int, int], watch: _Watch
 ) -> tuple[tuple[list[_Finding], int, int, bool, list[str], int], list[tuple[int, str]]]:
     """Checks a share: its number, of how many. Gives what `verify` gives; of each finding, its place among those of all
     shares and what it says in one line."""

@@ -15,6 +15,7 @@ from ._errors import IncompleteCheckpointWarning, RegrowError, ReplacedError
 from ._executors import Executor
 from ._keywords import LOAD, LoadOptions
 from ._location import Place, StrPath, local_path, place, portables, shown
+from ._opening import Opening
 from ._progress import Progress, Watch
 from ._report import Stages
 from ._together import Together
@@ -189,17 +190,17 @@ def verify(
         RegrowError: only if the checkpoint cannot be opened at all, or workers died three times over one share.
     """
     at = place("path", path, storage_options)
-    opening = (
+    opening = Opening(
         _arguments.count("step", step),
         _arguments.text("item", item),
-        _arguments.flag("bare", bare),
-        _arguments.flag("ignore_seal", ignore_seal),
+        bare=_arguments.flag("bare", bare),
+        ignore_seal=_arguments.flag("ignore_seal", ignore_seal),
     )
     shared = _executors.chosen(executor, workers)
     if shared is not None:
-        return _shares.verify(shared, portables(storage_options, path=path)["path"], *opening, progress)
+        return _shares.verify(shared, portables(storage_options, path=path)["path"], opening, progress)
     with Watch(progress, "verifying") as watch:
-        return VerifyReport.from_native(_native.verify(at, *opening, watch))
+        return VerifyReport.from_native(_native.verify(at, opening, watch))
 
 
 def overview(
@@ -237,8 +238,7 @@ def _open(
     ignore_seal: bool = False,
 ) -> _native.Checkpoint:
     """Opens without a word: who calls it passes the warnings on."""
-    return _native.open(
-        at,
+    opening = Opening(
         _arguments.count("step", step),
         _arguments.text("item", item),
         _arguments.flag("strict", strict),
@@ -246,6 +246,7 @@ def _open(
         _arguments.flag("mmap", mmap),
         _arguments.flag("ignore_seal", ignore_seal),
     )
+    return _native.open(at, opening)
 
 
 def _warn(path: StrPath, told: Iterable[str]) -> None:

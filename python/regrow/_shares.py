@@ -20,6 +20,7 @@ from ._checkpoint import Finding, VerifyReport
 from ._errors import CorruptError, IoError, RegrowError, ReplacedError, UnsupportedError
 from ._executors import Executor
 from ._location import Portable, arrived
+from ._opening import Opening
 from ._progress import Progress, Watch, unwatched
 from ._text import counted
 
@@ -162,16 +163,13 @@ def copy_share(
 def verify(
     shared: tuple[Executor, int],
     at: Portable,
-    step: int | None,
-    item: str | None,
-    bare: bool,
-    ignore_seal: bool,
+    opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
     """Verifies, each share by a call of the executor. Begins anew if the checkpoint is replaced meanwhile."""
     for is_last in attempts():
         try:
-            return _verify(shared, at, step, item, bare, ignore_seal, progress)
+            return _verify(shared, at, opening, progress)
         except ReplacedError:
             if is_last:
                 raise
@@ -181,17 +179,14 @@ def verify(
 def _verify(
     shared: tuple[Executor, int],
     at: Portable,
-    step: int | None,
-    item: str | None,
-    bare: bool,
-    ignore_seal: bool,
+    opening: Opening,
     progress: Progress,
 ) -> VerifyReport:
     executor, count = shared
     with Watch(progress, "verifying") as (_, callback):
-        opened = _opened(at, step, item, bare, ignore_seal)
-        pinned = opened.step if opened.steps else step
-        calls = [(at, pinned, item, bare, ignore_seal, (share, count)) for share in range(count)]
+        opened = _opened(at, opening)
+        pinned = opening._replace(step=opened.step) if opened.steps else opening
+        calls = [(at, pinned, (share, count)) for share in range(count)]
         ends = [opened.data_bytes * share // count for share in range(count + 1)]
         share_bytes = [end - start for start, end in pairwise(ends)]
         found = run(executor, "a verification", verify_share, calls, _told(callback, share_bytes))
@@ -215,29 +210,26 @@ def _verify(
     )
 
 
-def _opened(at: Portable, step: int | None, item: str | None, bare: bool, ignore_seal: bool) -> _native.Checkpoint:
+def _opened(at: Portable, opening: Opening) -> _native.Checkpoint:
     """The checkpoint; without its seal, or its arrays alone, where what is beside them is damaged: a finding."""
     try:
-        return _native.open(arrived(at), step, item, False, bare, False, ignore_seal)
+        return _native.open(arrived(at), opening)
     except (CorruptError, UnsupportedError):
-        for is_bare, is_unsealed in ((bare, True), (True, ignore_seal)):
+        for other in (opening._replace(ignore_seal=True), opening._replace(bare=True)):
             with suppress(RegrowError):
-                return _native.open(arrived(at), step, item, False, is_bare, False, is_unsealed)
+                return _native.open(arrived(at), other)
         raise
 
 
 def verify_share(
     at: Portable,
-    step: int | None,
-    item: str | None,
-    bare: bool,
-    ignore_seal: bool,
+    opening: Opening,
     share: tuple[int, int],
     _call: tuple[Any, ...],
 ) -> _Outcome:
     """Verifies a share, in a process of an executor."""
     try:
-        return _native.verify_share(arrived(at), step, item, bare, ignore_seal, share, unwatched()), None
+        return _native.verify_share(arrived(at), opening, share, unwatched()), None
     except RegrowError as error:
         return None, error
 
