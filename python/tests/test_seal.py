@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +197,46 @@ def test_flax_finds_the_newest_of_sealed_checkpoints(tmp_path: Path) -> None:
     assert regrow.verify(tmp_path).has_data_checksums
     assert checkpoints.restore_checkpoint(tmp_path, None)["a"][0] == 10
     assert regrow.load(tmp_path, step=5)["a"][0] == 5
+
+
+def _regrow(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "regrow", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(10_000))
+    verified = _regrow("verify", path)
+    assert verified.returncode == 0
+    assert "`regrow seal`" in verified.stderr, "what nothing protects, and what to do"
+    sealed = _regrow("seal", path)
+    assert (sealed.returncode, sealed.stderr) == (0, "")
+    assert sealed.stdout.endswith("regrow.seal.x.npy.json: sealed 1 file, 78.2 KiB\n"), sealed.stdout
+    assert _regrow("verify", path).stderr == ""
+    assert "seal" not in _regrow("ls", tmp_path).stdout, "it is no checkpoint"
+    data = bytearray(path.read_bytes())
+    data[40_000] ^= 1
+    path.write_bytes(data)
+    damaged = _regrow("verify", path)
+    assert damaged.returncode == 1
+    assert "at byte 32768" in damaged.stderr
+    assert _regrow("cat", path, "").returncode != 0
+    assert _regrow("verify", "--ignore-seal", path).returncode == 0
+    report = json.loads(_regrow("seal", "--json", path).stdout)
+    assert (report["file_count"], report["bytes"], report["has_changed"]) == (1, len(data), True)
+    assert _regrow("seal", "--remove", path).stdout.endswith(": taken away\n")
+    assert _regrow("seal", "--remove", path).stdout.endswith(": there is no seal\n")
+    assert _regrow("convert", path, tmp_path / "y.npz", "--layout", "npy", "--seal").returncode == 0
+    assert (tmp_path / "regrow.seal.y.npz.json").exists()
+
+
+def test_an_executor_finds_the_same(tmp_path: Path) -> None:
+    _orbax(tmp_path / "x")
+    regrow.seal(tmp_path / "x")
+    (tmp_path / "x" / "_METADATA").write_bytes((tmp_path / "x" / "_METADATA").read_bytes() + b" ")
+    alone = regrow.verify(tmp_path / "x")
+    with ThreadPoolExecutor(2) as executor:
+        spread = regrow.verify(tmp_path / "x", executor=executor)
+    assert not alone.ok
+    assert [finding.message for finding in spread.findings] == [finding.message for finding in alone.findings]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::names::names_in;
-use super::{Layout, OpenOptions, Retries, SaveOptions};
+use super::{Checkpoint, Layout, OpenOptions, Retries, SaveOptions, open_with};
 use crate::error::{Error, Result};
 use crate::formats::flax::steps::ARRAYS_SUFFIX;
 use crate::formats::pytree_data::{self, Files};
@@ -77,7 +77,7 @@ pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> 
     let monitor = &options.monitor;
     let report = monitor.begin().and_then(|_running| {
         let report = match options.remove {
-            true => remove(&sealed_part(&at, options)?),
+            true => unseal(&at, options),
             false => Retries::until_unreplaced(|| make(&at, options)),
         };
         monitor.finish().and(report)
@@ -85,23 +85,28 @@ pub fn seal(path: impl ToLocation, options: &SealOptions) -> Result<SealReport> 
     monitor.conclude(report)
 }
 
-/// The checkpoint itself: of a folder of steps, the step.
-fn sealed_part(at: &Location, options: &SealOptions) -> Result<Location> {
-    let open = OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() };
-    match super::open_with(at, &open) {
-        Ok(checkpoint) => {
-            let step = checkpoint.reader().standing().step_folder;
-            Ok(step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at))))
-        }
+/// The checkpoint, as if it had no seal.
+fn open(at: &Location, options: &SealOptions) -> Result<Checkpoint> {
+    open_with(at, &OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() })
+}
+
+/// Where a checkpoint that was opened at a location is: of a folder of steps, the step.
+fn part_of(at: &Location, checkpoint: &Checkpoint) -> Location {
+    let step = checkpoint.reader().standing().step_folder;
+    step.map_or_else(|| at.clone(), |step| at.join(step.location().below(at)))
+}
+
+fn unseal(at: &Location, options: &SealOptions) -> Result<SealReport> {
+    match open(at, options) {
+        Ok(checkpoint) => remove(&part_of(at, &checkpoint)),
         // A seal that is all that is left goes, too.
-        Err(_) if options.remove && options.step.is_none() && Place::of(at).file.is_file() => Ok(at.clone()),
+        Err(_) if options.step.is_none() && Place::of(at).file.is_file() => remove(at),
         Err(error) => Err(error),
     }
 }
 
 fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
-    let open = OpenOptions { step: options.step, ignore_seal: true, ..OpenOptions::default() };
-    let checkpoint = super::open_with(at, &open)?;
+    let checkpoint = open(at, options)?;
     let layout = checkpoint.description().layout.clone();
     if layout == DEFAULT_LAYOUT {
         let path = checkpoint.path().to_owned();
@@ -113,7 +118,7 @@ fn make(at: &Location, options: &SealOptions) -> Result<SealReport> {
             .error
             .help("a damaged checkpoint is not sealed: `regrow verify` shows all that is wrong"));
     }
-    let part = sealed_part(at, options)?;
+    let part = part_of(at, &checkpoint);
     let (document, bytes) = document_of(&part, &layout, &options.monitor)?;
     if checkpoint.is_replaced() {
         return Err(checkpoint.was_replaced());
