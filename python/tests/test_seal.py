@@ -240,3 +240,19 @@ def test_an_executor_finds_the_same(tmp_path: Path) -> None:
         spread = regrow.verify(tmp_path / "x", executor=executor)
     assert not alone.ok
     assert [finding.message for finding in spread.findings] == [finding.message for finding in alone.findings]
+
+
+def test_items_and_steps_are_sealed_as_a_whole(tmp_path: Path) -> None:
+    items = {"state": TREE, "config": regrow.Json({"width": 4})}
+    regrow.save_items(tmp_path / "items", items, layout="orbax", seal=True)
+    assert [file.parent for file in tmp_path.rglob(SEAL)] == [tmp_path / "items"]
+    assert regrow.verify(tmp_path / "items").has_data_checksums
+    assert regrow.verify(tmp_path / "items", item="state").has_data_checksums
+    with regrow.Manager(tmp_path / "run", layout="orbax", seal=True, background=False) as steps:
+        steps.save(1, TREE)
+        steps.save(2, TREE)
+        assert _leaves(steps.restore(like=TREE)) == _leaves(TREE)
+    assert len(list((tmp_path / "run").rglob(SEAL))) == 2
+    assert regrow.verify(tmp_path / "run").has_data_checksums
+    regrow.save_items(tmp_path / "default", items, seal=True)
+    assert not list((tmp_path / "default").rglob(SEAL)), "the layout regrow has its own"

@@ -57,10 +57,10 @@ pub(crate) struct SealDocument {
     format: String,
     version: u32,
     /// Program and version that made the seal.
-    pub writer: String,
+    writer: String,
     created_unix_ns: u64,
-    /// The layout that the checkpoint was opened in.
-    pub layout: String,
+    /// The layout that the checkpoint was opened in, for people: an item of it may have another.
+    layout: String,
     /// Whether the files are all those of the folder.
     pub covers_folder: bool,
     /// Bytes of every block but the last of a file.

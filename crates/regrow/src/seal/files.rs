@@ -63,8 +63,6 @@ pub(crate) fn is_name_of_seal(name: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Seal {
     pub place: Place,
-    /// What the checkpoint was opened as when it was sealed.
-    pub layout: String,
     pub files: Vec<Arc<SealedFile>>,
     by_name: HashMap<String, usize>,
 }
@@ -143,7 +141,7 @@ impl Seal {
             files.push(Arc::new(SealedFile { name, len_bytes, table: table.labelled(number) }));
         }
         let by_name = files.iter().enumerate().map(|(at, file)| (file.name.clone(), at)).collect();
-        Ok(Self { place, layout: document.layout, files, by_name })
+        Ok(Self { place, files, by_name })
     }
 
     fn has_any_below(&self, at: &Location) -> bool {

@@ -198,6 +198,11 @@ impl SealOfSave {
         Self { layout: options.layout.name(), is_wanted }
     }
 
+    /// The same; `None` where none is wanted.
+    pub fn wanted(options: &SaveOptions) -> Option<Self> {
+        Some(Self::of(options)).filter(|seal| seal.is_wanted)
+    }
+
     /// Before the commit: a folder on a disk is sealed as it is written. The seal of files that are about to be replaced goes:
     /// better none than one that does not fit.
     ///

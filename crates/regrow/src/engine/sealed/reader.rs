@@ -10,7 +10,6 @@ use crate::engine::names::names_in;
 use crate::error::{Error, Result};
 use crate::formats::{Description, Reader, Rest, Standing};
 use crate::reads::{BlobRef, Checked, Checks, Coded, Extent, KeyedBlob, Source};
-use crate::report::Finding;
 use crate::seal::{HELP, Seal, SealedFile, is_name_of_seal};
 use crate::store::{Blob, Store};
 use crate::tree::{LeafInfo, Tree};
@@ -153,14 +152,7 @@ impl Reader for SealedReader {
     }
 
     fn check_rest(&self) -> Result<Rest> {
-        let mut rest = self.reader.check_rest()?;
-        if self.seal.layout != self.description.layout {
-            let error = Error::corrupt("the checkpoint is read as another layout than it was sealed as")
-                .in_file(&self.seal.place.folder)
-                .expected(&self.seal.layout, &self.description.layout)
-                .help(HELP);
-            rest.findings.push(Finding { error });
-        }
+        let rest = self.reader.check_rest()?;
         let touched = self.touched();
         let found = untouched_findings(&touched, |at| self.checked(at))?;
         Ok(rest.found(found).found(self.added()?))
